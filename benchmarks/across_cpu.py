@@ -31,7 +31,7 @@ def main() -> None:
         rows = []
         for op in _OPS:
             scope = [(Op.parse(op), "cpu")]
-            rows += evaluate_across(db, scopes=scope, instances=instances, seeds=(0,))
+            rows += evaluate_across(db.index, scopes=scope, instances=instances, seeds=(0,))
             body = {"machine": about(), "instances": told, "rows": [r.document() for r in rows]}
             Path(out).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
             print(op, flush=True)

@@ -101,7 +101,7 @@ def _database(runs: Path, place: Path) -> Database:
     for log in sorted((runs / "morpheus").glob("*.csv.gz")):
         ingest(db.store, log, options=options)
     ingest(db.store, runs / "ra-spmm/rtx3090_sweep.csv")
-    embed(db)
+    embed(db.index)
     return db
 
 
@@ -175,7 +175,7 @@ def ra_spmm(db: Database, runs: Path) -> Iterator[dict[str, Any]]:
     pooled: Found = {}
     alone: Found = {}
     for op in ops:
-        bench = Bench(db, op, scope)
+        bench = Bench(db.index, op, scope)
         wide = run_matrix_of(db.store, op, scope, partitions=parts)
         for row in bench.counted:
             graph = bench.evidence.rows[int(row)].pattern_id
@@ -197,7 +197,7 @@ class _Case:
     """One op on one portable platform; `of` str[r] is the instance of each row of evidence."""
 
     def __init__(self, db: Database, op: Op, scope: str) -> None:
-        self._use(Bench(db, op, scope))
+        self._use(Bench(db.index, op, scope))
 
     def _use(self, bench: Bench) -> None:
         self.bench = bench

@@ -54,7 +54,7 @@ def main() -> None:
     for op in ops:
         outcomes: dict[str, list[dict[str, float]]] = defaultdict(list)
         for at, pattern in enumerate(patterns):
-            made = {label: recommend(db, pattern, here, op) for label, db in opened.items()}
+            made = {label: recommend(db.index, pattern, here, op) for label, db in opened.items()}
             for label, outcome in _measured(runner, pattern, op, made, opened, at).items():
                 outcomes[label].append(outcome)
             print(f"{op}: {at + 1} of {len(patterns)}", flush=True)

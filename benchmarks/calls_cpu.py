@@ -49,10 +49,7 @@ from tuners.evaluation.figures import Outcome, Truth, judge, summarise
 from tuners.evaluation.fit import Scorer
 from tuners.evaluation.learned import Seen, best_weight
 from tuners.evaluation.learned_rankers import learned_rankers
-from tuners.rank import RankTuner
-from tuners.static_best import StaticBestTuner
-from tuners.transfer import TransferTuner
-from tuners.transfer_rank import TransferRankTuner
+from tuners.ranking import RankTuner, StaticBestTuner, TransferRankTuner, TransferTuner
 
 OPS = ("spmm:32", "sddmm:128", "spmv")
 CALLS = (1.0, 10.0, 100.0, 1000.0, math.inf)
@@ -91,7 +88,7 @@ def main() -> None:
     with Database.open(asked.database, readonly=True) as db:
         for op in asked.op or OPS:
             started = time.perf_counter()
-            found, ratios[op] = judged(Bench(db, Op.parse(op), "cpu"))
+            found, ratios[op] = judged(Bench(db.index, Op.parse(op), "cpu"))
             rows += found
             print(f"{op}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
     print(json.dumps({"about": about(), "rows": rows, "ratio": ratios}, indent=1))
@@ -152,7 +149,7 @@ def asked(bench: Bench, row: int, partition: AnswerIndex, calls: float) -> Query
 
 
 def called(query: Query, calls: float) -> Query:
-    return replace(query, problem=replace(query.problem, calls=calls))
+    return replace(query, calls=calls)
 
 
 def predicted(query: Query, held: Held) -> Query:

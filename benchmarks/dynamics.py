@@ -49,9 +49,8 @@ from embeddb.dynamics.caches import LINE_BYTES
 from embeddb.dynamics.execution import plain
 from embeddb.featurizers.dynamics import DynamicsFeatures
 from embeddb.featurizers.stats import Stats
-from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from embeddb.ranking.fallback import answer
-from indexer.library import matrix_name
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
 
@@ -245,9 +244,9 @@ def similarity(
 
 def bench_of(db: Database, op: Op, scope: str) -> Bench:
     """The rows of the machine that has most."""
-    evidence, _ = db.evidence(op, scope)
+    evidence, _ = db.index.evidence(op, scope)
     [(instance, _)] = Counter(row.platform for row in evidence.rows).most_common(1)
-    return Bench(db, op, scope, instance=instance)
+    return Bench(db.index, op, scope, instance=instance)
 
 
 def judged(bench: Bench, parts: Mapping[str, Any], kept: Kept, seeds: int) -> dict[str, Any]:
@@ -277,7 +276,7 @@ def main() -> None:
     kept = Kept(asked.rows)
     with Database.open(asked.database, readonly=True) as db:
         known = {info.id for info in db.store.patterns()}
-        scopes = [pair for pair in db.scopes() if pair[0].kind == "matrix"]
+        scopes = [pair for pair in db.index.scopes() if pair[0].kind == "matrix"]
         scopes = [pair for pair in scopes if not asked.op or str(pair[0]) in asked.op]
         ops = [op for op, _ in scopes]
         parts: dict[str, Any] = {}

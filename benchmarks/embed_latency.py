@@ -25,8 +25,7 @@ from machine import about
 from embeddb.core.pattern import Pattern
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
-from embeddb.matrix_files import matrix_files, read_pattern
-from indexer.library import matrix_name
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 
 _ROUNDS = 5
 

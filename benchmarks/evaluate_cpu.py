@@ -27,7 +27,7 @@ def main(database: Path) -> None:
     with Database.open(database, readonly=True) as db:
         for name, complete in (("rows", False), ("complete", True)):
             try:
-                rows = evaluate(db, complete=complete, progress=_told)
+                rows = evaluate(db.index, complete=complete, progress=_told)
             except NothingFound:
                 rows = []
             least = _FEWEST_COMPLETE if complete else 0

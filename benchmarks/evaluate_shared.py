@@ -36,9 +36,11 @@ def main(folder: Path) -> None:
             features = folder / "ginkgo/matrix_features.csv.gz" if "ginkgo" in log else None
             ingest(db.store, folder / log, options=ReadOptions(features=features))
         started = time.perf_counter()
-        embed(db)
+        embed(db.index)
         indexed = time.perf_counter()
-        rows = evaluate(db, progress=lambda what, at, of: print(what, at, of, file=sys.stderr))
+        rows = evaluate(
+            db.index, progress=lambda what, at, of: print(what, at, of, file=sys.stderr)
+        )
         result = {
             "about": about(),
             "runs": db.store.count_runs(),

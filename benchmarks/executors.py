@@ -65,7 +65,7 @@ def in_one_process(folder: Path, tasks: int) -> dict[str, Any]:
     options = RunOptions(repeats=1, max_repeats=1, threads=1)
     db = Database.in_memory()
     began = time.perf_counter()
-    CampaignJob(campaign, db, runner, options).run(Settle(rounds=0))
+    CampaignJob(campaign, db.index, runner, options).run(Settle(rounds=0))
     return _told(Campaign(folder / "camp"), db, time.perf_counter() - began)
 
 
@@ -77,7 +77,7 @@ def through(
     db = Database.in_memory()
     job = NodesJob(
         campaign=campaign,
-        db=db,
+        db=db.index,
         executor=executor,
         effort=script_effort(folder),
         chunk_s=TASK_S * per_chunk - 0.01,
@@ -89,7 +89,7 @@ def through(
     campaign = Campaign(folder / "camp")
     other = Database.in_memory()
     began = time.perf_counter()
-    collect(campaign, other)
+    collect(campaign, other.index)
     submitted = Submissions(campaign.folder)
     return {
         **_told(campaign, db, wall),
@@ -101,7 +101,7 @@ def through(
 
 
 def _told(campaign: Campaign, db: Database, wall: float) -> dict[str, Any]:
-    done = campaign.progress(db)
+    done = campaign.progress(db.index)
     written = sum(campaign.written(task) for task in campaign.tasks())
     return {
         "tasks": done.tasks,

@@ -99,15 +99,15 @@ def of_ginkgo(folder: Path, devices: Sequence[str]) -> dict[str, Any]:
         features = folder / "ginkgo/matrix_features.csv.gz"
         log = folder / "ginkgo/spmv_times.csv.gz"
         ingest(db.store, log, options=ReadOptions(features=features))
-        embed(db)
+        embed(db.index)
         return by_device(db, devices)
 
 
 def by_device(db: Database, devices: Sequence[str]) -> dict[str, Any]:
     told = {}
-    for op, scope in db.scopes():
+    for op, scope in db.index.scopes():
         if scope.partition("@")[2] in devices:
-            bench = Bench(db, op, scope)
+            bench = Bench(db.index, op, scope)
             asked = bench.queries(FOLDS, SEED)
             told[scope] = summary(shares(query, bench.truth(row).times) for row, query in asked)
             print(scope, told[scope], file=sys.stderr, flush=True)
@@ -126,7 +126,7 @@ def of_held(place: Path, runs: Path, toml: Path) -> dict[str, Any]:
         (partition,) = [p for p in db.store.partitions() if p.op == op]
         platform = load_platform(toml).at(partition.platform.partition("@")[2])
         for file, times in by_matrix.items():
-            query = build_query(db, read_pattern(file), platform, op)
+            query = build_query(db.index, read_pattern(file), platform, op)
             rows.append(shares(query, times))
             told[Path(file).stem] = rows[-1]
     return {"summary": summary(rows), "matrices": told}

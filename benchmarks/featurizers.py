@@ -35,8 +35,7 @@ from embeddb.database import Database
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
 from embeddb.index.vote import plain_metric
-from embeddb.matrix_files import matrix_files, read_pattern
-from indexer.library import matrix_name
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from indexer.training.featurizer.augment import crop, permute_blocks
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import Table
@@ -72,8 +71,8 @@ def main(database: Path, matrices: Path, manifest: Path, weights: Mapping[str, P
         classes = _classes(manifest, patterns)
         for name, own in vectors["itself"].items():
             row = {"featurizer": name, **_retrieval(name, vectors, known, classes)}
-            row["answers"] = [_answers(db, op, scope, own) for op, scope in db.scopes()]
-            row["similarity"] = [_similarity(db, op, scope, own) for op, scope in db.scopes()]
+            row["answers"] = [_answers(db, op, scope, own) for op, scope in db.index.scopes()]
+            row["similarity"] = [_similarity(db, op, scope, own) for op, scope in db.index.scopes()]
             result["rows"].append(row)
             print(json.dumps(row), file=sys.stderr)
     print(json.dumps(result, indent=1))
@@ -148,7 +147,7 @@ def _distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.flo
 
 
 def _answers(db: Database, op: Op, scope: str, own: Vectors) -> dict[str, Any]:
-    bench = Bench(db, op, scope)
+    bench = Bench(db.index, op, scope)
     bench.vectors = {"asked": own}
     rows = {}
     for row in Table(bench).rows(_SEEDS, _FOLDS, None):
@@ -158,7 +157,7 @@ def _answers(db: Database, op: Op, scope: str, own: Vectors) -> dict[str, Any]:
 
 
 def _similarity(db: Database, op: Op, scope: str, own: Vectors) -> dict[str, Any]:
-    evidence, _ = db.evidence(op, scope)
+    evidence, _ = db.index.evidence(op, scope)
     rows = [i for i, r in enumerate(evidence.rows) if r.pattern_id in own]
     gains = evidence.gains(np.array(rows, dtype=np.int64))
     nnz = np.array([_nnz(db, evidence.rows[i].pattern_id) for i in rows])

@@ -25,9 +25,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.featurizers.network.reduction import Reduction
 from embeddb.featurizers.scnn import Scnn
-from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from embeddb.ranking.fallback import answer
-from indexer.library import matrix_name
 from indexer.training.featurizer.dataset import Recipe, read_dataset
 from indexer.training.featurizer.pretrain import Pretraining, pretrain
 from indexer.training.trainer import Settings
@@ -52,7 +51,7 @@ def main(database: Path, matrices: Path, manifest: Path, work: Path) -> None:
         result: dict[str, Any] = {"about": about(), "seed": _SEED, "rows": []}
         vectors = [_embedded(net, patterns) for net in nets]
         folds = {p.id: fold_of[families[p.name]] for p in patterns}
-        for op, scope in db.scopes():
+        for op, scope in db.index.scopes():
             result["rows"].append(_judged(db, op, scope, vectors, folds))
             print(json.dumps(result["rows"][-1]), file=sys.stderr)
     print(json.dumps(result, indent=1))
@@ -93,7 +92,7 @@ def _judged(
     vectors: list[dict[str, NDArray[np.float32]]],
     folds: dict[str, int],
 ) -> dict[str, Any]:
-    bench = Bench(db, op, scope)
+    bench = Bench(db.index, op, scope)
     stats = bench.vectors["stats"]
     row_fold = np.array([folds[row.pattern_id] for row in bench.evidence.rows])
     out: dict[str, Any] = {"op": str(op), "platform": scope}

@@ -380,7 +380,7 @@ def main() -> None:
     kept = Rows(asked.rows, asked.minutes)
     with open_database(asked.db, readonly=True) as db:
         runner, here = this_machine(load_platform("xla-cpu"), threads=1)
-        model, reason = db.graph_model(here, FUSED)
+        model, reason = db.index.graph_model(here, FUSED)
         held = FamilyOut(runs_of(db.store, FUSED, here.id).samples) if asked.family_out else None
         if model is None and held is None:
             raise SystemExit(reason or "no model: embeddb train kernels DB --task fused")

@@ -165,7 +165,7 @@ def told_of(query: Query) -> dict[str, Any]:
     """The default, and the first five."""
     told = answer(query, 5, rng=np.random.default_rng(0))
     return {
-        "link": told.link,
+        "link": told.source,
         "default": dict(query.default),
         "first": [candidate.config for candidate in told.candidates],
     }

@@ -60,7 +60,7 @@ def hold_out(folder: Path, db: Path) -> None:
     groups = {group for _, group in chosen(folder)}
     whole, kept = db.with_suffix(".whole.jsonl"), db.with_suffix(".jsonl")
     with open_database("starter", readonly=True) as opened:
-        export_file(opened, whole, platform="cpu")
+        export_file(opened.index, whole, platform="cpu")
     dropped: set[Any] = set()
     gone: Counter[str] = Counter()
     with whole.open(encoding="utf-8") as lines, kept.open("w", encoding="utf-8") as out:
@@ -74,10 +74,10 @@ def hold_out(folder: Path, db: Path) -> None:
                 continue
             out.write(line)
     with open_database(db, create=True) as opened:
-        import_file(opened, kept, rejects=False)
+        import_file(opened.index, kept, rejects=False)
         from indexer.embed import embed
 
-        embed(opened, build=False)
+        embed(opened.index, build=False)
     print(f"{len(dropped)} matrices and {gone['runs']} of their runs held out", file=sys.stderr)
 
 

@@ -14,7 +14,7 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import with_evidence
-from embeddb.ranking.query import Problem, Query
+from embeddb.ranking.query import Query
 
 __all__ = ["HeldOut"]
 
@@ -27,7 +27,7 @@ class HeldOut:
     ) -> None:
         self.db, self.here, self.parts = db, here, dict[Op, AnswerIndex]()
         for op in ops:
-            evidence, vectors = db.evidence(op, "cpu")
+            evidence, vectors = db.index.evidence(op, "cpu")
             held = [(db.store.pattern(row.pattern_id), row) for row in evidence.rows]
             kept = [at for at, (info, _) in enumerate(held) if info and info.group not in families]
             known = evidence.take(np.array(kept, dtype=np.int64)).pruned()
@@ -38,5 +38,5 @@ class HeldOut:
         """The question, without a cost model."""
         info, part = PatternInfo.of(pattern), self.parts[op]
         space = space_of(self.here, op, pattern)
-        bare = Query(Problem(info, self.here, op, space, default_of(self.here, op, pattern)))
-        return with_evidence(bare, part, self.db.vector(pattern, part.featurizer))
+        bare = Query(info, self.here, op, space, default_of(self.here, op, pattern))
+        return with_evidence(bare, part, self.db.index.vector(pattern, part.featurizer))

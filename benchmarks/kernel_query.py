@@ -94,8 +94,10 @@ def made_up(place: Path, kernels: Sequence[Computation]) -> None:
             tiles = designed_tiles(space, default, TILES, rng=rng)
             took = [Measurement(times_s=(float(s),)) for s in model.seconds(tiles)]
             pairs = zip(tiles, took, strict=True)
-            db.record([Run(kernel.id, OP, platform.id, c, m) for c, m in pairs], kernel, platform)
-        embed(db)
+            db.index.record(
+                [Run(kernel.id, OP, platform.id, c, m) for c, m in pairs], kernel, platform
+            )
+        embed(db.index)
 
 
 def learn(place: Path, predictor: str) -> None:
@@ -109,7 +111,7 @@ def learn(place: Path, predictor: str) -> None:
 
         with open_database(place, readonly=True) as db:
             told = GraphModel(predictor_from(card, weights))
-            found = judged_tiles(db, told, runs.platform, families)
+            found = judged_tiles(db.index, told, runs.platform, families)
         return {"held_out": {"tile": found["held_out"]}, "hidden": {"tile": found["hidden"]}}
 
     how = KernelTraining(preset("tile", hidden=HIDDEN), epochs=2, predictor=predictor)
@@ -131,7 +133,7 @@ def answered(place: Path, kernels: Sequence[Computation], rounds: int) -> dict[s
     """Milliseconds; how many tiles were predicted, and operations of the kernels."""
     with open_database(place, readonly=True) as db:
         platform = db.platform("tile-cpu")
-        model, why = db.graph_model(platform, OP)
+        model, why = db.index.graph_model(platform, OP)
         assert model is not None, why
         took, predicted = [], []
         for kernel in kernels:
@@ -165,7 +167,7 @@ def percentiles(took: Sequence[float]) -> dict[str, float]:
 def tiles_predicted(db: Database, kernel: Computation) -> Sequence[Config]:
     from embeddb.ranking.build import build_query
 
-    return build_query(db, kernel, db.platform("tile-cpu"), OP).prediction.configs
+    return build_query(db.index, kernel, db.platform("tile-cpu"), OP).prediction.configs
 
 
 def analysed(place: Path, kernels: Sequence[Computation], rounds: int) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes below: one core each
     asked.parts.mkdir(parents=True, exist_ok=True)
     with Database.open(asked.database, readonly=True) as db:
-        scopes = [(str(op), s) for op, s in db.scopes() if not asked.op or str(op) in asked.op]
+        scopes = [
+            (str(op), s) for op, s in db.index.scopes() if not asked.op or str(op) in asked.op
+        ]
     units = [
         (op, scope, complete, seed)
         for seed in range(asked.seeds)
@@ -92,7 +94,7 @@ def judge_unit(database: Path, parts: Path, unit: Unit) -> float:
     with Database.open(database, readonly=True) as db:
         try:
             rows = evaluate(
-                db,
+                db.index,
                 scopes=[(Op.parse(op), scope)],
                 seeds=(seed,),
                 complete=complete,

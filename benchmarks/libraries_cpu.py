@@ -37,7 +37,7 @@ def questions(
     db: Database, op: Op, scope: str, count: int
 ) -> Iterator[tuple[str, Config, list[Config], Config]]:
     """Name of a matrix, default, five answers, best known; spread over sizes by a fixed draw."""
-    bench = Bench(db, op, scope)
+    bench = Bench(db.index, op, scope)
     chosen = set(np.random.default_rng(0).permutation(bench.counted)[:count].tolist())
     rng = np.random.default_rng(0)
     for row, query in bench.queries(5, 0):
@@ -71,7 +71,7 @@ def seconds(runner: CpuRunner, pattern: Any, op: Op, configs: list[Config]) -> d
 def main(database: Path, matrices: Path, count: int) -> None:
     result: dict[str, Any] = {"about": about(), "ops": {}}
     with Database.open(database, readonly=True) as db, CpuRunner() as runner:
-        for op, scope in db.scopes():
+        for op, scope in db.index.scopes():
             logs: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
             for name, default, five, best in questions(db, op, scope, count):
                 print(op, name, file=sys.stderr)

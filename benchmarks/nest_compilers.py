@@ -36,8 +36,8 @@ from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform, this_machine
 from indexer.programs import applications
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled.building import Built
-from indexer.runners.compiled.measuring import Measuring
+from indexer.runners.harness.building import Built
+from indexer.runners.harness.measuring import Measuring
 from indexer.runners.nest import NestRunner
 from indexer.runners.nest_code import library
 from indexer.runners.nest_code.measured import MeasuredNest

@@ -33,7 +33,7 @@ FIGURES = ("of_optimum@1", "of_optimum@5", "speedup@1", "speedup@5", "regret_p95
 
 def vectors_of(db: Database, platform: str) -> tuple[Vectors, dict[str, str]]:
     """By featurizer, of the nests that were counted on a platform instance; and the versions."""
-    plugs = db.featurizers().counting(platform)
+    plugs = db.index.featurizers().counting(platform)
     ids = [info.id for info in db.store.patterns() if info.kind == "nest"]
     found = {
         name: vectors
@@ -75,9 +75,9 @@ def main() -> None:
             found[name] = {
                 "version": versions[name],
                 "nests": len(own),
-                "methods": judged(Bench(db, OP, SCOPE), own),
+                "methods": judged(Bench(db.index, OP, SCOPE), own),
             }
-        chosen = db.by_counters(OP, db.platform(platform))
+        chosen = db.index.by_counters(OP, db.platform(platform))
         document = {
             "about": about(),
             "counted_on": platform,

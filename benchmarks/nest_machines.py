@@ -38,7 +38,7 @@ def main() -> None:
     for path in asked.dbs:
         with open_database(path, readonly=True) as db:
             rows = evaluate_across(
-                db,
+                db.index,
                 scopes=SCOPES,
                 instances=asked.platform,
                 curve=asked.curve,

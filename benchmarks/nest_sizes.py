@@ -43,7 +43,7 @@ class OneProgram(Bench):
     """The nests of a program at a size are asked about, those that are `KNOWN` are learned from."""
 
     def __init__(self, db: Database, platform: str) -> None:
-        super().__init__(db, OP, SCOPE, instance=platform)
+        super().__init__(db.index, OP, SCOPE, instance=platform)
         self.asked = self.known = np.zeros(0, dtype=np.int64)
         #: By the rows that are known, what is asked.
         self.made: dict[bytes, AnswerIndex] = {}

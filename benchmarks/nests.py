@@ -103,7 +103,7 @@ def finders(db: Database, known: Sequence[Known]) -> dict[str, Nearest]:
     found: dict[str, Nearest] = {}
     for name in ("nest-stats", "nest-embedding"):
         try:
-            plug = db.featurizers().named(name)
+            plug = db.index.featurizers().named(name)
             rows = [plug.embed(one.nest) for one in known]
         except EmbeddbError as error:
             print(f"{name}: {error}", file=sys.stderr)
@@ -149,7 +149,7 @@ def carriers(db: Database) -> dict[str, Carry]:
 
 def learned_vectors(db: Database) -> NodeVectors | None:
     """The network's vectors of nodes; None where there is no network."""
-    plug = db.featurizers().get("nest-embedding")
+    plug = db.index.featurizers().get("nest-embedding")
     return None if plug is None else plug.network.node_vectors  # type: ignore[attr-defined]
 
 

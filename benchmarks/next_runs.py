@@ -144,9 +144,9 @@ def asked(query: Query, truth: Truth) -> Asked:
 
 
 def judged(db: Database, op: Op, scope: str, seed: int, most: int) -> dict[str, Any]:
-    evidence, _ = db.evidence(op, scope)
+    evidence, _ = db.index.evidence(op, scope)
     (instance, _), *_ = Counter(row.platform for row in evidence.rows).most_common(1)
-    bench = Bench(db, op, scope, instance=instance)
+    bench = Bench(db.index, op, scope, instance=instance)
     figures, rng = Figures(), np.random.default_rng(seed)
     for row, query in islice(bench.queries(_FOLDS, seed), most or None):
         figures.add(asked(query, bench.truth(row)), rng)
@@ -164,7 +164,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     with Database.open(options.database, readonly=True) as db:
-        for op, scope in db.scopes(options.platform):
+        for op, scope in db.index.scopes(options.platform):
             if not options.op or str(op) in options.op:
                 rows.append(judged(db, op, scope, options.seed, options.most))
                 print(json.dumps(rows[-1]), file=sys.stderr)

@@ -129,7 +129,7 @@ def nests_in_process(database: Path) -> dict[str, list[float]]:
             }
             for stage, plug in (("embed", "nest-graph"), ("network", "nest-embedding")):
                 started = time.perf_counter()
-                db.featurizers().named(plug).embed(replace(nest))
+                db.index.featurizers().named(plug).embed(replace(nest))
                 stages[stage] = time.perf_counter() - started
             for stage, value in stages.items():
                 seen.setdefault(stage, []).append(value)
@@ -153,8 +153,8 @@ def whole_model(database: Path, file: Path) -> dict[str, list[float]]:
         card = next(c for c in cards if c.get("featurizer", {}).get("name", "").startswith("scnn@"))
         platform, op = db.platform(card["platform"]["id"]), Op.parse(card["ops"][0])
         model, plug = (
-            db.cost_model(platform, op),
-            db.featurizers().named(card["featurizer"]["name"]),
+            db.index.cost_model(platform, op),
+            db.index.featurizers().named(card["featurizer"]["name"]),
         )
         assert model is not None
         configs = [default_of(platform, op, pattern)]

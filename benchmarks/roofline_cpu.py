@@ -127,8 +127,8 @@ def points(db: Database, classes: dict[str, str], bound: dict[str, float]) -> li
     """Each matrix and op: intensity, rate of the best kernel, share of its bound."""
     found = []
     infos = {p.id: p for p in db.store.patterns()}
-    for op, scope in db.scopes():
-        evidence, _ = db.evidence(op, scope)
+    for op, scope in db.index.scopes():
+        evidence, _ = db.index.evidence(op, scope)
         for at, row in enumerate(evidence.rows):
             best, p = float(evidence.row(at).seconds.min()), infos[row.pattern_id]
             if not np.isfinite(best) or p.nnz <= 0:

@@ -34,8 +34,7 @@ from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.dynamics.roofline import Machine
-from embeddb.matrix_files import matrix_files, read_pattern
-from indexer.library import matrix_name
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import Table
 
@@ -59,9 +58,9 @@ def machine_of(environment: Mapping[str, str]) -> Machine:
 
 def bench_of(db: Database, op: Op, scope: str, patterns: Mapping[str, Pattern]) -> Bench:
     """The rows of the machine that has most, of matrices whose structure is there."""
-    evidence, _ = db.evidence(op, scope)
+    evidence, _ = db.index.evidence(op, scope)
     [(instance, _)] = Counter(row.platform for row in evidence.rows).most_common(1)
-    bench = Bench(db, op, scope, instance=instance)
+    bench = Bench(db.index, op, scope, instance=instance)
     bench.vectors = {
         name: {i: v for i, v in own.items() if i in patterns} for name, own in bench.vectors.items()
     }
@@ -123,7 +122,7 @@ def main() -> None:
         read = (read_pattern(f, name=matrix_name(f)) for f in files[: asked.limit or None])
         patterns = {p.id: p for p in read if p.id in known}
         rows = []
-        for op, scope in db.scopes():
+        for op, scope in db.index.scopes():
             if op.kind == "matrix" and (not asked.op or str(op) in asked.op):
                 rows.append(judged(bench_of(db, op, scope, patterns), patterns, asked.seeds))
                 print(json.dumps(rows[-1]), file=sys.stderr)

@@ -121,7 +121,7 @@ def figures(folder: Path | None) -> dict[str, Any]:
     with open_database("starter", readonly=True) as db:
         known: dict[str, NDArray[np.float64]] = {}
         for op in OPS:
-            data = rule_data(db, INSTANCE, Op.parse(op))
+            data = rule_data(db.index, INSTANCE, Op.parse(op))
             seen = None
             if folder is not None:
                 new = [i for i in ids_of(data) if i not in known]
@@ -140,13 +140,13 @@ def logs(folder: Path) -> dict[str, Any]:
         for log in LOGS:
             features = folder / "ginkgo/matrix_features.csv.gz" if "ginkgo" in log else None
             ingest(db.store, folder / log, options=ReadOptions(features=features))
-        embed(db)
-        for op, scope in db.scopes():
+        embed(db.index)
+        for op, scope in db.index.scopes():
             if "spmv-formats" in scope and not scope.endswith(DEVICES):
                 continue
             note(f"{op} on {scope}")
             try:
-                found.append(judged(rule_data(db, scope, op), (12,), (0,), None))
+                found.append(judged(rule_data(db.index, scope, op), (12,), (0,), None))
                 note(json.dumps(found[-1]["methods"]))
             except NothingFound as e:
                 found.append({"platform": scope, "op": str(op), "refused": str(e)})
@@ -158,7 +158,7 @@ def cost(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with open_database("starter", readonly=True) as db:
         for op in OPS:
-            data = rule_data(db, INSTANCE, Op.parse(op))
+            data = rule_data(db.index, INSTANCE, Op.parse(op))
             rule = unjudged_rule(data, max(KERNELS))
             held = structures(folder, ids_of(data))
             note(f"{op}: {len(held)} matrices")

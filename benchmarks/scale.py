@@ -57,7 +57,7 @@ class Made:
         platform = load_platform("cpu").at(PLATFORM.partition("@")[2], {"cpu": "made up"})
         self.platform = platform
         with Database.in_memory() as db:
-            plug = db.featurizers().named("stats")
+            plug = db.index.featurizers().named("stats")
             self.version = plug.version
             self.real = np.array([plug.embed(read_pattern(file)) for file in files])
         any_one = PatternInfo(id="0" * 32, **SIZES)

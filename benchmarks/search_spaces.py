@@ -37,7 +37,7 @@ from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.ranking.prediction import with_prediction
-from embeddb.ranking.query import Problem, Query
+from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import behind_default, order_to_try
 from embeddb.ranking.rankers.search import Predicted, anneal, graph_search
 from indexer.training.cost_model.samples import Samples, samples_of
@@ -71,7 +71,7 @@ def question(samples: Samples, row: int, model: CostModel) -> Query:
     space = platform.space(whose.op, Sizes(m, n, nnz))
     default = platform.default(whose.op, Sizes(m, n, nnz))
     info = PatternInfo(id=whose.pattern_id, m=m, n=n, nnz=nnz)
-    bare = Query(Problem(info, platform, whose.op, space, default))
+    bare = Query(info, platform, whose.op, space, default)
     return with_prediction(bare, model, samples.vectors[row])
 
 
@@ -163,7 +163,7 @@ def enumerable(cpu: Path) -> list[dict[str, Any]]:
         op = Op.parse(name)
         model = CostModel.load(_SHIPPED / f"costmodel-cpu-{op.kernel}.safetensors")
         with Database.open(cpu, readonly=True) as db:
-            samples = samples_of(db, db.platform("cpu"), [op])
+            samples = samples_of(db.index, db.platform("cpu"), [op])
         chosen = np.random.default_rng(0).permutation(len(samples.rows))[:_MATRICES]
         found, sizes = [], []
         for at in chosen.tolist():
@@ -178,7 +178,7 @@ def enumerable(cpu: Path) -> list[dict[str, Any]]:
 
 def large(waco: Path) -> dict[str, Any]:
     with Database.open(waco, readonly=True) as db:
-        samples = samples_of(db, db.platform("waco-cpu"), [Op("spmm", 256)])
+        samples = samples_of(db.index, db.platform("waco-cpu"), [Op("spmm", 256)])
     rows, clock = [], []
     for name, settings in _MODELS.items():
         model = train(samples, settings)
@@ -213,8 +213,8 @@ def _median(clock: Sequence[Mapping[str, Any]], model: str, what: str) -> float:
 def hidden(cpu: Path) -> list[dict[str, Any]]:
     op = Op("spmm", 32)
     with Database.open(cpu, readonly=True) as db:
-        samples = samples_of(db, db.platform("cpu"), [op])
-        evidence, _ = db.evidence(op, "cpu")
+        samples = samples_of(db.index, db.platform("cpu"), [op])
+        evidence, _ = db.index.evidence(op, "cpu")
     held: dict[tuple[Any, ...], list[Floats]] = defaultdict(list)
     for share in _SHARES:
         for seed in _SEEDS:

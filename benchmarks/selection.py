@@ -214,7 +214,9 @@ def main() -> None:
         lines = [json.loads(line) for line in whole.splitlines()]
     start = CostModel.load(asked.start) if asked.start else None
     with Database.open(asked.database, readonly=True) as db:
-        board = Board(Bench(db, asked.op, asked.scope, complete=True), asked.featurizer, start)
+        board = Board(
+            Bench(db.index, asked.op, asked.scope, complete=True), asked.featurizer, start
+        )
     with asked.runs.open("a", encoding="utf-8") as out:
         for line in runs(board, asked, {line["key"] for line in lines}):
             out.write(json.dumps(line) + "\n")

@@ -229,7 +229,7 @@ def told_of(buyer: Sampler) -> list[list[Told]]:
 def board(asked: argparse.Namespace, op: Op, seed: int) -> Board:
     """The board of an op and seed; the CPU's model is trained once."""
     with Database.open(asked.spade, readonly=True) as db:
-        bench = Bench(db, op, db.platform("spade").id, complete=True)
+        bench = Bench(db.index, op, db.platform("spade").id, complete=True)
     groups = bench.evidence.take(bench.counted).groups
     held = set(groups[split_groups(groups, _PARTS, seed) < _HELD_PARTS].tolist())
     file = asked.folder / f"{network_of(asked)}cpu-{op.kernel}-{seed}.safetensors"
@@ -238,17 +238,17 @@ def board(asked: argparse.Namespace, op: Op, seed: int) -> Board:
         found = db.platform(asked.instance)
         if asked.whole is None:
             if not file.exists():
-                known = apart(samples_of(db, found, [op]), held)
+                known = apart(samples_of(db.index, found, [op]), held)
                 train(known.limited(*_SOURCE, seed), replace(_SETTINGS, seed=seed)).save(file)
             place.begin(CostModel.load(file), structures)
             return place
         encoder = Encoder.drawn(replace(_WHOLE, seed=seed))
-        read = StructureReader(db, encoder, asked.whole, structures=structures)
+        read = StructureReader(db.index, encoder, asked.whole, structures=structures)
         if not file.exists():
-            known = apart(samples_of(db, found, [op], read=small(db, read, _MOST)), held)
+            known = apart(samples_of(db.index, found, [op], read=small(db, read, _MOST)), held)
             taught(known.limited(*_WHOLE_SOURCE, seed), encoder, structures, seed, file)
     with Database.open(asked.spade, readonly=True) as db:
-        StructureReader(db, encoder, asked.whole, structures=structures)(
+        StructureReader(db.index, encoder, asked.whole, structures=structures)(
             [info.id for info in place.infos]
         )
     place.begin(load_whole(file), structures)

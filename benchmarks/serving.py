@@ -147,10 +147,10 @@ def main() -> None:
         url = server.url("starter")
         with open_database("starter") as db:
             copy_database(db.store, url)
-            embed(db)  # indexes are made, and saved
+            embed(db.index)  # indexes are made, and saved
             ids = [i.id for i in db.store.patterns() if i.kind == "matrix" and not i.stub]
         with open_database(url) as db:
-            embed(db)
+            embed(db.index)
         cases = [(name, place, n) for name, place in (("folder", "starter"), ("postgres", url))
                  for n in (1, 2)]  # fmt: skip
         rounds: dict[str, list[dict[str, Any]]] = {}

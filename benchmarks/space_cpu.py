@@ -90,10 +90,10 @@ def main(database: Path, manifest: Path | None = None) -> None:
     result: dict[str, Any] = {"about": about(), "ops": {}}
     with Database.open(database, readonly=True) as db:
         classes = _classes(db, manifest)
-        for op, scope in db.scopes():
+        for op, scope in db.index.scopes():
             entry = {}
             for name, complete in (("common", False), ("complete", True)):
-                bench = Bench(db, op, scope, complete=complete)
+                bench = Bench(db.index, op, scope, complete=complete)
                 if bench.counted.size >= _FEWEST:
                     entry[name] = offered(bench.evidence.take(bench.counted), classes)
             result["ops"][f"{op} on {scope}"] = entry

@@ -54,7 +54,7 @@ def main() -> None:
                 _time(db, runner, platform, pattern, op)
             left = (time.perf_counter() - started) / at * (len(files) - at)
             print(f"{at} of {len(files)}: {file.stem}, {left:.0f} s left", file=sys.stderr)
-        embed(db)
+        embed(db.index)
 
 
 def _time(db: Database, runner: SpadeRunner, platform: Platform, pattern: Pattern, op: Op) -> None:

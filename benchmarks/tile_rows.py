@@ -25,6 +25,8 @@ import numpy as np
 from machine import about, spread
 
 from embeddb.core.config import Op
+from embeddb.kernels.tiles import generate
+from embeddb.kernels.tiles.generate import c_function
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
@@ -33,10 +35,8 @@ from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.forms import Form, Var, of_var
 from indexer.programs.tensors import program
 from indexer.programs.tensors.cutting import pieces_of
-from indexer.runners.compiled.building import Built
-from indexer.runners.compiled.libraries import Libraries
-from indexer.runners.tile_code import sum_loops
-from indexer.runners.tile_code.generate import c_function
+from indexer.runners.harness.building import Built
+from indexer.runners.harness.worker import Libraries
 from indexer.runners.tile_code.job import KernelJob
 from indexer.runners.tile_code.measured import MeasuredKernel
 
@@ -68,7 +68,7 @@ def as_before() -> Iterator[None]:
     def row(rows: Var, n: int) -> dict[Var, Form]:
         return {rows: of_var(rows) + n}
 
-    with mock.patch.object(sum_loops, "_row", row):
+    with mock.patch.object(generate, "_row", row):
         yield
 
 

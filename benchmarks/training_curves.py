@@ -58,7 +58,7 @@ def main() -> None:
 
 def _samples(database: Path, platform: str) -> Samples:
     with Database.open(database, readonly=True) as db:
-        return samples_of(db, db.platform(platform), [_OP])
+        return samples_of(db.index, db.platform(platform), [_OP])
 
 
 def _curve(few: Samples, start: CostModel | None, folder: Path, seed: int) -> dict[str, Any]:

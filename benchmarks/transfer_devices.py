@@ -65,10 +65,12 @@ def main() -> None:
     with _database(asked.runs, asked.work / "runs.db") as db:
         for a, b in _PAIRS:
             source, target = (
-                samples_of(db, db.platform(f"spmv-formats@{name}"), [_OP], featurizer=_FEATURIZER)
+                samples_of(
+                    db.index, db.platform(f"spmv-formats@{name}"), [_OP], featurizer=_FEATURIZER
+                )
                 for name in (a, b)
             )
-            evidence, _ = db.evidence(_OP, target.platform.id)
+            evidence, _ = db.index.evidence(_OP, target.platform.id)
             for seed in range(asked.seeds):
                 fill(Table(source, target, evidence, lines, seed), cells())
     print(json.dumps({"about": about(), "rows": summary(lines)}, indent=1))
@@ -81,7 +83,7 @@ def _database(runs: Path, place: Path) -> Database:
     db = Database.create(place)
     options = ReadOptions(features=runs / "ginkgo/matrix_features.csv.gz")
     ingest(db.store, runs / "ginkgo/spmv_times.csv.gz", options=options)
-    embed(db)
+    embed(db.index)
     return db
 
 

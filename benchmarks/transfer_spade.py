@@ -338,10 +338,10 @@ def work(cpu: Path, spade: Path, folder: Path, op: str, seed: int, only: str) ->
     """All missing cells of one op and seed, in one process."""
     what = Op.parse(op)
     with Database.open(cpu, readonly=True) as db:
-        source = samples_of(db, db.platform("cpu"), [what])
+        source = samples_of(db.index, db.platform("cpu"), [what])
     with Database.open(spade, readonly=True) as db:
-        target = samples_of(db, db.platform("spade"), [what])
-        evidence, _ = db.evidence(what, target.platform.id)
+        target = samples_of(db.index, db.platform("spade"), [what])
+        evidence, _ = db.index.evidence(what, target.platform.id)
     table = Table(source, target, evidence, folder, seed)
     fill(table, [cell for cell in cells() if only in cell.method])
 

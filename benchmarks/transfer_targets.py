@@ -92,7 +92,7 @@ def on_gpu(runs: Path, cpu: Path, work: Path) -> list[dict[str, Any]]:
             rows += _rows(tables, "rows")
         with Database.open(cpu, readonly=True) as ours:
             taught = samples_of(
-                ours, ours.platform("cpu"), [Op.parse("spmm:512")], featurizer="sizes"
+                ours.index, ours.platform("cpu"), [Op.parse("spmm:512")], featurizer="sizes"
             )
         cells = [own_cells()[3], own_cells()[6], *source_cells("the CPU")]
         tables = work / "ra-cpu"
@@ -114,7 +114,7 @@ def _rows(tables: Path, features: str) -> list[dict[str, Any]]:
 
 def _gpu(db: Database, width: int, featurizer: str) -> Samples:
     return samples_of(
-        db,
+        db.index,
         db.platform("gpu-kernels@rtx3090"),
         [Op("spmm", width)],
         featurizer=featurizer,
@@ -126,7 +126,7 @@ def _judge_gpu(
 ) -> None:
     """Only graphs whose default ran: the others have no gains."""
     target = _gpu(db, width, featurizer)
-    evidence, _ = db.evidence(target.ops[0], target.platform.id)
+    evidence, _ = db.index.evidence(target.ops[0], target.platform.id)
     ran = np.isfinite(evidence.default_s)
     judged = {r.pattern_id for r, ok in zip(evidence.rows, ran, strict=True) if ok}
     target = target.take([i for i, r in enumerate(target.rows) if r.pattern_id in judged])
@@ -142,8 +142,8 @@ def _database(logs: Sequence[Path], place: Path, matrices: Path | None = None) -
     for log in logs:
         ingest(db.store, log)
     if matrices is not None:
-        adopt_stubs(db, Library(matrices))
-    embed(db)
+        adopt_stubs(db.index, Library(matrices))
+    embed(db.index)
     return db
 
 
@@ -251,10 +251,10 @@ class WacoTable:
         self.op, self.cpu, self.work = op, cpu, work
         self.file = work / "waco.jsonl"
         platform = db.platform("waco-cpu")
-        evidence, _ = db.evidence(op, platform.id)
+        evidence, _ = db.index.evidence(op, platform.id)
         blank = {row.pattern_id: np.zeros(1, dtype=np.float32) for row in evidence.rows}
         self.whole = unknown(from_evidence(evidence, blank, {}, platform, op))
-        self.known = samples_of(db, platform, [op])
+        self.known = samples_of(db.index, platform, [op])
         self._seconds = {r.pattern_id: evidence.times(i) for i, r in enumerate(evidence.rows)}
         self._place = {config: at for at, config in enumerate(evidence.configs)}
 
@@ -296,7 +296,7 @@ class WacoTable:
         if not file.exists():
             op = self.op if self.op.kernel == "spmv" else Op(self.op.kernel, 128)
             with Database.open(self.cpu, readonly=True) as db:
-                samples = samples_of(db, db.platform("cpu"), [op])
+                samples = samples_of(db.index, db.platform("cpu"), [op])
             others = [i for i, r in enumerate(samples.rows) if not _of_waco(r.group)]
             few = samples.take(others).limited(_SOURCE_MATRICES, _PER_MATRIX, 0)
             train(unknown(few) if learn.featurizer == "none" else few, way.settings).save(file)

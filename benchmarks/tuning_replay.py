@@ -245,10 +245,10 @@ def main() -> None:
     with Database.open(asked.database, readonly=True) as db:
         for text in asked.op or ["spmm:128", "spmv", "spmm:32", "sddmm:128"]:
             op = Op.parse(text)
-            evidence, _ = db.evidence(op, "cpu")
+            evidence, _ = db.index.evidence(op, "cpu")
             names = [row.platform for row in evidence.rows]
             instance = max(set(names), key=names.count)
-            bench = Bench(db, op, "cpu", complete=True, instance=instance)
+            bench = Bench(db.index, op, "cpu", complete=True, instance=instance)
             rows.append(judged(bench, asked, files, constants, db))
             print(json.dumps(rows[-1]), file=sys.stderr)
     head = {"machine": about(), "costs": constants["ops"], "folds": FOLDS, "seeds": len(SEEDS)}

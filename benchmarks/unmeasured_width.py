@@ -48,7 +48,7 @@ def lines() -> Iterator[tuple[str, Any]]:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "starter.jsonl"
         with open_database("starter", readonly=True) as db:
-            export_file(db, file, platform="cpu")
+            export_file(db.index, file, platform="cpu")
         with file.open(encoding="utf-8") as told:
             for line in told:
                 yield line, json.loads(line)
@@ -167,10 +167,10 @@ def case(starter: Starter, whole: Database, instance: str, text: str) -> dict[st
             file = Path(folder) / "rest.jsonl"
             starter.without(file, gone, text, out if name == "unknown" else set())
             with open_database(Path(folder) / "db", create=True) as db:
-                import_file(db, file, rejects=False)
-                embed(db, build=False)
+                import_file(db.index, file, rejects=False)
+                embed(db.index, build=False)
                 part = {p: t for p, t in truth.items() if starter.group_of[p] in out}
-                rows[name] += asked(db, whole, instance, op, part)
+                rows[name] += asked(db.index, whole, instance, op, part)
         print(instance, text, name, len(rows[name]), file=sys.stderr)
     return {name: figures(found) for name, found in rows.items()}
 

@@ -176,10 +176,10 @@ def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
     found = []
     for place, platform in ((asked.cpu, asked.source), (asked.spade, asked.target)):
         with Database.open(place, readonly=True) as db:
-            reader = StructureReader(db, encoder, asked.matrices, structures=structures)
+            reader = StructureReader(db.index, encoder, asked.matrices, structures=structures)
             read = small(db, reader, asked.most)
-            found.append(samples_of(db, db.platform(platform), [what], read=read))
-            statistics |= db.evidence(what, scope_of(db.platform(platform)))[1]["stats"]
+            found.append(samples_of(db.index, db.platform(platform), [what], read=read))
+            statistics |= db.index.evidence(what, scope_of(db.platform(platform)))[1]["stats"]
             evidence = _of_instance(db, what, found[-1].platform)
     source, target = found
     return _Read(what, source, target, evidence, structures, statistics)
@@ -187,7 +187,7 @@ def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
 
 def _of_instance(db: Database, op: Op, platform: Platform) -> RunMatrix:
     """What ran on it, of a scope that other machines may share."""
-    evidence, _ = db.evidence(op, scope_of(platform))
+    evidence, _ = db.index.evidence(op, scope_of(platform))
     return evidence.take([i for i, row in enumerate(evidence.rows) if row.platform == platform.id])
 
 

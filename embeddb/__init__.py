@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from embeddb.matrix_files import read_pattern
     from embeddb.platforms.platform import Platform, load_platform
     from embeddb.ranking.recommendation import Recommendation
-    from indexer.subjects import Asked
+    from indexer.resolve import WorkloadLike
 
 __all__ = [
     "Config",
@@ -75,7 +75,7 @@ def open(path: str | Path, *, readonly: bool = False) -> Database:
 
 
 def query(
-    matrix: Asked,
+    matrix: WorkloadLike,
     *,
     op: str | Op,
     platform: str | Platform = "cpu",

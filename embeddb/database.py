@@ -11,38 +11,33 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.pattern import Pattern
+from embeddb.core.config import Op
+from embeddb.core.errors import UsageError
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.shown import html_of
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.ranking import answers
 from embeddb.ranking.recommendation import Recommendation
-from embeddb.store import is_database
+from embeddb.store import Store, is_database
 from embeddb.store.rows import Rows, pattern_rows, run_rows
-from embeddb.tensors.computation import Computation
-from indexer.subjects import Asked, known_answer, subject_of
+from indexer import resolve
 
 if TYPE_CHECKING:
-    from embeddb.ranking.alternatives import Deepen
-    from embeddb.ranking.answer import Answerer
-    from embeddb.ranking.measure import Search
+    from embeddb.index.projection import Projection
     from indexer.calibration.report import CalibrationReport
     from indexer.campaign.folder import Progress as CampaignProgress
     from indexer.campaign.nodes.in_words import NodesWords
     from indexer.campaign.plan import PlanOptions
     from indexer.index_runs import IndexReport
     from indexer.readers.base.row import ReadOptions
+    from indexer.resolve import WorkloadLike
     from indexer.runners.base import RunOptions
     from tuners.evaluation.figures import EvalRow
     from tuners.evaluation.fit import Fit
@@ -82,7 +77,7 @@ def open_database(
     if create and not is_database(place):
         return Database.create(place)
     opened = Database.open(place, readonly=readonly)
-    opened.tell_of_long_work(note)
+    opened.index.tell_of_long_work(note)
     return opened
 
 
@@ -91,7 +86,7 @@ def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-class Database(Lookup):
+class Database:
     """An open database; use as a context manager.
 
     A folder may be opened any number of times, by name, path or link: all of one process share one
@@ -99,10 +94,70 @@ class Database(Lookup):
     child opens the database again. What asks, fills and judges is imported when it is first called.
     """
 
+    def __init__(self, index: Lookup) -> None:
+        self.index = index
+
+    @classmethod
+    def open(cls, path: str | Path, *, readonly: bool = False) -> Self:
+        """Raises: StoreError if there is none."""
+        return cls(Lookup.open(path, readonly=readonly))
+
+    @classmethod
+    def create(cls, path: str | Path) -> Self:
+        """Raises: StoreError if something is there already."""
+        return cls(Lookup.create(path))
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        return cls(Lookup.in_memory())
+
+    @property
+    def store(self) -> Store:
+        """Runs, workloads, platforms and stored answers as they are on disk."""
+        return self.index.store
+
+    def close(self) -> None:
+        self.index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Database({self.store.place!r})"
+
     def _repr_html_(self) -> str:
         return html_of(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.index.__reduce__()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Forward the methods that this class had before it had an `index`."""
+            if name.startswith("_") or name == "index":
+                raise AttributeError(f"'Database' object has no attribute {name!r}")
+            return getattr(self.index, name)
+
     # -- looking around --------------------------------------------------------------------
+
+    def find(self, text: str, *, kind: str = "") -> Content | PatternInfo:
+        """Return the workload that a text means: the only one in an existing file, else that with
+        this id, else the only one of this name; with `kind`, a `matrix`, `nest`, `kernel` or
+        `program`.
+
+        Raises: MatrixError, NestError or TensorError for a file that cannot be read; MatrixError
+        for an unknown name; UsageError for several workloads.
+        """
+        return resolve.find_workload(self.index, text, kind=kind)
+
+    def platform(self, text: str) -> Platform:
+        """Return the platform with that id, built-in name, or TOML file; a name that only one
+        instance has stands for it. Raises: UsageError if there is none, or more than one."""
+        return self.index.platform(text)
 
     def patterns(self, *, kind: str = "") -> Rows[PatternInfo]:
         """Every pattern that is known, one after the other; with `kind`, those that are a `matrix`,
@@ -110,7 +165,7 @@ class Database(Lookup):
         return pattern_rows(self.store, kind)
 
     def runs(
-        self, *, platform: str = "", op: str | Op = "", pattern: Asked | None = None
+        self, *, platform: str = "", op: str | Op = "", pattern: WorkloadLike | None = None
     ) -> Rows[Run]:
         """Every run that counts, one after the other, or those of a platform (an id, or a name for
         all its instances), an op, a pattern: `db.runs(op="spmm:32", pattern="A.mtx").frame()`.
@@ -119,14 +174,23 @@ class Database(Lookup):
         """
         what = Op.parse(op) if op and isinstance(op, str) else op or None
         kind = what.kind if what is not None else ""
-        one = "" if pattern is None else subject_of(self, pattern, kind=kind).id
+        one = "" if pattern is None else resolve.resolve_workload(self.index, pattern, kind=kind).id
         return run_rows(self.store, platform=platform, op=what, pattern_id=one)
+
+    def atlas(self, op: Op, platform: Platform) -> Projection | None:
+        """Return the 2-D map of the workloads measured with an op on a platform; None if there are
+        none."""
+        return self.index.atlas(op, platform)
+
+    def problems(self) -> list[str]:
+        """Everything wrong with store, answers and derived files; the last heal on the next use."""
+        return self.index.problems() + answers.problems(self.index)
 
     # -- asking ----------------------------------------------------------------------------
 
     def query(
         self,
-        pattern: Asked,
+        pattern: WorkloadLike,
         *,
         platform: str | Platform,
         op: str | Op,
@@ -152,27 +216,28 @@ class Database(Lookup):
         pattern known by name only where the evidence needs its structure; PluginError for a tuner
         that breaks its contract; with `measure` as that.
         """
+        from embeddb.explain.deep import deepening
         from embeddb.ranking.answer import local_platform, recommend
+        from tuners.by_name import answerer
 
         if tuner and why:
-            raise UsageError(
-                "what would change an answer is told of the database's own, not a tuner's"
-            )
+            reason = "what would change an answer is told of the database's own, not a tuner's"
+            raise UsageError(reason)
         what = Op.parse(op) if isinstance(op, str) else op
         here = local_platform(self._named(platform))
         if reproducible:
             here = here.reproducible(what)
-        asked = subject_of(self, pattern, kind=what.kind)
-        deepen = self._deepening(asked, progress) if why and not measure else None
+        asked = resolve.resolve_workload(self.index, pattern, kind=what.kind)
+        deepen = deepening(self.index, asked, progress=progress) if why and not measure else None
         made = recommend(
-            self,
+            self.index,
             asked,
             here,
             what,
             count=k,
             calls=calls,
             deepen=deepen,
-            answer_by=_answering(tuner),
+            answer_by=answerer(tuner),
         )
         if not measure:
             return made
@@ -182,7 +247,7 @@ class Database(Lookup):
     def measure(
         self,
         made: Recommendation,
-        pattern: Asked | None = None,
+        pattern: WorkloadLike | None = None,
         *,
         platform: Platform | None = None,
         options: RunOptions | None = None,
@@ -202,84 +267,43 @@ class Database(Lookup):
         Raises: NothingFound without a structure; RunnerUnavailable if the platform cannot be
         measured here.
         """
+        from embeddb.explain.deep import deepening
         from embeddb.ranking.measure import measure_answer
         from indexer.runners.base import RunOptions
+        from tuners.by_name import search_by
 
-        structure = self._structure(made, pattern)
-        search = self._search(made, structure, platform, k) if made.link == "tuner" else None
-        total = rounds * len({Config(made.default), *(Config(c.config) for c in made.candidates)})
-        done = 0
-
-        def told(_: str) -> None:
-            nonlocal done
-            done += 1
-            if progress is not None:
-                progress("measure", done, total)
-
+        structure = resolve.resolve_structure(self.index, made, pattern)
+        tuner = made.link == "tuner"
+        deep = why or made.insight.deep
         return measure_answer(
-            self,
+            self.index,
             made,
             structure,
             options=options or RunOptions(),
-            rounds=rounds - (search is not None),
+            rounds=rounds - tuner,
             platform=platform,
-            search=search,
-            progress=told,
-            deepen=self._deepening(structure, progress) if why or made.insight.deep else None,
+            search=search_by(self.index, made, structure, platform, k) if tuner else None,
+            progress=progress,
+            deepen=deepening(self.index, structure, progress=progress) if deep else None,
         )
 
     def explain(self, answer: str | Recommendation = "last") -> Explanation:
-        """Why an answer is what it is, from the store alone: that answer, or the one of that id,
-        the `last` one, or the last about a file, name or id of a pattern. Raises: NothingFound."""
-        made = known_answer(self, answer) if isinstance(answer, str) else answer
+        """Why an answer is what it is, from the store alone: that answer, or the `recommendation`
+        that a text means. Raises: NothingFound."""
+        made = self.recommendation(answer) if isinstance(answer, str) else answer
         return explain(made, self.store)
 
-    def keep(self, made: Recommendation) -> Recommendation:
-        """Store a recommendation under its id, and the card of the model it rests on; returns it,
-        with a warning if there was no room."""
-        return answers.keep(self, made)
-
-    def recommendation(self, rec_id: str) -> Recommendation:
-        """Raises: NothingFound, naming the latest answers there are; StoreCorrupt."""
-        return answers.recommendation(self, rec_id)
+    def recommendation(
+        self, text: str = "last", *, note: Callable[[str], None] = lambda _: None
+    ) -> Recommendation:
+        """Return the stored answer that a text means: the one with this id, the `last` one, or the
+        last about what `find` returns for it. `note` is called with one line for each answer that
+        cannot be read. Raises: NothingFound if there is none; StoreCorrupt."""
+        return resolve.find_answer(self.index, text, note=note)
 
     def recommendations(self) -> list[Recommendation]:
-        """All answers that are kept and can be read, in the order they were given."""
-        return answers.recommendations(self)
-
-    def problems(self) -> list[str]:
-        """Everything wrong with store, answers and derived files; the last heal on the next use."""
-        return super().problems() + answers.problems(self)
-
-    def _deepening(self, pattern: Content | PatternInfo, progress: Progress | None) -> Deepen:
-        from embeddb.explain.deep import deepening
-
-        return deepening(self, pattern, progress=progress)
-
-    def _search(
-        self, made: Recommendation, pattern: Content, platform: Platform | None, count: int
-    ) -> Search:
-        from embeddb.ranking.build import build_query
-        from tuners.by_name import search_by
-
-        where, op = platform or self.platform(made.platform), Op.parse(made.op)
-        where = where.reproducible(op) if made.reproducible else where
-        query = build_query(self, pattern, where, op, calls=made.calls or math.inf)
-        return search_by(made.tuner, query, count, seed=made.seed)
-
-    def _structure(self, made: Recommendation, pattern: Asked | None) -> Content:
-        kind = Op.parse(made.op).kind
-        given = None if pattern is None else subject_of(self, pattern, kind=kind)
-        if isinstance(given, Pattern | Nest | Computation):
-            return given
-        structure = self.store.subject(made.pattern_id)
-        if structure is None:
-            raise NothingFound(
-                f"{made.pattern_name}: its structure is not in the database, so it cannot be "
-                "measured",
-                hint="give its file",
-            )
-        return structure
+        """Return all stored answers that can be read, in the order they were given."""
+        return answers.recommendations(self.index)
 
     def _named(self, platform: str | Platform) -> Platform:
         return self.platform(platform) if isinstance(platform, str) else platform
@@ -305,7 +329,7 @@ class Database(Lookup):
         from indexer.index_runs import index_runs
 
         return index_runs(
-            self,
+            self.index,
             files,
             platform=platform,
             reader=reader,
@@ -344,18 +368,22 @@ class Database(Lookup):
         from indexer.executors.base import Effort
 
         where, files = self._named(platform), Path(matrices) if str(matrices) else None
-        wish = CalibrationRequest(_ops(ops) or measured_ops(self, where), 60.0 * minutes, threads)
+        wish = CalibrationRequest(
+            _ops(ops) or measured_ops(self.index, where), 60.0 * minutes, threads
+        )
         refuse_without_executor(nodes)
         if nodes.get("executor"):
             from indexer.calibration.on_nodes import NodesCalibration, calibrated
 
             told = progress or untold
-            wanted = NodesCalibration(self, where, wish, Path(campaign), told)
+            wanted = NodesCalibration(self.index, where, wish, Path(campaign), told)
             effort = Effort(threads=threads, platform=named_on_nodes(platform))
-            with nodes_job(wanted.planned(files), self, effort, nodes, told=told) as nodes_work:
+            with nodes_job(
+                wanted.planned(files), self.index, effort, nodes, told=told
+            ) as nodes_work:
                 return calibrated(wanted, nodes_work)
         runner, _ = this_machine(where, threads=threads)
-        job = Calibration(self, runner, wish)
+        job = Calibration(self.index, runner, wish)
         job = job if progress is None else replace(job, told=progress)
         return job.run(files)
 
@@ -397,7 +425,7 @@ class Database(Lookup):
             where = self._named(platform)
             files = planned_matrices(matrices, told=progress)
             campaign, _ = plan_campaign(
-                self, place, where, _ops(ops), files, options, told=progress
+                self.index, place, where, _ops(ops), files, options, told=progress
             )
         else:
             campaign = Campaign(place)
@@ -407,13 +435,13 @@ class Database(Lookup):
         refuse_without_executor(nodes)
         if nodes.get("executor"):
             asked, told = effort_on_nodes(effort, platform), progress or untold
-            with nodes_job(campaign, self, asked, nodes, told=told) as nodes_work:
+            with nodes_job(campaign, self.index, asked, nodes, told=told) as nodes_work:
                 return nodes_work.run()[1]
         runner, _ = this_machine(where, threads=effort.threads)
-        job = CampaignJob(campaign, self, runner, effort)
+        job = CampaignJob(campaign, self.index, runner, effort)
         return run_campaign(job if progress is None else replace(job, told=progress))[1]
 
-    # -- tuning ----------------------------------------------------------------------------
+    # -- tuning and judging ----------------------------------------------------------------
 
     @overload
     def tune(self, subject: Any, options: TuneRequest, **how: Unpack[How]) -> FusionTuned: ...
@@ -434,9 +462,7 @@ class Database(Lookup):
         """
         from tuners.tune import tuned
 
-        return tuned(self, subject, options, {"note": _say, **how})
-
-    # -- judging ---------------------------------------------------------------------------
+        return tuned(self.index, subject, options, {"note": _say, **how})
 
     def evaluate(
         self,
@@ -459,8 +485,8 @@ class Database(Lookup):
 
         what = Op.parse(op) if op and isinstance(op, str) else op or None
         return evaluate(
-            self,
-            scopes=asked_scopes(self, platform, what),
+            self.index,
+            scopes=asked_scopes(self.index, platform, what),
             seeds=seeds,
             complete=complete,
             rankers=rankers,
@@ -471,14 +497,3 @@ class Database(Lookup):
 def _ops(ops: Sequence[str | Op]) -> tuple[Op, ...]:
     """Each once."""
     return tuple(dict.fromkeys(Op.parse(op) if isinstance(op, str) else op for op in ops))
-
-
-def _answering(tuner: str) -> Answerer:
-    """What ranks: the tuner of that name, or the product's own chain."""
-    if not tuner:
-        from embeddb.ranking.fallback import answer
-
-        return answer
-    from tuners.by_name import answer_by
-
-    return partial(answer_by, tuner)

@@ -33,6 +33,7 @@ from embeddb.core.config import Config
 from embeddb.core.errors import InputError
 from embeddb.core.timing import timings_of
 from embeddb.explain.explanation import machine_words
+from embeddb.ranking import answers
 from embeddb.ranking.answer import recommend
 from embeddb.ranking.build import build_query
 from embeddb.ranking.measure import ranked_by_time
@@ -44,7 +45,7 @@ from indexer.embed import embed
 from indexer.exchange.exchange import adopt_models, import_file
 from indexer.runners.base import RunOptions
 from indexer.starter import copy_starter
-from tuners.static_best import StaticBestTuner
+from tuners.ranking import StaticBestTuner
 
 OPS = (Op.parse("spmm:32"), Op.parse("spmm:128"))
 #: Every round visits all matrices again, in another order, so that drift does not become rank.
@@ -144,7 +145,7 @@ def demo(
             if calibrate_s > 0:
                 calibrate(db, runner, calibrate_s)
                 for case in cases:
-                    case.after = recommend(db, case.pattern, platform, case.op, count=5)
+                    case.after = recommend(db.index, case.pattern, platform, case.op, count=5)
             measure(cases, runner, platform)
             keep(db, cases, platform)
             rows = [row_of(case) for case in cases]
@@ -181,11 +182,11 @@ def fresh_database(folder: Path, starter: Path | None = None) -> Database:
         copy_starter(folder, note=say)
         return Database.open(folder)
     with Database.create(folder) as db:
-        report = import_file(db, starter, rejects=False)
+        report = import_file(db.index, starter, rejects=False)
         if report.rejected:
             raise InputError(f"{report.rejected} damaged lines", where=str(starter))
-        embed(db)
-        adopt_models(db, starter.parent)
+        embed(db.index)
+        adopt_models(db.index, starter.parent)
     return Database.open(folder)
 
 
@@ -216,8 +217,8 @@ def cpu_runner() -> Any:
 
 def ask(db: Database, pattern: Pattern, platform: Platform, op: Op) -> Case:
     """The answer for one pattern, and the one schedule that is best on average."""
-    made = recommend(db, pattern, platform, op, count=5)
-    query = build_query(db, pattern, platform, op)
+    made = recommend(db.index, pattern, platform, op, count=5)
+    query = build_query(db.index, pattern, platform, op)
     fixed = StaticBestTuner(query, rng=np.random.default_rng(0)).ask(1)
     return Case(pattern, op, made, Config(fixed[0].config) if fixed else None)
 
@@ -228,7 +229,7 @@ def ask(db: Database, pattern: Pattern, platform: Platform, op: Op) -> Case:
 def calibrate(db: Database, runner: Any, seconds: float) -> None:
     """What `embeddb calibrate` does, on generated matrices that are not those asked about."""
     say(f"calibrating to this machine for {seconds:.0f} s, on generated matrices")
-    made = Calibration(db, runner, CalibrationRequest(OPS, seconds)).run()
+    made = Calibration(db.index, runner, CalibrationRequest(OPS, seconds)).run()
     for op in made.ops:
         before, after = (f"{v:.3f}" if v is not None else "-" for v in (op.before, op.after))
         say(f"  {op.op}: share of the best measured {before} before, {after} after")
@@ -261,8 +262,8 @@ def measure_case(case: Case, runner: Any, platform: Platform, *, seed: int) -> N
 def keep(db: Database, cases: Iterable[Case], platform: Platform) -> None:
     """Write the runs back, and into each stored answer what its candidates took."""
     for case in cases:
-        db.record(case.runs, case.pattern, platform)
-        db.keep(ranked_by_time(case.made, timings_of(case.runs)))
+        db.index.record(case.runs, case.pattern, platform)
+        answers.keep(db.index, ranked_by_time(case.made, timings_of(case.runs)))
 
 
 # -- the tables ----------------------------------------------------------------------------------

@@ -1,13 +1,17 @@
-"""Files in a folder, matrices, loop nests and tensors, found by the names that run logs use."""
+"""Files with matrices, loop nests and tensors: their contents, and a folder of them by the names
+that run logs use."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
-from embeddb.core.errors import MatrixError
+from embeddb.core.errors import InputError, MatrixError, TensorError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import UNKNOWN, Sizes
@@ -20,12 +24,47 @@ from embeddb.matrix_files import (
     read_pattern,
 )
 from embeddb.matrix_files.source import plain_text
-from embeddb.platforms.of_subject import Content
-from indexer.coded_files import CodedFiles
+from embeddb.platforms.of_subject import Coded, Content
+from embeddb.tensors.computation import KINDS
 from indexer.frontends import nest_files, read_nests
-from indexer.frontends.hlo.files import read_tensors, tensor_files
+from indexer.frontends.hlo.files import holds_tensors, read_tensors, tensor_files
 
-__all__ = ["Library", "info_of", "matrix_name"]
+#: Endings of files with loop nests.
+_PROGRAMS = (".json", ".c", ".sdfg", ".py")
+#: Reads all workloads of one kind in a file.
+_READERS: dict[str, Callable[[str], Sequence[Content]]] = {
+    "matrix": lambda file: [read_pattern(file)],
+    "nest": read_nests,
+    "kernel": lambda file: read_tensors(file, kind="kernel").tensors,
+    "program": lambda file: read_tensors(file, kind="program").tensors,
+}
+
+T = TypeVar("T", bound=Coded)
+
+
+def contents(file: str, kind: str = "") -> list[Content]:
+    """Return the workloads of one kind in a file; without `kind`, loop nests or a matrix, by the
+    ending of its name.
+
+    Raises: MatrixError, NestError or TensorError.
+    """
+    program = Path(file).suffix.lower() in _PROGRAMS
+    if program and kind == "matrix":
+        what, hint = "a program with loop nests, not a matrix", "--op nest asks about its nests"
+        raise MatrixError(what, where=file, hint=hint)
+    return list(_READERS[kind or ("nest" if program else "matrix")](file))
+
+
+def every_content(file: str) -> list[Content]:
+    """Return the workloads in a file; of HLO both its kernel and its program. Raises: as
+    `contents`."""
+    if not holds_tensors(Path(file)):
+        return contents(file)
+    held: list[Content] = []
+    for kind in KINDS:
+        with suppress(TensorError):  # a list of the other kind alone
+            held += contents(file, kind)
+    return held or contents(file, "kernel")  # raises what is wrong with it
 
 
 class Library:
@@ -49,8 +88,8 @@ class Library:
             self._files.setdefault(matrix_name(file), []).append(file)
         nests = nest_files(folder) if folder is not None else ()
         tensors = tensor_files(folder) if folder is not None else ()
-        self._nests = CodedFiles(nests, read_nests, self.problems)
-        self._tensors = CodedFiles(tensors, lambda p: read_tensors(p).tensors, self.problems)
+        self._nests = _CodedFiles(nests, read_nests, self.problems)
+        self._tensors = _CodedFiles(tensors, lambda p: read_tensors(p).tensors, self.problems)
 
     def __len__(self) -> int:
         return len(self._files) + len(self._nests) + len(self._tensors)
@@ -147,3 +186,46 @@ def info_of(pattern: Content) -> PatternInfo:
     if isinstance(pattern, Pattern):
         return msgspec.structs.replace(info, thumbnail=thumbnail(pattern))
     return info
+
+
+class _CodedFiles(Generic[T]):
+    """What `read` finds in `files`, all read when a name is asked for first: a file may hold
+    several, and its own name need not be theirs.
+
+    `problems` gets one line for every file that cannot be read, and for names of several subjects.
+    """
+
+    def __init__(
+        self, files: Iterable[Path], read: Callable[[Path], Sequence[T]], problems: list[str]
+    ) -> None:
+        self._files = sorted(files)
+        self._read_one = read
+        self._problems = problems
+        self._named: dict[tuple[str, str], dict[str, tuple[Path, T]]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def find(self, kind: str, name: str) -> T | None:
+        """The subject of that kind and name; None too where some that differ go by it."""
+        if self._named is None:
+            self._named = self._read()
+        held = self._named.get((kind, name), {})
+        if len(held) > 1:
+            files = ", ".join(dict.fromkeys(plain_text(file) for file, _ in held.values()))
+            self._problems.append(
+                f"{name} may be any of {len(held)} {kind}s, which differ: {files}"
+            )
+        return next(iter(held.values()))[1] if len(held) == 1 else None
+
+    def _read(self) -> dict[tuple[str, str], dict[str, tuple[Path, T]]]:
+        named: dict[tuple[str, str], dict[str, tuple[Path, T]]] = {}
+        for file in self._files:
+            try:
+                found = self._read_one(file)
+            except InputError as e:
+                self._problems.append(str(e))
+                continue
+            for one in found:
+                named.setdefault((one.kind, one.name), {}).setdefault(one.id, (file, one))
+        return named

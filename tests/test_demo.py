@@ -101,8 +101,8 @@ def starter(patterns: Any, tmp_path: Path) -> Path:
                     configs = choose_configs(CPU.space(op), CPU.default(op), 12, rng=rng)
                     for config, m in FakeRunner().run(pattern, op, configs, options=None):
                         runs.append(Run(pattern.id, op, CPU.id, config, m, "test"))
-                db.record(runs, pattern, CPU)
-        export_file(db, path)
+                db.index.record(runs, pattern, CPU)
+        export_file(db.index, path)
     return path
 
 

@@ -329,14 +329,18 @@ def test_the_nearest_tuner_copies_the_nearest_neighbour(
     from embeddb.core.config import Op
     from embeddb.core.records import PatternInfo
     from embeddb.platforms.platform import load_platform
-    from embeddb.ranking.query import Problem, Query, Vote
+    from embeddb.ranking.query import Query, Vote
 
     plugin_files(tmp_path)
     monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
     op, platform = Op("spmm", 32), load_platform("cpu")
     configs = tuple(platform.space(op).neighbours(platform.default(op))[:3])
     query = Query(
-        Problem(PatternInfo(id="0"), platform, op, platform.space(op), platform.default(op)),
+        PatternInfo(id="0"),
+        platform,
+        op,
+        platform.space(op),
+        platform.default(op),
         vote=Vote(configs=configs, gains=np.array([[0.1, np.nan, 0.5], [9.0, 9.0, 9.0]])),
     )
     tuner = plugins.load("tuner", "nearest")(query, rng=np.random.default_rng(0))
@@ -355,7 +359,7 @@ def test_runs_of_kernels_of_others_are_read(
     Path("runs.csv").write_text(files["csv"], encoding="utf-8")
     names = ["perceptron.small", "two_tower.small"]
     with Database.create("tensors.db") as db:
-        db.add_patterns(distinct_kernels(map(program, names)))
+        db.index.add_patterns(distinct_kernels(map(program, names)))
     lines = [line for line in commands(ROOT / "docs" / "tensors.md") if "my-tpu" in line]
     assert [line.split()[1] for line in lines] == ["platform", "index", "query"]
     for line in lines:

@@ -35,7 +35,7 @@ VERBS = [
     ("torch", "train kernels DB --task tile", "graphs"),
     ("torch", "eval DB --learned", "learn"),
     ("torch_geometric", "train nests DB -o OUT.safetensors", "graphs"),
-    ("safetensors", "embed DB --weights MODEL", "learn"),
+    ("torch", "embed DB --weights MODEL", "learn"),
     ("starlette", "serve DB", "serve"),
     ("uvicorn", "serve DB", "serve"),
     ("psycopg", "db stat postgresql://localhost/nowhere", "postgres"),

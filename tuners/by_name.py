@@ -6,8 +6,10 @@ What a plug-in does wrong is told as that, with its name: the commands that use 
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,19 +17,22 @@ import msgspec
 import numpy as np
 
 from embeddb.core import plugins
-from embeddb.core.config import Config
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, PluginError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.core.wording import one_of
-from embeddb.ranking.fallback import Answer
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.of_subject import Content
+from embeddb.platforms.platform import Platform
+from embeddb.ranking.answer import Answerer
+from embeddb.ranking.build import build_query
+from embeddb.ranking.fallback import Answer, answer
 from embeddb.ranking.measure import Measure, Search
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from tuners.base import Tuner
 from tuners.loop import tune
-
-__all__ = ["Watched", "answer_by", "search_by", "tuner_class"]
 
 T = TypeVar("T")
 
@@ -132,16 +137,30 @@ def answer_by(name: str, query: Query, count: int, *, rng: np.random.Generator) 
     return Answer(Rankers(query, rng=rng), "tuner", name, candidates, unjudged=_unjudged(name))
 
 
-def search_by(name: str, query: Query, count: int, *, seed: int = 0) -> Search:
-    """Lets the named tuner ask for `count` configurations, one by one, each told what the ones
-    before it took; the default is measured and told first. Where it then has nothing to ask for,
-    the candidates stay.
+def answerer(name: str) -> Answerer:
+    """Return the tuner of that name as what ranks; the product's own chain if it is empty."""
+    return partial(answer_by, name) if name else answer
+
+
+def search_by(
+    lookup: Lookup,
+    made: Recommendation,
+    pattern: Content,
+    platform: Platform | None,
+    count: int,
+) -> Search:
+    """Return a search in which the tuner that gave an answer asks for `count` configurations, one
+    by one, each told what the ones before it took; the default is measured and told first. If the
+    tuner then has nothing to ask for, the candidates stay. `platform` is as in `measure_answer`.
 
     The search raises as `Watched`.
     """
+    where, op = platform or lookup.platform(made.platform), Op.parse(made.op)
+    where = where.reproducible(op) if made.reproducible else where
+    query = build_query(lookup, pattern, where, op, calls=made.calls or math.inf)
 
     def search(made: Recommendation, run: Measure) -> list[Candidate]:
-        tuner = Watched(name, query, rng=np.random.default_rng(seed))
+        tuner = Watched(made.tuner, query, rng=np.random.default_rng(made.seed))
         for config, measurement in run([Config(made.default)]):
             tuner.tell(config, measurement)
         tune(tuner, run, budget=count)

@@ -12,7 +12,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
-from indexer.subjects import subject_of
+from indexer.resolve import resolve_workload
 from tuners.fusion.outcome import FusionTuned
 from tuners.fusion.request import TuneRequest
 from tuners.fusion.tune import tune_fusion
@@ -60,7 +60,7 @@ def _platform(db: Lookup, how: How, usual: str) -> Platform:
 
 
 def _matrix(db: Lookup, subject: Any) -> Pattern:
-    found = subject_of(db, subject, kind="matrix")
+    found = resolve_workload(db, subject, kind="matrix")
     made = db.store.subject(found.id) if isinstance(found, PatternInfo) else found
     if not isinstance(made, Pattern):
         raise NothingFound(f"{subject} is only known by name", hint="give its file")
@@ -74,7 +74,9 @@ def _tensors(db: Lookup, named: Any, *kinds: str) -> Sequence[Computation]:
     if not isinstance(named, str):
         return list(named)
     there = {info.kind for info in db.store.find(named)}
-    found = subject_of(db, named, kind=next((kind for kind in kinds if kind in there), kinds[0]))
+    found = resolve_workload(
+        db, named, kind=next((kind for kind in kinds if kind in there), kinds[0])
+    )
     one = db.store.tensor(found.id) if isinstance(found, PatternInfo) else found
     if not isinstance(one, Computation) or one.kind not in kinds:
         many = f"no {' or '.join(kinds)} is called {named}"

@@ -4,7 +4,8 @@ A plug-in of kind `reader`, `featurizer`, `runner`, `tuner` or `executor` is a m
 name is the plug-in's name (`_` reads as `-`) and which defines `PLUGIN`, the class or function the
 kind's contract asks for. Three places are searched, first match wins:
 
-1. the package that ships with embeddb (`indexer/readers`, `embeddb/featurizers`, ...),
+1. the package that ships with embeddb (`indexer/readers`, `embeddb/featurizers`, ...), which may
+   list plug-ins that share a file in `PLUGINS`, by name as `module:attribute`,
 2. every folder listed in the environment variable `EMBEDDB_PLUGINS` (`<folder>/readers/mine.py`),
 3. installed distributions with an entry point in the group `embeddb.<kind>`.
 """
@@ -54,7 +55,8 @@ def load(kind: str, name: str) -> Any:
     where, target = found[name]
     try:
         if where == "module":
-            return importlib.import_module(target).PLUGIN
+            module, _, attribute = target.partition(":")
+            return getattr(importlib.import_module(module), attribute or "PLUGIN")
         if where == "file":
             return _load_file(kind, name, target)
         from importlib.metadata import EntryPoint
@@ -77,6 +79,8 @@ def _shipped(kind: str, name: str) -> dict[str, tuple[str, str]]:
         return {}
     stem = name.replace("-", "_")
     home = importlib.import_module(_HOMES[kind])
+    if target := getattr(home, "PLUGINS", {}).get(name):
+        return {name: ("module", target)}
     if stem.startswith("_") or not stem.isidentifier() or not _defines_plugin(home.__path__, stem):
         return {}
     return {name: ("module", f"{_HOMES[kind]}.{stem}")}
@@ -98,6 +102,8 @@ def _locate(kind: str, extra: str) -> dict[str, tuple[str, str]]:
     for info in pkgutil.iter_modules(home.__path__):
         if not info.name.startswith("_") and _defines_plugin(home.__path__, info.name):
             found[_public(info.name)] = ("module", f"{_HOMES[kind]}.{info.name}")
+    for name, target in getattr(home, "PLUGINS", {}).items():
+        found[name] = ("module", target)
     return found
 
 

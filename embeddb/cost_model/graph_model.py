@@ -61,7 +61,7 @@ class GraphModel:
 
     @classmethod
     def load(cls, path: str | Path) -> GraphModel:
-        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
+        """The model of a file. Raises: ModelError naming the file."""
         with refusing(ModelError, where=str(path), hint=_AGAIN):
             return cls(predictor_of(path), model_file.version_of(path))
 

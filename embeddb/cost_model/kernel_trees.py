@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
-from embeddb.core.files.model_file import arrays_of
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.tensors.computation import Computation
@@ -109,7 +108,5 @@ def predictor_from(
 
 def predictor_of(path: str | Path) -> KernelPredictor:
     """The network, trees or sums of a file. Raises: ModelError naming it."""
-    card = model_file.read_card(path, kind="kernels")
-    with refusing(ModelError, where=str(path), hint=_AGAIN):
-        weights = arrays_of(model_file.content_of(path))
-    return predictor_from(card, weights, where=str(path))
+    file = model_file.read(path, kind="kernels")
+    return predictor_from(file.card, file.tensors, where=str(path))

@@ -27,7 +27,6 @@ from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, Mod
 from embeddb.core.extras import install_hint
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import reason_of, refusing
-from embeddb.core.files.model_file import arrays_of
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.cost_model.encoders.inputs import (
     TreeTable,
@@ -115,26 +114,19 @@ class CostModel:
 
     @classmethod
     def load(cls, path: str | Path) -> CostModel:
-        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
+        """The model of a file. Raises: ModelError naming the file."""
         with refusing(ModelError, where=str(path), hint=_AGAIN):
-            card = model_file.read_card(path, kind="costmodel")
-            version = model_file.version_of(path)
-            tensors = arrays_of(model_file.content_of(path))
-            found = cls(card, tensors, where=str(path))
-        found.version = version
-        return found
+            file = model_file.read(path, kind="costmodel")
+            model = cls(file.card, file.tensors, where=str(path))
+        model.version = file.version
+        return model
 
     def save(self, path: str | Path) -> str:
         """Write the file, whole or not at all; returns the version, which is then the model's.
 
-        Raises: ModelError if it cannot be written; MissingDependency without torch.
+        Raises: ModelError if it cannot be written.
         """
-        try:
-            import torch
-        except ImportError:
-            raise _no_torch("writing a model") from None
-        tensors = {name: torch.from_numpy(np.array(a)) for name, a in self.tensors.items()}
-        self.version = model_file.save(path, tensors, self.card)
+        self.version = model_file.save(path, self.tensors, self.card)
         return self.version
 
     # -- what it is ------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A tile of a tensor kernel as a library in C: its files by name.
 
-The kernel is that of `indexer/runners/tile_code`, as it is measured; beside it stands the untiled
+The kernel is that of `embeddb/kernels/tiles`, as it is measured; beside it stands the untiled
 one, with which the test program compares and whose time it prints too.
 """
 
@@ -12,18 +12,15 @@ from collections.abc import Iterator
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.emit.library import checked_prefix, filled
+from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
+from embeddb.kernels.emitter import INCLUDES, TOOLS, signature, timed
+from embeddb.kernels.tiles.expressions import C_TYPES
+from embeddb.kernels.tiles.generate import PRELUDE, arguments, c_function, flags
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from embeddb.tensors.tiling.plan import plan_of
-from indexer.runners.compiled.c_tools import INCLUDES, TOOLS, timed
-from indexer.runners.nest_code.lines import signature
-from indexer.runners.tile_code.expressions import C_TYPES
-from indexer.runners.tile_code.generate import PRELUDE, arguments, c_function
-from indexer.runners.tile_code.job import needs_positive
-from indexer.runners.tile_code.measured import flags
-from indexer.runners.tile_code.rounding import may_jump, tolerance_of
 
 __all__ = ["TileLibrary"]
 
@@ -116,7 +113,7 @@ class TileLibrary:
         return {
             "TOOLS": "\n".join([*(f"#include <{name}>" for name in INCLUDES[1:]), "", TOOLS]),
             "UNTILED": self._run(f"{self.prefix}_untiled"),
-            "TOLERANCE": repr(_MARGIN * tolerance_of(self.kernel)),
+            "TOLERANCE": repr(_MARGIN * kernel_error(self.kernel)),
             "BODY": "\n".join(f"    {line}" if line else "" for line in self._main()),
         }
 

@@ -46,7 +46,7 @@ def deepening(
         return msgspec.structs.replace(
             plain,
             deep=True,
-            effects=partial_dependence(posterior_of(ranker, found.link, found.first)),
+            effects=partial_dependence(posterior_of(ranker, found.source, found.first)),
             moves=counterfactuals(ranker, lookup, progress=progress),
             attention=cells,
             attention_side=side,

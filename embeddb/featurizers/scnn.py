@@ -34,7 +34,7 @@ OWN = Path("models", "scnn.safetensors")
 #: What the names of encoders that were trained within a cost model begin with; the rest is the name
 #: of that model, beside which the weights lie.
 TRAINED = "scnn@"
-_NEEDS = ("torch", "safetensors")
+_NEEDS = ("torch",)
 _HINT = install_hint("learn")
 _TRAIN = "train weights anew with `embeddb train featurizer`"
 #: Length of an embedding unless the card says (COGNATE, Table 6), and the most.

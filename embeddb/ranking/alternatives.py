@@ -79,10 +79,10 @@ def insight(found: Answer, *, nearest: NearestRun | None = None) -> Diagnostics:
     """The answers of simpler methods and what to measure next; takes about a millisecond.
     `nearest` is `nearest_run` of the question, where the database is at hand."""
     query, answer, rankers = found.rankers.query, found.first, found.rankers
-    held = posterior_of(rankers.chosen, found.link, answer)
+    held = posterior_of(rankers.chosen, found.source, answer)
     return Diagnostics(
-        answer_gain=_gain(query, held, answer, found.link),
-        simpler=list(_simpler(rankers, held, answer, found.link, nearest)),
+        answer_gain=_gain(query, held, answer, found.source),
+        simpler=list(_simpler(rankers, held, answer, found.source, nearest)),
         next=_next(query, held, answer),
     )
 

@@ -132,8 +132,8 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         pattern_name=query.pattern.name,
         platform=query.platform.id,
         op=str(query.op),
-        link=found.link,
-        tuner=found.tuner,
+        link=found.source,
+        tuner=found.strategy,
         default=dict(query.default),
         candidates=with_failures(query, with_break_even(query, found.candidates)),
         neighbours=_neighbours(query),
@@ -166,10 +166,10 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
 
 def _trust(query: Query, found: Answer) -> tuple[str, list[str]]:
     """`high`, `medium` or `low`, and what lowers it or is to be known of the default."""
-    confidence, warnings = confidence_of(found.rankers.chosen, found.link, found.first)
+    confidence, warnings = confidence_of(found.rankers.chosen, found.source, found.first)
     if found.unjudged:
         confidence, warnings = "low", [found.unjudged]
-    if untried := untried_doubt(found.link, found.candidates):
+    if untried := untried_doubt(found.source, found.candidates):
         confidence = "medium" if confidence == "high" else confidence
         warnings.append(untried)
     own_default = query.own.timings.get(query.default)

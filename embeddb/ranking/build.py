@@ -30,7 +30,7 @@ from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.kernels.carried import with_carried_tiles
 from embeddb.ranking.kernels.prediction import predicted_tiles
 from embeddb.ranking.prediction import predicted
-from embeddb.ranking.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
+from embeddb.ranking.query import Neighbour, OwnTimings, Promise, Query, Vote
 from embeddb.ranking.remeasured import settled
 from embeddb.ranking.transferred import carried_over
 from embeddb.store.usual_state import usual_at
@@ -66,8 +66,8 @@ def build_query(
     space, default = space_of(platform, op, subject), default_of(platform, op, subject)
     if op.kernel == "tile" and (reason := space.reason(default)) is not None:
         raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
-    problem = Problem(info, platform, op, space, default, calls=calls)
-    query = Query(problem, own=_own(lookup, problem))
+    query = Query(info, platform, op, space, default, calls)
+    query = replace(query, own=_own(lookup, query))
     if partition is not None:
         vector = None
         try:
@@ -101,7 +101,7 @@ def _subject(
     return lookup.store.known(info) if isinstance(pattern, PatternInfo) else pattern
 
 
-def _own(lookup: Lookup, asked: Problem) -> OwnTimings:
+def _own(lookup: Lookup, asked: Query) -> OwnTimings:
     """What was measured on the very subject."""
     platform, op, known_as = asked.platform, asked.op, asked.pattern.id
     normal = usual_at(lookup.store, platform.id)

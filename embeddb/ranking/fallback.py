@@ -29,13 +29,14 @@ _FEWEST_MEASURED = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Ranked candidates and the link of the chain they come from; `rankers` are those of the
-    question, `model` is the version of the cost model that any candidate rests on, else empty.
-    `unjudged` says why nothing is known of how good such answers are; empty where that is known."""
+    """Ranked candidates, the `source` of evidence that they come from (one of `LINKS`) and the
+    `strategy` that ranked them; `rankers` are those of the question, `model` is the version of the
+    cost model that any candidate rests on, else empty. `unjudged` says why nothing is known of how
+    good such answers are; empty where that is known."""
 
     rankers: Rankers
-    link: str
-    tuner: str
+    source: str
+    strategy: str
     candidates: list[Candidate]
     model: str = ""
     unjudged: str = ""
@@ -64,21 +65,21 @@ def answer(query: Query, count: int, *, rng: np.random.Generator) -> Answer:
         return _looked_up(rankers, "other-width", found, _merged(found, rest, count), model)
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     if rest and (near or ranker.by_model):
-        return Answer(rankers, ranker.link, ranker.tuner, rest[:count], model)
+        return Answer(rankers, ranker.source, ranker.name, rest[:count], model)
     static = rankers.static_best
     average = likely_last(query, _not_failed(query, list(islice(static.candidates(), enough))))
     ranked = [c for c in average if c.score < 0.0]
     if ranked:
-        return Answer(rankers, static.link, static.tuner, ranked[:count])
+        return Answer(rankers, static.source, static.name, ranked[:count])
     return Answer(rankers, "default", "default", [default_candidate(query)])
 
 
 def _looked_up(
-    rankers: Rankers, link: str, known: list[Candidate], candidates: list[Candidate], model: str
+    rankers: Rankers, source: str, known: list[Candidate], candidates: list[Candidate], model: str
 ) -> Answer:
     """An answer of which the first ones were measured and only the others are ranked."""
     ranked = len(candidates) > len(known)
-    return Answer(rankers, link, "lookup", candidates, model if ranked else "")
+    return Answer(rankers, source, "lookup", candidates, model if ranked else "")
 
 
 def _not_failed(query: Query, candidates: list[Candidate]) -> list[Candidate]:

@@ -41,7 +41,7 @@ def measure_answer(
     options: Any,
     rounds: int = 1,
     platform: Platform | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
     deepen: Deepen | None = None,
     search: Search | None = None,
 ) -> Recommendation:
@@ -61,12 +61,13 @@ def measure_answer(
     usual = usual_at(lookup.store, here.id)()
     before = state_now(runner, threads=options.threads)
     runs: list[Run] = []
+    total = len(_measured(made)) * (rounds + (search is not None))
 
     def run(configs: Sequence[Config]) -> Iterator[tuple[Config, Measurement]]:
         for config, m in runner.run(pattern, op, configs, options=options):
             runs.append(Run(pattern.id, op, here.id, config, m, f"query:{made.id}"))
             if progress is not None:
-                progress(f"{config}: {m.status}")
+                progress("measure", len(runs), total)
             yield config, m
 
     state: dict[str, float] = {}
@@ -96,14 +97,17 @@ def _candidates_run(
     once in every round, each time in another order."""
     if search is not None:
         made = msgspec.structs.replace(made, candidates=search(made, run))
-    configs = list(
-        dict.fromkeys([Config(made.default), *(Config(c.config) for c in made.candidates)])
-    )
+    configs = _measured(made)
     for at in range(rounds):
         order = np.random.default_rng(made.seed + at).permutation(len(configs))
         for _ in run([configs[i] for i in order]):
             pass
     return made
+
+
+def _measured(made: Recommendation) -> list[Config]:
+    """The default and the candidates, each once."""
+    return list(dict.fromkeys(map(Config, [made.default, *(c.config for c in made.candidates)])))
 
 
 def state_warning(context: Mapping[str, Any], normal: State) -> str:

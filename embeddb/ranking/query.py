@@ -1,4 +1,4 @@
-"""What a tuner sees: `Query`, that is a `Problem` and what is known of it."""
+"""`Query`: a request for configurations and the evidence on it, as a tuner sees them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ __all__ = [
     "OwnTimings",
     "Predict",
     "Prediction",
-    "Problem",
     "Promise",
     "Query",
     "Transferred",
@@ -84,20 +83,6 @@ class Transferred(NamedTuple):
     source: Config
     gain: float
     steps: tuple[StepOutcome, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Problem:
-    """What is asked: configurations for a pattern and an operation on a platform. `space` holds the
-    legal ones and `default` is the platform's own; `calls` is how often the result is used, over
-    which preparing the matrix is shared out."""
-
-    pattern: PatternInfo
-    platform: Platform
-    op: Op
-    space: ConfigSpace
-    default: Config
-    calls: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,41 +193,23 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """Everything a tuner may look at; built from a database, never changed.
+    """A request for configurations and all evidence on it; built from a database, never changed.
 
-    What is asked is in `problem`, whose parts can be read off the query as well; what is known is
-    in `own` (measured on the very pattern), `vote` (measured on others) and `prediction` (of a cost
-    model). Each is empty where there is nothing.
+    The request: a workload (`pattern`), a platform and an operation there; `space` holds the legal
+    configurations, `default` is the platform's own, and `calls` is how often the result is used,
+    over which preparing the matrix is shared out. The evidence, empty where there is none: `own`
+    (measured on the very workload), `vote` (measured on others) and `prediction` (of a model).
     """
 
-    problem: Problem
+    pattern: PatternInfo
+    platform: Platform
+    op: Op
+    space: ConfigSpace
+    default: Config
+    calls: float = math.inf
     own: OwnTimings = field(default_factory=OwnTimings)
     vote: Vote = field(default_factory=Vote)
     prediction: Prediction = field(default_factory=Prediction)
-
-    @property
-    def pattern(self) -> PatternInfo:
-        return self.problem.pattern
-
-    @property
-    def platform(self) -> Platform:
-        return self.problem.platform
-
-    @property
-    def op(self) -> Op:
-        return self.problem.op
-
-    @property
-    def space(self) -> ConfigSpace:
-        return self.problem.space
-
-    @property
-    def default(self) -> Config:
-        return self.problem.default
-
-    @property
-    def calls(self) -> float:
-        return self.problem.calls
 
     @property
     def configs(self) -> tuple[Config, ...]:

@@ -17,7 +17,7 @@ from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform, parse_platform
-from embeddb.ranking.query import Neighbour, Problem, Query
+from embeddb.ranking.query import Neighbour, Query
 
 __all__ = ["sample_queries"]
 
@@ -50,7 +50,7 @@ def _of_a_matrix() -> dict[str, Query]:
     platform, op = parse_platform(_PLATFORM), Op("spmm", 8)
     small = PatternInfo(id="0" * 32, m=20, n=20, nnz=40, name="small", group="g")
     space = platform.space(op, small.sizes)
-    bare = Query(Problem(small, platform, op, space, platform.default(op)))
+    bare = Query(small, platform, op, space, platform.default(op))
     configs = tuple(space.enumerate())
     c = len(configs)
     rng = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def _of_a_matrix() -> dict[str, Query]:
         "a cost model, the default unknown": _voting(
             _predicted(voted, configs), knows_default=False
         ),
-        "a price for preparation": replace(voted, problem=replace(voted.problem, calls=10.0)),
+        "a price for preparation": replace(voted, calls=10.0),
     }
 
 
@@ -110,7 +110,7 @@ def _of_nests() -> Iterator[tuple[str, Query]]:
 def _about(nest: Nest) -> Query:
     platform, op = load_platform("nest-cpu"), Op("nest")
     space, default = space_of(platform, op, nest), default_of(platform, op, nest)
-    return Query(Problem(PatternInfo.of(nest), platform, op, space, default))
+    return Query(PatternInfo.of(nest), platform, op, space, default)
 
 
 def _ran_by_others(query: Query) -> Query:

@@ -19,8 +19,8 @@ from embeddb.core.wording import clean, factor, one_of
 from embeddb.tensors.computation import Computation
 
 if TYPE_CHECKING:
+    from embeddb.database import Database
     from embeddb.explain.explanation import Explanation
-    from embeddb.index.lookup import Lookup
     from embeddb.ranking.kernels.view import KernelView
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
@@ -44,8 +44,8 @@ def html_of(thing: object) -> str:
 
     Raises: TypeError for others.
     """
+    from embeddb.database import Database
     from embeddb.explain.explanation import Explanation
-    from embeddb.index.lookup import Lookup
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
@@ -59,12 +59,12 @@ def html_of(thing: object) -> str:
         return explanation_html(thing)
     if isinstance(thing, Rows):
         return rows_html(thing)
-    if isinstance(thing, Lookup):
+    if isinstance(thing, Database):
         return database_html(thing)
     raise TypeError(f"nothing to show of {type(thing).__name__}")
 
 
-def database_html(db: Lookup) -> str:
+def database_html(db: Database) -> str:
     """What there is, by operation and platform; nothing is built for it."""
     title = f"Database {db.store.place}"
     try:

@@ -116,5 +116,5 @@ _EMPTY = "the database is empty: `embeddb index` or `embeddb measure` fills it"
 
 def nothing_of(db: Database, what: str) -> NothingFound:
     """The error to raise; it names what there is."""
-    have = ", ".join(f"{op} on {scope}" for op, scope in db.scopes()[:_NAMED])
+    have = ", ".join(f"{op} on {scope}" for op, scope in db.index.scopes()[:_NAMED])
     return NothingFound(f"no runs of {what}", hint=f"there are: {have}" if have else _EMPTY)

@@ -22,8 +22,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AGREE", "FEWEST", "Agreement", "Comparison", "compare", "comparisons", "summary"]
-
 Floats = NDArray[np.float64]
 
 #: Spearman below which rounds are looked at closely.
@@ -64,17 +62,19 @@ def compare(first: Floats, second: Floats) -> Comparison:
     if first.size > _MOST_COMPARED:
         keep = np.linspace(0, first.size - 1, _MOST_COMPARED).astype(np.int64)
         first, second = first[keep], second[keep]
+    from scipy.stats import kendalltau, spearmanr
+
     a, b = np.log(first), np.log(second)
+    constant = a.min() == a.max() or b.min() == b.max()
     upper = np.triu_indices(a.size, 1)
     order_a, order_b = (np.sign(x[:, None] - x[None])[upper] for x in (a, b))
     concord = order_a * order_b
     decisive = _apart(a, b, upper)
     counted = np.abs(concord[decisive]).sum()
-    untied = math.sqrt(float(np.abs(order_a).sum() * np.abs(order_b).sum()))
     return Comparison(
         configs=a.size,
-        spearman=_correlation(_ranks(a), _ranks(b)),
-        kendall=float(concord.sum()) / untied if untied else math.nan,
+        spearman=math.nan if constant else float(spearmanr(a, b).statistic),
+        kendall=float(kendalltau(a, b).statistic),
         decided=float(concord[decisive].sum() / counted) if counted else 1.0,
         difference=float(np.median(2 * np.abs(first - second) / (first + second))),
         near_ties=int(decisive.size - decisive.sum()),
@@ -94,19 +94,6 @@ def _apart(a: Floats, b: Floats, upper: tuple[NDArray[np.intp], ...]) -> NDArray
     middle = (a + b) / 2
     far: NDArray[np.bool_] = np.abs(middle[:, None] - middle[None])[upper] > _TIE * noise
     return far
-
-
-def _ranks(values: Floats) -> Floats:
-    """Ranks float64[c] from 0, the mean of theirs for equal values."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Floats = (np.cumsum(count) - (count + 1) / 2)[place]
-    return ranks
-
-
-def _correlation(x: Floats, y: Floats) -> float:
-    x, y = x - x.mean(), y - y.mean()
-    size = math.sqrt(float((x**2).sum() * (y**2).sum()))
-    return float((x * y).sum()) / size if size else math.nan
 
 
 def comparisons(rounds: Sequence[Mapping[int, float]]) -> list[Comparison]:

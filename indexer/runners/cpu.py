@@ -20,10 +20,9 @@ from embeddb.kernels import codegen as cpu_codegen
 from embeddb.kernels.forms import PADDING
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
-from indexer.runners.compiled.closing import Closing
 from indexer.runners.cpu_kernels import facts as cpu_facts
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.harness.session import Closing, Session
 
 if TYPE_CHECKING:
     from embeddb.kernels.codegen import Launch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,13 +11,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.records import Measurement
 from embeddb.kernels.build import threads_used
+from embeddb.kernels.nests.generate import GENERATION, flags
 from embeddb.nests.check import check
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled.here import CompiledHere
-from indexer.runners.compiled.measuring import Measuring
-from indexer.runners.nest_code import generate, library
+from indexer.runners.harness.local import LocalRunner
+from indexer.runners.harness.measuring import Measuring
 from indexer.runners.nest_code.measured import MeasuredNest
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ _PLATFORM = "nest-cpu"
 _AT_ONCE = 32
 
 
-class NestRunner(CompiledHere):
+class NestRunner(LocalRunner):
     """Measures schedules of loop nests on this machine's processors.
 
     Each is compiled with others into one file, run once and checked, then timed in rounds in which
@@ -49,10 +48,10 @@ class NestRunner(CompiledHere):
         super().__init__(_WORKER, _PLATFORM)
 
     def platform(self, *, threads: int = 0) -> Platform:
-        """Platform `nest-cpu` (`CompiledHere.platform_as`)."""
+        """Platform `nest-cpu` (`LocalRunner.platform_as`)."""
         identity = {
-            "flags": " ".join(library.flags()),
-            "kernels": str(generate.GENERATION),
+            "flags": " ".join(flags()),
+            "kernels": str(GENERATION),
             "wait_policy": "passive",
             "proc_bind": "false",
         }
@@ -82,19 +81,13 @@ class NestRunner(CompiledHere):
                 threads=threads_used(options.threads),
                 options=options,
             )
-            for at in range(0, len(configs), _AT_ONCE):
-                part = configs[at : at + _AT_ONCE]
-                wrong = {config: space.reason(config) for config in part}
-                legal = [c for c in part if wrong[c] is None]
-                if legal and not measuring.begun:
-                    measuring.begin(canonical_schedule(nest))
-                asked = {c: Schedule.of(c, nest.depth) for c in legal}
-                found = measuring.measure(list(dict.fromkeys(asked.values())))
-                for config in part:
-                    if (reason := wrong[config]) is not None:
-                        yield config, Measurement("invalid", error=reason, when=time.time())
-                    else:
-                        yield config, found[asked[config]]
+            yield from measuring.configurations(
+                configs,
+                space=space,
+                variant=lambda config: Schedule.of(config, nest.depth),
+                default=canonical_schedule(nest),
+                at_once=_AT_ONCE,
+            )
 
 
 PLUGIN = NestRunner

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
 from embeddb.core.records import Measurement
+from embeddb.kernels.tiles.generate import GENERATION, flags
 from embeddb.platforms.of_subject import space_of
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled.here import CompiledHere
-from indexer.runners.compiled.measuring import Measuring
-from indexer.runners.tile_code import generate
-from indexer.runners.tile_code.measured import MeasuredKernel, flags
+from indexer.runners.harness.local import LocalRunner
+from indexer.runners.harness.measuring import Measuring
+from indexer.runners.tile_code.measured import MeasuredKernel
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -33,7 +32,7 @@ _PLATFORM = "tile-cpu"
 _AT_ONCE = 128
 
 
-class TileRunner(CompiledHere):
+class TileRunner(LocalRunner):
     """Measures tiles of tensor kernels, each on one thread, as nests are measured by runner `nest`:
     compiled with others into one file, checked against numpy, timed in rounds in which the others
     take turns. What was compiled for the last kernel is kept, so that another round of it costs
@@ -42,6 +41,7 @@ class TileRunner(CompiledHere):
 
     name = "tile"
     kinds = ("kernel",)
+    fixed_threads = 1
 
     def __init__(self) -> None:
         super().__init__(_WORKER, _PLATFORM)
@@ -55,17 +55,9 @@ class TileRunner(CompiledHere):
         self._remove()
 
     def platform(self, *, threads: int = 0) -> Platform:
-        """Platform `tile-cpu` (`CompiledHere.platform_as`), always of one thread."""
-        identity = {"flags": " ".join(flags()), "kernels": str(generate.GENERATION)}
-        return self.platform_as(identity, threads=1)
-
-    def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """Those of runner `cpu` on one thread."""
-        return super().facts(threads=1)
-
-    def state(self, *, threads: int = 0) -> dict[str, float]:
-        """That of runner `cpu` on one thread."""
-        return super().state(threads=1)
+        """Platform `tile-cpu` (`LocalRunner.platform_as`), always of one thread."""
+        identity = {"flags": " ".join(flags()), "kernels": str(GENERATION)}
+        return self.platform_as(identity, threads=threads)
 
     def run(
         self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
@@ -83,19 +75,13 @@ class TileRunner(CompiledHere):
             raise TensorError(f"{kernel.name or kernel.id[:12]} has no tiles: {reason}")
         space = space_of(load_platform(_PLATFORM), op, kernel)
         rank = len(untiled(kernel).sizes)
-        measuring = self._measuring(kernel, options)
-        for at in range(0, len(configs), _AT_ONCE):
-            part = configs[at : at + _AT_ONCE]
-            wrong = {config: space.reason(config) for config in part}
-            legal = {c: Tile.of(c, rank) for c in part if wrong[c] is None}
-            if legal and not measuring.begun:
-                measuring.begin(untiled(kernel))
-            found = measuring.measure(list(dict.fromkeys(legal.values())))
-            for config in part:
-                if (reason := wrong[config]) is not None:
-                    yield config, Measurement("invalid", error=reason, when=time.time())
-                else:
-                    yield config, found[legal[config]]
+        yield from self._measuring(kernel, options).configurations(
+            configs,
+            space=space,
+            variant=lambda config: Tile.of(config, rank),
+            default=untiled(kernel),
+            at_once=_AT_ONCE,
+        )
 
     def _measuring(self, kernel: Computation, options: RunOptions) -> Measuring[Tile]:
         """That of the last call, if it was of the same kernel."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -18,9 +17,7 @@ from embeddb.platforms.of_subject import space_of
 from embeddb.tensors.edges import CUT
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled.closing import Closing
-from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.harness.local import LocalRunner
 from indexer.runners.xla_code.groups import compiler_cut
 from indexer.runners.xla_code.kernel_times import KernelTimes
 from indexer.runners.xla_code.measuring import ProgramTimes
@@ -53,13 +50,11 @@ _ENV = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-#: Programs after which the worker is replaced: what was compiled is never given back entirely.
-_PROGRAMS_A_WORKER = 8
 #: Kernels that take turns, and how often they do before the worker is replaced.
 _IN_TURNS, _TURNS_A_WORKER = 16, 32
 
 
-class XlaRunner(Closing):
+class XlaRunner(LocalRunner):
     """Compiles each kernel by itself, so that nothing is fused across kernels, and times it: the
     least of each of several rounds, after two calls that do not count, arrays made once and kept.
 
@@ -71,18 +66,14 @@ class XlaRunner(Closing):
 
     name = "xla"
     kinds = ("kernel", "program")
+    subjects = 8
+    fixed_threads = 1
+    identifying, separator = ("cpu", "threads"), "\n"
 
     def __init__(self) -> None:
-        self._machine = CpuRunner()
         self._python = os.environ.get(VARIABLE, "")
-        self.session = Session(_WORKER, env=_ENV, python=self._python)
+        super().__init__(_WORKER, _PLATFORM, env=_ENV, python=self._python)
         self._about: dict[str, str] = {}
-        self._programs = 0
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self.session.close()
-        self._machine.close()
 
     def available(self) -> str | None:
         if self._python:
@@ -98,21 +89,7 @@ class XlaRunner(Closing):
 
         Raises: RunnerUnavailable without jax.
         """
-        from embeddb.platforms.platform import load_platform
-
-        known = self._machine.platform(threads=1).environment
-        told = {"cpu": known["cpu"], "threads": "1", "flags": _FLAGS, **self._versions()}
-        text = "\n".join(f"{key}={told[key]}" for key in sorted(told))
-        instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        return load_platform(_PLATFORM).at(instance, {**known, **told})
-
-    def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """Those of runner `cpu`, of one thread."""
-        return self._machine.facts(threads=1)
-
-    def state(self, *, threads: int = 0) -> dict[str, float]:
-        """Those of runner `cpu`, of one thread."""
-        return self._machine.state(threads=1)
+        return self.platform_as({"flags": _FLAGS, **self._versions()}, threads=threads)
 
     def run(
         self, subject: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
@@ -161,9 +138,7 @@ class XlaRunner(Closing):
 
     def program(self, program: Computation, options: RunOptions) -> ProgramTimes:
         """What times partitions of a program, in the worker, which holds one program at a time."""
-        self._programs += 1
-        if self._programs % _PROGRAMS_A_WORKER == 0:
-            self.session.close()
+        self.next_subject()
         return ProgramTimes(program, self.session, options)
 
     def compiler_cut(self, program: Computation) -> Cut:

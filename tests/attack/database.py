@@ -55,7 +55,7 @@ def make(folder: Path) -> Path:
             [run for p in among[:3] for run in runs_of(p, tiny("other"))],
             patterns=[PatternInfo(id="f" * 32, name="stub", stub=True)],
         )
-        embed(db)
+        embed(db.index)
         db.query(asked_for, platform="tiny", op=OP)
     return folder
 

@@ -114,7 +114,7 @@ def test_read_only(tmp_path: Path) -> None:
         with pytest.raises(NothingFound):
             db.recommendation(made.id)
         with pytest.raises(StoreReadOnly):
-            db.record(runs_of(patterns()[0], tiny()), patterns()[0], tiny())
+            db.index.record(runs_of(patterns()[0], tiny()), patterns()[0], tiny())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only folders")
@@ -237,13 +237,13 @@ def test_a_place_is_opened_made_or_shipped(
         fill(db, tiny(), patterns(1))
         pack(db.store.engine, tmp_path / "starter.rows")
     with embeddb.open(tmp_path / "db") as db:
-        assert isinstance(db, Database) and db.scopes() == [(OP, "tiny")]
+        assert isinstance(db, Database) and db.index.scopes() == [(OP, "tiny")]
     with pytest.raises(StoreError):
         embeddb.open(tmp_path / "nothing")
     monkeypatch.setattr(starter, "STARTER_FILE", tmp_path / "starter.rows")
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
     with embeddb.open("starter") as db:
-        assert db.scopes() == [(OP, "tiny")]
+        assert db.index.scopes() == [(OP, "tiny")]
     assert "unpacking the starter database" in capsys.readouterr().err
 
 
@@ -277,7 +277,7 @@ def test_threads_that_open_by_name_share_what_is_built(
     from embeddb.index.answer_index import AnswerIndex
 
     with Database.create(tmp_path / "a.db") as db:
-        fill(db, tiny(), patterns()).forget_partitions()
+        fill(db, tiny(), patterns()).index.forget_partitions()
     built: list[object] = []
     build = AnswerIndex.build.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(
@@ -304,6 +304,6 @@ def test_threads_that_open_by_name_share_what_is_built(
 
 def test_new_weights_are_those_of_every_opening(tmp_path: Path) -> None:
     with Database.create(tmp_path / "a.db") as db, embeddb.open(tmp_path / "a.db") as other:
-        before = other.featurizers()
-        db._derived.reload()
-        assert other.featurizers() is db.featurizers() is not before
+        before = other.index.featurizers()
+        db.index._derived.reload()
+        assert other.index.featurizers() is db.index.featurizers() is not before

@@ -17,7 +17,8 @@ import embeddb
 from embeddb.core.errors import MatrixError, MissingDependency, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
-from indexer.subjects import subject_of
+from indexer import library
+from indexer.resolve import resolve_workload
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,33 @@ def test_a_question_takes_a_matrix_a_file_a_name_or_an_id(db: Database, tmp_path
     assert db.explain(str(file)).recommendation.pattern_id == NEW.id
     last = db.explain().recommendation
     assert last.pattern_id == known.id and db.explain(last).recommendation.id == last.id
-    assert subject_of(db, known) is known
+    assert resolve_workload(db.index, known) is known
+
+
+def test_a_word_is_an_existing_path_else_an_id_else_a_name(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = patterns()[3]
+    assert db.find(known.name, kind="matrix").id == db.find(known.id).id == known.id
+    sp.save_npz(tmp_path / "a.npz", NEW.to_scipy())
+    (tmp_path / "a.npz").rename(tmp_path / known.name)
+    assert db.find(known.name).id == NEW.id
+    named_as_an_id = band(138, 15, name=known.id)
+    with Database.in_memory() as other:
+        other.index.add_patterns([known, named_as_an_id])
+        assert other.find(known.id).id == known.id
+
+
+def test_an_answer_is_explained_by_its_id_without_reading_a_file(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = db.query(patterns()[3], platform="tiny", op=OP)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / answer.id).write_text("no matrix")
+    monkeypatch.setattr(library, "contents", lambda *_: pytest.fail("a file was read"))
+    assert db.explain(answer.id).recommendation.id == answer.id
+    assert db.recommendation("last").id == answer.id
 
 
 def test_one_question_needs_one_call_again_and_again(folder: Path) -> None:

@@ -89,7 +89,7 @@ def test_newer_runs_of_a_colleague_are_seen(team: tuple[Member, Member]) -> None
         with Database.in_memory() as own:
             builders.fill(own, PLATFORM, builders.patterns(2, first=8), indexed=False)
             with owner.opened() as theirs:
-                done = push(own, theirs, source="ann")
+                done = push(own.index, theirs.index, source="ann")
         assert done.added == 2 * 4 * 4
         after = db.query(ASKED, platform="tiny", op=builders.OP)
         assert after.candidates != before.candidates or after.neighbours != before.neighbours

@@ -16,6 +16,7 @@ from embeddb.core.errors import MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo
 from embeddb.database import Database
+from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from tuners.fusion import tune as fusion
@@ -93,7 +94,7 @@ def test_without_a_model_it_says_who_is_asked_instead(
 
 def test_a_model_that_is_refused_is_told_of(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "this_machine", lambda *_, **__: (Tiles(), law.here()))
-    monkeypatch.setattr(Database, "graph_model", lambda *_: (None, "of another version"))
+    monkeypatch.setattr(Lookup, "graph_model", lambda *_: (None, "of another version"))
     notes: list[str] = []
     made = db.tune([law.asked()], TileTuneRequest(count=3), note=notes.append)
     assert notes == ["of another version; the analytical model chooses"]

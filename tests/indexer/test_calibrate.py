@@ -140,7 +140,7 @@ def db() -> Database:
                     for config in CONFIGS
                 ]
                 made.store.append(runs)
-    embed(made)
+    embed(made.index)
     return made
 
 
@@ -156,7 +156,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def calibrated(db: Database, runner: Runner, total_s: float, folder: Path | None) -> Any:
-    return Calibration(db, runner, CalibrationRequest(OPS, total_s), clock=runner.clock).run(folder)
+    return Calibration(db.index, runner, CalibrationRequest(OPS, total_s), clock=runner.clock).run(
+        folder
+    )
 
 
 def mine(db: Database, op: Op = OPS[0]) -> dict[str, dict[Config, Any]]:
@@ -223,7 +225,7 @@ def test_a_task_runs_the_default_the_panel_and_some_twice(db: Database, folder: 
     name, op = runner.tasks[0]
     ran = [config for n, o, config in runner.asked if (n, o) == (name, op)]
     assert CONFIGS[0] in ran and len(set(ran)) == len(ran) - 3 and ran.count(CONFIGS[0]) == 2
-    panel = panel_of(db.partition(OPS[0], machine("mine")), machine("mine"), OPS[0])
+    panel = panel_of(db.index.partition(OPS[0], machine("mine")), machine("mine"), OPS[0])
     assert set(panel[:10]) <= set(ran)
 
 
@@ -275,10 +277,10 @@ def test_it_tells_what_has_changed(db: Database, folder: Path) -> None:
 
 def test_indexes_are_built_anew_where_there_is_time(db: Database, folder: Path) -> None:
     assert not calibrated(db, Runner(Clock(), each_s=1.0), 30.0, folder).indexed
-    partition = db.partition(OPS[0], machine("mine"))
+    partition = db.index.partition(OPS[0], machine("mine"))
     assert partition is not None and set(mine(db)) <= set(partition.ids)
     assert calibrated(db, Runner(Clock(), each_s=0.01), 60.0, folder).indexed
-    partition = db.partition(OPS[0], machine("mine"))
+    partition = db.index.partition(OPS[0], machine("mine"))
     assert partition is not None and len(set(mine(db)) & set(partition.ids)) == 9
 
 
@@ -323,7 +325,7 @@ def test_bad_input(db: Database, tmp_path: Path, folder: Path) -> None:
             CalibrationRequest(OPS, total_s)
     with pytest.raises((UsageError, SpaceError), match="spmv"):
         Calibration(
-            db, runner, CalibrationRequest((Op.parse("spmv"),), 60.0), clock=runner.clock
+            db.index, runner, CalibrationRequest((Op.parse("spmv"),), 60.0), clock=runner.clock
         ).run(folder)
     with pytest.raises(MatrixError, match="not a folder"):
         calibrated(db, runner, 60.0, tmp_path / "gone")
@@ -356,10 +358,10 @@ def test_files_that_cannot_be_used_are_told(folder: Path) -> None:
 
 def test_own_runs_leave_the_panel_as_it_is(db: Database, folder: Path) -> None:
     here = machine("mine")
-    before = panel_of(db.partition(OPS[0], here), here, OPS[0])
+    before = panel_of(db.index.partition(OPS[0], here), here, OPS[0])
     calibrated(db, Runner(Clock()), 60.0, folder)
     assert mine(db)
-    assert panel_of(db.partition(OPS[0], here), here, OPS[0]) == before
+    assert panel_of(db.index.partition(OPS[0], here), here, OPS[0]) == before
     assert {c["tile"] for c in before[:6]} != {before[0]["tile"]}
 
 

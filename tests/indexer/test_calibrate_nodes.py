@@ -51,7 +51,7 @@ def db() -> Database:
             runs = [Run(pattern.id, op, where.id, config, _took(seconds(pattern, config, 1)))
                     for config in CONFIGS]  # fmt: skip
             made.store.append(runs)
-    embed(made)
+    embed(made.index)
     return made
 
 
@@ -74,7 +74,7 @@ def files(tmp_path: Path) -> Path:
 def asked(
     db: Database, folder: Path, seconds_: float = 600.0, platform: Platform = BOARD
 ) -> NodesCalibration:
-    return NodesCalibration(db, platform, CalibrationRequest(OPS, seconds_), folder)
+    return NodesCalibration(db.index, platform, CalibrationRequest(OPS, seconds_), folder)
 
 
 def executor(**more: Any) -> InlineExecutor:
@@ -101,7 +101,7 @@ def test_what_is_measured_is_frozen_in_the_folder(
     assert asked(db, tmp_path / "camp").planned(None).id == campaign.id, "it is gone on with"
     with pytest.raises(InputError, match="another platform"):
         NodesCalibration(
-            db, BOARD, CalibrationRequest(OPS[:1], 9.0), tmp_path / "camp"
+            db.index, BOARD, CalibrationRequest(OPS[:1], 9.0), tmp_path / "camp"
         ).planned(files)  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_nodes_are_calibrated_and_the_report_is_of_them(
     db: Database, files: Path, tmp_path: Path
 ) -> None:
     wanted = asked(db, tmp_path / "camp")
-    job = NodesJob(campaign=wanted.planned(files), db=db, executor=executor())
+    job = NodesJob(campaign=wanted.planned(files), db=db.index, executor=executor())
     report = calibrated(wanted, job)
     assert report.platform == "board@node" and report.complete and report.indexed
     for op in report.ops:
@@ -130,7 +130,7 @@ def test_nodes_are_calibrated_and_the_report_is_of_them(
     assert runs == sum(op.runs for op in report.ops)
     again = executor()
     same = calibrated(
-        wanted, NodesJob(campaign=wanted.planned(files), db=db, executor=again)
+        wanted, NodesJob(campaign=wanted.planned(files), db=db.index, executor=again)
     )  # fmt: skip
     assert again.started == [] and same.document() == report.document()
     answer = db.query(matrix(400, 9, "new"), platform=BOARD.at("node", {}), op=OPS[0])
@@ -142,7 +142,7 @@ def test_matrices_that_the_instance_ran_are_left_to_others(
 ) -> None:
     """Where it is known which machines the nodes are, a second call looks at other matrices."""
     wanted = asked(db, tmp_path / "camp")
-    calibrated(wanted, NodesJob(campaign=wanted.planned(files), db=db, executor=executor()))
+    calibrated(wanted, NodesJob(campaign=wanted.planned(files), db=db.index, executor=executor()))
     node = BOARD.at("node", {"threads": "2"})
     with pytest.raises(InputError, match="no matrix that can be measured"):
         asked(db, tmp_path / "again", platform=node).planned(files)
@@ -157,7 +157,7 @@ def test_before_anything_came_back_there_is_no_platform(
     db: Database, files: Path, tmp_path: Path
 ) -> None:
     wanted = asked(db, tmp_path / "camp")
-    job = NodesJob(campaign=wanted.planned(files), db=db, executor=executor(), wait=False)
+    job = NodesJob(campaign=wanted.planned(files), db=db.index, executor=executor(), wait=False)
     report = calibrated(wanted, job)
     assert report.platform == "" and not report.complete and report.ops == []
 

@@ -140,8 +140,10 @@ def test_a_stub_of_known_size_does_not_decide_the_featurizer(
         info = PatternInfo(id="cd" * 16, name="sized", m=9, n=9, nnz=20, stub=True)
         run = Run(info.id, OP, "tiny", tiny().default(OP), Measurement(times_s=(1.0,)))
         db.store.append([run], patterns=[info])
-        embed(db)
-        assert len(db.store.vectors.get("sizes", db.featurizer_version("sizes"), [info.id])) == 1
+        embed(db.index)
+        assert (
+            len(db.store.vectors.get("sizes", db.index.featurizer_version("sizes"), [info.id])) == 1
+        )
     assert run_verb(["clusters", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["featurizer"] == "stats"
 

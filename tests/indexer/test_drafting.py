@@ -241,5 +241,5 @@ def test_the_library_makes_it_too(tmp_path: Path) -> None:
 
     drafted(tmp_path, grid_rows())
     with Database.in_memory() as db:
-        report = index_runs(db, [tmp_path / "tina.csv"], platform=str(tmp_path / "tina.toml"))
+        report = index_runs(db.index, [tmp_path / "tina.csv"], platform=str(tmp_path / "tina.toml"))
     assert report.files[0].added == len(GRID)

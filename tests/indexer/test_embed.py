@@ -28,7 +28,7 @@ def test_every_featurizer_embeds_what_it_can_read() -> None:
     named, runs = _stub("named")
     sized, more = _stub("sized", m=9, n=9, nnz=20)
     db.store.append([*runs, *more], patterns=[named, sized])
-    report = embed(db)
+    report = embed(db.index)
     plain = {name: report.vectors[name] for name in ("stats", "given", "rows", "sizes")}
     assert plain == {"stats": 8, "given": 8, "rows": 8, "sizes": 9}
     (partition,) = report.partitions
@@ -42,17 +42,17 @@ def test_nothing_is_embedded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         stats.Stats, "embed", lambda self, p: (done.append(p.name), real(self, p))[1]
     )
-    embed(db)
+    embed(db.index)
     assert done == []
     new = band(137, 14, name="new")
     db.store.put_structure(new, info_of(new))
-    assert embed(db).vectors["stats"] == 5
+    assert embed(db.index).vectors["stats"] == 5
     assert done == ["new"]
 
 
 def test_stored_vectors_are_those_of_the_structure() -> None:
     db = fill(Database.in_memory(), tiny(), patterns(2))
-    able = {name: f for name, f in db.featurizers().items() if reads(f, "matrix")}
+    able = {name: f for name, f in db.index.featurizers().items() if reads(f, "matrix")}
     assert {"stats", "sizes"} <= able.keys()
     for name, featurizer in able.items():
         stored = db.store.vectors.get(name, featurizer.version, [p.id for p in patterns(2)])
@@ -80,10 +80,10 @@ def test_it_goes_on_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(stats.Stats, "embed", failing)
     with pytest.raises(KeyboardInterrupt):
-        embed(db)
+        embed(db.index)
     assert db.store.counts()["vector"] == 4
     left[0] = 100
-    assert embed(db).vectors["stats"] == 8
+    assert embed(db.index).vectors["stats"] == 8
     assert left[0] == 100 - 4  # the four that were stored are not made again
 
 
@@ -94,7 +94,7 @@ def test_again_makes_everything_anew(tmp_path: Path) -> None:
         before = db.query(new, platform="tiny", op=OP)
         for file in (tmp_path / "db" / "index").iterdir():
             file.write_bytes(b"damaged")
-        report = embed(db, again=True)
+        report = embed(db.index, again=True)
         assert report.vectors["stats"] == 8 and db.problems() == []
         after = db.query(new, platform="tiny", op=OP)
         assert after.candidates == before.candidates and after.neighbours == before.neighbours
@@ -105,7 +105,7 @@ def test_what_no_featurizer_can_read_is_said() -> None:
     db.store.put_platform(tiny())
     info, runs = _stub("named")
     db.store.append(runs, patterns=[info])
-    report = embed(db)
+    report = embed(db.index)
     assert report.partitions == []
     assert report.problems == ["spmm:32 on tiny: no featurizer can read its patterns"]
 
@@ -113,7 +113,7 @@ def test_what_no_featurizer_can_read_is_said() -> None:
 def test_progress_is_told() -> None:
     db = fill(Database.in_memory(), tiny(), patterns(1), indexed=False)
     seen: list[tuple[str, int, int]] = []
-    embed(db, progress=lambda *a: seen.append(a))
+    embed(db.index, progress=lambda *a: seen.append(a))
     assert [s for s in seen if s[0] == "embed with stats"] == [
         ("embed with stats", at, 4) for at in (1, 2, 3, 4)
     ]
@@ -126,7 +126,7 @@ def test_every_scope_gets_its_partition() -> None:
     pair = tiny("pair", portable=True)
     fill(db, pair.at("one"), patterns(1), indexed=False)
     fill(db, pair.at("two"), patterns(1), indexed=False)
-    report = embed(db)
+    report = embed(db.index)
     found = [(p["op"], p["scope"]) for p in report.partitions]
     assert found == [("spmm:32", "pair"), ("spmm:32", "tiny"), ("spmm:64", "tiny")]
 
@@ -143,7 +143,7 @@ def test_stubs_of_known_features_answer_without_structure() -> None:
             for run in runs_of(pattern, tiny())
         ]
         db.store.append(runs, patterns=[info])
-    report = embed(db)
+    report = embed(db.index)
     assert report.partitions[0]["featurizer"] == "sizes"
     assert report.partitions[0]["indexed"] == 20
     made = db.query(band(137, 14, name="new"), platform="tiny", op=OP)
@@ -162,11 +162,11 @@ def test_adoption_moves_runs_and_keeps_the_family(tmp_path: Path) -> None:
     info, runs = _stub("m0c", m=pattern.shape[0], group="family")
     other, more = _stub("elsewhere")
     db.store.append([*runs, *more], patterns=[info, other])
-    assert adopt_stubs(db, Library(tmp_path)) == 4
+    assert adopt_stubs(db.index, Library(tmp_path)) == 4
     found = db.store.pattern(pattern.id)
     assert found is not None and found.group == "family" and not found.stub
     assert db.store.resolve(info.id) == pattern.id
     assert len(list(db.store.runs("tiny", OP, pattern.id))) == 4
     assert [i.name for i in db.store.patterns() if i.stub] == ["elsewhere"]
-    assert adopt_stubs(db, Library(tmp_path)) == 0
+    assert adopt_stubs(db.index, Library(tmp_path)) == 0
     assert db.problems() == []

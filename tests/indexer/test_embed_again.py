@@ -38,14 +38,14 @@ def _vectors(db: Database) -> dict[str, dict[str, bytes]]:
     ids = [p.id for p in SOME]
     return {
         name: {i: v.tobytes() for i, v in db.store.vectors.get(name, plug.version, ids).items()}
-        for name, plug in db.featurizers().items()
+        for name, plug in db.index.featurizers().items()
     }
 
 
 def _sound(folder: Path, expected: dict[str, dict[str, bytes]]) -> None:
     with Database.open(folder) as db:
         assert _vectors(db) == expected
-        assert db.problems() == [] and db.unfinished() == []
+        assert db.problems() == [] and db.index.unfinished() == []
         made = db.query(ASKED, platform="tiny", op=OP)
         assert (made.link, made.candidates[0].config) == ("neighbours", {"variant": "c"})
         assert not [line for line in made.warnings if "embed" in line or "rebuilt" in line]
@@ -76,10 +76,10 @@ def test_a_stop_leaves_the_old_or_the_new(
     with monkeypatch.context() as patch:
         patch.setattr(*POINTS[point], _stop)
         with Database.open(folder) as db, pytest.raises(_Stop):
-            embed(db, again=True)
+            embed(db.index, again=True)
     _sound(folder, before)
     with Database.open(folder) as db:
-        embed(db, again=True)
+        embed(db.index, again=True)
     _sound(folder, before)
 
 
@@ -94,7 +94,7 @@ def _rebuild(folder: str, steps: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with Database.open(folder) as db:
-        embed(db, again=True, progress=told)
+        embed(db.index, again=True, progress=told)
 
 
 def test_a_kill_leaves_the_old_or_the_new(folder: Path) -> None:
@@ -144,7 +144,7 @@ def test_readers_see_every_vector_throughout(folder: Path) -> None:
         try:
             assert ready.wait(60)
             for _ in range(3):
-                embed(db, again=True)
+                embed(db.index, again=True)
         finally:
             over.set()
             thread.join(60)
@@ -162,21 +162,21 @@ def test_vectors_that_came_meanwhile_stay(folder: Path) -> None:
         def told(what: str, at: int, of: int) -> None:
             if not done and what.startswith("embed with"):
                 done.append(what)
-                db.add_pattern(late)
+                db.index.add_pattern(late)
                 db.store.append(runs_of(late, tiny()))
 
-        embed(db, again=True, progress=told)
-        assert done and db.unfinished() == []
-        plug = db.featurizers().named("stats")
+        embed(db.index, again=True, progress=told)
+        assert done and db.index.unfinished() == []
+        plug = db.index.featurizers().named("stats")
         assert late.id in db.store.vectors.get("stats", plug.version, [late.id])
-        found = db.partition(OP, tiny())
+        found = db.index.partition(OP, tiny())
         assert found is not None and late.id in found.ids
 
 
 def test_vectors_of_other_versions_go(folder: Path) -> None:
     with Database.open(folder) as db:
         db.store.vectors.put("stats", "older", {SOME[0].id: np.zeros(3, np.float32)})
-        embed(db, again=True)
+        embed(db.index, again=True)
         assert db.store.vectors.get("stats", "older", [SOME[0].id]) == {}
 
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_made_here_is_kept(folder: Path, monkeypatch: pytest.Monk
     with Database.open(folder) as db:
         before = _vectors(db)
         monkeypatch.setattr(stats.Stats, "missing", lambda self: "no torch", raising=False)
-        report = embed(db, again=True)
+        report = embed(db.index, again=True)
         assert report.vectors["stats"] == len(SOME)
         assert _vectors(db) == before
 
@@ -194,7 +194,7 @@ def test_patterns_without_vectors_are_said(
 ) -> None:
     """As an older program left it when it was killed."""
     with Database.open(folder) as db:
-        db.forget_derived()
+        db.index.forget_derived()
     assert run_verb(["db", "check", str(folder)]) == 0
     said = "12 patterns with a structure and without a vector"
     assert said in capsys.readouterr().err
@@ -203,12 +203,12 @@ def test_patterns_without_vectors_are_said(
         assert made.link == "default"
         (line,) = [line for line in made.warnings if "`embeddb embed`" in line]
         assert "12 measured patterns without a vector" in line
-        embed(db)
+        embed(db.index)
     with Database.open(folder) as db:
         new: Pattern = band(150, 14, name="new")
         db.store.put_structure(new, info_of(new))
         db.store.append(runs_of(new, tiny()))
-        db.refresh(OP, "tiny")
+        db.index.refresh(OP, "tiny")
     with Database.open(folder) as db:
         made = db.query(ASKED, platform="tiny", op=OP)
         assert any("1 measured pattern without a vector" in line for line in made.warnings)

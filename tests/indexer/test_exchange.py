@@ -40,7 +40,7 @@ def filled() -> Database:
             Run(pattern.id, SPMM, CPU.id, config, Measurement("ok" if t else "crash", t), "c")
             for config, t in zip(configs, times, strict=True)
         ]
-        db.record(runs, pattern, CPU)
+        db.index.record(runs, pattern, CPU)
     db.store.put_platform(FORMATS)
     stub = PatternInfo(id=STUB, m=9, n=9, nnz=9, name="é\x1b", stub=True, features={"x": 1.5})
     fast = Run(stub.id, SPMV, FORMATS.id, Config({"format": "ell"}), Measurement(times_s=(1e-6,)))
@@ -58,8 +58,8 @@ def test_facts_of_machines_travel(tmp_path: Path) -> None:
     db, other = filled(), Database.in_memory()
     db.store.put_platform(CPU.at(CPU.instance, {"cpu": "x", "l2_bytes": "1048576"}))
     other.store.put_platform(CPU.at(CPU.instance, {"cpu": "x", "wake_us": "7"}))
-    export_file(db, tmp_path / "all.jsonl")
-    import_file(other, tmp_path / "all.jsonl")
+    export_file(db.index, tmp_path / "all.jsonl")
+    import_file(other.index, tmp_path / "all.jsonl")
     found = other.store.platform(CPU.id)
     assert found is not None
     told = {"cpu": "x", "l2_bytes": "1048576", "wake_us": "7"}
@@ -69,9 +69,9 @@ def test_facts_of_machines_travel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
 def test_nothing_is_lost(tmp_path: Path, name: str) -> None:
     db, other = filled(), Database.in_memory()
-    report = export_file(db, tmp_path / name)
+    report = export_file(db.index, tmp_path / name)
     assert (report.format, report.patterns, report.runs) == ("jsonl", 4, 10)
-    done = import_file(other, tmp_path / name)
+    done = import_file(other.index, tmp_path / name)
     assert (done.added, done.duplicates, done.rejected, done.runs) == (10, 0, 0, 10)
     runs, patterns, platforms = everything(db)
     runs2, patterns2, platforms2 = everything(other)
@@ -85,15 +85,15 @@ def test_nothing_is_lost(tmp_path: Path, name: str) -> None:
         )
         assert copy.thumbnail == info.thumbnail
         assert info.features.items() <= copy.features.items()
-    again = import_file(other, tmp_path / name)
+    again = import_file(other.index, tmp_path / name)
     assert (again.added, again.duplicates) == (0, 10)
 
 
 def test_vectors_travel_as_features(tmp_path: Path) -> None:
     db, other = filled(), Database.in_memory()
-    export_file(db, tmp_path / "all.jsonl")
-    import_file(other, tmp_path / "all.jsonl")
-    plug = db.featurizers()["stats"]
+    export_file(db.index, tmp_path / "all.jsonl")
+    import_file(other.index, tmp_path / "all.jsonl")
+    plug = db.index.featurizers()["stats"]
     ids = [info.id for info in db.store.patterns() if not info.stub]
     mine = db.store.vectors.get("stats", plug.version, ids)
     assert len(mine) == 3
@@ -105,39 +105,39 @@ def test_vectors_travel_as_features(tmp_path: Path) -> None:
 
 def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = Database.in_memory(), tmp_path / "2.jsonl.gz"
-    export_file(filled(), tmp_path / "1.jsonl.gz")
-    import_file(first, tmp_path / "1.jsonl.gz")
-    export_file(filled(), second)
+    export_file(filled().index, tmp_path / "1.jsonl.gz")
+    import_file(first.index, tmp_path / "1.jsonl.gz")
+    export_file(filled().index, second)
     assert second.read_bytes() == (tmp_path / "1.jsonl.gz").read_bytes()
     assert gzip.decompress(second.read_bytes()).startswith(b'{"format":"embeddb"')
 
 
 def test_filters_choose_runs_with_what_they_need(tmp_path: Path) -> None:
     db, out = filled(), io.StringIO()
-    report = export(db, out, format="jsonl", platform="cpu", op=SPMM)
+    report = export(db.index, out, format="jsonl", platform="cpu", op=SPMM)
     assert (report.platforms, report.patterns, report.runs) == ([CPU.id], 3, 9)
     kinds = [json.loads(line)[0] for line in out.getvalue().splitlines()[1:]]
     assert kinds.count("pattern") == 3 and kinds.count("platform") == 1
-    assert export(db, io.StringIO(), format="csv", platform=FORMATS.id).runs == 1
+    assert export(db.index, io.StringIO(), format="csv", platform=FORMATS.id).runs == 1
     with pytest.raises(NothingFound, match="no runs of spmv on cpu"):
-        export(db, io.StringIO(), format="csv", platform="cpu", op=SPMV)
+        export(db.index, io.StringIO(), format="csv", platform="cpu", op=SPMV)
     with pytest.raises(UsageError):
-        export(db, io.StringIO(), format="parquet")
+        export(db.index, io.StringIO(), format="parquet")
 
 
 def test_other_formats_are_written_by_their_ending(tmp_path: Path) -> None:
     db = filled()
-    export_file(db, tmp_path / "all.csv", platform="cpu")
+    export_file(db.index, tmp_path / "all.csv", platform="cpu")
     report = ingest(Database.in_memory().store, tmp_path / "all.csv", platform=CPU)
     assert (report.added, report.rejected) == (9, 0)
-    assert export_file(db, tmp_path / "all.json").format == "t4"
+    assert export_file(db.index, tmp_path / "all.json").format == "t4"
     assert "EMBEDDB_BEST_H" in _text(db, tmp_path / "best.h")
     with pytest.raises(UsageError, match="does not tell the format"):
-        export_file(db, tmp_path / "all.txt")
+        export_file(db.index, tmp_path / "all.txt")
 
 
 def _text(db: Database, path: Path) -> str:
-    export_file(db, path)
+    export_file(db.index, path)
     return path.read_text()
 
 
@@ -145,21 +145,21 @@ def test_a_failed_export_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
     path.write_text("precious")
     with pytest.raises(NothingFound):
-        export_file(filled(), path, platform="none")
+        export_file(filled().index, path, platform="none")
     assert path.read_text() == "precious"
     assert [file.name for file in tmp_path.iterdir()] == ["all.jsonl"]
     with pytest.raises(InputError, match="cannot be written"):
-        export_file(filled(), tmp_path / "no" / "such" / "all.jsonl")
+        export_file(filled().index, tmp_path / "no" / "such" / "all.jsonl")
 
 
 def test_what_cannot_be_used_is_rejected_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
-    export_file(filled(), path)
+    export_file(filled().index, path)
     # An open choice takes new values, but no value of another kind.
     text = path.read_text().replace('"chunk":4', '"chunk":3').replace('"ell"', '"non sense!"')
     text = text.replace(STUB, "zz" * 16)
     path.write_text(text)
-    report = import_file(Database.in_memory(), path)
+    report = import_file(Database.in_memory().index, path)
     assert report.added == 6 and report.rejected == 5
     rejects = [json.loads(line) for line in Path(report.rejects_file).read_text().splitlines()]
     assert len(rejects) == 5
@@ -170,10 +170,10 @@ def test_what_cannot_be_used_is_rejected_with_a_reason(tmp_path: Path) -> None:
 
 def test_a_changed_platform_does_not_replace_the_stored_one(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
-    export_file(filled(), path)
+    export_file(filled().index, path)
     path.write_text(path.read_text().replace("values = [1, 8, 64]", "values = [1, 8]"))
     db = filled()
-    report = import_file(db, path)
+    report = import_file(db.index, path)
     assert report.added == 0
     assert report.rejected == 1 and report.duplicates == 10
     assert db.store.platform(CPU.id) == CPU
@@ -184,16 +184,16 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(content)
     with pytest.raises(ReaderError):
-        import_file(Database.in_memory(), path)
+        import_file(Database.in_memory().index, path)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
 def test_a_file_that_was_cut_off_is_said(tmp_path: Path, share: float) -> None:
     path = tmp_path / "x.jsonl"
-    export_file(filled(), path)
+    export_file(filled().index, path)
     raw = path.read_bytes()
     path.write_bytes(raw[: int(share * len(raw))])
-    report = import_file(Database.in_memory(), path, rejects=False)
+    report = import_file(Database.in_memory().index, path, rejects=False)
     assert report.rejected and not report.rejects_file
     assert not list(tmp_path.glob("*.rejects.jsonl"))
 
@@ -206,7 +206,7 @@ def test_a_brief_export_keeps_medians_and_failures(tmp_path: Path) -> None:
     facts: dict[str, float | str] = {"load": 1.0, ARRAYS: OF_PROGRAM}
     ok = Measurement("ok", times, cpu_max_s=times, context=facts, when=100.6)
     failed = Measurement("oom", error="fill 99 x")
-    db.record(
+    db.index.record(
         [
             Run(pattern.id, SPMM, CPU.id, default, ok),
             Run(pattern.id, SPMM, CPU.id, default.replace(schedule="guided"), failed),
@@ -214,8 +214,8 @@ def test_a_brief_export_keeps_medians_and_failures(tmp_path: Path) -> None:
         pattern,
         CPU,
     )
-    export_file(db, tmp_path / "brief.jsonl", brief=True)
-    import_file(other, tmp_path / "brief.jsonl")
+    export_file(db.index, tmp_path / "brief.jsonl", brief=True)
+    import_file(other.index, tmp_path / "brief.jsonl")
     kept = {r.config: r.measurement for r in other.store.runs(CPU.id, SPMM)}
     short = kept[default]
     assert short.seconds == pytest.approx(ok.seconds, rel=1e-3)
@@ -228,13 +228,13 @@ def test_a_brief_export_keeps_medians_and_failures(tmp_path: Path) -> None:
 
 def test_a_link_of_the_name_of_the_rejects_is_left_alone(tmp_path: Path) -> None:
     """The name follows from that of the file, and the content is what its author chose."""
-    export_file(filled(), tmp_path / "all.jsonl")
+    export_file(filled().index, tmp_path / "all.jsonl")
     with (tmp_path / "all.jsonl").open("a") as out:
         out.write("not a record\n")
     (tmp_path / "profile").write_text("mine")
     (tmp_path / "all.jsonl.rejects.jsonl").symlink_to(tmp_path / "profile")
     with pytest.raises(InputError, match=r"rejects\.jsonl: a link where a file of ours would be"):
-        import_file(Database.in_memory(), tmp_path / "all.jsonl")
+        import_file(Database.in_memory().index, tmp_path / "all.jsonl")
     assert (tmp_path / "profile").read_text() == "mine"
 
 
@@ -248,6 +248,6 @@ def test_an_export_that_fails_leaves_what_was_there(
     for name in ("all.jsonl", "all.jsonl.gz"):
         (tmp_path / name).write_bytes(b"before")
         with pytest.raises(InputError, match=rf"{name}: cannot be written: No space left"):
-            export_file(filled(), tmp_path / name)
+            export_file(filled().index, tmp_path / name)
         assert (tmp_path / name).read_bytes() == b"before"
     assert len(list(tmp_path.iterdir())) == 2

@@ -43,7 +43,7 @@ def taken(db: Database, path: Path, *lines: Any, end: bool = True) -> ImportRepo
     text = [line if isinstance(line, str) else json.dumps(line) for line in (HEAD, *lines)]
     file = path / "told.jsonl"
     file.write_text("\n".join([*text, json.dumps(last)] if end else text) + "\n")
-    return import_file(db, file)
+    return import_file(db.index, file)
 
 
 def told_of(report: ImportReport) -> list[dict[str, Any]]:
@@ -110,15 +110,15 @@ def test_ones_own_export_comes_back_as_it_was(db: Database, tmp_path: Path) -> N
     better = msgspec.structs.replace(first.measurement, times_s=(0.5,))
     correction = Run(OWN.id, OP, TINY.id, first.config, better, replaces=first.id)
     db.store.append([correction])
-    export_file(db, tmp_path / "1.jsonl")
-    own = import_file(db, tmp_path / "1.jsonl")
+    export_file(db.index, tmp_path / "1.jsonl")
+    own = import_file(db.index, tmp_path / "1.jsonl")
     assert (own.added, own.duplicates, own.kept, own.rejected) == (0, 4, 0, 0)
     assert len(own_runs(db)) == 4 and first.id not in {r.id for r in own_runs(db)}
     with Database.in_memory() as other:
-        there = import_file(other, tmp_path / "1.jsonl")
+        there = import_file(other.index, tmp_path / "1.jsonl")
         assert (there.added, there.kept, there.rejected) == (4, 0, 0)
         assert {r.id for r in own_runs(other)} == {r.id for r in own_runs(db)}
-        export_file(other, tmp_path / "2.jsonl")
+        export_file(other.index, tmp_path / "2.jsonl")
         assert (tmp_path / "2.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
         # The correction is only told there, until it is one's own word.
         other.store.append([first])
@@ -217,7 +217,7 @@ def test_a_structure_is_nobodys_stub(db: Database) -> None:
     db.store.put_patterns([PatternInfo(id=matrix.id, name="forged", stub=True)])
     db.store.adopt(matrix.id, PatternInfo.of(OWN))
     assert db.store.resolve(matrix.id) == OWN.id
-    db.record(runs_of(matrix, TINY), matrix, TINY)
+    db.index.record(runs_of(matrix, TINY), matrix, TINY)
     assert db.store.resolve(matrix.id) == matrix.id
     assert len(list(db.store.runs(TINY.id, OP, matrix.id))) == 4
     assert db.store.problems() == []
@@ -374,7 +374,7 @@ def test_a_told_matrix_has_no_structure(tmp_path: Path) -> None:
     matrix: Pattern = band(30, 2, name="m")
     with Database.in_memory() as db:
         taken(db, tmp_path, ["pattern", 0, matrix.id, 7, 7, 7, "lie"])
-        db.add_pattern(matrix)
+        db.index.add_pattern(matrix)
         found = db.store.pattern(matrix.id)
         assert found is not None and tuple(found.sizes) == (30, 30, 60)
         assert db.store.problems() == []

@@ -59,7 +59,7 @@ def test_the_call_says_what_the_verb_says(
     told: list[tuple[str, int, int]] = []
     with Database.create(tmp_path / "call.db") as db:
         report = index_runs(
-            db,
+            db.index,
             [log],
             platform=toml,
             matrices=inputs / "matrices",
@@ -78,7 +78,7 @@ def test_the_call_says_what_the_verb_says(
 
 def test_what_can_be_asked_is_answered(inputs: Path, tmp_path: Path) -> None:
     with Database.create(tmp_path / "runs.db") as db:
-        report = index_runs(db, [inputs / "runs.csv"], platform=tiny(), options=ASKED)
+        report = index_runs(db.index, [inputs / "runs.csv"], platform=tiny(), options=ASKED)
         assert report.question is not None
         assert shlex.split(report.example)[:3] == ["embeddb", "query", report.database]
         asked = report.question
@@ -89,8 +89,10 @@ def test_what_can_be_asked_is_answered(inputs: Path, tmp_path: Path) -> None:
 
 def test_stubs_of_an_earlier_call_get_their_structure(inputs: Path) -> None:
     db, log = Database.in_memory(), inputs / "runs.csv"
-    first = index_runs(db, [log], platform=tiny(), options=ASKED)
-    again = index_runs(db, [log], platform="tiny", matrices=inputs / "matrices", options=ASKED)
+    first = index_runs(db.index, [log], platform=tiny(), options=ASKED)
+    again = index_runs(
+        db.index, [log], platform="tiny", matrices=inputs / "matrices", options=ASKED
+    )
     assert (first.files[0].stubs, again.files[0].added) == (21, 0)
     assert again.adopted_runs == 80
     assert (first.database, again.answers[0]["stubs"]) == ("", 1)
@@ -99,7 +101,7 @@ def test_stubs_of_an_earlier_call_get_their_structure(inputs: Path) -> None:
 def test_a_log_of_which_nothing_can_be_used(tmp_path: Path) -> None:
     log = tmp_path / "runs.csv"
     log.write_text("matrix,rows,cols,nnz,variant,time_us\n")
-    report = index_runs(Database.in_memory(), [log], platform=tiny(), options=ASKED)
+    report = index_runs(Database.in_memory().index, [log], platform=tiny(), options=ASKED)
     assert (report.answers, report.question, report.example) == ([], None, "")
 
 
@@ -108,10 +110,10 @@ def test_a_platform_made_in_the_program_is_checked(
 ) -> None:
     monkeypatch.setattr("indexer.index_runs.check_platform", lambda p: [f"{p.name} is odd"])
     db, log = Database.in_memory(), inputs / "runs.csv"
-    report = index_runs(db, [log], platform=tiny(), options=ASKED)
+    report = index_runs(db.index, [log], platform=tiny(), options=ASKED)
     assert report.platform_problems == ["tiny is odd"]
     # One that is in the database was checked when it came.
-    assert index_runs(db, [log], platform="tiny", options=ASKED).platform_problems == []
+    assert index_runs(db.index, [log], platform="tiny", options=ASKED).platform_problems == []
 
 
 def test_errors_come_before_anything_is_written(inputs: Path, tmp_path: Path) -> None:
@@ -130,14 +132,14 @@ def test_errors_come_before_anything_is_written(inputs: Path, tmp_path: Path) ->
         ([log], {"platform": tiny(), "matrices": tmp_path / "none"}, MatrixError),
     ):
         with pytest.raises(error):
-            index_runs(db, files, options=ASKED, **told)
+            index_runs(db.index, files, options=ASKED, **told)
     assert db.store.counts()["run"] == 0
 
 
 def test_an_instance_in_the_database_is_taken_only_if_it_is_named() -> None:
     db = Database.in_memory()
     db.store.put_platform(tiny().at("dev"))
-    assert platform_of_runs(db, "tiny") == tiny()
-    named = platform_of_runs(db, "tiny@dev")
+    assert platform_of_runs(db.index, "tiny") == tiny()
+    named = platform_of_runs(db.index, "tiny@dev")
     assert named is not None and named.instance == "dev"
-    assert platform_of_runs(db, "") is None and platform_of_runs(None, None) is None
+    assert platform_of_runs(db.index, "") is None and platform_of_runs(None, None) is None

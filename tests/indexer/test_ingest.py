@@ -355,8 +355,8 @@ def test_two_files_that_disagree_are_both_kept_and_counted(tmp_path: Path) -> No
     other = [(*row[:5], row[5] * (3 if at == 2 else 1.01)) for at, row in enumerate(rows)]
     read(db.store, log(tmp_path / "b.csv", other))
     assert db.store.count_runs() == 2 * len(rows)
-    embed(db)
-    partition = db.partition(OP, tiny())
+    embed(db.index)
+    partition = db.index.partition(OP, tiny())
     assert partition is not None
     said = partition.describe()
     assert said["disagreeing"] == 1
@@ -413,16 +413,16 @@ def test_adopted_stubs_answer_as_if_the_matrices_had_been_there(
     read(start.store, file, library=Library(matrices))
     read(later.store, file)
     assert later.query(patterns()[5], platform=tiny(), op=OP).link != "measured"
-    assert adopt_stubs(later, Library(matrices)) == 80
+    assert adopt_stubs(later.index, Library(matrices)) == 80
     assert not [info for info in later.store.patterns() if info.stub]
-    embed(start)
-    embed(later)
+    embed(start.index)
+    embed(later.index)
     one, other = run_matrix_of(start.store, OP, "tiny"), run_matrix_of(later.store, OP, "tiny")
     assert one.rows == other.rows and np.array_equal(one.seconds, other.seconds)
     assert _answers(start, tiny()) == _answers(later, tiny())
     assert {m[0] for m in _answers(later, tiny())} == {"neighbours", "measured"}
     again = read(later.store, file)
-    assert again.added == 0 and adopt_stubs(later, Library(matrices)) == 0
+    assert again.added == 0 and adopt_stubs(later.index, Library(matrices)) == 0
     copy = tmp_path / "copy" / "a.csv"
     copy.parent.mkdir()
     copy.write_bytes(file.read_bytes() + b"\n")  # not the file of the journal
@@ -436,7 +436,7 @@ def test_a_log_without_groups_takes_those_of_the_library(tmp_path: Path, matrice
     start, later = Database.in_memory(), Database.in_memory()
     read(start.store, file, library=Library(matrices, groups=groups))
     read(later.store, file)
-    adopt_stubs(later, Library(matrices, groups=groups))
+    adopt_stubs(later.index, Library(matrices, groups=groups))
     for db in (start, later):
         assert {i.name: i.group for i in db.store.patterns()} == groups
 
@@ -449,7 +449,7 @@ def test_a_file_of_the_right_name_and_the_wrong_size_is_not_it(
     report = read(db.store, log(tmp_path / "a.csv", rows), library=Library(matrices))
     assert (report.patterns, report.stubs) == (0, 1)
     assert "is not the m0a of the runs" in report.problems[0]
-    assert adopt_stubs(db, Library(matrices)) == 0
+    assert adopt_stubs(db.index, Library(matrices)) == 0
 
 
 def test_a_damaged_matrix_is_a_problem_and_not_a_stop(tmp_path: Path, matrices: Path) -> None:
@@ -465,7 +465,7 @@ def test_a_damaged_matrix_is_a_problem_and_not_a_stop(tmp_path: Path, matrices: 
 
 def test_a_known_pattern_is_found_by_name_and_size(tmp_path: Path) -> None:
     db = Database.in_memory()
-    db.add_pattern(patterns()[0])
+    db.index.add_pattern(patterns()[0])
     rows = [("m0a", 100, 100, 200, "a", 1.0), ("m0a", 101, 100, 200, "a", 1.0)]
     report = read(db.store, log(tmp_path / "a.csv", rows))
     assert report.stubs == 1  # the second is another matrix of that name
@@ -474,7 +474,7 @@ def test_a_known_pattern_is_found_by_name_and_size(tmp_path: Path) -> None:
 
 def test_names_without_sizes(tmp_path: Path) -> None:
     db = Database.in_memory()
-    db.add_pattern(patterns()[0])
+    db.index.add_pattern(patterns()[0])
     file = log(tmp_path / "a.csv", [("m0a", "a", 1.0)], ("matrix", "variant", "time_s"))
     assert read(db.store, file).stubs == 0
     assert len(list(db.store.runs("tiny", OP, patterns()[0].id))) == 1

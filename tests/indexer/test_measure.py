@@ -39,7 +39,7 @@ class Lawful:
 
 
 def machine(runner: Any) -> Machine:
-    return Machine(Database.in_memory(), runner, HERE)
+    return Machine(Database.in_memory().index, runner, HERE)
 
 
 def measured(runner: Any, **asked: Any) -> Measured:

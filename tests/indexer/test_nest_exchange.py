@@ -32,7 +32,7 @@ MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]
 def filled(db: Database, nests: Sequence[Nest] = ()) -> None:
     """With six nests, as they are or by other names."""
     db.store.put_platform(CPU)
-    add_coded(db, list(nests or NESTS.values()))
+    add_coded(db.index, list(nests or NESTS.values()))
     db.store.append(
         Run(nest.id, OP, CPU.id, config, Measurement(times_s=(1e-3 * (at + 1),)))
         for nest in NESTS.values()
@@ -46,14 +46,14 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     file = tmp_path_factory.mktemp("out") / "nests.jsonl"
     with Database.in_memory() as db:
         filled(db)
-        export_file(db, file)
+        export_file(db.index, file)
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def taken(db: Database, folder: Path, lines: list[Any]) -> ImportReport:
     file = folder / "in.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return import_file(db, file)
+    return import_file(db.index, file)
 
 
 def reasons(report: ImportReport) -> list[str]:
@@ -93,8 +93,8 @@ def test_everything_arrives(tmp_path: Path, lines: list[Any]) -> None:
         again = taken(other, tmp_path, lines)
         assert (again.added, again.rejected, again.kept) == (0, 0, 0)
         files = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
-        export_file(one, files[0])
-        export_file(other, files[1])
+        export_file(one.index, files[0])
+        export_file(other.index, files[1])
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
@@ -104,7 +104,7 @@ def test_a_selection_holds_its_nests_alone(tmp_path: Path) -> None:
         db.store.put_platform(CPU.at("m"))
         config = configs_of(SPMV)[0]
         db.store.append([Run(SPMV.id, OP, "nest-cpu@m", config, Measurement(times_s=(1.0,)))])
-        export_file(db, tmp_path / "some.jsonl", platform="nest-cpu@m")
+        export_file(db.index, tmp_path / "some.jsonl", platform="nest-cpu@m")
         lines = [json.loads(line) for line in (tmp_path / "some.jsonl").read_text().splitlines()]
         assert [line[2] for line in of_kind(lines, "pattern")] == [SPMV.id]
         assert len(of_kind(lines, "nest")) == 1
@@ -187,7 +187,7 @@ def test_runs_of_another_kind_are_not_taken(tmp_path: Path, lines: list[Any]) ->
         ["end", 1, 1, 1],
     ]
     with Database.in_memory() as db:
-        add_coded(db, [MATMUL])
+        add_coded(db.index, [MATMUL])
         report = taken(db, tmp_path, told)
         assert report.added == 0 and report.rejected == 2, reasons(report)
         assert db.problems() == []
@@ -226,7 +226,7 @@ def test_runs_and_nests_are_read_back_elsewhere(ending: str, names: str, tmp_pat
     file = tmp_path / f"runs{ending}"
     with Database.in_memory() as db:
         filled(db, nests)
-        report = export_file(db, file)
+        report = export_file(db.index, file)
         wanted = runs_by_nest(db)
     beside = tmp_path / "runs.nests.json"
     assert (report.nest_files, report.nests_without_code) == ([str(beside)], 0)

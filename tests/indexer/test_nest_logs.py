@@ -109,14 +109,14 @@ def test_stubs_move_to_their_nest_when_it_comes(tmp_path: Path) -> None:
     with Database.in_memory() as by_folder, Database.in_memory() as by_import:
         for db in (by_folder, by_import):
             read(db, log)
-        assert adopt_stubs(by_folder, Library(files)) == 3
-        done = add_coded(by_import, [MATMUL])
+        assert adopt_stubs(by_folder.index, Library(files)) == 3
+        done = add_coded(by_import.index, [MATMUL])
         assert (done.added, done.known, done.adopted_runs) == ([MATMUL], [], 3)
         for db in (by_folder, by_import):
             assert len(list(db.store.runs("nest-cpu", OP, MATMUL.id))) == 3
             assert [info.stub for info in db.store.patterns()] == [False]
             assert db.problems() == []
-        again = add_coded(by_import, [MATMUL])
+        again = add_coded(by_import.index, [MATMUL])
         assert (again.added, again.known, again.adopted_runs) == ([], [MATMUL], 0)
 
 
@@ -128,7 +128,7 @@ def test_two_nests_of_one_name_are_nobodys_stub(tmp_path: Path) -> None:
         report = read(db, log, files)
         assert report.patterns == 0 and report.matrices_missing == [MATMUL.name]
         assert "may be any of 2 nests" in report.problems[0]
-        assert add_coded(db, [MATMUL, other]).adopted_runs == 0
+        assert add_coded(db.index, [MATMUL, other]).adopted_runs == 0
 
 
 def test_a_file_that_is_no_nest_costs_itself_alone(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_the_example_asks_about_a_stored_nest(tmp_path: Path) -> None:
     (files / "a.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 1\n1 1\n")
     log = log_of(tmp_path / "runs.jsonl", rows_of(*nests))
     with Database.in_memory() as db:
-        report = index_runs(db, [log], platform="nest-cpu", matrices=files)
+        report = index_runs(db.index, [log], platform="nest-cpu", matrices=files)
         (state,) = report.answers
         assert (state["kind"], state["patterns"], state["stubs"]) == ("nest", 6, 0)
         assert state["featurizer"] is not None
@@ -163,9 +163,9 @@ def test_the_example_asks_about_a_stored_nest(tmp_path: Path) -> None:
 def test_stubs_alone_say_what_is_missing(tmp_path: Path) -> None:
     with Database.in_memory() as db:
         read(db, log_of(tmp_path / "runs.jsonl", rows_of(MATMUL)))
-        (state,) = scope_states(db)
+        (state,) = scope_states(db.index)
         assert "its nests are known by name only" in state["missing"][0]
-        assert example(db, [state]) is None
+        assert example(db.index, [state]) is None
 
 
 def test_a_log_may_hold_both_kinds(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_log_may_hold_both_kinds(tmp_path: Path) -> None:
         db.store.put_platform(tiny())
         db.store.put_structure(matrix, info_of(matrix))
         db.store.append(runs_of(matrix, tiny(), op=SPMM))
-        add_coded(db, [MATMUL])
+        add_coded(db.index, [MATMUL])
         read(db, log_of(tmp_path / "runs.jsonl", rows_of(MATMUL)))
         assert {(p.platform, p.op.kind) for p in db.store.partitions()} == {
             ("tiny", "matrix"),

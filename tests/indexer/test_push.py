@@ -33,10 +33,10 @@ def runs(db: Database) -> set[str]:
 
 def test_a_push_adds_once_and_is_noted() -> None:
     own, team = contributor(), Database.in_memory()
-    done = push(own, team, source="ann@here")
+    done = push(own.index, team.index, source="ann@here")
     assert (done.added, done.duplicates, done.rejected, done.kept) == (len(runs(own)), 0, 0, 0)
     assert runs(team) == runs(own) and team.store.problems() == []
-    again = push(own, team, source="ann@here")
+    again = push(own.index, team.index, source="ann@here")
     assert (again.added, again.duplicates) == (0, done.added)
     (source,) = team.store.sources.entries()
     assert (source.name, source.number) == ("ann@here", 1)
@@ -47,22 +47,22 @@ def test_a_push_adds_once_and_is_noted() -> None:
 def test_two_contributors_stand_beside_each_other() -> None:
     """Of the same runs the first told counts; of other runs of the same configuration both."""
     team, ann, bob = Database.in_memory(), contributor(), contributor(chance=4)
-    push(ann, team, source="ann")
-    assert push(bob, team, source="bob").added == len(runs(bob))
+    push(ann.index, team.index, source="ann")
+    assert push(bob.index, team.index, source="bob").added == len(runs(bob))
     assert runs(team) == runs(ann) | runs(bob)
-    done = push(ann, team, source="carl")
+    done = push(ann.index, team.index, source="carl")
     assert (done.added, done.duplicates) == (0, len(runs(ann)))
     assert [source.name for source in team.store.sources.entries()] == ["ann", "bob", "carl"]
 
 
 def test_a_source_is_withdrawn_and_brought_back() -> None:
     team, ann, bob = Database.in_memory(), contributor(), contributor(chance=4)
-    push(ann, team, source="ann")
-    push(bob, team, source="bob")
+    push(ann.index, team.index, source="ann")
+    push(bob.index, team.index, source="bob")
     team.store.withdrawn.withdraw(RunSelection(source="bob"))
     assert runs(team) == runs(ann)
     assert team.store.sources.withdrawn() == {2: len(runs(bob))}
-    assert push(bob, team, source="bob").duplicates == len(runs(bob))
+    assert push(bob.index, team.index, source="bob").duplicates == len(runs(bob))
     assert runs(team) == runs(ann), "what is withdrawn stays so when it is pushed again"
     team.store.withdrawn.restore(RunSelection(source="bob"))
     assert runs(team) == runs(ann) | runs(bob)
@@ -73,22 +73,22 @@ def test_a_source_is_withdrawn_and_brought_back() -> None:
 
 def test_what_others_told_is_not_pushed_on(tmp_path: Path) -> None:
     own, team = contributor(), Database.in_memory()
-    export_file(contributor(first=20), tmp_path / "other.jsonl")
-    import_file(own, tmp_path / "other.jsonl")
+    export_file(contributor(first=20).index, tmp_path / "other.jsonl")
+    import_file(own.index, tmp_path / "other.jsonl")
     mine = runs(contributor())
     assert len(runs(own)) == 2 * len(mine)
-    assert push(own, team, source="ann").added == len(mine)
+    assert push(own.index, team.index, source="ann").added == len(mine)
     assert runs(team) == mine
     with pytest.raises(NothingFound, match="no runs of one's own"):
-        push(team, Database.in_memory())
+        push(team.index, Database.in_memory().index)
     with pytest.raises(NothingFound, match="on cpu"):
-        push(own, team, platform="cpu")
+        push(own.index, team.index, platform="cpu")
 
 
 def test_a_team_s_own_runs_count_before_those_that_were_pushed() -> None:
     team, ann = contributor(chance=7), contributor()
     before = runs(team)
-    done = push(ann, team, source="ann")
+    done = push(ann.index, team.index, source="ann")
     assert done.kept == done.added == len(runs(ann))
     assert "its configuration was run here, which counts" in done.reasons[0]
     assert runs(team) == before
@@ -101,7 +101,7 @@ def test_adoption_keeps_whose_run_it_is() -> None:
     stub = PatternInfo(id=stub_id("later", m, n, nnz), m=m, n=n, nnz=nnz, name="later", stub=True)
     told = [replace(r, pattern_id=stub.id) for r in builders.runs_of(pattern, PLATFORM)]
     own.store.append(told, patterns=[stub])
-    push(own, team, source="ann")
+    push(own.index, team.index, source="ann")
     team.store.adopt(stub.id, PatternInfo.of(pattern))
     before = runs(team)
     team.store.withdrawn.withdraw(RunSelection(source="ann"))
@@ -110,7 +110,7 @@ def test_adoption_keeps_whose_run_it_is() -> None:
 
 def test_a_name_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="can be no source's name"):
-        push(contributor(), Database.in_memory(), source="a\nb")
+        push(contributor().index, Database.in_memory().index, source="a\nb")
     monkeypatch.setenv("EMBEDDB_SOURCE", "the-lab")
     assert own_source() == "the-lab"
     monkeypatch.delenv("EMBEDDB_SOURCE")

@@ -66,17 +66,17 @@ def exports(tmp_path: Path) -> list[Path]:
         fill(db, LAB, patterns(2), times=by_chance(1))
         fill(db, tiny(), patterns(3), times=by_chance(2))
         db.store.append(kinds_of_runs())
-        export_file(db, tmp_path / "matrices.jsonl.gz", brief=True)
-        export_file(db, tmp_path / "whole.jsonl", platform="lab")
+        export_file(db.index, tmp_path / "matrices.jsonl.gz", brief=True)
+        export_file(db.index, tmp_path / "whole.jsonl", platform="lab")
     with Database.open(make_nests(tmp_path / "nests")) as db:
-        export_file(db, tmp_path / "nests.jsonl")
+        export_file(db.index, tmp_path / "nests.jsonl")
     return [tmp_path / name for name in ("matrices.jsonl.gz", "whole.jsonl", "nests.jsonl")]
 
 
 def test_all_tables_are_those_of_an_import(exports: list[Path], tmp_path: Path) -> None:
     ship(exports, tmp_path / "starter.rows")
     with Database.in_memory() as db:
-        import_all(db, exports)
+        import_all(db.index, exports)
         assert unpacked_of(tmp_path / "starter.rows") == contents(db.store.engine)
     ship(exports, tmp_path / "again.rows")
     assert (tmp_path / "again.rows").read_bytes() == (tmp_path / "starter.rows").read_bytes()
@@ -155,11 +155,11 @@ def test_what_ships_is_what_an_import_of_its_runs_gives(
     with Database.open(folder, readonly=True) as db:
         assert not db.problems()
         for out in exports:
-            export_file(db, out, platform=out.stem)
+            export_file(db.index, out, platform=out.stem)
     ship(exports, tmp_path / "starter.rows")
     made = unpacked_of(tmp_path / "starter.rows")
     with Database.create(tmp_path / "imported") as db:
-        import_all(db, exports)
+        import_all(db.index, exports)
         there = contents(db.store.engine)
     with Database.open(folder, readonly=True) as db:
         found = contents(db.store.engine)

@@ -21,7 +21,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     exported, data = tmp_path / "all.jsonl", tmp_path / "starter.rows"
     db = Database.in_memory()
     fill(db, tiny(), patterns(2))
-    export_file(db, exported)
+    export_file(db.index, exported)
     ship([exported], data)
     monkeypatch.setattr(starter, "STARTER_FILE", data)
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))

@@ -98,7 +98,7 @@ def test_what_is_kept_in_the_file_is_not_asked_again(at: Path) -> None:
     assert proposal(at, kept) is None
     with Database.in_memory() as db:
         report = index_runs(
-            db,
+            db.index,
             [at / "runs.csv"],
             platform=str(file),
             matrices=at / "matrices",
@@ -119,7 +119,7 @@ def test_log_and_command_are_one_evidence(at: Path) -> None:
     assert "@" in here
     options = accepted([at / "runs.csv"], board, ReadOptions(op=OP), yes=True)
     with Database.in_memory() as db:
-        report = index_runs(db, [at / "runs.csv"], platform=board, options=options).files[0]
+        report = index_runs(db.index, [at / "runs.csv"], platform=board, options=options).files[0]
     assert report.platforms == {here}
 
 

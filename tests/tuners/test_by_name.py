@@ -100,7 +100,7 @@ def lawful() -> Database:
 
 
 def _query(db: Database) -> Query:
-    return build_query(db, band(137, 14, name="new"), tiny(), OP)
+    return build_query(db.index, band(137, 14, name="new"), tiny(), OP)
 
 
 def _rng() -> np.random.Generator:
@@ -232,7 +232,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(plugins, "load", load)
     with Database.create(tmp_path / "lab.db") as db:
         fill(db, _labelled().at("elsewhere"))
-        db.add_pattern(band(137, 14, name="new"))
+        db.index.add_pattern(band(137, 14, name="new"))
     return str(tmp_path / "lab.db")
 
 
@@ -289,8 +289,10 @@ def test_the_command_line_says_what_is_wrong(lab: str, capsys: pytest.CaptureFix
 
 @pytest.mark.usefixtures("folder")
 def test_it_is_judged_beside_the_others(lawful: Database) -> None:
-    rows = {r.method: r for r in evaluate(lawful, seeds=(0,), tuners=("alphabetical", "transfer"))}
-    plain = {r.method: r for r in evaluate(lawful, seeds=(0,))}
+    rows = {
+        r.method: r for r in evaluate(lawful.index, seeds=(0,), tuners=("alphabetical", "transfer"))
+    }
+    plain = {r.method: r for r in evaluate(lawful.index, seeds=(0,))}
     assert list(rows)[-3:] == ["alphabetical", "transfer", "oracle"]
     assert {name: rows[name] for name in plain} == plain  # nobody else's figures change
     # In the order of the alphabet the first is the default, and all are seen after four.
@@ -309,9 +311,9 @@ def test_it_is_told_of_what_was_recorded() -> None:
     for pattern in patterns():
         ran = [r for r in runs_of(pattern, tiny()) if r.config != CONFIGS[1]]
         failed = Run(pattern.id, OP, "tiny", CONFIGS[1], Measurement("crash", error="signal 11"))
-        db.record([*ran, failed], pattern, tiny())
-    embed(db)
-    rows = {r.method: r for r in evaluate(db, seeds=(0,), tuners=("alphabetical",))}
+        db.index.record([*ran, failed], pattern, tiny())
+    embed(db.index)
+    rows = {r.method: r for r in evaluate(db.index, seeds=(0,), tuners=("alphabetical",))}
     told = sys.modules[tuner_class("alphabetical").__module__].TOLD  # type: ignore[attr-defined]  # its own
     assert told == [("a", "ok"), ("b", "crash"), ("d", "ok"), ("c", "ok")] * 20
     mine = rows["alphabetical"].figures
@@ -320,7 +322,7 @@ def test_it_is_told_of_what_was_recorded() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_name_of_the_table_stays_its_own(lawful: Database) -> None:
-    rows = {r.method: r for r in evaluate(lawful, seeds=(0,), tuners=("random", "default"))}
+    rows = {r.method: r for r in evaluate(lawful.index, seeds=(0,), tuners=("random", "default"))}
     assert rows["default (tuner)"].figures["speedup@1"] == 1.0
     assert rows["random"].figures != rows["random (tuner)"].figures
 
@@ -328,7 +330,7 @@ def test_a_name_of_the_table_stays_its_own(lawful: Database) -> None:
 @pytest.mark.usefixtures("folder")
 def test_illegal_proposals_waste_steps_and_are_told(lawful: Database) -> None:
     notes: list[str] = []
-    rows = evaluate(lawful, seeds=(0,), tuners=("illegal",), note=notes.append)
+    rows = evaluate(lawful.index, seeds=(0,), tuners=("illegal",), note=notes.append)
     row = next(r for r in rows if r.method == "illegal")
     assert row.figures["illegal"] == row.matrices and row.figures["speedup@5"] == 1.0
     assert len(notes) == 1 and "variant=z" in notes[0]
@@ -338,7 +340,7 @@ def test_illegal_proposals_waste_steps_and_are_told(lawful: Database) -> None:
 def test_eval_tells_a_broken_tuner(lawful: Database) -> None:
     for name, said in (("raises", "KeyError"), ("nobodys", "no tuner named")):
         with pytest.raises((PluginError, UsageError), match=said):
-            evaluate(lawful, seeds=(0,), tuners=(name,))
+            evaluate(lawful.index, seeds=(0,), tuners=(name,))
 
 
 @pytest.mark.usefixtures("folder")

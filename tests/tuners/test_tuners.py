@@ -24,16 +24,13 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.query import LINKS, OwnTimings, Problem, Query
+from embeddb.ranking.query import LINKS, OwnTimings, Query
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.rankers.neighbour_vote import scores
 from embeddb.ranking.recommendation import Candidate
 from embeddb.testing.tuners import TunerContract, check_tuner, sample_queries
 from tuners.loop import tune
-from tuners.ranking import RankedTuner
-from tuners.static_best import StaticBestTuner
-from tuners.static_top_k import StaticTopKTuner
-from tuners.transfer import TransferTuner
+from tuners.ranking import RankedTuner, StaticBestTuner, StaticTopKTuner, TransferTuner
 
 NAMES = ("default", "random", "static-best", "static-top-k", "transfer")
 
@@ -140,7 +137,7 @@ def _query(evidence: RunMatrix, vectors: dict[str, Any] | None = None, **changes
     partition = AnswerIndex.build(evidence, {"test": found}, scope="tiny")
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
     platform = tiny()
-    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
+    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     return with_evidence(changed(bare, **changes), partition, np.zeros(2, np.float32))
 
 
@@ -195,7 +192,7 @@ def test_transfer_on_a_hand_computed_vote() -> None:
     info = PatternInfo(id="f" * 32)
     platform = tiny()
     query = changed(
-        Query(Problem(info, platform, OP, platform.space(OP), DEFAULT)),
+        Query(info, platform, OP, platform.space(OP), DEFAULT),
         configs=CONFIGS[:3],
         gains=gains,
         levels=levels,
@@ -237,7 +234,7 @@ def test_one_odd_neighbour_does_not_fill_the_list() -> None:
     gains[0] = np.log([1.0, 0.8, 2.0, 3.0])
     info, platform = PatternInfo(id="f" * 32), tiny()
     query = changed(
-        Query(Problem(info, platform, OP, platform.space(OP), DEFAULT)),
+        Query(info, platform, OP, platform.space(OP), DEFAULT),
         configs=CONFIGS,
         gains=gains,
         levels=gains.mean(axis=1),
@@ -262,15 +259,15 @@ def _voted(**changes: Any) -> Query:
 def test_measured_here_comes_first() -> None:
     query = _voted(timings={DEFAULT: ok(3.0), CONFIGS[3]: ok(1.0), CONFIGS[2]: ok(2.0)})
     found = answer(query, 5, rng=rng())
-    assert (found.link, found.tuner) == ("measured", "lookup")
+    assert (found.source, found.strategy) == ("measured", "lookup")
     assert [c.config["variant"] for c in found.candidates] == ["d", "c", "a", "b"]
     assert found.candidates[0].expected_gain == pytest.approx(3.0)
     assert found.candidates[0].seconds == 1.0
-    assert confidence_of(Rankers(query).chosen, found.link) == ("high", [])
+    assert confidence_of(Rankers(query).chosen, found.source) == ("high", [])
 
 
 def test_the_default_alone_is_not_a_choice_measured() -> None:
-    assert answer(_voted(timings={DEFAULT: ok(3.0)}), 5, rng=rng()).link == "neighbours"
+    assert answer(_voted(timings={DEFAULT: ok(3.0)}), 5, rng=rng()).source == "neighbours"
 
 
 def test_what_failed_on_this_pattern_is_not_proposed() -> None:
@@ -283,16 +280,16 @@ def test_other_width_then_neighbours() -> None:
     width = {DEFAULT: ok(3.0), CONFIGS[2]: ok(1.0), CONFIGS[3]: FAILED}
     query = _voted(other_width=width, other_op=Op("spmm", 64))
     found = answer(query, 3, rng=rng())
-    assert found.link == "other-width"
+    assert found.source == "other-width"
     assert [c.config["variant"] for c in found.candidates] == ["c", "a", "b"]
     assert found.candidates[0].seconds is None and "spmm:64" in found.candidates[0].origin
-    assert confidence_of(Rankers(query).chosen, found.link)[0] == "medium"
+    assert confidence_of(Rankers(query).chosen, found.source)[0] == "medium"
 
 
 def test_neighbours() -> None:
     query = _voted()
     found = answer(query, 2, rng=rng())
-    assert (found.link, found.tuner) == ("neighbours", "transfer")
+    assert (found.source, found.strategy) == ("neighbours", "transfer")
     assert len(found.candidates) == 2
     assert found.candidates[0].config == {"variant": "b"}
     assert found.candidates[0].expected_gain == pytest.approx(2.0, rel=0.1)
@@ -302,9 +299,9 @@ def test_two_neighbours_are_too_few() -> None:
     query = _query(_evidence(np.array([[2.0, 1.0, 4.0, 4.0]] * 2)))
     assert len(query.vote.neighbours) == 2
     found = answer(query, 5, rng=rng())
-    assert found.link == "static-best"
+    assert found.source == "static-best"
     assert [c.config["variant"] for c in found.candidates] == ["b"]
-    assert confidence_of(Rankers(query).chosen, found.link)[0] == "low"
+    assert confidence_of(Rankers(query).chosen, found.source)[0] == "low"
 
 
 def test_what_nobody_ran_is_not_doubted_without_bound() -> None:
@@ -328,15 +325,15 @@ def test_what_nobody_ran_is_not_doubted_without_bound() -> None:
 def test_the_default_where_nothing_is_better_on_average() -> None:
     query = _query(_evidence(np.array([[1.0, 2.0, 4.0, 4.0]] * 2)))
     found = answer(query, 5, rng=rng())
-    assert (found.link, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
+    assert (found.source, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
 
 
 def test_the_default_where_nothing_is_known() -> None:
     info, platform = PatternInfo(id="f" * 32), tiny()
-    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
+    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     found = answer(bare, 5, rng=rng())
-    assert (found.link, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
-    assert confidence_of(Rankers(bare).chosen, found.link)[0] == "low"
+    assert (found.source, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
+    assert confidence_of(Rankers(bare).chosen, found.source)[0] == "low"
 
 
 def test_the_default_wins_a_vote_in_which_it_is_best() -> None:
@@ -375,11 +372,11 @@ def test_few_calls_change_a_vote(shrink: float) -> None:
     partition = AnswerIndex.build(evidence, {"test": vectors}, scope="tiny")
     partition = replace(partition, policy=replace(partition.policy, shrink=shrink))
     info, platform = PatternInfo(id="f" * 32), tiny()
-    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
+    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     best = {}
     for calls in (5.0, 100.0, math.inf):
         query = with_evidence(
-            replace(bare, problem=replace(bare.problem, calls=calls)),
+            replace(bare, calls=calls),
             partition,
             np.zeros(2, np.float32),
         )
@@ -393,7 +390,7 @@ def test_no_default_anywhere_ranks_but_promises_no_gain() -> None:
     found = answer(query, 3, rng=rng())
     assert found.candidates[0].config == {"variant": "b"}
     assert found.candidates[0].expected_gain is None
-    assert any("default" in line for line in confidence_of(Rankers(query).chosen, found.link)[1])
+    assert any("default" in line for line in confidence_of(Rankers(query).chosen, found.source)[1])
 
 
 _SIZED = sized()
@@ -415,9 +412,12 @@ def _chains(draw: st.DrawFn) -> Query:
         max_size=9,
     )
     query = Query(
-        Problem(
-            info, _SIZED, OP, space, default, calls=draw(st.sampled_from([1.0, 100.0, math.inf]))
-        ),
+        info,
+        _SIZED,
+        OP,
+        space,
+        default,
+        calls=draw(st.sampled_from([1.0, 100.0, math.inf])),
         own=OwnTimings(timings=draw(curve), other_width=draw(curve), other_op=Op("spmm", 64)),
     )
     curves = draw(st.lists(curve.filter(bool), max_size=6))
@@ -437,7 +437,7 @@ def _chains(draw: st.DrawFn) -> Query:
 @given(_chains(), st.integers(1, 12))
 def test_nothing_illegal_is_ever_proposed(query: Query, count: int) -> None:
     found = answer(query, count, rng=rng())
-    assert found.link in LINKS
+    assert found.source in LINKS
     assert 1 <= len(found.candidates) <= count
     proposed = [Config(c.config) for c in found.candidates]
     assert len({query.space.canonical(c) for c in proposed}) == len(proposed)
@@ -450,8 +450,8 @@ def test_nothing_illegal_is_ever_proposed(query: Query, count: int) -> None:
         for c, v in query.own.timings.items()
         if v.status == "ok" and query.space.reason(c) is None
     ]
-    assert (found.link == "measured") == (len(legal) >= 2)
-    confidence, doubts = confidence_of(Rankers(query).chosen, found.link)
+    assert (found.source == "measured") == (len(legal) >= 2)
+    confidence, doubts = confidence_of(Rankers(query).chosen, found.source)
     assert confidence in ("high", "medium", "low") and all(doubts)
 
 

@@ -27,7 +27,7 @@ from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.kernels.carried import with_carried_tiles
 from embeddb.ranking.prediction import Scorer
-from embeddb.ranking.query import Problem, Query, Vote
+from embeddb.ranking.query import Query, Vote
 from embeddb.ranking.transferred import carried_over
 from embeddb.tensors.computation import Computation, program_of
 from tuners.evaluation.figures import Truth
@@ -200,7 +200,7 @@ class Bench:
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
         subject = self.subjects[pattern_id]
         space = space_of(platform, self.op, subject)
-        bare = Query(Problem(info, platform, self.op, space, self.default(row)))
+        bare = Query(info, platform, self.op, space, self.default(row))
         vector = self.vectors[partition.featurizer].get(pattern_id)
         query = with_evidence(bare, partition, vector)
         if isinstance(subject, Nest) and vector is not None:

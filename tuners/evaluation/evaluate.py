@@ -39,8 +39,7 @@ from tuners.evaluation.learned import JOINED, Learned
 from tuners.evaluation.plain_neighbours import PlainNeighbours
 from tuners.evaluation.replayed import Replayed
 from tuners.fusion.judged import judged_fusions
-from tuners.static_best import StaticBestTuner
-from tuners.static_top_k import StaticTopKTuner
+from tuners.ranking import StaticBestTuner, StaticTopKTuner
 
 __all__ = ["Table", "evaluate"]
 

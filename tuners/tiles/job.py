@@ -122,7 +122,7 @@ class TileTuning:
         else:
             told = answer(build_query(self.db, kernel, self.here, _OP), asked.count + 1, rng=rng)
             by, first = "neighbours", [*before, *(Config(c.config) for c in told.candidates)]
-            if told.link == "default":
+            if told.source == "default":
                 by, first = "sizes", designed_tiles(space, default, asked.count + 1, rng=rng)
         others = [tile for tile in dict.fromkeys(first) if tile != default]
         done = Tuned(subject=kernel, default=default, by=by, ranked=len(legal))

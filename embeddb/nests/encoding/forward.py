@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
-from embeddb.core.files.model_file import arrays_of, product
+from embeddb.core.files.model_file import product
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
@@ -111,11 +111,9 @@ class NestNetwork:
 
     @classmethod
     def load(cls, path: str | Path) -> NestNetwork:
-        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
-        card = model_file.read_card(path, kind="nests")
-        with refusing(ModelError, where=str(path), hint=_TRAIN):
-            weights = arrays_of(model_file.content_of(path))
-        return cls(card, weights, where=str(path))
+        """The network of a file. Raises: ModelError naming the file."""
+        file = model_file.read(path, kind="nests")
+        return cls(file.card, file.tensors, where=str(path))
 
     @property
     def targets(self) -> tuple[str, ...]:

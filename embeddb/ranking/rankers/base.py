@@ -21,20 +21,20 @@ Floats = NDArray[np.float64]
 
 #: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
 _NINETIETH = 1.2815515655446004
+#: Rankers that the card of a cost model has under another name.
+_IN_CARDS = {"transfer-rank": "transfer+rank", "search": "rank"}
 
 
 class Ranker(ABC):
     """Ranks the configurations of one question; made once for it, so that the answer, how sure it
     is and what else might have been said come from the same numbers.
 
-    `method` is the name under which the card of a cost model judges it, `tuner` that of the tuner
-    that asks in its order and `link` that of the fallback chain, as answers tell them; `by_vote`
-    and `by_model` say whether neighbours and a cost model take part.
+    `name` is also that of the tuner that asks in its order; `source` is the evidence that it ranks
+    by, one of `LINKS`; `by_vote` and `by_model` say whether neighbours and a cost model take part.
     """
 
-    method: ClassVar[str]
-    tuner: ClassVar[str]
-    link: ClassVar[str]
+    name: ClassVar[str]
+    source: ClassVar[str]
     by_vote: ClassVar[bool] = True
     by_model: ClassVar[bool] = False
 
@@ -60,6 +60,11 @@ class Ranker(ABC):
     def posterior(self, answer: Config) -> Posterior:
         """What is believed of every configuration, and of how it differs from the answer."""
 
+    @classmethod
+    def card_name(cls) -> str:
+        """The name under which the card of a cost model judges it."""
+        return _IN_CARDS.get(cls.name, cls.name)
+
     def again(self, query: Query) -> Ranker:
         """The same way of ranking for another question."""
         return type(self)(query)
@@ -69,7 +74,9 @@ class Ranker(ABC):
         """The share of the optimum that its first answers reached with groups held out; nan where
         that is not known."""
         return (
-            self.query.prediction.judged[self.method] if self.by_model else self.query.vote.held_out
+            self.query.prediction.judged[self.card_name()]
+            if self.by_model
+            else self.query.vote.held_out
         )
 
     @property
@@ -78,17 +85,17 @@ class Ranker(ABC):
         return self.configs[int(np.nanargmax(self.score))]
 
 
-def posterior_of(ranker: Ranker, link: str, answer: Config) -> Posterior:
+def posterior_of(ranker: Ranker, source: str, answer: Config) -> Posterior:
     """By what ranked; on a measured pattern shifted to what was measured there, with the spread
     that the ranking shows against it."""
     query = ranker.query
-    if link in ("static-best", "default"):
+    if source in ("static-best", "default"):
         unknown = np.full(len(query.vote.configs), np.nan)
         return over_default_of(query, query.vote.configs, query.vote.mean, unknown)
     found = ranker.posterior(answer)
-    if link == "measured":
+    if source == "measured":
         return anchored(found, query, query.own.timings, exact=True)
-    if link == "other-width":
+    if source == "other-width":
         return anchored(found, query, query.own.other_width, exact=False)
     return found
 

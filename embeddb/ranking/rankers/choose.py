@@ -15,27 +15,31 @@ from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.search import SearchRanker, predicted_whole
 from embeddb.ranking.rankers.static_best import StaticBest
 
-__all__ = ["FEWEST_NEIGHBOURS", "Rankers", "method_of"]
+__all__ = ["FEWEST_NEIGHBOURS", "Rankers", "ranker_of"]
 
 #: With fewer neighbours than this the vote is left to the platform's average.
 FEWEST_NEIGHBOURS = 3
 
 
-def method_of(query: Query) -> str:
-    """Which of `transfer`, `rank` and `transfer+rank` ranks here: the best by the evidence there
-    is of each at 1, of equals at 5 (under a guard that lets only the default go first, all are
-    equal at 1), of equals still the simplest."""
+def ranker_of(query: Query) -> type[Ranker]:
+    """Return the vote, the cost model or both joined: the best by the evidence there is of each at
+    1, of equals at 5 (under a guard that lets only the default go first, all are equal at 1), of
+    equals still the simplest."""
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
-    able = ["transfer"] if near else []
+    at_1, at_5 = query.prediction.judged, query.prediction.judged_5
+    able: list[type[Ranker]] = [NeighbourVote] if near else []
     if query.prediction.configs and (math.isinf(query.calls) or query.vote.preparation is not None):
         # Cards judge calls without end. For few the model alone was up to 2.4 points behind the
         # vote, joined with it at most 0.1 (benchmarks/results/calls_cpu.json).
         alone = not near or math.isinf(query.calls)
-        able += ["rank"] * alone + ["transfer+rank"] * near
-        able = [m for m in able if m == "transfer" or m in query.prediction.judged]
-    at_1, at_5 = query.prediction.judged, query.prediction.judged_5
-    by = {m: (at_1.get(m, -math.inf), at_5.get(m, -math.inf)) for m in able}
-    return max(able, key=lambda m: by[m], default="transfer")
+        able += [one for one in [CostModelRanker] * alone if one.card_name() in at_1]
+        able += [one for one in [JointRanker] * near if one.card_name() in at_1]
+
+    def judged(ranker: type[Ranker]) -> tuple[float, float]:
+        card = ranker.card_name()
+        return at_1.get(card, -math.inf), at_5.get(card, -math.inf)
+
+    return max(able, key=judged, default=NeighbourVote)
 
 
 class Rankers:
@@ -61,10 +65,10 @@ class Rankers:
     def chosen(self) -> Ranker:
         """The one that answers; where the space is too large to be predicted whole, and the model
         can be asked about all of it, a search takes the place of the cost model alone."""
-        method = method_of(self.query)
-        if method == NeighbourVote.method:
+        best = ranker_of(self.query)
+        if best is NeighbourVote:
             return self.vote
-        if method == JointRanker.method:
+        if best is JointRanker:
             return JointRanker(self.query, self.vote)
         if self.query.prediction.predict is None or predicted_whole(self.query):
             return self.model

@@ -26,7 +26,7 @@ __all__ = ["CostModelRanker", "over_default"]
 class CostModelRanker(Ranker):
     """Ranks by prediction; the default alone where there is no model."""
 
-    method, tuner, link = "rank", "rank", "model"
+    name, source = "rank", "model"
     by_vote, by_model = False, True
 
     @property

@@ -46,7 +46,7 @@ class JointRanker(Ranker):
     """Ranks by both; by the vote alone where there is no model. `vote` is the question's, where it
     was counted already."""
 
-    method, tuner, link = "transfer+rank", "transfer-rank", "neighbours"
+    name, source = "transfer-rank", "neighbours"
     by_model = True
 
     def __init__(self, query: Query, vote: NeighbourVote | None = None) -> None:

@@ -40,7 +40,7 @@ _FEWEST_SCATTERED = 3
 class NeighbourVote(Ranker):
     """Ranks by the neighbours' shrunk vote."""
 
-    method, tuner, link = "transfer", "transfer", "neighbours"
+    name, source = "transfer", "neighbours"
 
     @property
     def configs(self) -> tuple[Config, ...]:

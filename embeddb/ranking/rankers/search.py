@@ -49,7 +49,7 @@ class SearchRanker(CostModelRanker):
     """The best predicted that ran somewhere, then what a search found; where everything is
     predicted already, as `rank`. The search is made when a second candidate is asked for."""
 
-    tuner = "search"
+    name = "search"
 
     def __init__(self, query: Query, *, rng: np.random.Generator) -> None:
         super().__init__(query)

@@ -18,7 +18,7 @@ __all__ = ["StaticBest"]
 class StaticBest(Ranker):
     """First the configuration with the highest mean gain over all measured patterns."""
 
-    method, tuner, link = "static-best", "static-best", "static-best"
+    name, source = "static-best", "static-best"
     by_vote = False
 
     @property

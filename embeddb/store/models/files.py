@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import ModelError, StoreCorrupt
-from embeddb.core.files.model_file import read_card, version_of
+from embeddb.core.files import model_file
 from embeddb.core.files.own_files import OwnFolder
 from embeddb.store.models.shared import fetch_files, publish_files
 from embeddb.store.models.table import ModelEntry, checked, in_use
@@ -49,11 +49,8 @@ _KINDS = {
 def entry_of(path: Path) -> ModelEntry:
     """What there is to register of a model file. Raises: ModelError if it cannot be read."""
     kind = next((kind for names, kind in _KINDS.items() if path.match(names)), "")
-    version = version_of(path)
-    card = read_card(path, kind=kind)
-    if version_of(path) != version:
-        raise ModelError("it changed while it was read", where=str(path), hint="try again")
-    return checked(ModelEntry(version, card, path.name))
+    file = model_file.read(path, kind=kind)
+    return checked(ModelEntry(file.version, file.card, path.name))
 
 
 def register_files(store: Store, replaced: Iterable[ModelEntry] = ()) -> list[str]:

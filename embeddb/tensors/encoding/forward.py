@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
-from embeddb.core.files.model_file import arrays_of
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
@@ -65,11 +64,9 @@ class KernelNetwork(GraphPredictor):
 
     @classmethod
     def load(cls, path: str | Path) -> KernelNetwork:
-        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
-        card = model_file.read_card(path, kind="kernels")
-        with refusing(ModelError, where=str(path), hint=_TRAIN):
-            weights = arrays_of(model_file.content_of(path))
-        return cls(card, weights, where=str(path))
+        """The network of a file. Raises: ModelError naming the file."""
+        file = model_file.read(path, kind="kernels")
+        return cls(file.card, file.tensors, where=str(path))
 
     # -- of kernels ------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from embeddb.platforms.platform import Platform, this_machine
 from embeddb.store import is_database
 from embeddb.tensors.computation import KINDS
 from embeddb.ui.cli.output import Progress, note
+from indexer.resolve import is_file
 from indexer.starter import STARTER
-from indexer.subjects import contents, is_file, known_pattern
 
 __all__ = [
     "database_to_fill",
@@ -103,18 +103,20 @@ def known_subjects(
     whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file, or
     the kernels or the program of one; a program that is taken as a kernel is noted.
 
-    Raises: as `known_pattern`; NestError, TensorError for a file that cannot be read; UsageError
+    Raises: as `Database.find`; NestError, TensorError for a file that cannot be read; UsageError
     for a define that is none.
     """
     if op.kind in KINDS and is_file(text) and not (defines or matrix):
         if op.kind == "kernel":
             _tell_of_program(text)
+        from indexer.library import contents
+
         return list(contents(text, op.kind))
     if op.kind != "nest" or not is_file(text):
         if defines or matrix:
             option = "--define" if defines else "--matrix"
             raise UsageError(f"{option} is for a program with loop nests", hint="see docs/nests.md")
-        return [known_pattern(db, text, kind=op.kind)]
+        return [db.find(text, kind=op.kind)]
     from indexer.frontends import read_nests
 
     (held,) = matrices_held([matrix] if matrix else [])

@@ -50,9 +50,9 @@ def count_first(
 
     nests = [_nest(db, subject) for subject in subjects]
     runner, here = runner_here(platform, threads)
-    sources = [plug.source for plug in db.featurizers().counted(here.id)]
+    sources = [plug.source for plug in db.index.featurizers().counted(here.id)]
     options = RunOptions(repeats=3, max_repeats=9, threads=threads)
-    CountJob(db, runner, here, options, (sources or ["auto"])[0]).run(nests, progress)
+    CountJob(db.index, runner, here, options, (sources or ["auto"])[0]).run(nests, progress)
 
 
 def _nest(db: Database, subject: Content | PatternInfo) -> Nest:

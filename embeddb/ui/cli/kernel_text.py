@@ -65,7 +65,7 @@ def fused_seconds(db: Database, subject: Content | PatternInfo, op: Op) -> Seque
     from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
 
     kernel = subject if isinstance(subject, Computation) else db.store.tensor(subject.id)
-    return () if kernel is None else fused_seconds_of(db, kernel)
+    return () if kernel is None else fused_seconds_of(db.index, kernel)
 
 
 def show_fused_seconds(took: Iterable[FusedSeconds]) -> None:

@@ -92,7 +92,7 @@ def database_facts(
     counts = db.store.counts()
     infos = {info.id: info for info in db.store.patterns()}
     scopes: list[ScopeFacts] = []
-    for op, scope in db.scopes():
+    for op, scope in db.index.scopes():
         before = sum(s.runs for s in scopes)
         told = _part(progress, before, counts["run"])
         scopes.append(scope_facts(db, op, scope, infos, told))

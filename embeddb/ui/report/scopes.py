@@ -261,11 +261,11 @@ def _quality(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
     """What is known without a new evaluation: the partition's and the cost model's own figures."""
     told: dict[str, Any] = {}
     try:
-        partition = db.partition(op, platform)
+        partition = db.index.partition(op, platform)
         told = partition.describe() if partition is not None else {}
     except EmbeddbError:  # no index can be opened on this machine: the runs still tell the rest
         pass
-    model = db.model(platform, op)
+    model = db.index.model(platform, op)
     held = {} if model is None else judged(model.card, op)
     return {
         "indexed": told.get("indexed", 0),

@@ -15,7 +15,7 @@ from embeddb.core.wording import one_of
 from embeddb.database import Database
 from embeddb.index.scopes import Scope, scopes
 from embeddb.platforms.platform import Platform, builtin_platforms
-from embeddb.ranking.answers import in_order
+from embeddb.ranking.answers import in_order, recommendation
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import Store, memory_store
 from embeddb.ui.serve.access.address import Address
@@ -135,7 +135,7 @@ class AppState:
         """Every answer, the latest first."""
 
         def read() -> list[AnswerHead]:
-            return in_order(self.db, stored_head, lambda head: head.created)
+            return in_order(self.db.index, stored_head, lambda head: head.created)
 
         return [*self.cache.get("heads", read), *self.answers.heads()][::-1]
 
@@ -183,4 +183,4 @@ class AppState:
             return held.made
         if not re.fullmatch(r"r[0-9a-f]{12}", answer_id):
             raise NothingFound(f"{answer_id[:80]!r} is not the id of an answer")
-        return self.db.recommendation(answer_id)
+        return recommendation(self.db.index, answer_id)

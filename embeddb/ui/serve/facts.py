@@ -86,7 +86,7 @@ def scope_facts(state: AppState, scope: Scope) -> dict[str, Any]:
         "simulated": scope.platform.simulated,
         "patterns": len(patterns),
     }
-    partition = state.db.partition(scope.op, scope.platform)
+    partition = state.db.index.partition(scope.op, scope.platform)
     if partition is not None:
         told = partition.describe()
         keys = ("configs", "measured", "noise", "featurizer")
@@ -199,9 +199,9 @@ def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
     """For each operation and platform that ran it: the measured patterns nearest to it."""
     found = []
     for scope in state.scopes():
-        partition = state.db.partition(scope.op, scope.platform)
+        partition = state.db.index.partition(scope.op, scope.platform)
         if partition is not None:
-            partition = state.db.around_known(partition, info.id, scope.platform)
+            partition = state.db.index.around_known(partition, info.id, scope.platform)
         if partition is None or info.id not in partition.ids:
             continue
         vector = partition.vectors[partition.ids.index(info.id)]
@@ -261,7 +261,7 @@ def platform(state: AppState, asked: Asked) -> dict[str, Any]:
 
 def _winners(state: AppState, scope: Scope) -> dict[str, Any]:
     """How often each configuration is the fastest, and what it gains there over the default."""
-    partition = state.db.partition(scope.op, scope.platform)
+    partition = state.db.index.partition(scope.op, scope.platform)
     if partition is None:
         return {"winners": [], "won": 0, "races": 0, "extent": ""}
     evidence = partition.evidence

@@ -92,7 +92,7 @@ def _matrices(state: AppState, asked: Asked) -> dict[str, Any]:
 
 def _extent(state: AppState, scope: Scope) -> dict[str, Any]:
     """How many patterns and machines the rows are of."""
-    partition = state.db.partition(scope.op, scope.platform)
+    partition = state.db.index.partition(scope.op, scope.platform)
     extent = Extent(0, 0, 0) if partition is None else partition.evidence.extent
     words = extent.words(scope.op.kind)
     return {"patterns": extent.patterns, "machines": extent.machines, "extent": words}
@@ -100,14 +100,14 @@ def _extent(state: AppState, scope: Scope) -> dict[str, Any]:
 
 def _unread(state: AppState, scope: Scope) -> int:
     """Patterns that are not listed because there are very many."""
-    partition = state.db.partition(scope.op, scope.platform)
+    partition = state.db.index.partition(scope.op, scope.platform)
     if partition is None or partition.lists is None:
         return 0
     return partition.indexed - len(partition.ids)
 
 
 def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
-    partition = state.db.partition(scope.op, scope.platform)
+    partition = state.db.index.partition(scope.op, scope.platform)
     if partition is None:
         return []
     evidence, known, rows = partition.evidence, state.catalog().infos, []

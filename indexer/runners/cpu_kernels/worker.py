@@ -22,7 +22,7 @@ from embeddb.kernels.tasks import (
 from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.job import Loaded
-from indexer.runners.cpu_kernels.serving import Reply, serve
+from indexer.runners.harness.serving import Reply, serve
 
 __all__ = ["main"]
 

@@ -11,15 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from embeddb.kernels.nests.expressions import C_TYPES, function_name
+from embeddb.kernels.nests.generate import PRELUDE, c_function, flags
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES
 from embeddb.nests.schedule import Schedule
 from indexer.frontends.c.scop import CFile, Scop
 from indexer.frontends.tree import Step, accesses, walk
-from indexer.runners.nest_code.expressions import C_TYPES
-from indexer.runners.nest_code.generate import PRELUDE, c_function
-from indexer.runners.nest_code.library import flags
-from indexer.runners.nest_code.names import function_name
 
 __all__ = ["Tuned", "program_in_place"]
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.kernels.forms import aligned
 from embeddb.nests.nest import Nest
-from indexer.runners.compiled.expected import Expected, first_missed
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.worker import Expected, Libraries, first_missed
 from indexer.runners.nest_code.fill import DTYPE_OF, contents, filled
 from indexer.runners.nest_code.reference import evaluate
 from indexer.runners.nest_code.rounding import checked_nest, may_jump, tolerance_of

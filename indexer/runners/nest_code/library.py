@@ -7,23 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from embeddb.core.errors import NestError
-from embeddb.kernels import build as cpu_build
+from embeddb.kernels.nests.generate import FLAGS, PRELUDE, c_function
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from indexer.runners.compiled import building
-from indexer.runners.compiled.building import Built
-from indexer.runners.nest_code.generate import PRELUDE, c_function
+from indexer.runners.harness import building
+from indexer.runners.harness.building import Built
 
-__all__ = ["build_all", "build_reference", "flags"]
+__all__ = ["build_all", "build_reference"]
 
-#: Vector functions are told apart by -ffast-math, without which sums stay in the order of the text.
-_FAST = ("-O3", "-ffast-math")
 _EXACT = ("-O2", "-ffp-contract=off")
-
-
-def flags() -> tuple[str, ...]:
-    """What the compiler is called with."""
-    return (*_FAST, cpu_build.flags()[1], "-fopenmp", "-std=gnu11", "-fPIC", "-shared", "-w")
 
 
 def build_all(
@@ -40,7 +32,7 @@ def build_all(
         lambda schedule, name: (c_function(plain, schedule, name), given),
         folder,
         prelude=PRELUDE,
-        compiler=building.command(*_FAST, "-fopenmp", *more),
+        compiler=building.command(*FLAGS, "-fopenmp", *more),
         openmp=True,
     )
 

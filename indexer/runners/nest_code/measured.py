@@ -8,7 +8,7 @@ from typing import Any
 
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from indexer.runners.compiled.building import Built
+from indexer.runners.harness.building import Built
 from indexer.runners.nest_code import library, reference
 from indexer.runners.nest_code.job import bytes_needed
 from indexer.runners.nest_code.rounding import checked_nest, tolerance_of
@@ -18,7 +18,7 @@ __all__ = ["MeasuredNest"]
 
 
 class MeasuredNest:
-    """Keeps `indexer.runners.compiled.measuring.Measured`; a call is made once, for what it writes
+    """Keeps `indexer.runners.harness.measuring.Measured`; a call is made once, for what it writes
     may be what it reads."""
 
     called = "nest"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from embeddb.kernels.emitter import INCLUDES, TOOLS, timed
+from embeddb.kernels.nests.expressions import C_TYPES, Site, Writer, function_name, names_of
+from embeddb.kernels.nests.generate import PRELUDE, c_function, flags
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from indexer.runners.compiled.c_tools import INCLUDES, TOOLS, timed
 from indexer.runners.nest_code import fill
-from indexer.runners.nest_code.expressions import C_TYPES, Site, Writer
-from indexer.runners.nest_code.generate import PRELUDE, c_function
-from indexer.runners.nest_code.library import flags
-from indexer.runners.nest_code.names import function_name, names_of
 
 __all__ = ["c_program", "nest_lines"]
 

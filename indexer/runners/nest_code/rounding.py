@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from embeddb.kernels.accuracy import relative_error
+from embeddb.kernels.nests.expressions import type_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Array, Call, Const, Expr, Read, Statement
-from indexer.runners.nest_code.expressions import type_of
 
 __all__ = ["Checked", "checked_nest", "may_jump", "tolerance_of"]
 
-_UNITS = {"f32": 2.0**-24, "f64": 2.0**-53}
-#: Roundings that one operation may cost: vector functions and reciprocals are not exact.
-_COST = 16.0
 _COMPARISONS = ("<", "<=", "==", "!=")
 
 
@@ -55,7 +53,6 @@ def tolerance_of(nest: Nest) -> float:
     reals = types & {"f32", "f64", "real"}
     if not reals:
         return 0.0
-    unit = _UNITS["f32" if "f32" in _read(nest) | types else "f64"]
     length = 1
     for statement in nest.body:
         if statement.reduction:
@@ -63,7 +60,7 @@ def tolerance_of(nest: Nest) -> float:
                 nest.trips[at] for at in range(nest.depth) if at not in statement.target.loops
             ]
             length = max(length, int(np.prod(around, dtype=np.float64)))
-    return float(unit * (_COST + 4 * length**0.5 + length / 32))
+    return relative_error("f32" if "f32" in _read(nest) | types else "f64", length)
 
 
 def _read(nest: Nest) -> set[str]:

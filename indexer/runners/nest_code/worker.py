@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from indexer.runners.compiled.worker import serve_jobs
+from indexer.runners.harness.worker import serve_jobs
 from indexer.runners.nest_code.job import NestJob
 from indexer.runners.nest_code.sending import received
 

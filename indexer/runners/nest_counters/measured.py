@@ -14,7 +14,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.nests.counters import COUNTERS, CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
-from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.harness.session import Session
 from indexer.runners.nest_code.job import bytes_needed
 from indexer.runners.nest_code.library import build_all
 from indexer.runners.nest_code.sending import parts_of

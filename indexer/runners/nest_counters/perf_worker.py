@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.nests.nest import Nest
-from indexer.runners.compiled.libraries import Libraries
-from indexer.runners.cpu_kernels.serving import Reply, serve
+from indexer.runners.harness.serving import Reply, serve
+from indexer.runners.harness.worker import Libraries
 from indexer.runners.nest_code.job import NestJob
 from indexer.runners.nest_code.sending import received
 from indexer.runners.nest_counters.events import Event

@@ -9,20 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
+from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
 from embeddb.kernels.forms import aligned
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Shape
-from indexer.runners.compiled.expected import Expected, first_missed
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.worker import Expected, Libraries, first_missed
 from indexer.runners.tile_code.reference import DTYPE_OF, evaluate, physical
-from indexer.runners.tile_code.rounding import may_jump, of, tolerance_of
+from indexer.runners.tile_code.rounding import error_of
 
-__all__ = ["KernelJob", "bytes_needed", "needs_positive"]
+__all__ = ["KernelJob", "bytes_needed"]
 
 #: Beyond these, f32 overflows or is rounded to nothing.
 _LARGEST, _TINY = {"f32": 1e38, "f64": 1e300}, {"f32": 1e-35, "f64": 1e-290}
-#: Operations that know no negative numbers.
-_POSITIVE = frozenset(("log", "log-plus-one", "sqrt", "rsqrt", "power", "cbrt"))
 _BELOW = 8
 #: Arrays of the reference that live at the same time, with their errors, in double precision.
 _LIVE, _WIDE = 4, 24
@@ -36,11 +34,6 @@ def bytes_needed(kernel: Computation, scratch: int, *, check: bool) -> int:
         largest = sorted((op.shape.elements for op in kernel.operations), reverse=True)
         held += _WIDE * sum(largest[:_LIVE])
     return held
-
-
-def needs_positive(kernel: Computation) -> bool:
-    """Whether it has an operation that is not defined for negative numbers."""
-    return any(op.opcode in _POSITIVE for op in kernel.operations)
 
 
 def _shapes(kernel: Computation) -> list[Shape]:
@@ -76,12 +69,12 @@ class KernelJob:
         self._expected = expected
 
     def _keep(self, expected: Expected) -> None:
-        tolerance = tolerance_of(self.kernel)
+        tolerance = kernel_error(self.kernel)
         values_of = evaluate(self.kernel, self.arrays[: self._given])
         for output, told in enumerate(values_of):
             shape = self._shapes[self._given + output]
             values = physical(told.value, shape).astype(np.float64)
-            error = physical(np.broadcast_to(of(*told), shape.dims), shape)
+            error = physical(np.broadcast_to(error_of(*told), shape.dims), shape)
             off = np.zeros(values.shape)
             if shape.dtype in _LARGEST:
                 off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]

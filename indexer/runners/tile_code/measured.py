@@ -6,29 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from embeddb.kernels import build as cpu_build
+from embeddb.kernels.accuracy import kernel_error
+from embeddb.kernels.tiles.generate import FLAGS, PRELUDE, arguments, c_function
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
-from indexer.runners.compiled import building
-from indexer.runners.compiled.building import Built
-from indexer.runners.tile_code.generate import PRELUDE, arguments, c_function
+from indexer.runners.harness import building
+from indexer.runners.harness.building import Built
 from indexer.runners.tile_code.job import bytes_needed
-from indexer.runners.tile_code.rounding import tolerance_of
 
-__all__ = ["MeasuredKernel", "flags"]
-
-_FAST = ("-O3", "-ffast-math", "-fwrapv")
-
-
-def flags() -> tuple[str, ...]:
-    """What the compiler is called with."""
-    return (*_FAST, cpu_build.flags()[1])
+__all__ = ["MeasuredKernel"]
 
 
 class MeasuredKernel:
-    """Keeps `indexer.runners.compiled.measuring.Measured`. Short calls are made several times in a
+    """Keeps `indexer.runners.harness.measuring.Measured`. Short calls are made several times in a
     row: the clock is read around at least so many seconds."""
 
     called = "kernel"
@@ -36,7 +28,7 @@ class MeasuredKernel:
 
     def __init__(self, kernel: Computation) -> None:
         self.kernel = kernel
-        self.tolerance = tolerance_of(kernel)
+        self.tolerance = kernel_error(kernel)
         self.scratch = plan_of(kernel).scratch
         self.parts: Sequence[Any] = (b"%d\n" % self.scratch, tensor_text(kernel))
 
@@ -55,5 +47,5 @@ class MeasuredKernel:
             return c_function(self.kernel, tile, name), arguments(self.kernel, tile)
 
         return building.build_all(
-            variants, source, folder, prelude=PRELUDE, compiler=building.command(*_FAST)
+            variants, source, folder, prelude=PRELUDE, compiler=building.command(*FLAGS)
         )

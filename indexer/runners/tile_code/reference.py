@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Operation, Shape
-from indexer.runners.tile_code import rounding
 from indexer.runners.tile_code.elementwise import FUNCTIONS
+from indexer.runners.tile_code.rounding import elementwise_error, error_of
 from indexer.runners.tile_code.windows import Bilinear, convolution, dot, padded, window_terms
 
 __all__ = ["DTYPE_OF", "Told", "evaluate", "logical", "physical"]
@@ -113,7 +113,7 @@ def _value(op: Operation, of: Sequence[Told], shapes: Sequence[Shape]) -> Told:
             value = np.concatenate([o.value for o in of], along)
             if all(o.error is None for o in of):
                 return Told(value)
-            return Told(value, np.concatenate([rounding.of(*o) for o in of], along))
+            return Told(value, np.concatenate([error_of(*o) for o in of], along))
         case "dot":
             return _bilinear(dot, op, of)
         case "convolution":
@@ -182,7 +182,7 @@ def _reduce(op: Operation, of: Sequence[Told]) -> Told:
     value = combine(combine.reduce(array, axis=along), start).astype(array.dtype)
     if not op.shape.dtype.startswith("f"):
         return Told(value)
-    errors = rounding.of(array, error)
+    errors = error_of(array, error)
     if combine is np.add:
         return Told(value, np.sum(np.abs(array) + errors, axis=along) + np.abs(start))
     if combine is np.multiply:
@@ -203,7 +203,7 @@ def _reduce_window(op: Operation, of: Sequence[Told]) -> Told:
         return Told(value)
     errors: Any = 0
     sizes = np.abs(array) if combine is np.add else np.zeros_like(array)
-    for term in window_terms(op, rounding.of(array, error) + sizes, 0):
+    for term in window_terms(op, error_of(array, error) + sizes, 0):
         errors = errors + term if combine is np.add else np.maximum(errors, term)
     return Told(value, np.asarray(errors))
 
@@ -221,7 +221,7 @@ def _elementwise(op: Operation, of: Sequence[Told], shapes: Sequence[Shape]) -> 
     value = np.broadcast_to(value, op.shape.dims).astype(_type(op.shape), copy=False)
     if not op.shape.dtype.startswith("f"):
         return Told(value)
-    return Told(value, rounding.elementwise(op.opcode, value, of))
+    return Told(value, elementwise_error(op.opcode, value, of))
 
 
 def _converted(array: _Array, shape: Shape) -> _Array:

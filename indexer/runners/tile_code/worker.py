@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embeddb.tensors.tensor_text import tensor_from_text
-from indexer.runners.compiled.worker import serve_jobs
+from indexer.runners.harness.worker import serve_jobs
 from indexer.runners.tile_code.job import KernelJob
 
 __all__ = ["main"]

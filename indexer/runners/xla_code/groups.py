@@ -11,7 +11,7 @@ from embeddb.tensors.edges import Cut, edges_of
 from indexer.frontends.hlo.printer import hlo_text
 
 if TYPE_CHECKING:
-    from indexer.runners.cpu_kernels.session import Session
+    from indexer.runners.harness.session import Session
 
 __all__ = ["compiler_cut", "cut_of"]
 

@@ -16,7 +16,7 @@ from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.requests import COMPILE_S, bytes_of, effort, failed, parameters_of
 
 if TYPE_CHECKING:
-    from indexer.runners.cpu_kernels.session import Session
+    from indexer.runners.harness.session import Session
 
 __all__ = ["APART_S", "ROUNDS", "TOLERANCE", "KernelTimes"]
 

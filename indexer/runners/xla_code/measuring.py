@@ -26,7 +26,7 @@ from indexer.runners.xla_code.requests import (
 )
 
 if TYPE_CHECKING:
-    from indexer.runners.cpu_kernels.session import Session
+    from indexer.runners.harness.session import Session
 
 __all__ = ["PartitionTimes", "ProgramTimes"]
 

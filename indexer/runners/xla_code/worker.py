@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from indexer.runners.cpu_kernels.serving import Reply, serve
+from indexer.runners.harness.serving import Reply, serve
 from indexer.runners.xla_code.executable import (
     Executable,
     disagreement,

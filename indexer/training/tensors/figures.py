@@ -10,15 +10,6 @@ from numpy.typing import NDArray
 
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = [
-    "LEAST_S",
-    "fused_figures",
-    "kendall",
-    "program_seconds",
-    "summary",
-    "tile_figures",
-]
-
 #: Kernels that take less are left out of the figures of `fused`: they add nothing to a program's
 #: time (5 microseconds in the paper).
 LEAST_S = 50e-6
@@ -30,10 +21,10 @@ Scores = Sequence[NDArray[np.floating]]
 def kendall(one: NDArray[np.floating], other: NDArray[np.floating]) -> float | None:
     """Kendall's tau-b of [c] with [c], of which equal infinities are ties; None where one of them
     does not vary."""
-    i, j = np.triu_indices(len(one), 1)
-    a, b = (1.0 * (v[i] > v[j]) - 1.0 * (v[i] < v[j]) for v in (one, other))
-    pairs = float(np.count_nonzero(a)) * float(np.count_nonzero(b))
-    return float(a @ b) / pairs**0.5 if pairs else None
+    from scipy.stats import kendalltau
+
+    tau = float(kendalltau(one, other).statistic) if len(one) > 1 else np.nan
+    return None if np.isnan(tau) else tau
 
 
 def tile_figures(

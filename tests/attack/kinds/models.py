@@ -105,7 +105,7 @@ def prepare(scratch: Path) -> Any:
             info = info_of(pattern)
             db.store.put_structure(pattern, info)
             db.store.append(_runs(pattern, cpu, op, cpu.space(op, info.sizes).sample(6, rng=rng)))
-        embed(db)
+        embed(db.index)
         db.query(info, platform=cpu, op=op)
     (folder / "models").mkdir(exist_ok=True)
     pattern = Pattern.from_coo((50, 50), np.arange(50), np.arange(50)[::-1], name="p", group="p")

@@ -119,13 +119,13 @@ def _import(path: Path) -> None:
 
     out = path.with_name(path.name + ".out.jsonl")
     with Database.in_memory() as db, Database.in_memory() as other:
-        taken = import_file(db, path)
+        taken = import_file(db.index, path)
         assert db.store.problems() == [], f"an import left {db.store.problems()[:2]}"
         try:
-            export_file(db, out)
+            export_file(db.index, out)
         except NothingFound:
             return
-        again = import_file(other, out)
+        again = import_file(other.index, out)
         assert again.rejected == 0, f"what was exported is not taken back: {taken} {again}"
 
 

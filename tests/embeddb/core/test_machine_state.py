@@ -118,9 +118,9 @@ def test_evidence_rests_on_the_usual_state_of_the_instance() -> None:
     told += [(band(60 + at, 5, name=f"b{at}"), 1.0, quiet) for at in range(4)]
     for pattern, seconds, state in told:
         measured = in_context(Measurement(times_s=(seconds,)), state)
-        db.record([Run(pattern.id, OP, platform.id, CONFIGS[0], measured)], pattern, platform)
+        db.index.record([Run(pattern.id, OP, platform.id, CONFIGS[0], measured)], pattern, platform)
     assert usual_at(db.store, platform.id)() == QUIET
-    evidence, _ = db.evidence(OP, "tiny")
+    evidence, _ = db.index.evidence(OP, "tiny")
     row = next(i for i, r in enumerate(evidence.rows) if r.pattern_id == first.id)
     assert evidence.seconds[evidence.indptr[row]] == 1.0
     assert usual_at(db.store, "nowhere")() == {}
@@ -180,7 +180,7 @@ def test_an_answer_says_that_the_machine_is_in_another_state(
         monkeypatch.setattr(Stateful, "now", state)
         new = band(130 + len(said), 14, name=f"new{len(said)}")
         made = lab.query(new, platform="lab", op=OP)
-        done = measure_answer(lab, made, new, options=RunOptions())
+        done = measure_answer(lab.index, made, new, options=RunOptions())
         said.append([w for w in done.warnings if "state" in w])
         (run, *_) = lab.store.runs("lab@here", OP, new.id)
         assert state_of(run.measurement.context) == state
@@ -193,7 +193,7 @@ def test_an_answer_says_that_the_machine_is_in_another_state(
 def test_a_plain_question_measures_no_facts(lab: Database) -> None:
     made = lab.query(band(137, 14), platform="lab", op=OP)
     assert made.platform == "lab@here" and Stateful.measured == 0
-    measure_answer(lab, made, band(137, 14), options=RunOptions())
+    measure_answer(lab.index, made, band(137, 14), options=RunOptions())
     assert Stateful.measured == 1
     found = lab.store.platform("lab@here")
     assert found is not None and found.environment["speed"] == "7"

@@ -17,7 +17,6 @@ from embeddb.cost_model.network_numpy import member_shapes
 from embeddb.platforms.platform import load_platform, parse_platform
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from costmodel_samples import DIM, quick, samples, vectors  # noqa: E402
 
@@ -118,7 +117,7 @@ def test_ranking_needs_no_torch(model: CostModel, tmp_path: Path) -> None:
         "configs = list(p.space(op, m=9, n=9, nnz=9).enumerate())\n"
         f"m = CostModel.load({str(file)!r})\n"
         f"m.score(np.zeros({DIM}, np.float32), p, op, configs, (9, 9, 9))\n"
-        "assert not {'torch', 'safetensors', 'numba'} & set(sys.modules)\n"
+        "assert not {'torch', 'numba'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

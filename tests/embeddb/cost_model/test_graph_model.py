@@ -49,7 +49,7 @@ def test_a_database_trains_its_own_and_finds_it(
         assert db.problems() == []
         (partition,) = [p for p in db.store.partitions() if p.op == TILE]
         where = db.store.platform(partition.platform)
-        model, why = db.graph_model(where, TILE)
+        model, why = db.index.graph_model(where, TILE)
         assert model is not None and model.version == told["version"], why
         made = next(kernels(2))
         said = model.predict(made, tiles(made))
@@ -60,9 +60,9 @@ def test_a_database_trains_its_own_and_finds_it(
             model.of(made).score(np.zeros(0), where, FUSED, tiles(made), UNKNOWN)
         with pytest.raises(ModelError, match="no seconds"):
             model.seconds(made)
-        assert db.graph_model(where, FUSED) == (None, "")
+        assert db.index.graph_model(where, FUSED) == (None, "")
         assert "platform" in model.mismatch(load_platform("nest-cpu"), TILE)
-        assert db.model(where, TILE) is model
+        assert db.index.model(where, TILE) is model
     assert run_verb(["db", "stat", str(board)]) == 0
     assert f"cost model {told['version']} on operations" in capsys.readouterr().out
 

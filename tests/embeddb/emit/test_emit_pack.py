@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
                 Run(pattern.id, OP, cpu.id, config, Measurement(times_s=(seconds,)))
                 for config, seconds in zip(CONFIGS, times, strict=True)
             )
-        embed(db)
+        embed(db.index)
     return folder
 
 
@@ -59,7 +59,7 @@ def test_a_pack_chooses_as_its_rule_does(
     assert run_verb(["emit", place, "--pack", "4", "--op", str(OP), "-o", str(out), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     with open_database(place, readonly=True) as db:
-        rule = learn_rule(db, "cpu", OP, 4)
+        rule = learn_rule(db.index, "cpu", OP, 4)
     assert made["configs"] == [str(config) for config in rule.configs]
     assert len(rule.configs) == 4 and made["answer"] == ""
     assert {"embeddb_spmm_f32_rule.h", "embeddb_spmm_f32_kernel_3.c"} <= set(made["files"])

@@ -21,6 +21,7 @@ from embeddb.core.errors import TensorError, UsageError
 from embeddb.emit.fusion import fusion_files
 from embeddb.emit.tile import TileLibrary
 from embeddb.kernels.build import compiler
+from embeddb.kernels.tiles.generate import flags
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
@@ -28,7 +29,6 @@ from embeddb.tensors.tensor_text import tensor_text
 from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.subjects import kernels_of, program_of
 from indexer.programs.tensors import programs
-from indexer.runners.tile_code.measured import flags
 from indexer.runners.tile_code.reference import evaluate, physical
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")

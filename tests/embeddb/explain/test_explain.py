@@ -305,7 +305,7 @@ def moved(tmp_path: Path) -> tuple[Path, Explanation]:
     folder = tmp_path / "db"
     with Database.create(folder) as db:
         fill(db, tiny(), patterns(3))
-        db.record(runs_of(patterns()[0], tiny()), patterns()[0], tiny())
+        db.index.record(runs_of(patterns()[0], tiny()), patterns()[0], tiny())
         made = db.query(band(137, 14, name="new"), platform="tiny", op=OP, why=True)
         told = db.explain(made.id)
     shutil.rmtree(folder / "index")

@@ -65,6 +65,6 @@ def test_every_link_has_one(told: Explanation, link: str, *, default: bool) -> N
 
 def test_measured_here(db: Database) -> None:
     known = patterns(1)[2]
-    db.record(runs_of(known, HOME), known, HOME)
+    db.index.record(runs_of(known, HOME), known, HOME)
     said = db.explain(db.query(known, platform=HOME, op=OP).id).why
     assert said.startswith("It is the fastest of all that was measured on this matrix: ")

@@ -38,12 +38,16 @@ def test_it_is_there_and_has_to_be_worth_its_cost() -> None:
 def test_it_is_used_where_it_was_asked_for_and_kept_from_then_on() -> None:
     some = patterns(2)
     db = fill(Database.in_memory(), tiny(), some[:-1])
-    assert "dynamics" not in embed(db).vectors
-    assert embed(db, also=("dynamics",)).vectors["dynamics"] == len(some) - 1
+    assert "dynamics" not in embed(db.index).vectors
+    assert embed(db.index, also=("dynamics",)).vectors["dynamics"] == len(some) - 1
     db.store.put_structure(some[-1], info_of(some[-1]))
-    assert embed(db).vectors["dynamics"] == embed(db, again=True).vectors["dynamics"] == len(some)
+    assert (
+        embed(db.index).vectors["dynamics"]
+        == embed(db.index, again=True).vectors["dynamics"]
+        == len(some)
+    )
     with pytest.raises(UsageError, match="dynamic"):
-        embed(db, also=("dynamic",))
+        embed(db.index, also=("dynamic",))
 
 
 def test_busy_threads_are_seen() -> None:

@@ -88,7 +88,7 @@ def test_weights_of_the_database_come_first(
 
 def test_a_database_takes_weights_for_what_they_are(weights: Path, tmp_path: Path) -> None:
     with Database.create(tmp_path / "runs.db") as db:
-        version = db.use_weights(weights)
+        version = db.index.use_weights(weights)
         assert (tmp_path / "runs.db" / OWN).read_bytes() == weights.read_bytes()
         assert [(e.version, e.file) for e in db.store.models.entries()] == [(version, OWN.name)]
 
@@ -121,7 +121,6 @@ def test_neither_torch_nor_its_graphs_are_needed(weights: Path) -> None:
     code = (
         "import sys;"
         "sys.modules['torch'] = sys.modules['torch_geometric'] = None;"
-        "sys.modules['safetensors'] = None;"
         "from pathlib import Path;"
         "from embeddb.featurizers.nest_embedding import NestEmbedding;"
         "from embeddb.nests.examples import sample_nests;"

@@ -223,7 +223,6 @@ def test_a_float32_network_is_near_a_float64_one() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_travel_through_a_file(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
     module = build(spec(name), seed=5)
     card = {"kind": "featurizer", "network": spec(name), "reduction": Reduction().to_json()}
     path = tmp_path / "net.safetensors"

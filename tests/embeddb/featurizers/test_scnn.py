@@ -37,7 +37,6 @@ from indexer import embed as module
 from indexer.embed import embed
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 REDUCTION = {"kind": "both", "size": 16, "windows": 2, "window": 8}
 SPEC = {"name": "waco", "in_channels": 3, "dim": 8}
@@ -89,7 +88,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, made: list[Path]) -> Path:
         patched.setattr("embeddb.index.answer_index._surely_better", lambda one, other: True)
         only(patched, "scnn", "stats")
         fill(db, tiny())
-        found = db.partition(OP, db.platform("tiny"))
+        found = db.index.partition(OP, db.platform("tiny"))
         assert found is not None and found.featurizer == "scnn"
     return folder
 
@@ -214,14 +213,14 @@ def test_an_output_that_is_not_finite_is_no_vector(tmp_path: Path) -> None:
 
 def test_without_weights_it_is_not_there() -> None:
     db = fill(Database.in_memory(), tiny(), patterns(1))
-    assert "scnn" not in db.featurizers() and "stats-scnn" not in list(db.featurizers())
-    assert db.featurizers().get("scnn") is None
+    assert "scnn" not in db.index.featurizers() and "stats-scnn" not in list(db.index.featurizers())
+    assert db.index.featurizers().get("scnn") is None
     for name in ("scnn", "stats-scnn"):
         with pytest.raises(UsageError, match="no weights") as caught:
-            db.vector(band(9, 2), name)
+            db.index.vector(band(9, 2), name)
         assert "--weights" in caught.value.hint
     with pytest.raises(UsageError, match="no featurizer named 'other'"):
-        db.vector(band(9, 2), "other")
+        db.index.vector(band(9, 2), "other")
     assert db.problems() == []
 
 
@@ -233,18 +232,18 @@ def test_the_database_s_own_weights_replace_the_shipped(
         ids = [p.id for p in patterns(2)]
         old, new = (Scnn(path) for path in made)
         assert len(db.store.vectors.get("scnn", old.version, ids)) == 8
-        assert db.use_weights(made[1]) == new.version == db.featurizer_version("scnn")
+        assert db.index.use_weights(made[1]) == new.version == db.index.featurizer_version("scnn")
         assert db.store.vectors.get("scnn", new.version, ids) == {}
-        report = embed(db)
+        report = embed(db.index)
         assert f"vectors of scnn {old.version} are of another version and not used" in report.notes
         assert report.vectors["scnn"] == report.vectors["stats-scnn"] == 8
         stored = db.store.vectors.get("scnn", new.version, ids)
         assert all(np.array_equal(stored[p.id], new.embed(p)) for p in patterns(2))
-        assert embed(db).notes == [] and db.problems() == []
+        assert embed(db.index).notes == [] and db.problems() == []
     own = tmp_path / "db" / OWN
     assert own.read_bytes() == made[1].read_bytes() and len(list(own.parent.iterdir())) == 1
     with Database.open(tmp_path / "db") as db:
-        assert db.featurizer_version("scnn") == new.version
+        assert db.index.featurizer_version("scnn") == new.version
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
@@ -256,11 +255,11 @@ def test_weights_go_nowhere_else(tmp_path: Path, made: list[Path], what: str) ->
         if what == "folder":
             (tmp_path / "db" / OWN).parent.symlink_to(mine.parent)
             with pytest.raises(ModelError, match="a link or file where a folder of ours would be"):
-                db.use_weights(made[1])
+                db.index.use_weights(made[1])
         else:
             (tmp_path / "db" / OWN).parent.mkdir()
             (tmp_path / "db" / OWN).symlink_to(mine)
-            db.use_weights(made[1])
+            db.index.use_weights(made[1])
             assert not (tmp_path / "db" / OWN).is_symlink()
     assert mine.read_bytes() == b"mine"
 
@@ -269,15 +268,15 @@ def test_only_vectors_that_are_there_are_said_to_be_of_another_version(
     tmp_path: Path, made: list[Path], shipped: Path
 ) -> None:
     with Database.create(tmp_path / "db") as db:
-        assert embed(db).notes == []
-        db.use_weights(made[1])
-        assert embed(db).notes == []  # there were no patterns
+        assert embed(db.index).notes == []
+        db.index.use_weights(made[1])
+        assert embed(db.index).notes == []  # there were no patterns
         fill(db, tiny(), patterns(2))
-        assert embed(db).notes == []
-        db.use_weights(made[0])
-        assert embed(db, again=True).notes == []  # forgotten just now
-        db.use_weights(made[1])
-        assert len(embed(db).notes) == 2
+        assert embed(db.index).notes == []
+        db.index.use_weights(made[0])
+        assert embed(db.index, again=True).notes == []  # forgotten just now
+        db.index.use_weights(made[1])
+        assert len(embed(db.index).notes) == 2
 
 
 def test_vectors_of_two_versions_never_meet(
@@ -285,18 +284,18 @@ def test_vectors_of_two_versions_never_meet(
 ) -> None:
     """A partition of old weights is not asked with a vector of new ones."""
     with Database.create(tmp_path / "db") as db:
-        db.use_weights(made[0])
+        db.index.use_weights(made[0])
         with monkeypatch.context() as patched:
             only(patched, "scnn")
             fill(db, tiny(), patterns(2))
         before = db.query(band(137, 14, name="new"), platform="tiny", op=OP)
         assert before.featurizer == "scnn"
-        db.use_weights(made[1])
+        db.index.use_weights(made[1])
         with monkeypatch.context() as patched:
             only(patched, "scnn")
-            embed(db)
+            embed(db.index)
             after = db.query(band(137, 14, name="new"), platform="tiny", op=OP)
-            found = db.partition(OP, db.platform("tiny"))
+            found = db.index.partition(OP, db.platform("tiny"))
         assert after.featurizer_version == Scnn(made[1]).version != before.featurizer_version
         assert found is not None and len(found.ids) == 8
         new = Scnn(made[1])
@@ -344,17 +343,17 @@ def test_weights_that_cannot_be_used_change_nothing(
 ) -> None:
     file = bad(tmp_path / "bad.safetensors")
     with Database.create(tmp_path / "db") as db:
-        version = db.use_weights(made[0])
+        version = db.index.use_weights(made[0])
         with pytest.raises(ModelError, match=r"bad\.safetensors") as caught:
-            db.use_weights(file)
+            db.index.use_weights(file)
         assert "\n" not in str(caught.value)
-        assert db.featurizer_version("scnn") == version
+        assert db.index.featurizer_version("scnn") == version
     assert (tmp_path / "db" / OWN).read_bytes() == made[0].read_bytes()
 
 
 def test_a_database_in_memory_has_no_weights_of_its_own(made: list[Path]) -> None:
     with pytest.raises(UsageError, match="in memory"):
-        Database.in_memory().use_weights(made[0])
+        Database.in_memory().index.use_weights(made[0])
 
 
 @pytest.mark.parametrize("bad", [truncated, other_network])
@@ -362,7 +361,7 @@ def test_damaged_weights_leave_the_others_at_work(learned: Path, bad: Any) -> No
     (learned / OWN).parent.mkdir()
     bad(learned / OWN)
     with Database.open(learned) as db:
-        report = embed(db)
+        report = embed(db.index)
         assert any("scnn" in line and OWN.name in line for line in report.problems)
         assert report.vectors["stats"] == 20 and report.partitions[0]["featurizer"] == "stats"
         found = db.query(band(137, 14), platform="tiny", op=OP)
@@ -400,7 +399,7 @@ def test_a_partition_of_scnn_is_answered_by_others(
     if not readonly:
         with Database.open(learned) as db:  # once: the next one finds it rebuilt
             assert db.query(band(137, 14), platform="tiny", op=OP).featurizer == "stats"
-            assert db.repairs() == []
+            assert db.index.repairs() == []
 
 
 def test_torch_that_cannot_be_imported_is_found_out_by_the_query(
@@ -434,17 +433,17 @@ def test_embedding_goes_on_and_the_choice_is_made_again_with_torch(
         with monkeypatch.context() as patched:
             patched.setitem(sys.modules, "torch", None)
             fill(db, tiny(), patterns(2), indexed=False)
-            report = embed(db)
-            db.add_pattern(band(50, 3))
+            report = embed(db.index)
+            db.index.add_pattern(band(50, 3))
         assert report.vectors["stats"] == 8 and report.vectors["scnn"] == 0
         assert report.partitions[0]["featurizer"] not in ("scnn", "stats-scnn")
         assert [p for p in report.problems if p.startswith("scnn")] == [
             f"scnn: 8 patterns not embedded: torch not installed ({install_hint('learn')})"
         ]
-        (note,) = db.partition_notes().values()
+        (note,) = db.index.partition_notes().values()
         assert "scnn" not in note["chosen_among"]
-        assert embed(db).vectors["scnn"] == 9
-        (note,) = db.partition_notes().values()
+        assert embed(db.index).vectors["scnn"] == 9
+        (note,) = db.index.partition_notes().values()
         assert note["chosen_among"]["scnn"] == Scnn(shipped).version
 
 
@@ -458,10 +457,10 @@ def test_travelled_vectors_count_once_torch_is_there(shipped: Path, no_torch: An
     db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
     db.store.put_patterns(infos.values())
     no_torch()
-    report = embed(db)
+    report = embed(db.index)
     assert report.vectors["scnn"] == report.vectors["stats-scnn"] == 8 and not report.problems
     assert report.partitions[0]["featurizer"] not in ("scnn", "stats-scnn")
-    assert set(db.evidence(OP, "tiny")[1]) & {"scnn", "stats-scnn"} == set()
+    assert set(db.index.evidence(OP, "tiny")[1]) & {"scnn", "stats-scnn"} == set()
 
 
 # -- embedding in bulk -------------------------------------------------------------------------
@@ -473,11 +472,11 @@ def test_the_network_runs_once_per_pattern(shipped: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Scnn, "embed", lambda self, p: (done.append(p), real(self, p))[1])
     db = fill(Database.in_memory(), tiny(), patterns(2))
     assert len(done) == 8
-    both = db.featurizers()["stats-scnn"]
+    both = db.index.featurizers()["stats-scnn"]
     for pattern in patterns(2):
-        assert np.array_equal(db.vector(pattern, "stats-scnn"), both.embed(pattern))
+        assert np.array_equal(db.index.vector(pattern, "stats-scnn"), both.embed(pattern))
     done.clear()
-    db.vector(patterns(1)[0], "scnn")
+    db.index.vector(patterns(1)[0], "scnn")
     assert done == []  # what is in the store is not computed again
 
 
@@ -497,7 +496,7 @@ def test_an_interruption_keeps_what_took_a_while(
 
     monkeypatch.setattr(Scnn, "embed", failing)
     with pytest.raises(KeyboardInterrupt):
-        embed(db)
+        embed(db.index)
     assert db.store.counts()["vector"] == 3
 
 

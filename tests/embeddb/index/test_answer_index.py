@@ -47,14 +47,14 @@ def index(folder: Path) -> Path:
 
 
 def _partition(db: Database, op: Op = OP) -> AnswerIndex:
-    found = db.partition(op, db.platform("tiny"))
+    found = db.index.partition(op, db.platform("tiny"))
     assert found is not None
     return found
 
 
 def _add(db: Database, pattern: Pattern, **options: Any) -> None:
     """One more measured pattern, as `record` writes it: the index is not refreshed."""
-    db.record(runs_of(pattern, tiny(), **options), pattern, tiny())
+    db.index.record(runs_of(pattern, tiny(), **options), pattern, tiny())
 
 
 def same_evidence(a: RunMatrix, b: RunMatrix) -> None:
@@ -93,24 +93,24 @@ def heals(folder: Path, said: str) -> None:
         assert any(said in line for line in db.problems()), db.problems()
         answer = db.query(SOME[5], platform="tiny", op=OP)
         assert any(said in line for line in answer.warnings), answer.warnings
-        assert any(said in line for line in db.repairs())
+        assert any(said in line for line in db.index.repairs())
         assert answer.candidates[0].config == {"variant": "b"}
     with Database.open(folder) as db:
         assert db.problems() == []
         _partition(db)
-        assert db.repairs() == []
+        assert db.index.repairs() == []
 
 
 def test_saved_and_loaded_equal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Database.open(folder) as db:
-        built = db.refresh(OP, "tiny")
+        built = db.index.refresh(OP, "tiny")
     assert built is not None and len(built.ids) == len(SOME)
     monkeypatch.setattr(AnswerIndex, "build", None)  # so that it can only be loaded
     with Database.open(folder) as db:
         found = _partition(db)
         assert found.generation == built.generation == db.store.generation
         same(found, built)
-        assert _partition(db) is not None and db.repairs() == [] and db.problems() == []
+        assert _partition(db) is not None and db.index.repairs() == [] and db.problems() == []
 
 
 def test_the_index_gives_what_plain_search_gives(folder: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_index_gives_what_plain_search_gives(folder: Path) -> None:
 
 def test_bytes_round_trip_and_no_pickle() -> None:
     db = fill(Database.in_memory(), tiny(), SOME, times=by_chance(1))
-    built = db.refresh(OP, "tiny")
+    built = db.index.refresh(OP, "tiny")
     assert built is not None
     same(from_bytes(to_bytes(built)), built)
     for raw in (b"", b"PK\x03\x04 and no more", to_bytes(built)[:-200], b"\x93NUMPY"):
@@ -138,7 +138,7 @@ def test_bytes_round_trip_and_no_pickle() -> None:
 def test_a_file_of_an_older_program_is_not_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every array and every head field is needed; none missing ends in another error."""
     db = fill(Database.in_memory(), tiny(), SOME)
-    built = db.refresh(OP, "tiny")
+    built = db.index.refresh(OP, "tiny")
     assert built is not None
     raw = to_bytes(built)
     with np.load(io.BytesIO(raw)) as z:
@@ -178,12 +178,12 @@ def test_newer_runs_are_scanned_in(folder: Path) -> None:
         assert (
             repr(patched.policy) == repr(old.policy) and patched.generation == db.store.generation
         )
-        fresh = db.refresh(OP, "tiny")
+        fresh = db.index.refresh(OP, "tiny")
         assert fresh is not None
         same_evidence(patched.evidence, fresh.evidence)
         assert patched.ids == fresh.ids and np.array_equal(patched.vectors, fresh.vectors)
         same_view(patched, fresh)
-        assert len(db.partition_notes()) == 1 and fresh.generation > old.generation
+        assert len(db.index.partition_notes()) == 1 and fresh.generation > old.generation
 
 
 def test_one_process_sees_what_another_wrote(folder: Path) -> None:
@@ -206,11 +206,11 @@ def _write_one(folder: str) -> None:
 
 def test_many_newer_runs_rebuild_it(folder: Path) -> None:
     with Database.open(folder) as db:
-        before = db.partition_notes()
+        before = db.index.partition_notes()
         for pattern in patterns(1, first=8):
             _add(db, pattern)
         assert len(_partition(db).ids) == len(SOME) + 4
-        assert db.partition_notes() != before
+        assert db.index.partition_notes() != before
 
 
 def test_writes_elsewhere_change_nothing(folder: Path) -> None:
@@ -231,9 +231,9 @@ def test_a_stub_that_was_adopted_leaves_no_row(folder: Path) -> None:
             [Run(stub.id, OP, "tiny", c, Measurement(times_s=(1.0,))) for c in CONFIGS],
             patterns=[stub],
         )
-        embed(db)
+        embed(db.index)
         assert stub.id in {row.pattern_id for row in _partition(db).evidence.rows}
-        db.add_pattern(real)
+        db.index.add_pattern(real)
         db.store.adopt(stub.id, info_of(real))
         found = _partition(db)
         same_evidence(found.evidence, run_matrix_of(db.store, OP, "tiny"))
@@ -252,9 +252,9 @@ def test_a_new_version_of_a_featurizer_rebuilds_it(
     for plug in (stats.Stats, sizes.LogSizes):
         monkeypatch.setattr(plug, "version", "next")
     with Database.open(folder) as db:
-        assert db.partition(OP, db.platform("tiny")) is None  # until `embed` has run
-        assert any(f"featurizer {old.featurizer}" in line for line in db.repairs())
-        embed(db)
+        assert db.index.partition(OP, db.platform("tiny")) is None  # until `embed` has run
+        assert any(f"featurizer {old.featurizer}" in line for line in db.index.repairs())
+        embed(db.index)
         assert len(_partition(db).ids) == len(SOME)
 
 
@@ -291,7 +291,7 @@ def test_no_folder_at_all(folder: Path, index: Path) -> None:
 )
 def test_a_note_of_another_program(folder: Path, note: bytes) -> None:
     with Database.open(folder) as db:
-        (name,) = db.partition_notes()
+        (name,) = db.index.partition_notes()
         db.store.notes.put(name, note)
     heals(folder, "another version")
 
@@ -301,7 +301,7 @@ def test_files_of_another_generation_than_their_note(folder: Path, index: Path) 
     old = {file.suffix: file.read_bytes() for file in index.iterdir()}
     with Database.open(folder) as db:
         _add(db, band(170, 14, name="new", group="new"))
-        db.refresh(OP, "tiny")
+        db.index.refresh(OP, "tiny")
     for file in index.iterdir():
         file.write_bytes(old[file.suffix])
     heals(folder, "checksum")
@@ -317,8 +317,8 @@ def test_left_over_files_are_collected(folder: Path, index: Path) -> None:
     for name in (*gone, other, *users):
         (index / name).write_bytes(b"x")
     with Database.open(folder) as db:
-        db.refresh(OP, "tiny")
-        (note,) = db.partition_notes().values()
+        db.index.refresh(OP, "tiny")
+        (note,) = db.index.partition_notes().values()
     kept = {f"{note['stem']}.npz", other, *users}
     assert {file.name for file in index.iterdir()} == kept
 
@@ -327,11 +327,11 @@ def test_old_versions_are_collected(folder: Path, index: Path) -> None:
     with Database.open(folder) as db:
         for _ in range(3):
             db.store.append([Run(SOME[0].id, OP, "tiny", CONFIGS[0], Measurement("crash"))])
-            db.refresh(OP, "tiny")
+            db.index.refresh(OP, "tiny")
         assert len(list(index.iterdir())) == 1
-        db.forget_derived()
-        assert list(index.iterdir()) == [] and db.partition_notes() == {}
-        embed(db, again=True)
+        db.index.forget_derived()
+        assert list(index.iterdir()) == [] and db.index.partition_notes() == {}
+        embed(db.index, again=True)
         assert db.query(SOME[5], platform="tiny", op=OP).candidates[0].config == {"variant": "b"}
 
 
@@ -341,8 +341,8 @@ def test_old_versions_are_collected(folder: Path, index: Path) -> None:
 def _refresh_often(folder: str, rounds: int) -> None:
     with Database.open(folder) as db:
         for _ in range(rounds):
-            db.refresh(OP, "tiny")
-            db.partition(OP, tiny())
+            db.index.refresh(OP, "tiny")
+            db.index.partition(OP, tiny())
 
 
 def test_two_processes_refresh_at_once(folder: Path, index: Path) -> None:
@@ -359,7 +359,7 @@ def test_two_processes_refresh_at_once(folder: Path, index: Path) -> None:
         assert process.exitcode == 0
     with Database.open(folder) as db:
         assert db.problems() == []
-        db.refresh(OP, "tiny")
+        db.index.refresh(OP, "tiny")
         assert len(list(index.iterdir())) == 1
 
 
@@ -370,19 +370,19 @@ def test_threads_refresh_and_ask_at_once(folder: Path) -> None:
             links = []
             for i in range(4):
                 if at % 2:
-                    db.refresh(OP, "tiny")
+                    db.index.refresh(OP, "tiny")
                 links.append(db.query(SOME[(at + i) % len(SOME)], platform="tiny", op=OP).link)
             return links
 
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(work, range(4))) == [["measured"] * 4] * 4
-        assert db.repairs() == []
+        assert db.index.repairs() == []
 
 
 def test_a_store_in_memory_has_no_files() -> None:
     db = fill(Database.in_memory(), tiny(), SOME)
     assert len(_partition(db).ids) == len(SOME)
-    assert db.partition_notes() == {} and db.problems() == []
+    assert db.index.partition_notes() == {} and db.problems() == []
     _add(db, band(170, 14, name="new", group="new"))
     assert len(_partition(db).ids) == len(SOME) + 1
 
@@ -393,7 +393,7 @@ def test_read_only_writes_nothing(folder: Path, index: Path) -> None:
     before = sorted(index.iterdir())
     with Database.open(folder, readonly=True) as db:
         assert len(_partition(db).ids) == len(SOME)
-        assert any("rebuilt" in line for line in db.repairs())
+        assert any("rebuilt" in line for line in db.index.repairs())
     assert sorted(index.iterdir()) == before
 
 
@@ -408,12 +408,12 @@ def test_what_is_there_in_words() -> None:
         slow = Measurement(times_s=(run.measurement.seconds * factor,))
         db.store.append([Run(pattern.id, OP, "tiny", CONFIGS[2], slow, "elsewhere")])
     odd = band(120, 5, name="odd")
-    db.record(runs_of(odd, tiny(), variants=(1, 2)), odd, tiny())
+    db.index.record(runs_of(odd, tiny(), variants=(1, 2)), odd, tiny())
     said = _partition(db).describe()
     assert said["patterns"] == said["indexed"] == 13
     assert said["configs"] == 4 and said["measured"] == 12 * 4 + 2
     assert said["disagreeing"] == 1 and said["without_default"] == 1
-    assert said["noise"] > 0 and said["featurizer"] in db.featurizers()
+    assert said["noise"] > 0 and said["featurizer"] in db.index.featurizers()
 
 
 def test_percentiles() -> None:
@@ -430,7 +430,7 @@ def test_instances_of_a_portable_platform_share_a_partition() -> None:
     pair = tiny("pair", portable=True)
     fill(db, pair.at("one"), SOME)
     fill(db, pair.at("two"), SOME[:4])
-    found = db.partition(OP, pair.at("two"))
+    found = db.index.partition(OP, pair.at("two"))
     assert found is not None and found.scope == "pair"
     assert len(found.ids) == len(SOME) and len(found.evidence.rows) == len(SOME) + 4
     for pattern in SOME:
@@ -438,7 +438,7 @@ def test_instances_of_a_portable_platform_share_a_partition() -> None:
         assert row.platform == ("pair@two" if pattern in SOME[:4] else "pair@one")
     alone = fill(Database.in_memory(), tiny().at("one"), SOME)
     fill(alone, tiny().at("two"), SOME[:4])
-    other = alone.partition(OP, tiny().at("two"))
+    other = alone.index.partition(OP, tiny().at("two"))
     assert other is not None and (other.scope, len(other.ids)) == ("tiny@two", 4)
 
 

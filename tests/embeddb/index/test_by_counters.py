@@ -49,8 +49,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory, weights: Path) -> Path:
     folder = law.make(tmp_path_factory.mktemp("made") / "nests.db")
     with Database.open(folder) as db:
-        db.use_weights(weights)
-        embed(db)
+        db.index.use_weights(weights)
+        embed(db.index)
     return folder
 
 
@@ -84,12 +84,12 @@ def test_a_counted_nest_is_placed_by_counters_and_another_one_is_not(
     db: Database, weights: Path
 ) -> None:
     count(db, *law.measured(), law.asked())
-    report = embed(db)
+    report = embed(db.index)
     assert report.vectors[NAME] == 8 and report.problems == []
     made = ask(db, law.asked())
     assert made.featurizer == NAME and made.counters == CountersUse(source="model", used=True)
     # Every distance is between vectors with counters, in a metric fitted on such alone.
-    partition = db.by_counters(law.OP, law.here())
+    partition = db.index.by_counters(law.OP, law.here())
     assert partition is not None and partition.counters == HERE
     plain = NestEmbedding(weights)
     known = {nest.id: nest for nest in law.measured()}
@@ -103,7 +103,9 @@ def test_a_counted_nest_is_placed_by_counters_and_another_one_is_not(
     other = ask(db, transpose(64, 64))
     assert other.counters is None and counted_parts(other.featurizer) is None
     assert "was not counted" in other.counters_words
-    assert NAME not in db.evidence(law.OP, "nest-cpu")[1], "the plain partition has none of them"
+    assert NAME not in db.index.evidence(law.OP, "nest-cpu")[1], (
+        "the plain partition has none of them"
+    )
 
 
 def test_held_out_answers_decide(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +118,8 @@ def test_held_out_answers_decide(db: Database, monkeypatch: pytest.MonkeyPatch) 
         return choose(tried)
 
     monkeypatch.setattr(answer_index, "_preferred", preferred)
-    embed(db)
-    partition = db.by_counters(law.OP, law.here())
+    embed(db.index)
+    partition = db.index.by_counters(law.OP, law.here())
     assert partition is not None and NAME in losses
     assert losses[partition.featurizer] == min(losses.values())
     made = ask(db, law.asked())
@@ -129,12 +131,12 @@ def test_held_out_answers_decide(db: Database, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("better")
 def test_of_a_half_counted_database_none_is_used(db: Database) -> None:
     count(db, *law.measured()[:4], law.asked())
-    assert embed(db).vectors[NAME] == 4
+    assert embed(db.index).vectors[NAME] == 4
     made = ask(db, law.asked())
     assert counted_parts(made.featurizer) is None and made.counters is not None
     assert made.counters.reason.startswith("only 4 of 8 measured nests have vectors with counters")
     count(db, *law.measured())
-    embed(db)
+    embed(db.index)
     assert ask(db, law.asked()).featurizer == NAME, "the rest was counted"
 
 
@@ -142,7 +144,7 @@ def test_of_a_half_counted_database_none_is_used(db: Database) -> None:
 def test_counters_of_another_source_are_ignored(db: Database) -> None:
     count(db, *law.measured())
     count(db, law.asked(), source="perf")
-    embed(db)
+    embed(db.index)
     made = ask(db, law.asked())
     assert counted_parts(made.featurizer) is None
     assert made.counters == CountersUse(
@@ -157,7 +159,7 @@ def test_counters_of_another_source_are_ignored(db: Database) -> None:
 def test_neighbours_with_counters_of_another_source_are_none(db: Database) -> None:
     count(db, *law.measured(), source="perf")
     count(db, law.asked())
-    assert embed(db).vectors[NAME] == 0
+    assert embed(db.index).vectors[NAME] == 0
     made = ask(db, law.asked())
     assert made.counters is not None and made.counters.reason.startswith("only 0 of 8")
 
@@ -167,15 +169,17 @@ def test_counters_of_another_machine_are_ignored(db: Database) -> None:
     there = law.here().at("elsewhere")
     db.store.put_platform(there)
     count(db, *law.measured(), law.asked(), place=there.id)
-    embed(db)
+    embed(db.index)
     made = ask(db, law.asked())
     assert made.counters is None and counted_parts(made.featurizer) is None
     asked_there = db.query(law.asked(), platform=there, op="nest")
     assert asked_there.featurizer == counted_name("nest-embedding", there.id)
     count(db, *law.measured(), law.asked())
-    embed(db)
+    embed(db.index)
     vectors = [
-        db.store.vectors.every(counted_name("nest-embedding", place), db.featurizer_version(NAME))
+        db.store.vectors.every(
+            counted_name("nest-embedding", place), db.index.featurizer_version(NAME)
+        )
         for place in (HERE, there.id)
     ]
     assert [len(v) for v in vectors] == [8, 8], "each machine's are kept by themselves"
@@ -184,7 +188,7 @@ def test_counters_of_another_machine_are_ignored(db: Database) -> None:
 @pytest.mark.usefixtures("better")
 def test_a_damaged_note_is_said_and_not_used(db: Database) -> None:
     count(db, *law.measured(), law.asked())
-    embed(db)
+    embed(db.index)
     db.store.notes.put(f"counters/{law.asked().id}/{HERE}", DAMAGED)
     made = ask(db, law.asked())
     assert counted_parts(made.featurizer) is None and made.counters is not None
@@ -195,7 +199,7 @@ def test_a_damaged_note_is_said_and_not_used(db: Database) -> None:
     db.store.notes.put(f"counters/{near.id}/{HERE}", DAMAGED)
     with pytest.raises(NestError):
         counters_of(db.store, near.id, HERE)
-    report = embed(db, again=True)
+    report = embed(db.index, again=True)
     assert report.problems == [] and report.vectors[NAME] == 7, "and the others go on"
 
 
@@ -203,45 +207,45 @@ def test_a_damaged_note_is_said_and_not_used(db: Database) -> None:
 def test_it_is_kept_and_found_again(folder: Path) -> None:
     with Database.open(folder) as db:
         count(db, *law.measured(), law.asked())
-        embed(db)
-        names = sorted(db.partition_notes())
+        embed(db.index)
+        names = sorted(db.index.partition_notes())
         assert names == ["partition/nest/nest-cpu", f"partition/nest/nest-cpu/{HERE}"]
         first = ask(db, law.asked())
-        embed(db, again=True)
-        assert sorted(db.partition_notes()) == names and db.problems() == []
+        embed(db.index, again=True)
+        assert sorted(db.index.partition_notes()) == names and db.problems() == []
     with Database.open(folder, readonly=True) as db:
         made = ask(db, law.asked())
-        assert made.neighbours == first.neighbours and not db.repairs()
+        assert made.neighbours == first.neighbours and not db.index.repairs()
     stem = folder / "index"
     for file in stem.glob("*.npz"):
         file.write_bytes(file.read_bytes()[:-9])
     with Database.open(folder) as db:
         assert len(db.problems()) == 2
         assert ask(db, law.asked()).neighbours == first.neighbours, "made anew"
-        assert any(f"by counters of {HERE}: rebuilt" in line for line in db.repairs())
-        db.forget_partitions()
-        assert db.partition_notes() == {}
+        assert any(f"by counters of {HERE}: rebuilt" in line for line in db.index.repairs())
+        db.index.forget_partitions()
+        assert db.index.partition_notes() == {}
 
 
 @pytest.mark.usefixtures("better")
 def test_it_follows_what_is_measured_later(db: Database) -> None:
     count(db, *law.measured(), law.asked())
-    embed(db)
+    embed(db.index)
     ask(db, law.asked())
     later = product(n=112)
-    db.record(law.runs_of(later, law.here()), later, law.here())
+    db.index.record(law.runs_of(later, law.here()), later, law.here())
     count(db, later)
-    embed(db)
+    embed(db.index)
     assert later.id in {near.pattern_id for near in ask(db, product(n=96)).neighbours}
-    partition = db.by_counters(law.OP, law.here())
+    partition = db.index.by_counters(law.OP, law.here())
     assert partition is not None and later.id in partition.ids and len(partition.ids) == 9
 
 
 def test_a_network_that_reads_no_counters_has_no_such_vectors(db: Database, tmp_path: Path) -> None:
     network = SPEC | {"inputs": "static"}
-    db.use_weights(write_weights(tmp_path / "static.safetensors", network=network))
+    db.index.use_weights(write_weights(tmp_path / "static.safetensors", network=network))
     count(db, *law.measured(), law.asked())
-    assert NAME not in embed(db).vectors and NAME not in db.featurizers()
+    assert NAME not in embed(db.index).vectors and NAME not in db.index.featurizers()
     made = ask(db, law.asked())
     assert made.counters is not None and made.counters.reason == "no network here reads counters"
 
@@ -250,11 +254,11 @@ def test_what_only_ran_its_default_is_nobodys_neighbour(db: Database) -> None:
     only = product(n=72)
     default = default_of(law.here(), law.OP, only)
     run = Run(only.id, law.OP, HERE, default, Measurement(times_s=(1e-3,)))
-    db.record([run], only, law.here())
-    embed(db)
-    partition = db.answering(law.OP, law.here())
+    db.index.record([run], only, law.here())
+    embed(db.index)
+    partition = db.index.answering(law.OP, law.here())
     assert partition is not None and only.id not in partition.ids
-    evidence, _ = db.evidence(law.OP, "nest-cpu")
+    evidence, _ = db.index.evidence(law.OP, "nest-cpu")
     assert only.id in {row.pattern_id for row in evidence.rows} - evidence.telling
     at = next(i for i, row in enumerate(evidence.rows) if row.pattern_id == only.id)
     alone: RunMatrix = evidence.take(np.array([at]))

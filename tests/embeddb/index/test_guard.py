@@ -21,7 +21,7 @@ from embeddb.index.vote_fit import LeftOut
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.query import Problem, Promise, Query
+from embeddb.ranking.query import Promise, Query
 from indexer.embed import embed
 
 
@@ -90,11 +90,11 @@ def test_the_default_goes_first_behind_the_guard() -> None:
     db = fill(Database.in_memory(), tiny())
     asked = patterns(1, first=9)[2]
     platform = tiny()
-    partition = db.partition(OP, platform)
+    partition = db.index.partition(OP, platform)
     assert partition is not None
     space, default = platform.space(OP), platform.default(OP)
-    bare = Query(Problem(PatternInfo.of(asked), platform, OP, space, default))
-    vector = db.featurizers()[partition.featurizer].embed(asked)
+    bare = Query(PatternInfo.of(asked), platform, OP, space, default)
+    vector = db.index.featurizers()[partition.featurizer].embed(asked)
     query = with_evidence(bare, partition, vector)
     free = replace(query, vote=replace(query.vote, promise=Promise()))
     first = answer(free, 4, rng=np.random.default_rng(0)).candidates
@@ -123,7 +123,7 @@ def _three_machines(scale: float) -> tuple[Database, Platform]:
             times=lambda p, v, own=own: shared(p, v) * own(p, v) * 1e3,
             indexed=False,
         )
-    embed(db)
+    embed(db.index)
     return db, platform
 
 
@@ -132,7 +132,7 @@ def test_what_others_ran_of_the_very_pattern_counts_as_far_as_they_agree(
     scale: float, agree: bool
 ) -> None:
     db, platform = _three_machines(scale)
-    partition = db.partition(OP, platform)
+    partition = db.index.partition(OP, platform)
     assert partition is not None and partition.left_out is not None
     assert LeftOut.from_json(partition.left_out.to_json()) == partition.left_out
     nobody = platform.at("four", {"threads": "2"})

@@ -68,8 +68,8 @@ def test_neighbours_that_are_left_out_make_room() -> None:
 
 
 def _figures(db: Database) -> tuple[dict[str, Any], dict[str, float]]:
-    (state,) = scope_states(db)
-    return state, {row.method: row.figures["of_optimum@1"] for row in evaluate(db)}
+    (state,) = scope_states(db.index)
+    return state, {row.method: row.figures["of_optimum@1"] for row in evaluate(db.index)}
 
 
 @pytest.mark.parametrize("groups", [8, 12])
@@ -85,7 +85,7 @@ def test_index_and_eval_report_one_figure(groups: int) -> None:
 def test_more_matrices_are_advised_only_where_half_of_them_do_worse() -> None:
     """What nothing foretells is learned from no number of matrices."""
     db = fill(Database.in_memory(), tiny(), patterns(12), times=by_chance(1, 0.6))
-    (state,) = scope_states(db)
+    (state,) = scope_states(db.index)
     assert state["of_optimum_held_out"] < 0.9
     rising = state["of_optimum_held_out"] - state["of_optimum_of_half"] >= 0.01
     assert any("would help" in line for line in state["missing"]) == (
@@ -97,11 +97,11 @@ def test_before_embed_the_missing_step_is_named() -> None:
     from embeddb.core.errors import NothingFound
 
     db = fill(Database.in_memory(), tiny(), indexed=False)
-    (state,) = scope_states(db)
+    (state,) = scope_states(db.index)
     assert state["unembedded"] == 20 and "embeddb embed" in state["missing"][0]
     with pytest.raises(NothingFound) as error:
-        evaluate(db)
+        evaluate(db.index)
     assert "embeddb embed" in error.value.hint
-    embed(db)
-    (state,) = scope_states(db)
-    assert state["unembedded"] == 0 and evaluate(db)
+    embed(db.index)
+    (state,) = scope_states(db.index)
+    assert state["unembedded"] == 0 and evaluate(db.index)

@@ -75,16 +75,16 @@ def test_a_linked_index_touches_nothing_and_a_query_answers(folder: Path, victim
     before = {file.name: file.read_bytes() for file in victim.iterdir()}
     _answers(folder, said="remove it")
     with Database.open(folder) as db:
-        for work in (lambda: embed(db), lambda: embed(db, again=True)):
+        for work in (lambda: embed(db.index), lambda: embed(db.index, again=True)):
             with pytest.raises(StoreError, match="a link or file where a folder of ours") as e:
                 work()
             assert e.value.hint == "remove it: what it held is made anew from the store"
-        db.forget_derived()
+        db.index.forget_derived()
     assert {file.name: file.read_bytes() for file in victim.iterdir()} == before
     assert (folder / "index").is_symlink()
     (folder / "index").unlink()
     with Database.open(folder) as db:
-        embed(db)
+        embed(db.index)
         assert db.problems() == []
 
 
@@ -263,7 +263,7 @@ def test_other_notes_that_are_none_are_made_anew(folder: Path, raw: bytes) -> No
         for key in (f"atlas/{OP}/tiny", f"policy/{OP}/tiny/tiny", "embedded/stats"):
             db.store.notes.put(key, raw)
     with Database.open(folder) as db:
-        embed(db)
+        embed(db.index)
         assert db.query(SOME[5], platform="tiny", op=OP).candidates[0].config == {"variant": "b"}
         assert db.atlas(OP, tiny()) is not None and db.problems() == []
 
@@ -290,13 +290,13 @@ def test_random_damage_ends_in_an_answer(folder: Path, seed: int) -> None:
 @pytest.mark.parametrize("raw", [b"abc", b"\0" * 8, np.full(40, np.nan, "<f4").tobytes()])
 def test_a_vector_that_is_none_counts_as_missing(folder: Path, raw: bytes) -> None:
     with Database.open(folder) as db:
-        stats = db.featurizers().named("stats")
+        stats = db.index.featurizers().named("stats")
         key = f"stats\0{stats.version}\0".encode() + bytes.fromhex(SOME[0].id)
         db.store._engine.write(lambda txn: txn.put("vector", key, raw))
         db.store.notes.delete(db.store.notes.items("partition/"))
         assert db.query(SOME[5], platform="tiny", op=OP).candidates
     with Database.open(folder) as db:
-        embed(db)
+        embed(db.index)
         held = db.store.vectors.get("stats", stats.version, [SOME[0].id])
         assert np.array_equal(held[SOME[0].id], stats.embed(SOME[0]))
 
@@ -323,7 +323,7 @@ def test_a_stored_platform_that_is_none(
         with pytest.raises(EmbeddbError, match="platform other") as e:
             db.query(SOME[5], platform="other", op=OP)
         assert "\n" not in str(e.value)
-        assert db.scopes() == [(OP, "tiny")]
+        assert db.index.scopes() == [(OP, "tiny")]
     for words in (["db", "stat"], ["report"], ["embed"], ["explain", "last"], ["db", "rebuild"]):
         verb = [*words[:1], str(folder), *words[1:]] if words[0] != "db" else [*words, str(folder)]
         assert run_verb(verb) == 0

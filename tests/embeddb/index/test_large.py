@@ -38,15 +38,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _partition(db: Database) -> AnswerIndex:
-    found = db.partition(OP, PLATFORM)
+    found = db.index.partition(OP, PLATFORM)
     assert found is not None
     return found
 
 
 def _around(db: Database, pattern: Pattern) -> AnswerIndex:
     base = _partition(db)
-    vector = db.vector(pattern, base.featurizer)
-    return db.around(base, vector, pattern.id, PLATFORM)
+    vector = db.index.vector(pattern, base.featurizer)
+    return db.index.around(base, vector, pattern.id, PLATFORM)
 
 
 def test_what_is_held_and_what_is_found(folder: Path) -> None:
@@ -59,9 +59,9 @@ def test_what_is_held_and_what_is_found(folder: Path) -> None:
         held, brought = set(base.ids), set[str]()
         for pattern in ASKED:
             asked = _around(db, pattern)
-            at = base.metric.apply(db.vector(pattern, base.featurizer)[None])[0]
+            at = base.metric.apply(db.index.vector(pattern, base.featurizer)[None])[0]
             nearest = base.lists.nearest(at, 5)[0]
-            assert asked.nearest(db.vector(pattern, base.featurizer), count=5)[0] == nearest
+            assert asked.nearest(db.index.vector(pattern, base.featurizer), count=5)[0] == nearest
             brought |= set(asked.ids) - held
         assert brought and brought <= {p.id for p in MANY}
 
@@ -123,13 +123,13 @@ def test_new_runs_and_patterns_count_without_a_rebuild(folder: Path) -> None:
         late = runs_of(other, PLATFORM, times=lambda p, v: by_law(p, v) * (1 if v == 3 else 1e3))
         db.store.append(late)
         for pattern in new:
-            db.add_pattern(pattern)
+            db.index.add_pattern(pattern)
         db.store.append(run for p in new for run in runs_of(p, PLATFORM))
         now = _partition(db)
         assert now.lists is not None and set(now.lists.newer) >= {bytes.fromhex(p.id) for p in new}
         assert now.ids == before.ids
         asked = _around(db, new[0])
-        assert asked.nearest(db.vector(new[0], now.featurizer), count=1)[0] == [new[0].id]
+        assert asked.nearest(db.index.vector(new[0], now.featurizer), count=1)[0] == [new[0].id]
         fresh = _around(db, other)
         winner = fresh.evidence.winner(fresh.row_of(other.id))
         assert winner is not None and dict(fresh.evidence.configs[winner]) == {"variant": "d"}
@@ -137,7 +137,7 @@ def test_new_runs_and_patterns_count_without_a_rebuild(folder: Path) -> None:
 
 def test_pages_and_lists_say_that_they_tell_of_some(folder: Path) -> None:
     with Database.open(folder, readonly=True) as db:
-        (state,) = scope_states(db)
+        (state,) = scope_states(db.index)
         assert any("figures rest on 20 of them" in line for line in state["missing"])
         site = AppState(db, writable=False, max_upload=1)
         assert measured.runs(site, {"platform": "tiny", "op": str(OP)})["unread"] == 40
@@ -152,14 +152,14 @@ def test_a_machine_with_few_runs_is_not_lost_among_others(tmp_path: Path, *, ane
     one, two = pair.at("one", {"cpu": "a"}), pair.at("two", {"cpu": "b"})
     with Database.create(tmp_path / "db") as db:
         fill(db, one, MANY)
-        base = db.partition(OP, one)
+        base = db.index.partition(OP, one)
         assert base is not None and base.view(two).own == 0
         calibrated = [p for p in MANY if p.id not in base.ids][:5]
         db.store.put_platform(two)
         db.store.append(run for p in calibrated for run in runs_of(p, two))
         if anew:
-            db.forget_partitions()
-        now = db.partition(OP, two)
+            db.index.forget_partitions()
+        now = db.index.partition(OP, two)
         assert now is not None and now.lists is not None
         assert now.view(two).own == 5
         assert db.query(ASKED[0], platform="pair@two", op=OP).best == {"variant": "a"}
@@ -211,9 +211,9 @@ def test_many_changes_make_it_anew(folder: Path) -> None:
     with Database.open(folder) as db:
         before = _partition(db)
         for pattern in new:
-            db.add_pattern(pattern)
+            db.index.add_pattern(pattern)
         db.store.append(run for p in new for run in runs_of(p, PLATFORM))
         now = _partition(db)
         assert now.lists is not None and before.lists is not None
         assert (now.lists.count, before.lists.count) == (120, 60)
-        embed(db)
+        embed(db.index)

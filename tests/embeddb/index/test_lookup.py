@@ -13,6 +13,7 @@ from builders import (
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.database import Database
 from embeddb.index.lookup import Lookup
 
 WIDE = Op("spmm", 64)
@@ -38,8 +39,8 @@ def test_which_platform_a_name_means(tmp_path: Path) -> None:
 
 
 def test_scopes_and_evidence() -> None:
-    lawful = fill(Lookup.in_memory(), tiny())
-    assert lawful.scopes() == [(OP, "tiny")]
-    evidence, vectors = lawful.evidence(OP, "tiny")
+    lawful = fill(Database.in_memory(), tiny())
+    assert lawful.index.scopes() == [(OP, "tiny")]
+    evidence, vectors = lawful.index.evidence(OP, "tiny")
     assert len(evidence.rows) == 20 and all(len(v) == 20 for v in vectors.values())
     assert lawful.problems() == []

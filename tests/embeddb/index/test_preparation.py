@@ -23,10 +23,13 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.break_even import break_even, measured_break_even, with_break_even
 from embeddb.ranking.prediction import shared_out, with_prediction
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.choose import method_of
+from embeddb.ranking.rankers.choose import ranker_of
+from embeddb.ranking.rankers.cost_model import CostModelRanker
+from embeddb.ranking.rankers.joint import JointRanker
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.testing.tuners import sample_queries
-from tuners.rank import RankTuner
+from tuners.ranking import RankTuner
 
 #: Preparing format f takes this many calls of the default; threads and tile change nothing.
 RATIO = {"csr": 0.0, "bcsr": 8.0, "sell": 2.0}
@@ -123,7 +126,7 @@ def asked(calls: float, ratio: float = 10.0) -> Query:
     cost = PreparationCost((name,), {(one,): -math.inf, (other,): math.log(ratio)}, 0.2)
     return replace(
         query,
-        problem=replace(query.problem, calls=calls),
+        calls=calls,
         vote=replace(query.vote, preparation=cost),
     )
 
@@ -139,7 +142,7 @@ def test_the_price_is_shared_out_over_the_calls() -> None:
     assert gain[1] == pytest.approx(-math.log(math.exp(-1.0) + 10.0 / 100.0))
     part = math.exp(-1.0) / (math.exp(-1.0) + 0.1)
     assert spread[1] == pytest.approx(math.hypot(part * 0.1, (1 - part) * 0.2))
-    endless = replace(query, problem=replace(query.problem, calls=math.inf))
+    endless = replace(query, calls=math.inf)
     assert shared_out(endless, [dear], np.ones(1), np.ones(1))[0].tolist() == [1.0]
 
 
@@ -158,9 +161,9 @@ def test_a_model_ranks_with_calls_where_preparation_is_known() -> None:
             with_prediction(query, Fast(), vector),
             judged={"transfer": 0.8, "rank": 0.95, "transfer+rank": 0.9},
         )
-        assert method_of(told) == "transfer+rank"
-        assert method_of(changed(told, neighbours=())) == "rank"
-        assert method_of(changed(told, preparation=None)) == "transfer"
+        assert ranker_of(told) is JointRanker
+        assert ranker_of(changed(told, neighbours=())) is CostModelRanker
+        assert ranker_of(changed(told, preparation=None)) is NeighbourVote
         first = RankTuner(told, rng=np.random.default_rng(0)).ask(1)[0]
         assert (first.config[name] != one) == prepared
 
@@ -196,9 +199,7 @@ def test_by_what_is_promised() -> None:
     assert told(query, query.default, 1.0) is None
     assert told(replace(query, vote=replace(query.vote, preparation=None)), dear, 2.0) is None
     # The same promise with the preparation in it: 1 / (1/2 + 10/100).
-    assert told(
-        replace(query, problem=replace(query.problem, calls=100.0)), dear, 1 / 0.6
-    ) == pytest.approx(20.0)
+    assert told(replace(query, calls=100.0), dear, 1 / 0.6) == pytest.approx(20.0)
 
 
 def test_by_what_was_measured_on_the_pattern() -> None:

@@ -150,7 +150,7 @@ def test_places_stay_while_the_vectors_do(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(atlas, "layout", _fails)
         pattern = patterns()[0]
         faster = runs_of(pattern, tiny(), times=lambda _, v: 1e-9 if v == 3 else 1.0)
-        db.record(faster, pattern, tiny())
+        db.index.record(faster, pattern, tiny())
         later = db.atlas(OP, tiny())
         assert later is not None and later.generation > first.generation
         assert (later.x, later.y) == (first.x, first.y)
@@ -162,7 +162,7 @@ def test_a_new_pattern_is_on_the_next_map(tmp_path: Path) -> None:
     with make(tmp_path / "db") as db:
         db.atlas(OP, tiny())
         new = band(211, 9, name="new")
-        db.record(runs_of(new, tiny()), new, tiny())
+        db.index.record(runs_of(new, tiny()), new, tiny())
         found = db.atlas(OP, tiny())
         assert found is not None and new.id in found.ids
         assert msgspec.json.decode(db.store.notes.get(KEY) or b"", type=Projection) == found
@@ -197,16 +197,16 @@ def test_a_damaged_note_is_made_again(tmp_path: Path, damage: bytes | dict[str, 
 def test_what_was_derived_is_forgotten_with_it(tmp_path: Path) -> None:
     with make(tmp_path / "db") as db:
         db.atlas(OP, tiny())
-        db.forget_derived()
+        db.index.forget_derived()
         assert db.store.notes.get(KEY) is None
-        embed(db)
+        embed(db.index)
         assert db.store.notes.get(KEY) is not None
 
 
 def test_names_of_strangers_pass_unchanged(tmp_path: Path) -> None:
     with make(tmp_path / "db") as db:
         odd = band(97, 5, name='<script>"\u202e\x1b[31m', group="g")
-        db.record(runs_of(odd, tiny()), odd, tiny())
+        db.index.record(runs_of(odd, tiny()), odd, tiny())
         found = db.atlas(OP, tiny())
         assert found is not None
         assert found.names[found.ids.index(odd.id)] == odd.name

@@ -21,13 +21,13 @@ def test_instances_of_a_portable_platform_are_one_scope() -> None:
         (portable.at("a"), WIDE),
         (alone.at("x"), OP),
     ):
-        db.record(runs_of(pattern, platform, op=op), pattern, platform)
+        db.index.record(runs_of(pattern, platform, op=op), pattern, platform)
     assert [(s.op, s.name, s.instances) for s in scopes(db.store)] == [
         (OP, "alone@x", ("alone@x",)),
         (OP, "kind", ("kind@a", "kind@b")),
         (WIDE, "kind", ("kind@a",)),
     ]
-    assert db.scopes() == [(s.op, s.name) for s in scopes(db.store)]
+    assert db.index.scopes() == [(s.op, s.name) for s in scopes(db.store)]
     for scope in scopes(db.store):
         assert scope_of(scope.platform) == scope.name
         held = scope_partitions(db.store, scope.op, scope.name)

@@ -61,7 +61,7 @@ def test_alone_a_machine_sees_its_own_runs_and_nothing_else(home: Database) -> N
     view = _view(home, HOME)
     assert (view.judged, view.own, len(view.beliefs)) == ("here", 20, 1)
     assert np.array_equal(view.trust, np.ones_like(view.trust))
-    assert view.policy is home.partition(OP, HOME).policy  # type: ignore[union-attr]
+    assert view.policy is home.index.partition(OP, HOME).policy  # type: ignore[union-attr]
     made = ask(home, HOME)
     assert made.machines == {"pair@home": 1.0}
     assert made.confidence == "medium"
@@ -69,7 +69,7 @@ def test_alone_a_machine_sees_its_own_runs_and_nothing_else(home: Database) -> N
 
 
 def _view(db: Database, platform: Platform, op: Op = OP):  # type: ignore[no-untyped-def]
-    found = db.answering(op, platform)
+    found = db.index.answering(op, platform)
     assert found is not None
     return found.view(platform)
 
@@ -157,7 +157,7 @@ def test_noise_is_of_the_machine_that_was_asked_about(home: Database) -> None:
                 Run(r.pattern_id, r.op, r.platform, r.config, _times(r, factor))
                 for r in runs_of(p, platform)
             ]
-            home.record(fill_again, p, platform)
+            home.index.record(fill_again, p, platform)
 
     fill(home, HERE, patterns(2))
     again(HOME, 2.0)
@@ -188,7 +188,7 @@ def test_one_run_at_a_new_width_spoils_nothing(home: Database) -> None:
     """A matrix measured at a width that nobody ran replaced all that was known at the others."""
     before = [ask(home, HOME, p, WIDE) for p in _asked()]
     one = band(99, 2, name="one", group="one")
-    home.record(runs_of(one, HOME, op=WIDE), one, HOME)
+    home.index.record(runs_of(one, HOME, op=WIDE), one, HOME)
     after = [ask(home, HOME, p, WIDE) for p in _asked()]
     assert [first(a) for a in after] == [first(b) for b in before] == [winner(p) for p in _asked()]
     assert all(len(a.neighbours) == len(b.neighbours) for a, b in zip(after, before, strict=True))
@@ -211,7 +211,7 @@ def test_no_single_run_makes_answers_worse(seed: int) -> None:
     pattern = band(int(rng.integers(80, 300)), int(rng.choice([2, 6, 14, 30])), name="one")
     platform, op = [(HOME, WIDE), (HERE, OP), (HOME, OP), (HERE, WIDE)][seed]
     variant = int(rng.integers(4))
-    home.record(runs_of(pattern, platform, op=op, variants=[variant]), pattern, platform)
+    home.index.record(runs_of(pattern, platform, op=op, variants=[variant]), pattern, platform)
     after = regret(home, HOME, WIDE) + regret(home, HERE, OP) + regret(home, HOME, OP)
     assert after <= before + 1e-9
 
@@ -253,7 +253,7 @@ def test_a_configuration_that_fails_on_such_matrices_is_doubted() -> None:
             runs.append(Run(pattern.id, OP, HOME.id, CONFIGS[2], Measurement(status="oom")))
         db.store.put_structure(pattern, info_of(pattern))
         db.store.append(runs)
-    embed(db)
+    embed(db.index)
     made = ask(db, HOME)
     assert first(made) == 2 and made.confidence != "high"
     assert any("fails with a chance" in w for w in made.warnings)

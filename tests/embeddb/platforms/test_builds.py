@@ -92,7 +92,9 @@ def stored(db: Database, program: str, status: str) -> str:
     platform = base.at("", {"command": "c", "program": program})
     times = (1e-6,) if status == "ok" else ()
     found = Measurement(status, times, "simulator")
-    db.record([Run(PATTERN.id, OP, platform.id, Config({"lanes": 2}), found)], PATTERN, platform)
+    db.index.record(
+        [Run(PATTERN.id, OP, platform.id, Config({"lanes": 2}), found)], PATTERN, platform
+    )
     return platform.id
 
 

@@ -179,7 +179,7 @@ def test_a_new_value_is_proposed_where_it_ran_and_not_before(tmp_path: Path) -> 
             platform=opened(),
             options=ReadOptions(op=OP),
         )
-        embed(db)
+        embed(db.index)
         after = db.query(asked, platform="tiny", op=OP, k=5)
         assert after.candidates[0].config == {"variant": "z"}
 

@@ -42,7 +42,7 @@ from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.order import _alike
 from embeddb.ranking.recommendation import Recommendation
 from indexer.embed import embed
-from tuners.transfer import TransferTuner
+from tuners.ranking import TransferTuner
 
 A, B, C, D = CONFIGS
 NEW = band(137, 14, name="new", group="new")
@@ -61,7 +61,7 @@ def stubs() -> Database:
         m, n = p.shape
         info = PatternInfo(id=p.id, m=m, n=n, nnz=p.nnz, name=p.name, group=p.group)
         db.store.append(runs_of(p, tiny()), patterns=[info])
-    embed(db)
+    embed(db.index)
     return db
 
 
@@ -93,13 +93,13 @@ def test_the_nearest_alone_says_what_was_best_there(db: Database) -> None:
 def test_the_nearest_says_what_it_ran_whatever_the_others_say_of_it(db: Database) -> None:
     """The fault: gains pooled over machines made the default of the nearest, a matrix that ran
     1.77x, its best."""
-    query = build_query(db, NEW, tiny(), OP)
+    query = build_query(db.index, NEW, tiny(), OP)
     nearest = next(p for p in patterns() if p.id == query.vote.neighbours[0].pattern_id)
     pooled = np.where(np.isfinite(query.vote.gains), -1.0, np.nan)
     pooled[:, query.vote.configs.index(A)] = 0.0
     query = changed(query, gains=pooled)
     found = answer(query, 5, rng=np.random.default_rng(0))
-    simpler = {s.method: s for s in insight(found, nearest=nearest_run(db, query)).simpler}
+    simpler = {s.method: s for s in insight(found, nearest=nearest_run(db.index, query)).simpler}
     assert simpler["nearest"].config == {"variant": VARIANTS[winner(nearest)]}
     there = by_law(nearest, 0) / by_law(nearest, winner(nearest))
     assert there > 1.0 and simpler["nearest"].gain_there == pytest.approx(there)
@@ -116,7 +116,7 @@ def test_only_methods_that_are_possible() -> None:
 
 def test_on_a_measured_pattern_only_what_was_measured_has_a_gain(db: Database) -> None:
     known = band(201, 14, name="own", group="own")
-    db.record(runs_of(known, tiny(), variants=(0, 1)), known, tiny())
+    db.index.record(runs_of(known, tiny(), variants=(0, 1)), known, tiny())
     made = db.query(known, platform="tiny", op=OP)
     assert made.link == "measured" and made.candidates[0].config == dict(B)
     gain = {s.method: s.expected_gain for s in made.insight.simpler}
@@ -159,7 +159,7 @@ def test_next_is_not_yet_measured_and_ordered_by_worth() -> None:
 def test_the_worth_of_a_run_is_what_the_neighbours_saw_it_gain(db: Database) -> None:
     """By hand: of two neighbours and an average that counts as one, d was faster than a on one."""
     query = changed(
-        build_query(db, NEW, tiny(), OP),
+        build_query(db.index, NEW, tiny(), OP),
         configs=(A, D),
         gains=np.log([[1.0, 1.5], [1.0, 0.5]]),
         levels=np.zeros(2),
@@ -180,7 +180,7 @@ def test_next_leaves_out_what_was_measured_on_the_pattern() -> None:
     own = patterns()[2]
     assert db.query(own, platform="tiny", op=OP).insight.next == []  # all four ran there
     fresh = band(333, 14, name="fresh", group="fresh")
-    db.record(runs_of(fresh, tiny(), variants=(0, 3)), fresh, tiny())
+    db.index.record(runs_of(fresh, tiny(), variants=(0, 3)), fresh, tiny())
     made = db.query(fresh, platform="tiny", op=OP)
     assert made.link == "measured"
     assert all(n.config in (dict(B), dict(C)) for n in made.insight.next)
@@ -189,15 +189,15 @@ def test_next_leaves_out_what_was_measured_on_the_pattern() -> None:
 def test_beliefs_are_moved_to_what_was_measured(db: Database) -> None:
     """On this pattern everything gains twice what the neighbours say, but for a constant error."""
     fresh = band(333, 14, name="fresh", group="fresh")
-    query = build_query(db, fresh, tiny(), OP)
+    query = build_query(db.index, fresh, tiny(), OP)
     plain = posterior_of(Rankers(query).chosen, "neighbours", C)
     truth = dict(zip(plain.configs, plain.mean, strict=True))
     runs = [
         Run(fresh.id, OP, "tiny", c, Measurement(times_s=(math.exp(-truth[c] - lift),)))
         for c, lift in ((A, 0.0), (B, 0.7), (C, 0.7))
     ]
-    db.record(runs, fresh, tiny())
-    held = posterior_of(Rankers(build_query(db, fresh, tiny(), OP)).chosen, "measured", C)
+    db.index.record(runs, fresh, tiny())
+    held = posterior_of(Rankers(build_query(db.index, fresh, tiny(), OP)).chosen, "measured", C)
     mean, known = dict(zip(held.configs, held.mean, strict=True)), held.known
     assert mean[B] == pytest.approx(truth[B] + 0.7) and mean[C] == pytest.approx(truth[C] + 0.7)
     assert mean[D] == pytest.approx(truth[D] + 0.7)  # by the median of what was off
@@ -209,7 +209,7 @@ def test_beliefs_are_moved_to_what_was_measured(db: Database) -> None:
 def test_a_configuration_that_failed_here_is_never_next(db: Database) -> None:
     fresh = band(333, 14, name="fresh", group="fresh")
     failed = Run(fresh.id, OP, "tiny", C, Measurement(status="crash"))
-    db.record([*runs_of(fresh, tiny(), variants=(0, 1)), failed], fresh, tiny())
+    db.index.record([*runs_of(fresh, tiny(), variants=(0, 1)), failed], fresh, tiny())
     made = db.query(fresh, platform="tiny", op=OP)
     assert all(n.config != dict(C) for n in made.insight.next)
     assert all(s.expected_gain is None for s in made.insight.simpler if s.config == dict(C))
@@ -222,8 +222,8 @@ def test_records_of_winners_only_promise_no_gain() -> None:
         best = winner(pattern)
         measured = Measurement(times_s=(by_law(pattern, best),))
         run = Run(pattern.id, OP, platform.id, CONFIGS[best], measured)
-        db.record([run], pattern, platform)
-    embed(db)
+        db.index.record([run], pattern, platform)
+    embed(db.index)
     made = db.query(NEW, platform="tiny", op=OP, why=True)
     assert made.insight.next == [] and made.insight.effects == []
     assert [s.expected_gain for s in made.insight.simpler] == [None] * 4
@@ -233,7 +233,7 @@ def test_records_of_winners_only_promise_no_gain() -> None:
 
 
 def test_effects_are_the_best_and_the_median_with_a_value(db: Database) -> None:
-    query = build_query(db, NEW, tiny(), OP)
+    query = build_query(db.index, NEW, tiny(), OP)
     held = posterior_of(Rankers(query).chosen, "neighbours", C)
     configs = tuple(Config({"x": x, "y": y} if y else {"x": x}) for x in "ab" for y in (0, 1, 2))
     gains = np.log([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
@@ -257,12 +257,12 @@ def test_a_move_is_a_query_that_answers_something_else() -> None:
     assert {m.feature for m in moves} >= {"row_mean", "log_nnz"}
     away = [abs(m.deviations) for m in moves]
     assert away == sorted(away) and max(away) <= 3.0 and len(moves) <= 8
-    partition = db.partition(OP, tiny())
+    partition = db.index.partition(OP, tiny())
     assert partition is not None
     names = list(made.features)
     for move in moves:
         at = names.index(move.feature)
-        query = build_query(db, asked, tiny(), OP)
+        query = build_query(db.index, asked, tiny(), OP)
         vector = query.vote.vector.copy()
         assert move.start == pytest.approx(vector[at])
         vector[at] = move.end
@@ -306,8 +306,8 @@ def test_looking_deeper_says_how_far_it_is(db: Database) -> None:
     seen: list[tuple[str, int, int]] = []
     made = db.query(NEW, platform="tiny", op=OP)
     assert not made.insight.deep
-    deepen = deepening(db, NEW, progress=lambda *told: seen.append(told))
-    done = renewed(db, made, NEW, tiny(), deepen=deepen)
+    deepen = deepening(db.index, NEW, progress=lambda *told: seen.append(told))
+    done = renewed(db.index, made, NEW, tiny(), deepen=deepen)
     assert done.insight.deep and done.candidates == made.candidates
     assert db.recommendation(made.id) == done
     assert all(at < total for _, at, total in seen) and len({what for what, _, _ in seen}) == 2
@@ -316,7 +316,7 @@ def test_looking_deeper_says_how_far_it_is(db: Database) -> None:
 def test_deep_asked_at_once_is_deep_asked_later(db: Database) -> None:
     at_once = db.query(NEW, platform="tiny", op=OP, why=True)
     made = db.query(NEW, platform="tiny", op=OP)
-    later = renewed(db, made, NEW, tiny(), deepen=deepening(db, NEW))
+    later = renewed(db.index, made, NEW, tiny(), deepen=deepening(db.index, NEW))
     assert later.insight == at_once.insight
 
 
@@ -329,10 +329,14 @@ def test_insight_travels_with_the_stored_answer(db: Database) -> None:
 
 
 def test_at_another_width_what_ran_there_counts_and_is_still_to_be_measured(db: Database) -> None:
-    own = build_query(db, patterns()[2], tiny(), OP).own.timings  # a, b, c, d at another width
-    query = changed(build_query(db, NEW, tiny(), OP), other_width=own, other_op=Op("spmm", 64))
+    own = build_query(
+        db.index, patterns()[2], tiny(), OP
+    ).own.timings  # a, b, c, d at another width
+    query = changed(
+        build_query(db.index, NEW, tiny(), OP), other_width=own, other_op=Op("spmm", 64)
+    )
     found = answer(query, 5, rng=np.random.default_rng(0))
-    assert found.link == "other-width" and found.candidates[0].config == dict(C)
+    assert found.source == "other-width" and found.candidates[0].config == dict(C)
     held = posterior_of(Rankers(query).chosen, "other-width", C)
     there = {config: own[A].seconds / curve.seconds for config, curve in own.items()}
     assert dict(zip(held.configs, np.exp(held.mean), strict=True)) == pytest.approx(there)
@@ -347,14 +351,14 @@ def test_with_a_cost_model_next_is_by_its_own_spread() -> None:
     empty = Database.in_memory()
     empty.store.put_platform(tiny())
     query = changed(
-        build_query(empty, NEW, tiny(), OP),
+        build_query(empty.index, NEW, tiny(), OP),
         predicted_configs=CONFIGS,
         gain=np.array([0.0, 0.5, 1.0, 0.9]),
         spread=np.array([0.0, 0.0, 0.3, 0.4]),
         judged={"rank": 0.95},
     )
     found = answer(query, 5, rng=np.random.default_rng(0))
-    assert (found.link, found.candidates[0].config) == ("model", dict(C))
+    assert (found.source, found.candidates[0].config) == ("model", dict(C))
     about = insight(found)
     assert {s.method: s.expected_gain for s in about.simpler} == {
         "default": 1.0,
@@ -379,7 +383,7 @@ def test_a_close_variant_of_the_answer_is_worth_less_than_another_choice() -> No
     empty = Database.in_memory()
     empty.store.put_platform(tiny())
     query = changed(
-        build_query(empty, NEW, tiny(), OP),
+        build_query(empty.index, NEW, tiny(), OP),
         predicted_configs=configs,
         gain=np.array([1.0, 0.9, 0.9]),
         spread=np.array([0.3, 0.3, 0.3]),
@@ -403,7 +407,7 @@ def test_with_few_calls_preparation_counts_in_what_is_compared(db: Database) -> 
         Run(fresh.id, OP, "tiny", c, Measurement(times_s=(s,), conversion_s=p))
         for c, s, p in ((A, 4.0, 0.0), (B, 2.0, 0.0), (C, 1.0, 60.0))
     ]
-    db.record(runs, fresh, tiny())
+    db.index.record(runs, fresh, tiny())
     made = db.query(fresh, platform="tiny", op=OP, calls=10)
     assert made.candidates[0].config == dict(B) and made.insight.answer_gain == pytest.approx(2.0)
     gains = {str(s.config): s.expected_gain for s in made.insight.simpler}
@@ -419,7 +423,7 @@ def test_one_lucky_neighbour_does_not_promise_much() -> None:
     gains = np.zeros((10, 4))
     gains[:, 2], gains[:, 3], gains[0, 3] = 1.0, 0.9, 3.0
     query = changed(
-        build_query(empty, NEW, tiny(), OP),
+        build_query(empty.index, NEW, tiny(), OP),
         configs=CONFIGS,
         gains=gains,
         levels=np.zeros(10),

@@ -83,7 +83,7 @@ def test_its_own_measurements_win_against_all_neighbours(lawful: Database) -> No
         return by_law(pattern, 3 - variant)
 
     assert _first(db.query(odd, platform="tiny", op=OP)) == {"variant": "c"}
-    db.record(runs_of(odd, tiny(), times=reverse), odd, tiny())
+    db.index.record(runs_of(odd, tiny(), times=reverse), odd, tiny())
     assert _first(db.query(odd, platform="tiny", op=OP)) == {"variant": "b"}
 
 
@@ -124,7 +124,7 @@ def _sized_db(op: Op, pattern: Pattern, count: int) -> Database:
         Run(pattern.id, op, "sized", c, Measurement(times_s=(9.0 - i,)))
         for i, c in enumerate(configs)
     ]
-    db.record(runs, pattern, platform)
+    db.index.record(runs, pattern, platform)
     return db
 
 
@@ -145,12 +145,13 @@ def test_the_nearest_width_is_taken() -> None:
     db = _sized_db(Op("spmm", 512), pattern, 9)
     for run in list(_sized_db(WIDE, pattern, 9).store.runs("sized", WIDE)):
         db.store.append([run])
-    query = build_query(db, pattern, db.platform("sized"), OP)
+    query = build_query(db.index, pattern, db.platform("sized"), OP)
     assert query.own.other_op == WIDE
-    query = build_query(db, pattern, db.platform("sized"), Op("spmm", 1024))
+    query = build_query(db.index, pattern, db.platform("sized"), Op("spmm", 1024))
     assert query.own.other_op == Op("spmm", 512)
     assert (
-        build_query(db, pattern, db.platform("sized"), Op("spmm", 32, "f64")).own.other_op is None
+        build_query(db.index, pattern, db.platform("sized"), Op("spmm", 32, "f64")).own.other_op
+        is None
     )
 
 
@@ -178,7 +179,7 @@ def test_a_vote_for_what_does_not_fit_this_matrix_is_rejected_with_a_reason() ->
             Run(pattern.id, OP, "sized", Config({"rows": r, "cols": c}), Measurement(times_s=(t,)))
             for r, c, t in [(1, "NUM_MATRIX_COLS", 4.0 + at), (256, 64, 1.0), (16, 8, 2.0)]
         )
-    embed(db)
+    embed(db.index)
     big = db.query(band(310, 3), platform="sized", op=OP)
     assert (big.link, _first(big)) == ("neighbours", {"rows": 256, "cols": 64})
     small = db.query(band(20, 3), platform="sized", op=OP)
@@ -199,7 +200,7 @@ def test_a_choice_with_two_names_is_proposed_once() -> None:
             Run(pattern.id, OP, "sized", Config({"rows": 1, "cols": c}), Measurement(times_s=(t,)))
             for c, t in [("NUM_MATRIX_COLS", 4.0), (64, 3.0), (8, 2.0)]
         )
-    embed(db)
+    embed(db.index)
     made = db.query(band(64, 3), platform="sized", op=OP)
     proposed = [Config(c.config) for c in made.candidates]
     assert sorted(map(str, proposed)) == ["cols=64,rows=1", "cols=8,rows=1"]
@@ -216,7 +217,7 @@ def test_calls_make_a_conversion_pay() -> None:
             Run(pattern.id, OP, "tiny", c, Measurement(times_s=(t,), conversion_s=conversion))
             for c, t, conversion in [(CONFIGS[0], 3.0, 0.0), (CONFIGS[1], 1.0, 10.0)]
         )
-    embed(db)
+    embed(db.index)
     for pattern in (band(137, 6, name="new"), patterns()[0]):
         few, many = (db.query(pattern, platform="tiny", op=OP, calls=n) for n in (2.0, 100.0))
         assert (_first(few), _first(many)) == ({"variant": "a"}, {"variant": "b"})

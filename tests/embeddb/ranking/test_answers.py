@@ -39,7 +39,7 @@ def test_the_last_answer_is_the_one_given_last_whatever_the_clock_says(
             given.append(_ask(db, size))
         monkeypatch.setattr(time, "time", real)
         assert [made.id for made in db.recommendations()] == given
-        heads = in_order(db, stored_head, lambda head: head.created)
+        heads = in_order(db.index, stored_head, lambda head: head.created)
         assert [head.id for head in heads] == given
         with pytest.raises(NothingFound) as e:
             db.recommendation("r0")

@@ -30,7 +30,7 @@ def test_neighbours_of_another_rank_vote_behind_the_default(folder: Path) -> Non
     asked = row_sum(3000, 100)
     space = space_of(law.here(), law.OP, asked)
     with Database.open(folder, readonly=True) as db:
-        query = build_query(db, asked, law.here(), law.OP)
+        query = build_query(db.index, asked, law.here(), law.OP)
         made = db.query(asked, platform=law.here(), op=law.OP, k=10)
     assert query.vote.transfers
     for one in query.vote.transfers:
@@ -46,7 +46,7 @@ def test_neighbours_of_another_rank_vote_behind_the_default(folder: Path) -> Non
 
 def test_of_as_many_dimensions_tiles_vote_as_they_are(folder: Path) -> None:
     with Database.open(folder, readonly=True) as db:
-        assert not build_query(db, law.asked(), law.here(), law.OP).vote.transfers
+        assert not build_query(db.index, law.asked(), law.here(), law.OP).vote.transfers
 
 
 def test_it_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

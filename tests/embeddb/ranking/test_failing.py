@@ -35,13 +35,13 @@ def broken() -> Database:
     db = Database.in_memory()
     db.store.put_platform(tiny())
     for pattern in patterns():
-        db.record(_runs(pattern), pattern, tiny())
-    embed(db)
+        db.index.record(_runs(pattern), pattern, tiny())
+    embed(db.index)
     return db
 
 
 def test_neighbours_and_all_patterns_tell_how_likely_a_failure_is(broken: Database) -> None:
-    query = build_query(broken, NEW, tiny(), OP)
+    query = build_query(broken.index, NEW, tiny(), OP)
     chance = dict(zip(CONFIGS, chances(query, CONFIGS), strict=True))
     failed, tried = query.vote.failures.counts[CONFIGS[BROKEN]]
     assert 0 < failed < tried == len(patterns())
@@ -68,7 +68,7 @@ def test_the_order_counts_it_and_the_answer_shows_it(
 
 
 def test_what_rather_fails_goes_behind_all_others(broken: Database) -> None:
-    query = build_query(broken, NEW, tiny(), OP)
+    query = build_query(broken.index, NEW, tiny(), OP)
     made = [Candidate(config=dict(c), score=at - 9.0, origin="") for at, c in enumerate(CONFIGS)]
     found = likely_last(query, made[BROKEN:] + made[:BROKEN])
     assert [c.config["variant"] for c in found] == ["d", "a", "b", "c"]
@@ -81,14 +81,14 @@ def test_an_answer_that_may_fail_is_not_sure(broken: Database) -> None:
     from embeddb.ranking.confidence import confidence_of
     from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 
-    ranker = NeighbourVote(build_query(broken, NEW, tiny(), OP))
+    ranker = NeighbourVote(build_query(broken.index, NEW, tiny(), OP))
     level, doubts = confidence_of(ranker, "neighbours", CONFIGS[BROKEN])
     assert level == "low" and any("fails with a chance of" in line for line in doubts)
 
 
 def test_where_nothing_ever_failed_nothing_changes() -> None:
     db = fill(Database.in_memory(), tiny())
-    query = build_query(db, NEW, tiny(), OP)
+    query = build_query(db.index, NEW, tiny(), OP)
     assert query.vote.failures == Failures()
     assert not chances(query, CONFIGS).any()
     made = db.query(NEW, platform="tiny", op=str(OP))

@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Kernels of eight families that were measured, and a model of them."""
     db = tmp_path_factory.mktemp("fused") / "db"
     with open_database(db, create=True) as opened:
-        FusionJob(opened, Played(), HERE, FusionRequest()).kernels(list(kernels(4)))
+        FusionJob(opened.index, Played(), HERE, FusionRequest()).kernels(list(kernels(4)))
     told = ["train", "kernels", str(db), "--task", "fused", "--predictor", "trees"]
     assert run_verb(told) == 0
     return db
@@ -39,9 +39,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_seconds_are_measured_and_told_by_operation(place: Path) -> None:
     made = next(iter(kernels(4)))
     with open_database(place, readonly=True) as db:
-        (one,) = fused_seconds_of(db, made)
-        (new,) = fused_seconds_of(db, dot_add())
-        assert fused_seconds_of(db, chain()) == []
+        (one,) = fused_seconds_of(db.index, made)
+        (new,) = fused_seconds_of(db.index, dot_add())
+        assert fused_seconds_of(db.index, chain()) == []
     assert one.platform == HERE.id and one.measured == pytest.approx(plain_s(made))
     assert one.predicted == pytest.approx(plain_s(made), rel=0.5) and one.apart == 1.0
     assert one.call is not None and one.predicted == pytest.approx(
@@ -96,12 +96,12 @@ def test_without_a_model_what_was_measured_is_told(
 ) -> None:
     kernel = dot_add()
     with open_database(tmp_path / "db", create=True) as db:
-        FusionJob(db, Played(), HERE, FusionRequest()).kernels([kernel])
-        (one,) = fused_seconds_of(db, kernel)
+        FusionJob(db.index, Played(), HERE, FusionRequest()).kernels([kernel])
+        (one,) = fused_seconds_of(db.index, kernel)
         failed = dot_add(m=8)
         run = Run(failed.id, Op("fused"), HERE.id, Config({}), Measurement("build", error="no"))
-        db.record([run], failed, HERE)
-        assert fused_seconds_of(db, failed) == []
+        db.index.record([run], failed, HERE)
+        assert fused_seconds_of(db.index, failed) == []
     assert (one.model, one.predicted, one.operations) == (None, None, {})
     assert run_verb(["kernel", "show", str(tmp_path / "db"), kernel.id]) == 0
     said = capsys.readouterr().out

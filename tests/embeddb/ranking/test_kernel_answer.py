@@ -96,8 +96,8 @@ def test_too_few_kernels_promise_nothing(tmp_path: Path) -> None:
 
 def test_each_kernel_is_judged_among_what_ran_on_it(folder: Path) -> None:
     with Database.open(folder, readonly=True) as db:
-        assert Bench(db, law.OP, "tile-cpu").ready
-        rows = {row.method: row.figures for row in evaluate(db, seeds=[0], folds=3)}
+        assert Bench(db.index, law.OP, "tile-cpu").ready
+        rows = {row.method: row.figures for row in evaluate(db.index, seeds=[0], folds=3)}
     assert rows["embeddb"]["illegal"] == 0 and rows["oracle"]["of_optimum@1"] == 1.0
     assert rows["embeddb"]["of_optimum@5"] > 0.9 > rows["default"]["of_optimum@5"]
 

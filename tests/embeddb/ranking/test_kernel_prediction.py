@@ -55,7 +55,7 @@ def test_the_model_ranks_where_it_was_better(db: Database, use: Any) -> None:
     # It found a tile that no neighbour ran, and of all it was asked about none is faster.
     took = {config: law.seconds(law.asked(), config) for config in configs}
     assert took[Config(made.best)] == min(took.values())
-    query = build_query(db, law.asked(), law.here(), law.OP)
+    query = build_query(db.index, law.asked(), law.here(), law.OP)
     assert set(configs) - set(query.vote.configs)
 
 
@@ -115,14 +115,14 @@ def test_a_model_that_fails_is_no_reason_not_to_answer(db: Database, use: Any) -
 
 def test_a_kernel_known_by_name_only(db: Database, use: Any) -> None:
     use(Knowing(held_out=held_out()))
-    query = build_query(db, law.asked(), law.here(), law.OP)
-    told = predicted_tiles(replace(query, prediction=Prediction()), db, None)
+    query = build_query(db.index, law.asked(), law.here(), law.OP)
+    told = predicted_tiles(replace(query, prediction=Prediction()), db.index, None)
     assert told is not None and not told.prediction.configs
     assert "by name only" in told.prediction.note
 
 
 def test_large_kernels_are_asked_about_fewer_tiles(db: Database) -> None:
-    query = build_query(db, law.asked(), law.here(), law.OP)
+    query = build_query(db.index, law.asked(), law.here(), law.OP)
     few = tiles_of(query, 60)
     assert len(few) <= 60 and few[0] == query.default
     assert tiles_of(query) == tiles_of(query)

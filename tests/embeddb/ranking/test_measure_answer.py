@@ -80,14 +80,21 @@ def test_measured_answers_are_written_back() -> None:
     new = band(137, 14, name="new", group="new")
     made = db.query(new, platform="lab", op=OP)
     assert (made.link, made.platform) == ("neighbours", "lab@here")
-    said: list[str] = []
-    done = measure_answer(db, made, new, options=RunOptions(), rounds=2, progress=said.append)
+    steps: list[tuple[str, int, int]] = []
+    done = measure_answer(
+        db.index,
+        made,
+        new,
+        options=RunOptions(),
+        rounds=2,
+        progress=lambda *step: steps.append(step),
+    )
     assert done.id == made.id and done.platform == "lab@here"
     times = [c.seconds for c in done.candidates]
     assert times[:3] == pytest.approx(sorted(by_law(new, v) for v in (0, 1, 2)))
     assert (times[3], done.candidates[3].status) == (None, "crash")
     assert done.default_seconds == pytest.approx(by_law(new, 0))
-    assert len(said) == 2 * 4
+    assert steps == [("measure", at, 8) for at in range(1, 9)]
     assert len(list(db.store.runs("lab@here", OP, new.id))) == 2 * 3 + 1  # the crashes are alike
     assert db.recommendation(made.id) == done
     again = db.query(new, platform="lab", op=OP)
@@ -105,14 +112,14 @@ def test_without_its_runner_queries_still_answer(monkeypatch: pytest.MonkeyPatch
     made = db.query(new, platform="lab", op=OP)
     assert (made.link, made.platform) == ("neighbours", "lab")
     with pytest.raises(RunnerUnavailable, match="install gcc"):
-        measure_answer(db, made, new, options=RunOptions())
+        measure_answer(db.index, made, new, options=RunOptions())
 
 
 def test_a_platform_without_a_runner_cannot_be_measured(lawful: Database) -> None:
     new = band(137, 14, name="new")
     made = lawful.query(new, platform="tiny", op=OP)
     with pytest.raises(RunnerUnavailable, match="has no runner"):
-        measure_answer(lawful, made, new, options=RunOptions())
+        measure_answer(lawful.index, made, new, options=RunOptions())
 
 
 @pytest.mark.usefixtures("law")
@@ -164,7 +171,7 @@ def test_what_ran_before_an_interrupt_or_a_tuners_fault_is_kept(error: type[Exce
         return []
 
     with pytest.raises(error):
-        measure_answer(db, made, new, options=RunOptions(), search=search)
+        measure_answer(db.index, made, new, options=RunOptions(), search=search)
     kept = list(db.store.runs("lab@here", OP, new.id))
     assert {run.config for run in kept} == set(CONFIGS[:2])
     assert db.recommendation(made.id).candidates[0].seconds is None  # the answer is as it was

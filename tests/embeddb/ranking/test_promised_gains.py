@@ -175,7 +175,7 @@ def _matrices(rng: np.random.Generator) -> Recommendation:
     for p in patterns(6):
         db.store.put_structure(p, info_of(p))
         db.store.append(_scattered(runs_of(p, tiny()), rng, Config({"variant": "a"})))
-    embed(db)
+    embed(db.index)
     asked: Pattern = band(137, 14, name="new", group="new")
     return db.query(asked, platform="tiny", op=OP)
 
@@ -197,7 +197,7 @@ def _structures(law: Any, measured: Iterable[Any], asked: Any, rng: Any) -> Reco
         db.store.put_structure(one, info_of(one))
         runs = law.runs_of(one, here)
         db.store.append(_scattered(runs, rng, runs[0].config))
-    embed(db)
+    embed(db.index)
     return db.query(asked, platform=here, op=law.OP, k=20)
 
 

@@ -31,17 +31,16 @@ from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import judged, with_judgement, with_prediction
-from embeddb.ranking.query import Problem, Query
-from embeddb.ranking.rankers.choose import Rankers, method_of
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.choose import Rankers, ranker_of
+from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import joined
-from embeddb.ranking.rankers.neighbour_vote import doubt_of_unrun, scores
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun, scores
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.testing.tuners import sample_queries
 from indexer.library import info_of
 from tuners.evaluation.learned import _first
-from tuners.rank import RankTuner
-from tuners.transfer import TransferTuner
-from tuners.transfer_rank import TransferRankTuner
+from tuners.ranking import RankTuner, TransferRankTuner, TransferTuner
 
 JUDGED = {"transfer": 0.8, "rank": 0.9, "transfer+rank": 0.95}
 FILE = "costmodel-tiny-spmm.safetensors"
@@ -90,7 +89,7 @@ class Fake(Law):
 def _bare(platform: Platform | None = None) -> Query:
     where = platform or tiny()
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
-    return Query(Problem(info, where, OP, where.space(OP), DEFAULT))
+    return Query(info, where, OP, where.space(OP), DEFAULT)
 
 
 def _known(gains: dict[str, float], **changes: Any) -> Query:
@@ -241,7 +240,7 @@ def test_the_first_answer_is_never_predicted_slower_than_the_default(
         5,
         rng=rng(),
     )
-    assert found.tuner == best.replace("transfer+rank", "transfer-rank")
+    assert found.strategy == best.replace("transfer+rank", "transfer-rank")
     first = found.candidates[0]
     assert (first.expected_gain or 0.0) >= 1.0 - 1e-12
     assert all(query.space.reason(c.config) is None for c in found.candidates)
@@ -263,29 +262,29 @@ def test_the_first_answer_is_never_predicted_slower_than_the_default(
 )
 def test_the_best_by_the_cards_evidence_answers(figures: dict[str, float], method: str) -> None:
     query = _known({"c": 1.0}, judged=figures)
-    assert method_of(query) == method
+    assert ranker_of(query).card_name() == method
     found = answer(query, 3, rng=rng())
-    assert found.link == ("model" if method == "rank" else "neighbours")
+    assert found.source == ("model" if method == "rank" else "neighbours")
     assert found.model == ("" if method == "transfer" else "m")
 
 
 def test_a_price_for_preparation_is_not_the_models_to_judge() -> None:
-    assert method_of(_known({"c": 1.0}, calls=100.0)) == "transfer"
+    assert ranker_of(_known({"c": 1.0}, calls=100.0)) is NeighbourVote
 
 
 def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
     query = _known({"c": 1.0})
     few = replace(query, vote=replace(query.vote, neighbours=query.vote.neighbours[:2]))
-    assert (answer(few, 3, rng=rng()).link, method_of(few)) == ("model", "rank")
+    assert (answer(few, 3, rng=rng()).source, ranker_of(few)) == ("model", CostModelRanker)
     nothing = changed(
         with_prediction(_bare(), Law({"c": 1.0}), np.zeros(1)), judged=JUDGED, version="m"
     )
     found = answer(nothing, 3, rng=rng())
-    assert (found.link, found.candidates[0].config["variant"]) == ("model", "c")
+    assert (found.source, found.candidates[0].config["variant"]) == ("model", "c")
     level, doubts = confidence_of(Rankers(nothing).chosen, "model")
     assert level == "medium" and "cost model alone" in " ".join(doubts)
     unproven = replace(nothing, prediction=replace(nothing.prediction, judged={}))
-    assert answer(unproven, 3, rng=rng()).link == "default"
+    assert answer(unproven, 3, rng=rng()).source == "default"
 
 
 def test_how_sure_depends_on_how_good_the_model_was() -> None:
@@ -299,7 +298,7 @@ def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
 
     own = {c: Timing(s, 0.0, 0.0, 1, "ok") for c, s in zip(CONFIGS[:2], (2.0, 1.0), strict=True)}
     found = answer(replace(query, own=replace(query.own, timings=own)), 3, rng=rng())
-    assert (found.link, _variants(found.candidates), found.model) == (
+    assert (found.source, _variants(found.candidates), found.model) == (
         "measured",
         "bac",
         "m",
@@ -355,7 +354,7 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
             here.space(op, Sizes(300, 300, 1800)),
             here.default(op, Sizes(m=300, n=300)),
         )
-        query = Query(Problem(info_of(pattern), here, op, space, default))
+        query = Query(info_of(pattern), here, op, space, default)
         found = with_prediction(query, Law({}), np.zeros(1, np.float32), store=db.store)
     assert found.prediction.configs[0] == default
     assert 1 <= len(found.prediction.configs) <= 2
@@ -458,13 +457,13 @@ def test_a_replaced_file_is_read_again(place: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(CostModel, "load", load)
     with Database.open(place) as db:
-        assert db.cost_model(tiny(), OP) is None and not reads
+        assert db.index.cost_model(tiny(), OP) is None and not reads
         (place / "models" / FILE).write_bytes(b"one")
-        assert db.cost_model(tiny(), OP) is db.cost_model(tiny(), OP)
+        assert db.index.cost_model(tiny(), OP) is db.index.cost_model(tiny(), OP)
         assert len(reads) == 1
         (place / "models" / FILE).write_bytes(b"another")
-        assert db.cost_model(tiny(), OP) is not None and len(reads) == 2
-        assert db.cost_model(tiny(), Op("spmv")) is None
+        assert db.index.cost_model(tiny(), OP) is not None and len(reads) == 2
+        assert db.index.cost_model(tiny(), Op("spmv")) is None
 
 
 def test_a_model_that_cannot_be_used_is_one_warning(
@@ -562,9 +561,9 @@ def test_what_a_database_can_answer_names_the_model(
     from indexer.coverage import scope_states
 
     with Database.open(place) as db:
-        assert scope_states(db)[0]["cost_model"] is None
+        assert scope_states(db.index)[0]["cost_model"] is None
         _use(place, Fake({}, rank=0.9), monkeypatch)
-        states = scope_states(db)
+        states = scope_states(db.index)
     assert states[0]["cost_model"]["of_optimum_held_out"] == {"rank": 0.9}
     show_states(states)
     assert "cost model feedc0de on stats, held out: rank" in capsys.readouterr().out

@@ -42,7 +42,7 @@ def runs(
 def ask(held: Iterable[Run], platform: Platform | None = None) -> Recommendation:
     where = platform or tiny()
     db = fill(Database.in_memory(), where)
-    db.record(list(held), ASKED, where)
+    db.index.record(list(held), ASKED, where)
     return db.query(ASKED, platform="tiny", op=OP)
 
 

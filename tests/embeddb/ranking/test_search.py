@@ -18,10 +18,9 @@ from embeddb.index.vectors.graph import links
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import with_prediction
-from embeddb.ranking.query import Problem, Query
+from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.search import Predicted, anneal, graph_search
-from tuners.rank import RankTuner
-from tuners.search import SearchTuner
+from tuners.ranking import RankTuner, SearchTuner
 
 INFO = PatternInfo(id="0" * 32, m=20_000, n=20_000, nnz=200_000)
 SPMM = Op("spmm", 128)
@@ -47,9 +46,7 @@ class Network:
 def _query(name: str, op: Op = SPMM, seed: int = 0) -> Query:
     platform = load_platform(name)
     bare = Query(
-        Problem(
-            INFO, platform, op, platform.space(op, INFO.sizes), platform.default(op, INFO.sizes)
-        )
+        INFO, platform, op, platform.space(op, INFO.sizes), platform.default(op, INFO.sizes)
     )
     return with_prediction(bare, Network(seed), np.zeros(1, np.float32))
 
@@ -167,5 +164,5 @@ def test_a_query_searches_where_the_model_ranks_a_space_too_large(
     for name, tuner in (("waco-cpu", "search"), ("gpu-sparsetir", "rank")):
         query = changed(_query(name), judged={"rank": 0.9})
         found = answer(query, 5, rng=np.random.default_rng(0))
-        assert (found.link, found.tuner) == ("model", tuner)
+        assert (found.source, found.strategy) == ("model", tuner)
         assert Config(found.candidates[0].config) in query.prediction.configs

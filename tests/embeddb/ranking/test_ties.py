@@ -11,7 +11,7 @@ from embeddb.index.preparation.table import PreparationCost
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.ties import settled
 from embeddb.testing.tuners import sample_queries
-from tuners.transfer import TransferTuner
+from tuners.ranking import TransferTuner
 
 
 def bare() -> Query:

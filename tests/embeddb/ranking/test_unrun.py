@@ -26,14 +26,13 @@ from embeddb.database import Database
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.build import build_query
 from embeddb.ranking.prediction import with_judgement
-from embeddb.ranking.query import Prediction, Problem, Query, Vote
+from embeddb.ranking.query import Prediction, Query, Vote
 from embeddb.ranking.rankers.order import ran_first
 from indexer.campaign.plan import choose_configs
 from indexer.embed import embed
 from indexer.library import info_of
 from tuners.evaluation.learned import Seen, Truth, hidden_figures
-from tuners.rank import RankTuner
-from tuners.transfer_rank import TransferRankTuner
+from tuners.ranking import RankTuner, TransferRankTuner
 
 SPMV = Op("spmv")
 
@@ -44,7 +43,11 @@ def _asked(unrun_first: bool) -> Query:
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
     ran = CONFIGS[:3]
     return Query(
-        Problem(info, where, OP, where.space(OP), DEFAULT),
+        info,
+        where,
+        OP,
+        where.space(OP),
+        DEFAULT,
         vote=Vote(
             configs=ran,
             gains=np.tile([0.0, 0.3, 0.2], (3, 1)),
@@ -100,7 +103,7 @@ def test_hidden_configurations_decide(right: bool, first: bool) -> None:
         )
         query = replace(
             query,
-            problem=replace(query.problem, pattern=PatternInfo(id=f"{at:032x}", group=f"g{at}")),
+            pattern=PatternInfo(id=f"{at:032x}", group=f"g{at}"),
         )
         times = {CONFIGS[0]: 1.0, CONFIGS[1]: 0.7, CONFIGS[2]: 0.8}
         times[CONFIGS[3]] = 0.5 if right else 2.0
@@ -142,7 +145,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for c in configs
                 if (t := _law(platform, pattern, c))
             )
-        embed(db)
+        embed(db.index)
     return folder
 
 
@@ -162,7 +165,7 @@ def test_a_model_of_a_sampled_campaign_answers_what_ran(
         ran = {run.config for run in db.store.runs(platform.id, SPMV)}
         for length in (3, 9, 15):
             pattern = band(4400, length, name=f"new{length}")
-            query = build_query(db, pattern, platform, SPMV)
+            query = build_query(db.index, pattern, platform, SPMV)
             assert len(query.prediction.configs) > 300 > len(ran)
             made = RankTuner(query, rng=np.random.default_rng(0)).ask(1)[0]
             assert figures["unrun_first"] or Config(made.config) in ran
@@ -181,8 +184,8 @@ def test_a_model_of_one_machine_does_not_rank_on_another(campaign: Path) -> None
 
     with Database.open(campaign, readonly=True) as db:
         platform = db.platform("cpu@here")
-        here = build_query(db, band(4400, 9, name="new"), platform, SPMV)
-        away = build_query(db, band(4400, 9, name="new"), platform.at("away"), SPMV)
+        here = build_query(db.index, band(4400, 9, name="new"), platform, SPMV)
+        away = build_query(db.index, band(4400, 9, name="new"), platform.at("away"), SPMV)
     assert with_judgement(here, Card()).prediction.judged == {"rank": 0.99}  # type: ignore[arg-type]
     told = with_judgement(away, Card())  # type: ignore[arg-type]
     assert told.prediction.judged == {} and "another machine" in told.prediction.note

@@ -232,7 +232,7 @@ def test_what_a_stranger_wrote_into_the_table_is_told_not_believed(
         assert [line for line in db.problems() if "0000000000000000" in line]
         put_file(db, CARD)
         register_files(db.store)
-        export_file(db, tmp_path / "out.jsonl")
+        export_file(db.index, tmp_path / "out.jsonl")
     assert run_verb(["db", "models", str(tmp_path / "db")]) == 0
     assert LESSON in capsys.readouterr().out
 
@@ -307,15 +307,15 @@ def test_an_export_takes_the_cards_along(tmp_path: Path) -> None:
         own = put_file(db, card(platform={"name": "tiny"}))
         other = put_file(db, CARD, "costmodel-cpu-spmv.safetensors")
         register_files(db.store)
-        assert export_file(db, tmp_path / "all.jsonl").models == 2
-        assert export_file(db, tmp_path / "part.jsonl", platform="tiny").models == 1
+        assert export_file(db.index, tmp_path / "all.jsonl").models == 2
+        assert export_file(db.index, tmp_path / "part.jsonl", platform="tiny").models == 1
         kept = {e.version: (e.card, e.registered) for e in db.store.models.entries()}
     with Database.create(tmp_path / "b") as db:
         put_file(db, card(samples=9), FILE)
         register_files(db.store)
-        assert import_file(db, tmp_path / "part.jsonl").models == 1
+        assert import_file(db.index, tmp_path / "part.jsonl").models == 1
         assert db.store.models.get(other) is None
-        report = import_file(db, tmp_path / "all.jsonl")
+        report = import_file(db.index, tmp_path / "all.jsonl")
         assert (report.models, report.rejected) == (2, 0)
         for version, found in kept.items():
             entry = db.store.models.get(version)
@@ -323,8 +323,8 @@ def test_an_export_takes_the_cards_along(tmp_path: Path) -> None:
         assert sorted(states(db).values()) == ["in use", "no file here", "no file here"]
         assert db.problems() == []
         again = tmp_path / "again.jsonl"
-        export_file(db, again)
-        export_file(db, tmp_path / "twice.jsonl")
+        export_file(db.index, again)
+        export_file(db.index, tmp_path / "twice.jsonl")
         assert again.read_bytes() == (tmp_path / "twice.jsonl").read_bytes()
         put_file(db, card(platform={"name": "tiny"}), "costmodel-tiny-spmm.safetensors")
         register_files(db.store)
@@ -346,7 +346,7 @@ def test_bad_cards_of_an_export_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text("\n".join(lines) + "\n")
     db = Database.in_memory()
-    report = import_file(db, path)
+    report = import_file(db.index, path)
     assert (report.models, report.rejected) == (1, 5)
     assert [entry.version for entry in db.store.models.entries()] == ["0" * 16]
 
@@ -359,7 +359,7 @@ def test_the_models_of_the_starter_are_registered(tmp_path: Path) -> None:
         tiles = put_file(other, of_kernels, "kernels-tile-cpu-tile.safetensors")
         (tmp_path / "other" / "models").rename(beside)
     with Database.create(tmp_path / "db") as db:
-        assert adopt_models(db, beside) == 2
+        assert adopt_models(db.index, beside) == 2
         assert states(db) == {version: "in use", tiles: "in use"}
 
 
@@ -480,7 +480,7 @@ def test_weights_of_a_featurizer_are_registered(
 
         monkeypatch.setattr(scnn, "install", install)
         monkeypatch.setattr("embeddb.index.lookup.read_card", lambda file: about)
-        first, second = db.use_weights("1"), db.use_weights("2")
+        first, second = db.index.use_weights("1"), db.index.use_weights("2")
         assert states(db) == {first: "replaced", second: "in use"}
         entry = db.store.models.get(first)
         assert entry is not None

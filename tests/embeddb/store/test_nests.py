@@ -66,7 +66,7 @@ def test_an_older_database_has_no_nests_until_one_is_written(tmp_path: Path) -> 
         assert db.store.count_runs() == runs and db.problems() == []
     with Database.open(place) as db:
         assert db.store.nest(MATMUL.id) is None
-        db.add_pattern(MATMUL)
+        db.index.add_pattern(MATMUL)
     with Database.open(place, readonly=True) as db:
         assert db.store.nest(MATMUL.id) == MATMUL and db.store.count_runs() == runs
 
@@ -143,14 +143,14 @@ def test_sizes_that_were_told_first_keep_the_code_out_until_it_is_our_own_word()
 
 
 def test_a_matrix_that_is_kept_too_is_held_again() -> None:
-    db = Database(memory_store())
+    db = Database.in_memory()
     matrix = band(20, 3, name="held")
     (nest,) = nests_of("spmv", {}, matrix=matrix)
     alone = replace(nest, matrices=())
     db.store.put_structure(alone, PatternInfo.of(alone))
     found = db.store.nest(nest.id)
     assert found == nest and found.matrices == ()
-    db.add_pattern(nest, only=())
+    db.index.add_pattern(nest, only=())
     found = db.store.nest(nest.id)
     assert found is not None and found.matrices == (matrix,)
     assert db.store.structure(matrix.id) == matrix and db.store.problems() == []

@@ -24,7 +24,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Database.create(folder) as db:
         fill(db, tiny(), patterns(3), indexed=False)
         for pattern in patterns(3):
-            db.add_pattern(pattern, only=["stats"])
+            db.index.add_pattern(pattern, only=["stats"])
         db.store.notes.put("large", bytes(50_000))
         db.store.journal.put("gone", bytes(9_000))
         db.store.journal.delete(["gone"])
@@ -110,7 +110,7 @@ def test_a_damaged_file_is_neither_exported_nor_compacted(
         Database.open(folder)  # a small one is looked at whole
     monkeypatch.setattr(lmdb_engine, "_SMALL_BYTES", 0)
     with Database.open(folder) as db:
-        for act in (lambda: export_file(db, tmp_path / "x.jsonl"), db.store.compact):
+        for act in (lambda: export_file(db.index, tmp_path / "x.jsonl"), db.store.compact):
             with pytest.raises(StoreCorrupt, match=r"data\.mdb: damaged: table") as caught:
                 act()
             assert "db check" in caught.value.hint
@@ -121,7 +121,9 @@ def test_no_vector_is_left_out_of_an_export(sound: Path, tmp_path: Path) -> None
     """One whose key is damaged, in order, is not there for whoever asks for it by its key."""
     with Database.open(sound, readonly=True) as db:
         ids = sorted(info.id for info in db.store.patterns())
-    key = b"stats\0" + db.featurizer_version("stats").encode() + b"\0" + bytes.fromhex(ids[-1])
+    key = (
+        b"stats\0" + db.index.featurizer_version("stats").encode() + b"\0" + bytes.fromhex(ids[-1])
+    )
 
     def flip(raw: bytearray) -> None:
         at, found = raw.find(key), 0
@@ -133,7 +135,7 @@ def test_no_vector_is_left_out_of_an_export(sound: Path, tmp_path: Path) -> None
     folder = hurt(sound, tmp_path / "b.db", flip)
     assert faults(folder) == ""
     with Database.open(folder, readonly=True) as db, pytest.raises(StoreCorrupt, match="damaged"):
-        export_file(db, tmp_path / "x.jsonl")
+        export_file(db.index, tmp_path / "x.jsonl")
     assert not (tmp_path / "x.jsonl").exists()
 
 

@@ -102,7 +102,7 @@ def test_models_go_nowhere_else(folder: Path, victim: Path, tmp_path: Path) -> N
     with Database.open(folder) as db:
         assert model_entries(db.store) == []
         with pytest.raises(OSError, match="a link or file where a folder of ours would be"):
-            adopt_models(db, tmp_path / "new")
+            adopt_models(db.index, tmp_path / "new")
     assert (victim.parent / "costmodel-tiny-spmm.safetensors").read_bytes() == b"mine"
 
 

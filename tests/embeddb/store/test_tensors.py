@@ -44,9 +44,9 @@ def test_computations_travel_whole(tmp_path: Path) -> None:
     with Database.create(tmp_path / "one.db") as one:
         for made in sample_tensors().values():
             one.store.put_structure(made, PatternInfo.of(made))
-        export_file(one, place)
+        export_file(one.index, place)
     with Database.create(tmp_path / "two.db") as two:
-        report = import_file(two, place)
+        report = import_file(two.index, place)
         assert report.rejected == 0
         for made in sample_tensors().values():
             assert two.store.tensor(made.id) == made

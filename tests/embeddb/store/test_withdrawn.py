@@ -206,7 +206,7 @@ def test_answers_follow(tmp_path: Path) -> None:
         db.store.withdrawn.withdraw(theirs)
         assert db.query(asked, platform="tiny", op=OP).candidates[0].config["variant"] == "a"
         out = io.StringIO()
-        assert export(db, out, format="jsonl").runs == 4 * len(patterns())
+        assert export(db.index, out, format="jsonl").runs == 4 * len(patterns())
         assert "theirs" not in out.getvalue()
         db.store.withdrawn.restore(theirs)
         assert db.query(asked, platform="tiny", op=OP).candidates[0].config["variant"] == "b"
@@ -217,10 +217,10 @@ def test_a_scope_without_runs_left_gives_no_answer(tmp_path: Path) -> None:
         fill(db, TINY)
         db.query(patterns()[0], platform="tiny", op=OP)
         db.store.withdrawn.withdraw(OF_OP)
-        assert db.scopes() == [] and db.partition(OP, TINY) is None
+        assert db.index.scopes() == [] and db.index.partition(OP, TINY) is None
         answer = db.query(patterns()[0], platform="tiny", op=OP)
         assert answer.link == "default"
-        embed(db)
+        embed(db.index)
         assert db.problems() == []
         db.store.withdrawn.restore(OF_OP)
         assert db.query(patterns()[0], platform="tiny", op=OP).link == "measured"

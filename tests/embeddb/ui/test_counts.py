@@ -90,12 +90,12 @@ def test_the_report(db: Database) -> None:
 
 
 def test_a_rule(db: Database) -> None:
-    rule = learn_rule(db, "pair", OP, 3)
+    rule = learn_rule(db.index, "pair", OP, 3)
     assert rule.patterns == rule.judged == PATTERNS
 
 
 def test_wins_over_scopes_count_a_matrix_once(db: Database) -> None:
-    found = wins(db.store, db.scopes())
+    found = wins(db.store, db.index.scopes())
     assert found.extent == Extent(PATTERNS, MACHINES, PAIRS)
     assert sum(found.counts.values()) == PAIRS + 20
 

@@ -76,7 +76,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
             )
             name = HOSTILE if at == 8 else f"m{at}"
             pattern = pattern_of(matrix, name=name, group=f"family{at // 3}")
-            db.record(runs(pattern, where, "a" if at % 3 == 0 else "b"), pattern, where)
+            db.index.record(runs(pattern, where, "a" if at % 3 == 0 else "b"), pattern, where)
     return str(folder / "runs.db")
 
 
@@ -161,7 +161,7 @@ def test_simulated_times_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[st
     where = platform(tmp_path, "sim", simulated=True)
     pattern = pattern_of(sp.eye(40, format="csr"), name="eye")
     with Database.create(tmp_path / "sim.db") as db:
-        db.record(runs(pattern, where, "a"), pattern, where)
+        db.index.record(runs(pattern, where, "a"), pattern, where)
     place, asked = str(tmp_path / "sim.db"), ["--platform", "sim", "--op", "spmm:32"]
     for words in (["curve", place, "eye", *asked], ["map", place, *asked], ["winners", place]):
         svg, document = drawn(words, tmp_path / "x.svg", capsys)
@@ -175,7 +175,7 @@ def test_curve_of_failures_only(tmp_path: Path, capsys: pytest.CaptureFixture[st
     failed = Measurement(status="timeout")
     run = Run(pattern.id, OP, where.id, Config({"tile": 4, "mode": "a"}), failed)
     with Database.create(tmp_path / "runs.db") as db:
-        db.record([run], pattern, where)
+        db.index.record([run], pattern, where)
     words = ["curve", str(tmp_path / "runs.db"), "eye", *on()]
     svg, document = drawn(words, tmp_path / "c.svg", capsys)
     assert "nothing to draw" in svg

@@ -93,18 +93,18 @@ def test_everything_is_measured_and_stored(folder: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     runner = LawRunner()
     told = lambda what, done, total: seen.append((what, done, total))  # noqa: E731
-    done = CampaignJob(Campaign(folder), db, runner, OPTIONS, read, told).run()
+    done = CampaignJob(Campaign(folder), db.index, runner, OPTIONS, read, told).run()
     assert (done.points, done.measured) == (POINTS, POINTS)
     assert (done.tasks, done.tasks_done, done.tasks_stored) == (TASKS,) * 3
     slow = [c for name, _, c in runner.asked if name[-1] == "a" and c == "tile=4,unroll=4"]
     assert done.statuses == {"ok": POINTS - len(slow), "timeout": len(slow)}
-    assert done == Campaign(folder).progress(db)
+    assert done == Campaign(folder).progress(db.index)
     assert seen[-POINTS:] == [("measure", at, POINTS) for at in range(1, POINTS + 1)]
     (platform,) = db.store.platforms()
     assert platform == LawRunner().platform(threads=2).id
     # rounds are kept apart: a time that came out alike twice is two runs
     assert db.store.count_runs() == POINTS
-    embed(db)
+    embed(db.index)
     assert db.query(AMONG[2], platform=platform, op=OP).candidates[0].config["tile"] == 1
     assert {i.group for i in db.store.patterns()} == {"g0", "g1"}
 
@@ -132,7 +132,7 @@ def test_progress_of_a_half_done_campaign(folder: Path) -> None:
     db = Database.in_memory()
     with pytest.raises(KeyboardInterrupt):
         go(folder, db, LawRunner(stop=2 * COUNT + 2))
-    done = Campaign(folder).progress(db)
+    done = Campaign(folder).progress(db.index)
     assert (done.measured, done.tasks_done, done.tasks_stored) == (2 * COUNT + 2, 2, 2)
     assert Campaign(folder).progress().tasks_stored == 0
     # measured but not stored: the database may have been lost
@@ -147,14 +147,14 @@ def test_a_task_is_stored_once_and_only_when_complete(folder: Path) -> None:
     platform = LawRunner().platform(threads=2)
     task = campaign.tasks()[0]
     pattern = AMONG[task.matrix]
-    assert campaign.store(db, task, pattern, platform) == 0
+    assert campaign.store(db.index, task, pattern, platform) == 0
     with pytest.raises(KeyboardInterrupt):
         list(campaign.measure(task, LawRunner(stop=3), pattern, options=OPTIONS))
     assert len(campaign.lines(task)) == 3
-    assert campaign.store(db, task, pattern, platform) == 0
+    assert campaign.store(db.index, task, pattern, platform) == 0
     assert len(list(campaign.measure(task, LawRunner(), pattern, options=OPTIONS))) == COUNT - 3
-    assert campaign.store(db, task, pattern, platform) == COUNT
-    assert campaign.store(db, task, pattern, platform) == 0
+    assert campaign.store(db.index, task, pattern, platform) == COUNT
+    assert campaign.store(db.index, task, pattern, platform) == 0
     assert db.store.count_runs() == COUNT
 
 
@@ -200,7 +200,7 @@ def test_times_of_two_machines_are_not_mixed(folder: Path) -> None:
         go(folder, db, LawRunner(stop=3))
     with pytest.raises(InputError, match="and this is") as e:
         other = replace(OPTIONS, threads=8)
-        CampaignJob(Campaign(folder), db, LawRunner(), other, read).run()
+        CampaignJob(Campaign(folder), db.index, LawRunner(), other, read).run()
     assert "same threads" in e.value.hint and "stay evidence" in e.value.hint
     assert Campaign(folder).progress().measured == 3
 
@@ -223,7 +223,7 @@ def test_a_broken_machine_record_is_said(folder: Path) -> None:
 
 def test_a_matrix_that_changed_is_refused(folder: Path) -> None:
     job = CampaignJob(
-        Campaign(folder), Database.in_memory(), LawRunner(), OPTIONS, lambda m: band(50, 3)
+        Campaign(folder), Database.in_memory().index, LawRunner(), OPTIONS, lambda m: band(50, 3)
     )
     with pytest.raises(InputError, match="not the matrix that was planned"):
         job.run()

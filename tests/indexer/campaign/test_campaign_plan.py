@@ -148,10 +148,12 @@ def test_what_is_not_legal_on_a_matrix_is_not_planned_there() -> None:
 
 def test_the_static_top_is_what_serves_most_patterns() -> None:
     db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
-    top = static_top(db, tiny(), OP, 2)
+    top = static_top(db.index, tiny(), OP, 2)
     assert len(top) == 2 and set(top) < set(CONFIGS)
-    assert set(static_top(db, tiny(), OP, 10)) == set(CONFIGS)
-    assert static_top(db, tiny(), OP, 0) == static_top(db, tiny(), Op("spmm", 64), 3) == []
+    assert set(static_top(db.index, tiny(), OP, 10)) == set(CONFIGS)
+    assert (
+        static_top(db.index, tiny(), OP, 0) == static_top(db.index, tiny(), Op("spmm", 64), 3) == []
+    )
     plan = planned(tiny(), configs=3, top={str(OP): top})
     assert chosen(plan, 0)[: plan.choices[str(OP)][0].pinned] == list(
         dict.fromkeys([DEFAULT, *top])
@@ -163,7 +165,7 @@ def test_what_is_no_longer_in_the_space_is_not_on_top() -> None:
     pattern = patterns(1)[0]
     old = Config({"variant": "gone"})
     db.store.append([Run(pattern.id, OP, "tiny", old, Measurement(times_s=(1e-12,)))])
-    assert old not in static_top(db, tiny(), OP, 10)
+    assert old not in static_top(db.index, tiny(), OP, 10)
 
 
 # -- grid and limits ---------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def test_resumed_after_any_stops(
         if files:
             with files[-1].open("ab") as torn:
                 torn.write(b'[2,["ok",[0.123456789,0.5],"hardware"'[:cut])
-        assert Campaign(folder).progress(db).measured == len(runner.asked)
+        assert Campaign(folder).progress(db.index).measured == len(runner.asked)
     runner.left = -1
     done = go(folder, db, runner)
     points = POINTS + len(SPOILT) * 2 * COUNT

@@ -30,7 +30,6 @@ from indexer.campaign.plan_file import write_plan
 from indexer.campaign.run import CampaignJob, run_campaign
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.featurizers.network.reduction import reduce, seen_through  # noqa: E402
@@ -207,7 +206,7 @@ def run(folder: Path, runner: LawRunner) -> Campaign:
     place = folder.with_suffix(".db")
     make = Database.open if place.exists() else Database.create
     with make(place) as db:
-        return run_campaign(CampaignJob(Campaign(folder), db, runner, OPTIONS, read))[0]
+        return run_campaign(CampaignJob(Campaign(folder), db.index, runner, OPTIONS, read))[0]
 
 
 def test_a_stopped_campaign_teaches_the_same(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from indexer.executors.base import Submission
 
 
 def job(folder: Path, db: Database, executor: InlineExecutor, **more: Any) -> NodesJob:
-    return NodesJob(campaign=Campaign(folder), db=db, executor=executor, read=read, **more)
+    return NodesJob(campaign=Campaign(folder), db=db.index, executor=executor, read=read, **more)
 
 
 # -- to the end --------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ def test_nothing_is_measured_or_stored_twice(folder: Path) -> None:
     again = InlineExecutor()
     job(folder, db, again).run(Settle(rounds=0))
     assert again.started == [] and db.store.count_runs() == POINTS
-    assert collect(Campaign(folder), db, read=read).tasks == 0
+    assert collect(Campaign(folder), db.index, read=read).tasks == 0
     other = Database.in_memory()
-    found = collect(Campaign(folder), other, read=read)
+    found = collect(Campaign(folder), other.index, read=read)
     assert (found.tasks, found.runs) == (TASKS, POINTS)
     (platform,) = other.store.platforms()
     assert other.platform(platform).environment == {"threads": "2"}

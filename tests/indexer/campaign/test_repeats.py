@@ -40,7 +40,7 @@ class Wrong(LawRunner):
 
 
 def again(folder: Path, db: Database, runner: LawRunner, *statuses: str) -> Progress:
-    job = CampaignJob(Campaign(folder), db, runner, OPTIONS, read, again=statuses)
+    job = CampaignJob(Campaign(folder), db.index, runner, OPTIONS, read, again=statuses)
     return job.run()
 
 
@@ -53,7 +53,7 @@ def test_a_machine_that_fails_stores_nothing_of_the_point(folder: Path) -> None:
     db = Database.in_memory()
     with pytest.raises(RunnerUnavailable, match="no space left"):
         go(folder, db, Wrong(full=COUNT + 3, says=""))
-    done = Campaign(folder).progress(db)
+    done = Campaign(folder).progress(db.index)
     assert (done.measured, done.tasks_stored) == (COUNT + 3, 1) and "build" not in done.statuses
     runner = LawRunner()
     done = go(folder, db, runner)
@@ -84,7 +84,7 @@ def test_repeating_goes_on_after_a_stop(folder: Path) -> None:
     failed = go(folder, db, Wrong()).statuses["build"]
     with pytest.raises(KeyboardInterrupt):
         again(folder, db, LawRunner(stop=2), "build")
-    done = Campaign(folder).progress(db)
+    done = Campaign(folder).progress(db.index)
     assert done.measured == POINTS - failed + 2 and done.tasks_stored < TASKS
     runner = LawRunner()
     done = go(folder, db, runner)
@@ -118,7 +118,7 @@ def test_a_task_of_which_nothing_was_stored_is_repeated_too(folder: Path) -> Non
         COUNT - 8 + wrong
     )
     platform = LawRunner().platform(threads=2)
-    assert campaign.store(db, task, AMONG[task.matrix], platform) == COUNT + wrong
+    assert campaign.store(db.index, task, AMONG[task.matrix], platform) == COUNT + wrong
     assert len(runs(db)) == COUNT
 
 

@@ -304,7 +304,7 @@ class Failing(LawRunner):
 
 
 def job(folder: Path, db: Database, runner: LawRunner) -> CampaignJob:
-    return CampaignJob(Campaign(folder), db, runner, OPTIONS, read)
+    return CampaignJob(Campaign(folder), db.index, runner, OPTIONS, read)
 
 
 def spend(folder: Path, db: Database, runner: LawRunner) -> Campaign:
@@ -328,7 +328,7 @@ def test_a_campaign_grows_until_the_budget_is_used(tmp_path: Path) -> None:
         assert db.store.count_runs() == 40
         assert done.id == plan.id and done.plan != plan and takes_up(done.plan, wish(), matrices())
         assert not takes_up(done.plan, wish(budget=41), matrices())
-        assert all(done.is_stored(db, task) for task in done.tasks())
+        assert all(done.is_stored(db.index, task) for task in done.tasks())
     found = bought(done)
     assert found is not None
     assert (found.planned, found.measured, found.budget, found.rounds) == (40, 40, 40, 2)

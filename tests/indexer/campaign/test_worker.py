@@ -202,7 +202,7 @@ def test_another_instance_is_refused_unless_they_may_mix(folder: Path) -> None:
     db = Database.in_memory()
     here = LawRunner().platform(threads=2)
     for task in tasks:
-        campaign.store(db, task, read(campaign.plan.matrices[task.matrix]), here)
+        campaign.store(db.index, task, read(campaign.plan.matrices[task.matrix]), here)
     assert set(db.store.platforms()) == {first, last}
     assert db.store.count_runs() == POINTS
 

@@ -43,14 +43,18 @@ class TestDask(ExecutorContract):
 def job(folder: Path, db: Database, executor: DaskExecutor) -> NodesJob:
     effort = script_effort(folder)
     return NodesJob(
-        campaign=Campaign(folder / "camp"), db=db, executor=executor, effort=effort, chunk_s=0.0
+        campaign=Campaign(folder / "camp"),
+        db=db.index,
+        executor=executor,
+        effort=effort,
+        chunk_s=0.0,
     )
 
 
 def complete(folder: Path, db: Database, points: int) -> None:
     """Everything was measured and stored, and nothing twice."""
     campaign = Campaign(folder / "camp")
-    done = campaign.progress(db)
+    done = campaign.progress(db.index)
     assert done.measured == done.points == points and done.tasks_stored == done.tasks
     assert db.store.count_runs() == points
 

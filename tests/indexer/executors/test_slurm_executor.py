@@ -35,13 +35,13 @@ class TestSlurm(ExecutorContract):
 
 def job(folder: Path, db: Database, **more: Any) -> NodesJob:
     found = {"executor": SlurmExecutor(), "effort": script_effort(folder), "chunk_s": 0.0} | more
-    return NodesJob(campaign=Campaign(folder / "camp"), db=db, **found)
+    return NodesJob(campaign=Campaign(folder / "camp"), db=db.index, **found)
 
 
 def complete(folder: Path, db: Database, points: int) -> None:
     """Everything was measured and stored, and nothing twice."""
     campaign = Campaign(folder / "camp")
-    done = campaign.progress(db)
+    done = campaign.progress(db.index)
     assert done.measured == done.points == points and done.tasks_stored == done.tasks
     assert db.store.count_runs() == points
     assert sum(campaign.written(task) for task in campaign.tasks()) == points

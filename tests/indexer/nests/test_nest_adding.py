@@ -36,16 +36,16 @@ def test_they_are_kept_with_their_vectors_in_few_transactions(
 
     monkeypatch.setattr(Store, "put_structures", counted)
     together, alone, nests = Database.in_memory(), Database.in_memory(), copies(70)
-    assert len(add_coded(together, nests).added) == 70
+    assert len(add_coded(together.index, nests).added) == 70
     assert written == [64, 6]
-    assert len(add_coded(together, nests).known) == 70
+    assert len(add_coded(together.index, nests).known) == 70
     assert written == [64, 6]
     for nest in nests[:3]:
-        alone.add_pattern(nest)
+        alone.index.add_pattern(nest)
         assert together.store.nest(nest.id) == alone.store.nest(nest.id)
         assert together.store.pattern(nest.id) == alone.store.pattern(nest.id)
         for name in ("nest-stats", "nest-graph"):
-            version = together.featurizers()[name].version
+            version = together.index.featurizers()[name].version
             own = [
                 db.store.vectors.get(name, version, [nest.id])[nest.id] for db in (together, alone)
             ]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from embeddb.kernels import build
-from indexer.runners.compiled.building import build_one, command, one_file
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.building import build_one, command, one_file
+from indexer.runners.harness.worker import Libraries
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="no C compiler")
 

@@ -20,7 +20,7 @@ from embeddb.platforms.platform import platform_here
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels import facts as cpu_facts
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.harness.session import Session
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc, pytest.mark.usefixtures("kernels")]

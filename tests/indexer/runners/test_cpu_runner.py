@@ -25,7 +25,7 @@ from embeddb.kernels import codegen as cpu_codegen
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.harness.session import Session
 from indexer.runners.replay import ReplayRunner
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")

@@ -24,7 +24,7 @@ from embeddb.kernels.machine_failures import Deadline, blamed_line, killed_by
 from embeddb.platforms.platform import runner_for
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.harness.session import Session
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 EASY = RunOptions(repeats=1, max_repeats=1, threads=1, timeout_s=30.0)

@@ -14,15 +14,15 @@ from embeddb.core.errors import NestError, RunnerUnavailable, UsageError
 from embeddb.core.plugins import available, load
 from embeddb.core.records import Measurement
 from embeddb.kernels.build import compiler
+from embeddb.kernels.nests.generate import c_function
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array, Loop
 from embeddb.nests.schedule import Schedule
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled import building, measuring
+from indexer.runners.harness import building, measuring
 from indexer.runners.nest import NestRunner
 from indexer.runners.nest_code import library, reference
-from indexer.runners.nest_code.generate import c_function
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

@@ -12,14 +12,14 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.plugins import available, load
 from embeddb.kernels.build import compiler
+from embeddb.kernels.tiles.generate import c_function
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled import building, measuring
+from indexer.runners.harness import building, measuring
 from indexer.runners.tile import TileRunner
 from indexer.runners.tile_code import measured
-from indexer.runners.tile_code.generate import c_function
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

@@ -68,15 +68,15 @@ def test_what_was_done_is_left_out(db: Database) -> None:
 
 def test_cuts_that_ran_are_left_out_however_many_were_asked_for(db: Database) -> None:
     program = chain()
-    few = FusionJob(db, Played(), HERE, FusionRequest(cuts=3)).programs([program])
-    more = FusionJob(db, Played(), HERE, FusionRequest(cuts=8)).programs([program])
+    few = FusionJob(db.index, Played(), HERE, FusionRequest(cuts=3)).programs([program])
+    more = FusionJob(db.index, Played(), HERE, FusionRequest(cuts=8)).programs([program])
     runs = [run.config for run in db.store.runs(HERE.id, FUSION, program.id)]
     assert len(runs) == len(set(runs)) == few.partitions + more.partitions
     assert more.partitions == 5
     tuned = softmax()
-    single = CutRuns(db, Played(), HERE, tuned, RunOptions(threads=1))
+    single = CutRuns(db.index, Played(), HERE, tuned, RunOptions(threads=1))
     single.measure(edges_of(tuned).single, "tuned")
-    FusionJob(db, Played(), HERE, FusionRequest(cuts=0)).programs([tuned])
+    FusionJob(db.index, Played(), HERE, FusionRequest(cuts=0)).programs([tuned])
     cuts = [run.config["cut"] for run in db.store.runs(HERE.id, FUSION, tuned.id)]
     assert sorted(map(str, cuts)) == ["single", "whole"]
 
@@ -156,7 +156,7 @@ def test_kernels_that_took_turns_are_kept_before_the_next_do(db: Database) -> No
 
 def test_kernels_of_a_partition_that_was_interrupted_are_kept(db: Database) -> None:
     runner, program = Played(left=2), softmax()
-    runs = CutRuns(db, runner, HERE, program, RunOptions(threads=1))
+    runs = CutRuns(db.index, runner, HERE, program, RunOptions(threads=1))
     with pytest.raises(RunnerUnavailable):
         runs.measure(edges_of(program).single, "stopped")
     assert len(runner.timed) == 2
@@ -168,7 +168,7 @@ def test_kernels_of_a_partition_that_was_interrupted_are_kept(db: Database) -> N
 
 def test_a_cut_that_is_measured_anew_times_its_kernels_again(db: Database) -> None:
     runner, program = Played(), softmax()
-    runs = CutRuns(db, runner, HERE, program, RunOptions(threads=1))
+    runs = CutRuns(db.index, runner, HERE, program, RunOptions(threads=1))
     single = edges_of(program).single
     first = runs.measure(single, "one")
     again = runs.measure(single, "two")

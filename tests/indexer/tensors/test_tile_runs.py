@@ -84,7 +84,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 def job(db: Any, runner: Played, tiles: int = 20, **asked: int) -> MeasureJob:
     design = TileDesign(tiles=tiles, **asked)
-    return MeasureJob(Machine(db, runner, HERE), design, design.rounds, TILE_AGREEMENT)
+    return MeasureJob(Machine(db.index, runner, HERE), design, design.rounds, TILE_AGREEMENT)
 
 
 def test_rounds_that_agree_are_two(db: Database) -> None:

@@ -24,7 +24,6 @@ from indexer.training.cost_model import samples as sampling
 from indexer.training.cost_model.samples import Samples, from_evidence, samples_of
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from builders import fill, patterns, tiny  # noqa: E402
 from costmodel_samples import evidence, quick, samples  # noqa: E402
@@ -433,15 +432,15 @@ def test_too_few_runs_say_how_many_are_missing(
 def test_a_bare_platform_stands_for_its_only_instance_with_runs() -> None:
     here = tiny("board").at("here")
     with fill(Database.in_memory(), here) as db:
-        known = samples_of(db, tiny("board"), [OP])
+        known = samples_of(db.index, tiny("board"), [OP])
         assert known.platform.id == "board@here" and known.rows
-        training = Training(db, known, TrainingRequest(), None, Path(), print)
+        training = Training(db.index, known, TrainingRequest(), None, Path(), print)
         assert training._judge(TrainingRequest().settings("mlp"), None)._bench(OP).evidence.rows
 
 
 def test_few_runs_make_trees() -> None:
     pytest.importorskip("lightgbm")
     with fill(Database.in_memory(), tiny("board"), patterns(9)) as db:
-        known = samples_of(db, tiny("board"), [OP])
+        known = samples_of(db.index, tiny("board"), [OP])
     names, why = candidates(TrainingRequest(), known, None)
     assert names == ("trees",) and "runs they learn more than networks" in why

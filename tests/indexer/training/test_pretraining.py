@@ -28,7 +28,6 @@ from indexer.training.featurizer import dataset
 from indexer.training.featurizer.dataset import Dataset, Recipe, read_dataset
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from embeddb.featurizers.network.networks import build  # noqa: E402
 from indexer.training.featurizer import autoencoder  # noqa: E402

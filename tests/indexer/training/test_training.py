@@ -18,7 +18,6 @@ from embeddb.core.files import model_file
 from indexer.training.curves import read_curve
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from torch import Tensor, nn  # noqa: E402
 

@@ -21,7 +21,6 @@ from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from builders import fill, patterns, tiny  # noqa: E402
 from torch.nn import functional  # noqa: E402
@@ -68,8 +67,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(folder: Path, encoder: Encoder) -> tuple[Samples, StructureReader]:
     with Database.open(folder, readonly=True) as db:
-        reader = StructureReader(db, encoder)
-        return samples_of(db, db.platform("tiny"), [OP], read=reader), reader
+        reader = StructureReader(db.index, encoder)
+        return samples_of(db.index, db.platform("tiny"), [OP], read=reader), reader
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +246,7 @@ def test_vectors_need_an_encoder_and_an_encoder_structures(filled: Path) -> None
 def test_gains_are_not_cut(filled: Path) -> None:
     samples, _ = read(filled, first_encoder(brief(), None))
     with Database.open(filled, readonly=True) as db:
-        cut = samples_of(db, db.platform("tiny"), [OP])
+        cut = samples_of(db.index, db.platform("tiny"), [OP])
     np.testing.assert_array_equal(np.maximum(samples.gain, -1.5), cut.gain)
 
 
@@ -339,12 +338,12 @@ def test_the_command_trains_judges_and_answers(
     assert (models / "scnn@tiny-spmm.safetensors").is_file()
     with Database.open(folder, readonly=True) as db:
         # Found by its name, and no candidate for the index: it has seen all run times.
-        assert "scnn@tiny-spmm" in db.featurizers()
-        assert "scnn@tiny-spmm" not in list(db.featurizers())
+        assert "scnn@tiny-spmm" in db.index.featurizers()
+        assert "scnn@tiny-spmm" not in list(db.index.featurizers())
         asked = next(p for p in patterns(5) if p.group == "g4")
         answer = db.query(asked, platform="tiny", op="spmm:32")
         assert answer.candidates
-        model, why = db.usable_model(db.platform("tiny"), OP)
+        model, why = db.index.usable_model(db.platform("tiny"), OP)
         assert why == "" and isinstance(model, CostModel) and model.plain
         assert {e.file for e in db.store.models.entries()} >= {
             "scnn@tiny-spmm.safetensors",

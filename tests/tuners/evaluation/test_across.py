@@ -28,7 +28,7 @@ def rows() -> list[AcrossRow]:
     db = Database.in_memory()
     for name, law in (("one", by_law), ("two", by_law), ("odd", turned)):
         fill(db, PAIR.at(name, {"cpu": name}), MANY, times=law)
-    return evaluate_across(db, curve=(0, 2, 5, 20))
+    return evaluate_across(db.index, curve=(0, 2, 5, 20))
 
 
 def of(rows: list[AcrossRow], instance: str, method: str, local: int) -> AcrossRow:
@@ -75,12 +75,12 @@ def test_builds_on_one_processor_are_one_machine() -> None:
     for name in ("gcc", "clang"):
         fill(db, PAIR.at(name, {"cpu": "the same"}), MANY)
     with pytest.raises(NothingFound, match="no machine to leave out"):
-        evaluate_across(db, scopes=[(OP, "pair")])
+        evaluate_across(db.index, scopes=[(OP, "pair")])
 
 
 def test_one_machine_alone_cannot_be_left_out() -> None:
     with pytest.raises(NothingFound) as caught:
-        evaluate_across(fill(Database.in_memory(), tiny()))
+        evaluate_across(fill(Database.in_memory(), tiny()).index)
     assert "calibrate" in caught.value.hint
 
 

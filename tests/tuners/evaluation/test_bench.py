@@ -51,7 +51,7 @@ def lawful() -> Database:
 
 @pytest.fixture(scope="module")
 def table(lawful: Database) -> dict[str, EvalRow]:
-    return _by_method(evaluate(lawful))
+    return _by_method(evaluate(lawful.index))
 
 
 def test_every_method_is_in_the_table(table: dict[str, EvalRow]) -> None:
@@ -83,9 +83,9 @@ def test_random_draws_are_the_mean_of_all_orders(table: dict[str, EvalRow]) -> N
 
 def test_seeds_change_the_folds_only() -> None:
     db = fill(Database.in_memory(), tiny(), times=by_chance(3, 0.4))
-    one, again = evaluate(db, seeds=(1,)), evaluate(db, seeds=(1,))
+    one, again = evaluate(db.index, seeds=(1,)), evaluate(db.index, seeds=(1,))
     assert one == again
-    both = _by_method(evaluate(db, seeds=(1, 2)))
+    both = _by_method(evaluate(db.index, seeds=(1, 2)))
     assert both["oracle"].spread == 0.0 and both["static-best"].matrices == 20
     assert _by_method(one)["oracle"].figures == both["oracle"].figures
 
@@ -98,7 +98,7 @@ def test_static_best_and_plain_neighbours_against_brute_force() -> None:
     gain = {i: t[0] - t for i, t in log_t.items()}
     ids = sorted(gain)
     groups = np.array([next(p.group for p in among if p.id == i) for i in ids])
-    vectors = db.store.vectors.get("stats", db.featurizer_version("stats"), ids)
+    vectors = db.store.vectors.get("stats", db.index.featurizer_version("stats"), ids)
     lost: dict[str, list[float]] = {"static-best": [], "knn-stats": []}
     for seed in (0, 1):
         fold = split_groups(groups, 5, seed)
@@ -112,7 +112,7 @@ def test_static_best_and_plain_neighbours_against_brute_force() -> None:
             near = np.mean([gain[known[n]] for n in np.argsort(far, kind="stable")[:7]], axis=0)
             for name, vote in (("static-best", average), ("knn-stats", near)):
                 lost[name].append(log_t[i].min() - log_t[i][vote.argmax()])
-    table = _by_method(evaluate(db, seeds=(0, 1)))
+    table = _by_method(evaluate(db.index, seeds=(0, 1)))
     for name, values in lost.items():
         per_seed = [np.exp(np.mean(values[:20])), np.exp(np.mean(values[20:]))]
         assert table[name].figures["of_optimum@1"] == pytest.approx(np.mean(per_seed), rel=1e-4)
@@ -124,9 +124,9 @@ def test_complete_keeps_the_matrices_that_tried_everything() -> None:
     whole, part = [p for p in among if p.group < "g4"], [p for p in among if p.group >= "g4"]
     db = fill(Database.in_memory(), tiny(), whole, indexed=False)
     for pattern in part:
-        db.record(runs_of(pattern, tiny(), variants=(0, 1)), pattern, tiny())
-    embed(db)
-    every, complete = _by_method(evaluate(db)), _by_method(evaluate(db, complete=True))
+        db.index.record(runs_of(pattern, tiny(), variants=(0, 1)), pattern, tiny())
+    embed(db.index)
+    every, complete = _by_method(evaluate(db.index)), _by_method(evaluate(db.index, complete=True))
     assert (every["oracle"].matrices, complete["oracle"].matrices) == (36, 16)
     assert complete["oracle"].figures["speedup@1"] == pytest.approx(1.5**1.5)
     steps = (16 * 1.5 + 20 * 0.75) / 36
@@ -212,7 +212,7 @@ def _proposals(db: Database, monkeypatch: pytest.MonkeyPatch, group: str) -> dic
 
     monkeypatch.setattr(harness, "Bench", Watched)
     monkeypatch.setattr(harness, "judge", watching)
-    evaluate(db)
+    evaluate(db.index)
     for found in seen.values():
         per_seed = len(found) // 3
         del found[per_seed - 1 :: per_seed]  # the oracle may look
@@ -240,9 +240,9 @@ def test_one_matrix_on_two_instances_is_held_out_with_both() -> None:
     for instance in ("one", "two"):
         fill(db, tiny("pair", portable=True).at(instance), among, times=by_chance(5, 0.5))
     alone = fill(Database.in_memory(), tiny("pair"), among, times=by_chance(5, 0.5))
-    rows = evaluate(db)
+    rows = evaluate(db.index)
     assert {row.platform for row in rows} == {"pair@one", "pair@two"}  # an answer is for one
-    both, one = _by_method(rows), _by_method(evaluate(alone))
+    both, one = _by_method(rows), _by_method(evaluate(alone.index))
     assert both["embeddb"].matrices == 20
     assert both["embeddb"].figures["of_optimum@1"] < 0.95  # chance cannot be foretold
     assert both["static-best"].figures["of_optimum@1"] == pytest.approx(
@@ -255,10 +255,10 @@ def test_one_matrix_on_two_instances_is_held_out_with_both() -> None:
 
 def test_nothing_to_judge() -> None:
     with pytest.raises(NothingFound, match="two or more groups"):
-        evaluate(Database.in_memory())
+        evaluate(Database.in_memory().index)
     one = [replace(p, group="same") for p in patterns()]
     with pytest.raises(NothingFound):
-        evaluate(fill(Database.in_memory(), tiny(), one))
+        evaluate(fill(Database.in_memory(), tiny(), one).index)
 
 
 def test_failures_and_gaps_do_not_stop_it() -> None:
@@ -276,15 +276,15 @@ def test_failures_and_gaps_do_not_stop_it() -> None:
             (CONFIGS[2], "ok", (1e-3,)),
         ]
     )
-    embed(db)
-    table = _by_method(evaluate(db))
+    embed(db.index)
+    table = _by_method(evaluate(db.index))
     assert table["embeddb"].matrices == 12  # the odd one has no default
     assert math.isfinite(table["embeddb"].figures["of_optimum@1"])
 
 
 def test_simulated_is_said() -> None:
     db = fill(Database.in_memory(), tiny("sim", simulated=True), patterns(2))
-    assert all(row.document()["simulated"] for row in evaluate(db, seeds=(0,)))
+    assert all(row.document()["simulated"] for row in evaluate(db.index, seeds=(0,)))
 
 
 def test_scopes_and_progress() -> None:
@@ -292,10 +292,10 @@ def test_scopes_and_progress() -> None:
     fill(db, tiny(), patterns(2), op=Op("spmm", 64))
     seen: list[tuple[str, int, int]] = []
     rows = evaluate(
-        db, scopes=[(Op("spmm", 64), "tiny")], seeds=(0,), progress=lambda *a: seen.append(a)
+        db.index, scopes=[(Op("spmm", 64), "tiny")], seeds=(0,), progress=lambda *a: seen.append(a)
     )
     assert {row.op for row in rows} == {"spmm:64"}
-    assert len(evaluate(db, seeds=(0,))) == 2 * len(METHODS)
+    assert len(evaluate(db.index, seeds=(0,))) == 2 * len(METHODS)
     assert seen and all(done <= total for _, done, total in seen)
 
 
@@ -306,7 +306,7 @@ def test_chance_is_not_taken_for_a_law() -> None:
     ours, static = [], []
     for seed in range(8):
         db = fill(Database.in_memory(), tiny(), patterns(12), times=by_chance(seed))
-        table = _by_method(evaluate(db, seeds=(0, 1)))
+        table = _by_method(evaluate(db.index, seeds=(0, 1)))
         ours.append(math.log(table["embeddb"].figures["of_optimum@1"]))
         static.append(math.log(table["static-best"].figures["of_optimum@1"]))
     assert np.mean(static) < -0.02  # there is something to lose
@@ -317,7 +317,7 @@ def test_chance_is_not_taken_for_a_law() -> None:
 @given(st.integers(0, 10**6))
 def test_any_times_give_a_sane_table(seed: int) -> None:
     db = fill(Database.in_memory(), tiny(), patterns(3), times=by_chance(seed, 2.0))
-    table = _by_method(evaluate(db, seeds=(0,)))
+    table = _by_method(evaluate(db.index, seeds=(0,)))
     best = table["oracle"].figures["speedup@1"]
     for row in table.values():
         assert 0 < row.figures["of_optimum@1"] <= 1.0 + 1e-12

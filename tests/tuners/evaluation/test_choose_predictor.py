@@ -14,7 +14,6 @@ from command_line import run_verb
 from embeddb.database import Database
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 pytest.importorskip("lightgbm")
 
 from builders import fill, patterns, tiny

@@ -105,7 +105,7 @@ def test_the_cost_model_learns_from_what_the_judge_gives(
 
 def _judged_winners(folder: str, *, right_of: int) -> None:
     with Database.open(folder, readonly=True) as db:
-        evidence, vectors = db.evidence(OP, "tiny")
+        evidence, vectors = db.index.evidence(OP, "tiny")
         found = {p.id: db.store.pattern(p.id) for p in patterns()}
     infos = {i: info for i, info in found.items() if info is not None}
     fit = rankers.learned_rankers()["costmodel"]

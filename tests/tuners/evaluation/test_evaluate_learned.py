@@ -79,7 +79,7 @@ def chance() -> Database:
 
 
 def test_each_ranker_has_two_rows_before_the_oracle(lawful: Database) -> None:
-    rows = evaluate(lawful, seeds=(0,), rankers={"law": always(ByLength())})
+    rows = evaluate(lawful.index, seeds=(0,), rankers={"law": always(ByLength())})
     assert [r.method for r in rows][-4:] == ["embeddb", "law", "law+transfer", "oracle"]
     table = _by_method(rows)
     for name in ("law", "law+transfer"):
@@ -90,7 +90,9 @@ def test_each_ranker_has_two_rows_before_the_oracle(lawful: Database) -> None:
 
 
 def test_a_wrong_ranker_is_bad_alone_and_harmless_beside_the_vote(lawful: Database) -> None:
-    table = _by_method(evaluate(lawful, seeds=(0,), rankers={"wrong": always(ByLength(-1.0))}))
+    table = _by_method(
+        evaluate(lawful.index, seeds=(0,), rankers={"wrong": always(ByLength(-1.0))})
+    )
     assert table["wrong"].figures["of_optimum@1"] < 0.6
     assert table["wrong"].figures["opa"] == 0.0
     ours = table["embeddb"].figures["of_optimum@1"]
@@ -98,8 +100,8 @@ def test_a_wrong_ranker_is_bad_alone_and_harmless_beside_the_vote(lawful: Databa
 
 
 def test_rankers_do_not_change_the_other_rows(lawful: Database) -> None:
-    alone = _by_method(evaluate(lawful, seeds=(1,)))
-    beside = _by_method(evaluate(lawful, seeds=(1,), rankers={"law": always(ByLength())}))
+    alone = _by_method(evaluate(lawful.index, seeds=(1,)))
+    beside = _by_method(evaluate(lawful.index, seeds=(1,), rankers={"law": always(ByLength())}))
     assert alone == {name: row for name, row in beside.items() if name in alone}
 
 
@@ -131,7 +133,7 @@ def test_a_ranker_learns_from_training_groups_alone() -> None:
 
         return Watching()
 
-    evaluate(db, seeds=(0,), rankers={"watched": fit})
+    evaluate(db.index, seeds=(0,), rankers={"watched": fit})
     assert len(learned_from) == 10 and all(1 <= len(seen) < 5 for seen in learned_from)
     assert len(asked) >= 20 and all(group not in seen for seen, group in asked)
 
@@ -142,16 +144,16 @@ def test_uncommon_configurations_are_there_to_learn_from() -> None:
     among = patterns()
     fill(db, tiny(), among[:8], indexed=False)
     for pattern in among[8:]:
-        db.record(runs_of(pattern, tiny(), variants=(0, 1, 2)), pattern, tiny())
-    embed(db)
+        db.index.record(runs_of(pattern, tiny(), variants=(0, 1, 2)), pattern, tiny())
+    embed(db.index)
     known: list[int] = []
 
     def fit(evidence: RunMatrix, *_: Any) -> Any:
         known.append(len(evidence.configs))
         return ByLength()
 
-    evaluate(db, seeds=(0,), rankers={"law": fit})
-    bench = Bench(db, OP, "tiny")
+    evaluate(db.index, seeds=(0,), rankers={"law": fit})
+    bench = Bench(db.index, OP, "tiny")
     assert max(known) == 4 and len(bench.evidence.configs) == 4
     asked = {len(query.vote.configs) for _, query in bench.queries(5, 0)}
     assert asked == {3, 4}
@@ -167,20 +169,20 @@ def _refusing(error: Exception) -> Callable[..., Any]:
 def test_a_ranker_that_cannot_learn_has_no_row_and_it_is_said(lawful: Database) -> None:
     said: list[str] = []
     fits = {"poor": _refusing(UsageError("7 runs too few")), "law": always(ByLength())}
-    table = _by_method(evaluate(lawful, seeds=(0, 1), rankers=fits, note=said.append))
+    table = _by_method(evaluate(lawful.index, seeds=(0, 1), rankers=fits, note=said.append))
     assert "poor" not in table and "poor+transfer" not in table and "law" in table
     assert said == ["spmm:32 on tiny: poor is not judged: 7 runs too few"]
 
 
 def test_a_missing_package_is_not_passed_over(lawful: Database) -> None:
     with pytest.raises(MissingDependency):
-        evaluate(lawful, rankers={"absent": _refusing(MissingDependency("no torch"))})
+        evaluate(lawful.index, rankers={"absent": _refusing(MissingDependency("no torch"))})
 
 
 def test_progress_counts_the_trainings_too(lawful: Database) -> None:
     told: list[tuple[int, int]] = []
     evaluate(
-        lawful,
+        lawful.index,
         seeds=(0,),
         rankers={"law": always(ByLength())},
         progress=lambda _, done, of: told.append((done, of)),
@@ -192,7 +194,7 @@ def test_progress_counts_the_trainings_too(lawful: Database) -> None:
 
 
 def _seen(db: Database, sign: float) -> list[Seen]:
-    bench = Bench(db, OP, "tiny")
+    bench = Bench(db.index, OP, "tiny")
     seen = []
     for row, query in bench.queries(5, 0):
         truth = bench.truth(row)
@@ -220,7 +222,7 @@ def test_the_better_of_the_two_gets_the_weight(chance: Database) -> None:
 
 
 def _by_fold(db: Database, scorer: Any) -> list[list[Seen]]:
-    bench = Bench(db, OP, "tiny")
+    bench = Bench(db.index, OP, "tiny")
     return [seen_by(bench, scorer, *rows) for rows in bench.folds(5, 0)]
 
 
@@ -254,7 +256,7 @@ def _rounds(times: Sequence[Any], variants: Sequence[int] = (0, 1, 2, 3)) -> Dat
             for p in patterns()
             for v in variants
         )
-    embed(db)
+    embed(db.index)
     return db
 
 
@@ -265,7 +267,7 @@ def test_the_ceiling_chooses_by_one_round_and_is_judged_by_the_other() -> None:
     for p in patterns():
         first, last = (np.array([t(p, v) for v in range(4)]) for t in (one, three))
         lost.append(math.log(last.min() / last[first.argmin()]))
-    row = _by_method(evaluate(db, seeds=(0,)))["measured-again"]
+    row = _by_method(evaluate(db.index, seeds=(0,)))["measured-again"]
     assert row.matrices == 20
     assert row.figures["of_optimum@1"] == pytest.approx(math.exp(np.mean(lost)))
     assert row.figures["of_optimum@5"] == pytest.approx(1.0)
@@ -274,12 +276,12 @@ def test_the_ceiling_chooses_by_one_round_and_is_judged_by_the_other() -> None:
 
 def test_one_round_and_a_few_settled_winners_are_no_ceiling(lawful: Database) -> None:
     for db in (lawful, _rounds((by_chance(1), by_chance(2)), variants=(0, 1))):
-        bench = Bench(db, OP, "tiny")
+        bench = Bench(db.index, OP, "tiny")
         assert measured_again(db.store, OP, bench.evidence, bench.counted, bench.default) == {}
-        assert "measured-again" not in _by_method(evaluate(db, seeds=(0,)))
+        assert "measured-again" not in _by_method(evaluate(db.index, seeds=(0,)))
 
 
 def test_a_default_measured_once_has_no_ceiling() -> None:
     db = _rounds((by_chance(1), by_chance(2)), variants=(1, 2, 3))
-    bench = Bench(db, OP, "tiny")
+    bench = Bench(db.index, OP, "tiny")
     assert measured_again(db.store, OP, bench.evidence, bench.counted, bench.default) == {}

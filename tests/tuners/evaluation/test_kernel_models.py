@@ -31,7 +31,7 @@ FAMILIES = [one.group for one in law.measured()[3:]]
 
 def test_who_knows_the_law_wins(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_models, "_PARTS", 50)  # with fewer the others are below 49
-    told = judged_tiles(db, Knowing(), law.here(), FAMILIES)
+    told = judged_tiles(db.index, Knowing(), law.here(), FAMILIES)
     assert told["kernels"] >= 50 and told["guard"] <= 0.02
     rank, transfer = told["held_out"]["rank"], told["held_out"]["transfer"]
     assert rank["of_optimum@1"] > 0.99 > transfer["of_optimum@1"]
@@ -41,10 +41,10 @@ def test_who_knows_the_law_wins(db: Database, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_who_says_the_opposite_is_never_believed(db: Database) -> None:
-    told = judged_tiles(db, Knowing(sign=-1.0), law.here(), FAMILIES)
+    told = judged_tiles(db.index, Knowing(sign=-1.0), law.here(), FAMILIES)
     assert told["guard"] >= 1.5  # more than it ever promises
     # Behind its guard it is the default.
-    held = held_kernels(db, Knowing(), law.here(), FAMILIES)
+    held = held_kernels(db.index, Knowing(), law.here(), FAMILIES)
     default = [one.truth.best_s / one.truth.default_s for one in held]
     mean = math.exp(sum(map(math.log, default)) / len(default))
     assert told["held_out"]["rank"]["of_optimum@1"] == pytest.approx(mean)
@@ -52,7 +52,7 @@ def test_who_says_the_opposite_is_never_believed(db: Database) -> None:
 
 def test_neighbours_are_of_other_families(db: Database) -> None:
     few = FAMILIES[:6]
-    for one in held_kernels(db, Knowing(), law.here(), few):
+    for one in held_kernels(db.index, Knowing(), law.here(), few):
         assert one.group in few
         assert not {near.group for near in one.query.vote.neighbours} & set(few)
         assert set(one.query.prediction.configs) <= set(one.truth.times)
@@ -60,7 +60,7 @@ def test_neighbours_are_of_other_families(db: Database) -> None:
 
 
 def test_every_method_is_judged(db: Database) -> None:
-    held = held_kernels(db, Knowing(), law.here(), FAMILIES)
+    held = held_kernels(db.index, Knowing(), law.here(), FAMILIES)
     document = TileJudgement(held).document()
     assert set(document["held_out"]) == {"transfer", "rank", "transfer+rank"}
     assert all(
@@ -69,9 +69,9 @@ def test_every_method_is_judged(db: Database) -> None:
 
 
 def test_nothing_to_judge_by(db: Database) -> None:
-    assert judged_tiles(db, Knowing(), law.here(), []) == {}
-    assert judged_tiles(db, Knowing(), law.here(), FAMILIES[:1]) == {}
+    assert judged_tiles(db.index, Knowing(), law.here(), []) == {}
+    assert judged_tiles(db.index, Knowing(), law.here(), FAMILIES[:1]) == {}
     spec = NetworkSpec(task="fused", tile="none", hidden=8)
     fused = GraphModel(KernelNetwork(card_of(spec), weights_of(spec)))
     with pytest.raises(UsageError, match="ranks no tiles"):
-        judged_tiles(db, fused, law.here(), FAMILIES)
+        judged_tiles(db.index, fused, law.here(), FAMILIES)

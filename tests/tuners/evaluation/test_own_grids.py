@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_nest_is_asked_among_what_ran_on_it(folder: Path) -> None:
     with open_database(folder) as db:
-        bench = Bench(db, OP, "nest-cpu")
+        bench = Bench(db.index, OP, "nest-cpu")
         assert bench.ready
         asked = list(bench.queries(3, 0))
         assert len(asked) == len(bench.counted)
@@ -37,7 +37,7 @@ def test_a_nest_is_asked_among_what_ran_on_it(folder: Path) -> None:
 
 def test_the_table_has_slots_copied_beside_what_is_carried_over(folder: Path) -> None:
     with open_database(folder) as db:
-        rows = {row.method: row for row in evaluate(db, seeds=[0], folds=3)}
+        rows = {row.method: row for row in evaluate(db.index, seeds=[0], folds=3)}
     assert {"default", "static-best", "knn-stats", "slot-copy", "embeddb", "oracle"} <= set(rows)
     assert rows["oracle"].figures["of_optimum@1"] == 1.0
     assert rows["embeddb"].figures["illegal"] == 0
@@ -57,8 +57,8 @@ def test_machines_whose_nests_ran_nothing_in_common_are_held_out_too() -> None:
             db.store.put_structure(own, info_of(own))
             default, *others = runs_of(own, platform, count=60)
             db.store.append([default, *others[(at + number) % 4 :: 4]])
-    embed(db)
-    rows = evaluate_across(db, curve=(0, 3), folds=2)
+    embed(db.index)
+    rows = evaluate_across(db.index, curve=(0, 3), folds=2)
     assert {row.instance for row in rows} == {"nest-cpu@one", "nest-cpu@two"}
     for instance in ("nest-cpu@one", "nest-cpu@two"):
         told = {(r.method, r.local): r for r in rows if r.instance == instance}

@@ -40,7 +40,7 @@ def filled(db: Database, families: int = FAMILIES) -> Database:
     programs = [program(family, length) for family in range(families) for length in (9, 12)]
     runner = Played(crowded_s)
     request = FusionRequest(cuts=30, chained=0.0, options=RunOptions(threads=1))
-    FusionJob(db, runner, HERE, request).programs(programs)
+    FusionJob(db.index, runner, HERE, request).programs(programs)
     return db
 
 
@@ -51,7 +51,7 @@ def db() -> Iterator[Database]:
 
 
 def test_fixed_choices_and_the_roofline_have_rows(db: Database) -> None:
-    rows = {row.method: row for row in evaluate(db, seeds=[0], folds=3)}
+    rows = {row.method: row for row in evaluate(db.index, seeds=[0], folds=3)}
     assert set(rows) == {"default", "random", "single", "roofline", "oracle"}
     assert {row.matrices for row in rows.values()} == {2 * FAMILIES}
     assert {(row.op, row.platform) for row in rows.values()} == {("fusion", HERE.id)}
@@ -92,7 +92,7 @@ def test_judging_without_what_is_learned_loads_no_torch() -> None:
 
 def test_one_family_is_not_judged() -> None:
     with Database.in_memory() as db, pytest.raises(NothingFound, match="two or more groups"):
-        evaluate(filled(db, families=1), seeds=[0])
+        evaluate(filled(db, families=1).index, seeds=[0])
 
 
 def test_the_verb_tells_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def tuned(
 ) -> FusionTuned:
     clocks.append(runner)
     request = TuneRequest(**{"model_s": 8.0, "hardware_s": 2.0, **asked})
-    return FusionTuning(db, runner, HERE, request, model=model).run(program)
+    return FusionTuning(db.index, runner, HERE, request, model=model).run(program)
 
 
 def runs(db: Database, word: str) -> list[Run]:
@@ -214,7 +214,7 @@ def test_progress_is_told(db: Database, clocks: list[Played]) -> None:
     runner = Played(crowded_s)
     clocks.append(runner)
     FusionTuning(
-        db,
+        db.index,
         runner,
         HERE,
         TuneRequest(model_s=3.0, hardware_s=1.0),

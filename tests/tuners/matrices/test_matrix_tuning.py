@@ -87,14 +87,14 @@ def db(empty: Database) -> Database:
             Run(one.id, OP, HERE.id, config, Measurement(times_s=(seconds(config),)))
             for config in dict.fromkeys(configs)
         ]
-        empty.record(runs, one, HERE)
-    empty.refresh(OP, "cpu")
+        empty.index.record(runs, one, HERE)
+    empty.index.refresh(OP, "cpu")
     return empty
 
 
 def tuned(db: Database, machine: Machine, **asked: Any) -> Any:
     request = MatrixTuneRequest(**{"hardware_s": 6.0, "model_s": 1.0, **asked})
-    return MatrixTuning(db, machine, HERE, request).run(pattern(20), OP)
+    return MatrixTuning(db.index, machine, HERE, request).run(pattern(20), OP)
 
 
 def kept(db: Database) -> list[Run]:

@@ -49,7 +49,7 @@ def database() -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def rule(database: Database) -> Rule:
-    return learn_rule(database, "tiny", OP)
+    return learn_rule(database.index, "tiny", OP)
 
 
 def row(rule: Rule, method: str) -> tuple[float, float]:
@@ -69,9 +69,9 @@ def test_a_law_is_found_on_groups_held_out(rule: Rule) -> None:
 
 
 def test_few_configurations_are_those_that_gain_most(database: Database) -> None:
-    two = learn_rule(database, "tiny@one", OP, 2)
+    two = learn_rule(database.index, "tiny@one", OP, 2)
     assert len(two.configs) == 2 and two.platform == "tiny@one"
-    one = learn_rule(database, "tiny", OP, 1)
+    one = learn_rule(database.index, "tiny", OP, 1)
     assert one.configs == (DEFAULT,) and one.choose(band(400, 30)) == DEFAULT
     assert row(one, "rule") == row(one, "default")
 
@@ -79,26 +79,26 @@ def test_few_configurations_are_those_that_gain_most(database: Database) -> None
 def test_where_nothing_is_to_be_gained_it_gives_the_default() -> None:
     with Database.in_memory() as db:
         fill(db, tiny(), patterns(8), times=lambda pattern, variant: 1e-3 * (1 + 0.1 * variant))
-        found = learn_rule(db, "tiny", OP)
+        found = learn_rule(db.index, "tiny", OP)
     assert found.configs == (DEFAULT,) and row(found, "rule") == (1.0, 0.0)
 
 
 def test_chance_is_not_taken_for_a_law() -> None:
     with Database.in_memory() as db:
         fill(db, tiny(), patterns(12), times=by_chance(1, 0.02))
-        found = learn_rule(db, "tiny", OP)
+        found = learn_rule(db.index, "tiny", OP)
     assert row(found, "rule")[0] > row(found, "default")[0] - 0.01
 
 
 def test_too_little_is_refused(database: Database) -> None:
     with pytest.raises(NothingFound, match="no runs of spmm:64 on tiny"):
-        learn_rule(database, "tiny", Op("spmm", 64))
+        learn_rule(database.index, "tiny", Op("spmm", 64))
     with pytest.raises(UsageError, match="0 configurations"):
-        learn_rule(database, "tiny", OP, 0)
+        learn_rule(database.index, "tiny", OP, 0)
     with Database.in_memory() as db:
         fill(db, tiny(), patterns(1))
         with pytest.raises(NothingFound, match="4 matrices in 1 group"):
-            learn_rule(db, "tiny", OP)
+            learn_rule(db.index, "tiny", OP)
 
 
 def test_one_configuration_alone_is_no_evidence() -> None:
@@ -107,12 +107,12 @@ def test_one_configuration_alone_is_no_evidence() -> None:
         more = patterns(6, first=1)
         db.store.append(run for p in more for run in runs_of(p, tiny(), variants=[1]))
         with pytest.raises(NothingFound, match="4 matrices in 1 group"):
-            learn_rule(db, "tiny", OP)
+            learn_rule(db.index, "tiny", OP)
 
 
 def test_another_kind_of_operation_is_refused(database: Database) -> None:
     with pytest.raises(UsageError, match="is about matrices"):
-        learn_rule(database, "nest-cpu", Op("nest"))
+        learn_rule(database.index, "nest-cpu", Op("nest"))
 
 
 def test_a_bare_name_takes_every_machine_and_an_instance_its_own() -> None:
@@ -120,8 +120,8 @@ def test_a_bare_name_takes_every_machine_and_an_instance_its_own() -> None:
     with Database.in_memory() as db:
         fill(db, one, patterns(8))
         fill(db, other, patterns(6), times=lambda pattern, variant: 1e-3 * (2 + (variant != 3)))
-        own = learn_rule(db, "tiny@two", OP)
-        both = learn_rule(db, "tiny", OP)
+        own = learn_rule(db.index, "tiny@two", OP)
+        both = learn_rule(db.index, "tiny", OP)
     assert (own.platform, own.patterns) == ("tiny@two", 24)
     assert own.choose(band(150, 6)) == CONFIGS[3]
     assert (both.platform, both.patterns) == ("tiny", 32)  # 24 of them on both machines
@@ -135,7 +135,7 @@ def test_the_default_may_differ_by_matrix() -> None:
             default = platform.default(OP, pattern.sizes)
             tall = default.replace(rows=16)
             fast = (2e-3, 1e-3) if pattern.nnz / pattern.shape[0] > 10 else (1e-3, 2e-3)
-            db.record(
+            db.index.record(
                 [
                     Run(pattern.id, OP, platform.id, config, Measurement(times_s=(seconds,)))
                     for config, seconds in zip((default, tall), fast, strict=True)
@@ -143,8 +143,8 @@ def test_the_default_may_differ_by_matrix() -> None:
                 pattern,
                 platform,
             )
-        embed(db)
-        found = learn_rule(db, "sized", OP)
+        embed(db.index)
+        found = learn_rule(db.index, "sized", OP)
     assert row(found, "default")[0] < row(found, "rule")[0] == 1.0
 
 
@@ -159,8 +159,8 @@ def test_statistics_that_came_with_runs_are_enough() -> None:
             db.store.put_patterns([msgspec.structs.replace(info, features=features)])
             db.store.append(runs_of(pattern, platform))
         assert db.store.structure(patterns(1)[0].id) is None
-        embed(db)
-        found = learn_rule(db, "tiny", OP)
+        embed(db.index)
+        found = learn_rule(db.index, "tiny", OP)
     assert set(found.used) == set(NAMES)
     assert row(found, "rule")[0] > 0.98
     asked = patterns(8)
@@ -179,7 +179,7 @@ def test_c_chooses_the_same(rule: Rule, tmp_path: Path, flags: tuple[str, ...]) 
 
 @pytest.mark.gcc
 def test_one_configuration_is_c_too(database: Database, tmp_path: Path) -> None:
-    one = learn_rule(database, "tiny", OP, 1)
+    one = learn_rule(database.index, "tiny", OP, 1)
     assert choices_in_c(tmp_path, one, patterns(1)).tolist() == [[0, 0]] * 4
 
 

@@ -14,7 +14,7 @@ from embeddb.core.errors import PlatformError, UsageError
 from embeddb.core.wording import clean, plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import note
-from indexer.subjects import is_file
+from indexer.resolve import is_file
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -37,7 +37,7 @@ def platform_asked(db: str, text: str) -> Platform | None:
         if text.endswith(".toml") or not is_file(db):
             raise
     with open_database(db, readonly=True) as opened:
-        return platform_of_runs(opened, text)
+        return platform_of_runs(opened.index, text)
 
 
 def accepted(

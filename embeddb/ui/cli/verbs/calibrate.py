@@ -80,7 +80,7 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
     with open_database(db) as opened, Progress() as progress:
         platform = opened.platform(asked["platform"])
         ops = tuple(dict.fromkeys(Op.parse(op) for op in asked["ops"])) or measured_ops(
-            opened, platform
+            opened.index, platform
         )
         wish = CalibrationRequest(ops, 60.0 * asked["minutes"], asked["threads"])
         folder = Path(asked["matrices"]) if asked["matrices"] else None
@@ -88,7 +88,7 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
             report = _on_nodes(opened, platform, wish, folder, asked, progress)
         else:
             runner, _ = runner_here(platform, asked["threads"])
-            report = Calibration(opened, runner, wish, told=progress).run(folder)
+            report = Calibration(opened.index, runner, wish, told=progress).run(folder)
     if as_json:
         emit(report.document())
     elif not report.platform:
@@ -114,12 +114,12 @@ def _on_nodes(
     from indexer.campaign.nodes.in_words import named_on_nodes, nodes_job
     from indexer.executors.base import Effort
 
-    wanted = NodesCalibration(db, platform, wish, Path(asked["campaign"]), told=progress)
+    wanted = NodesCalibration(db.index, platform, wish, Path(asked["campaign"]), told=progress)
     campaign = wanted.planned(folder)
     effort = Effort(threads=wish.threads, platform=named_on_nodes(asked["platform"]))
     words = nodes_words(asked)
     with (
-        nodes_job(campaign, db, effort, words, told=progress, note=note) as job,
+        nodes_job(campaign, db.index, effort, words, told=progress, note=note) as job,
         noting_the_end(job),
     ):
         return calibrated(wanted, job)

@@ -42,7 +42,7 @@ def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_jso
     from indexer.clusters import cluster_patterns
 
     with open_database(db, readonly=True) as opened:
-        found = cluster_patterns(opened, featurizer=featurizer, count=count, seed=seed)
+        found = cluster_patterns(opened.index, featurizer=featurizer, count=count, seed=seed)
     clusters = [_document(number, each) for number, each in enumerate(found.clusters, 1)]
     if as_json:
         head = {"database": db, "featurizer": found.featurizer, "version": found.version}

@@ -16,7 +16,6 @@ from embeddb.core.wording import size
 from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say, table
-from indexer.subjects import known_pattern
 
 if TYPE_CHECKING:
     from embeddb.dynamics import Cache, Counter, Dynamics
@@ -82,7 +81,7 @@ def _pattern(text: str, db: str) -> Pattern:
 
         return read_pattern(text)
     with open_database(db, readonly=True) as opened:
-        known = known_pattern(opened, text, kind="matrix")
+        known = opened.find(text, kind="matrix")
         found = known if isinstance(known, Pattern) else opened.store.structure(known.id)
     if found is None:
         raise NothingFound(

@@ -35,9 +35,9 @@ def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: boo
     from indexer.embed import embed
 
     with open_database(db) as opened, Progress() as progress:
-        version = opened.use_weights(weights) if weights else None
+        version = opened.index.use_weights(weights) if weights else None
         also = (featurizer,) if featurizer else ()
-        report = embed(opened, again=again, also=also, progress=progress)
+        report = embed(opened.index, again=again, also=also, progress=progress)
     if as_json:
         emit(
             {

@@ -79,7 +79,7 @@ def emit_verb(
 
                 kind = Op.parse(op)
                 made = emit_pack(
-                    opened, kind, place, platform=platform or "cpu", most=pack, prefix=prefix
+                    opened.index, kind, place, platform=platform or "cpu", most=pack, prefix=prefix
                 )
             else:
                 made = _of_answer(opened, answer, place, prefix)
@@ -97,9 +97,8 @@ def emit_verb(
 def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
     """Raises: NothingFound for a kernel or program that is known by its name only."""
     from embeddb.emit.emit import emit_answer, emit_tensor
-    from indexer.subjects import known_answer
 
-    asked = known_answer(db, answer, told=lambda line: note(f"warning: {line}"))
+    asked = db.recommendation(answer, note=lambda line: note(f"warning: {line}"))
     if Op.parse(asked.op).kind not in KINDS:
         return emit_answer(asked, place, prefix=prefix)
     subject = db.store.tensor(asked.pattern_id) or _in_file(answer, asked.pattern_id)
@@ -112,7 +111,8 @@ def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
 
 def _in_file(text: str, id: str) -> Computation | None:
     """The kernel or program of that id, where an answer was given by its file."""
-    from indexer.subjects import every_content, is_file
+    from indexer.library import every_content
+    from indexer.resolve import is_file
 
     held = every_content(text) if is_file(text) else []
     return next((one for one in held if isinstance(one, Computation) and one.id == id), None)

@@ -88,8 +88,8 @@ def _across(
     with open_database(db, readonly=True) as opened, Progress() as progress:
         name, _, instance = platform.partition("@")
         rows = evaluate_across(
-            opened,
-            scopes=asked_scopes(opened, name, Op.parse(op) if op else None),
+            opened.index,
+            scopes=asked_scopes(opened.index, name, Op.parse(op) if op else None),
             instances=[platform] if instance else (),
             seeds=tuple(range(seeds)),
             progress=progress,
@@ -141,11 +141,11 @@ def _held_out(
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.
     count = 1 if learned else 0
     with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
-        scopes = asked_scopes(opened, platform, Op.parse(op) if op else None)
+        scopes = asked_scopes(opened.index, platform, Op.parse(op) if op else None)
         if learned:
             rankers |= _of_tiles(opened, scopes)
         rows = evaluate(
-            opened,
+            opened.index,
             scopes=scopes,
             seeds=tuple(range(seeds)),
             complete=complete,
@@ -176,7 +176,7 @@ def _of_tiles(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
         return {}
     vectors: dict[str, NDArray[np.float32]] = {}
     for op, scope in asked:
-        for own in list(db.evidence(op, scope)[1].values())[:1]:
+        for own in list(db.index.evidence(op, scope)[1].values())[:1]:
             vectors |= own
     return kernel_rankers(db.store.tensor, vectors)
 

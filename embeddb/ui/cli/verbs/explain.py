@@ -10,7 +10,6 @@ from embeddb.explain.explain import explain
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.explain_text import show_explanation
 from embeddb.ui.cli.output import emit, json_option, note, say, write_page
-from indexer.subjects import known_answer
 
 __all__ = ["explain_verb"]
 
@@ -34,7 +33,7 @@ def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
       embeddb explain runs.db last --html why.html
     """
     with open_database(db, readonly=True) as opened:
-        made = known_answer(opened, answer, told=lambda line: note(f"warning: {line}"))
+        made = opened.recommendation(answer, note=lambda line: note(f"warning: {line}"))
         found = explain(made, opened.store)
     if html:
         from embeddb.ui.report import explanation_html

@@ -57,7 +57,7 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
     with database_to_fill(db) as opened:
         with Progress() as progress:
             report = index_runs(
-                opened,
+                opened.index,
                 runs,
                 platform=asked["platform"],
                 reader=asked["reader"],

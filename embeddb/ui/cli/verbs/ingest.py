@@ -42,7 +42,7 @@ def ingest_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
     from indexer.library import Library
 
     with open_database(db) as opened, Progress() as progress:
-        platform = platform_of_runs(opened, asked["platform"])
+        platform = platform_of_runs(opened.index, asked["platform"])
         options = accepted(
             [file], platform, read_options(asked), reader=asked["reader"], yes=asked["yes"]
         )

@@ -67,7 +67,7 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
     documents = []
     with open_database(db) as opened, Progress() as progress:
         runner, here = runner_here(opened.platform(asked["platform"]), threads)
-        machine = Machine(opened, runner, here, options)
+        machine = Machine(opened.index, runner, here, options)
         for text in matrices:
             for subject in known_subjects(
                 opened, text, request.op, asked["defines"], asked["held"]

@@ -36,7 +36,7 @@ from embeddb.ui.cli.nest_text import emit_program, emit_schedules
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table
 from embeddb.ui.cli.tune_text.fusion import NO_PLAN_FOR_XLA
-from indexer.subjects import is_file
+from indexer.resolve import is_file
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
@@ -105,7 +105,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
                 msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
             )
         if any(made.link == "default" for made in answers):
-            show_what_there_is(opened, platform, op)
+            show_what_there_is(opened.index, platform, op)
         took = [fused_seconds(opened, subject, op) for subject in subjects]
         if asked["emit_to"]:
             _emit(opened, matrix, subjects, answers, asked)

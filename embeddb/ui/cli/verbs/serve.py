@@ -120,8 +120,7 @@ def _serve_together(
     db: str, address: Address, place: socket.socket, asked: dict[str, Any], as_json: bool
 ) -> None:
     """In several processes, which this one looks after."""
-    from embeddb.ui.serve.workers.supervisor import Supervisor
-    from embeddb.ui.serve.workers.worker import Orders
+    from embeddb.ui.serve.workers import Orders, Supervisor
 
     with open_database(db, readonly=not asked["write"]) as opened:
         writable = asked["write"] and not opened.store.readonly
@@ -130,15 +129,13 @@ def _serve_together(
         open_store(scratch, create=True).close()
         orders = Orders(
             place=db,
-            socket=place.fileno(),
             scratch=str(scratch),
             writable=asked["write"],
             max_upload=_bytes(asked),
-            host=address.host,
-            public=address.public,
+            address=address,
             token=asked["token"],
         )
-        with Supervisor(orders, asked["workers"], note) as workers:
+        with Supervisor(orders, place, asked["workers"], note) as workers:
             _say_where(db, address, place, asked, writable, as_json)
             workers.run()
 

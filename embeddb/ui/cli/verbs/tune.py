@@ -22,7 +22,7 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.tune_text.fusion import fusion_document, show_fusion
 from embeddb.ui.cli.tune_text.matrix import matrix_document, show_matrix
 from embeddb.ui.cli.tune_text.tiles import show_tiles, tiles_document
-from indexer.subjects import is_file
+from indexer.resolve import is_file
 
 __all__ = ["tune_verb"]
 

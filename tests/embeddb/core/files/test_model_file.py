@@ -17,7 +17,6 @@ from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 CARD: dict[str, Any] = {
     "kind": "featurizer",
@@ -126,8 +125,9 @@ def test_cards_that_are_not_written(tmp_path: Path, card: dict[str, Any], match:
 def test_tensors_that_are_not_written(tmp_path: Path) -> None:
     for bad, match in (
         (torch.tensor([1.0, float("nan")]), "not finite"),
-        (torch.zeros(2, dtype=torch.bfloat16), "BF16"),
-        (torch.zeros([1] * 9), "sound"),
+        (torch.zeros(2, dtype=torch.bfloat16), "BFloat16"),
+        (torch.zeros(2, dtype=torch.float16), "float16"),
+        (torch.zeros([1] * 9), "rank 9"),
     ):
         with pytest.raises(ModelError, match=match):
             model_file.save(tmp_path / "m", {"w": bad}, CARD)
@@ -140,11 +140,11 @@ def test_a_file_cut_anywhere(path: Path) -> None:
     whole = path.read_bytes()
     for length in {0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1}:
         path.write_bytes(whole[:length])
-        refused(path, "damaged|header|safetensors|bytes of tensors")
+        refused(path, "safetensors")
         with pytest.raises(ModelError):
             model_file.read_card(path, kind="featurizer")
     path.write_bytes(whole + b"\0")
-    refused(path, "bytes of tensors")
+    refused(path, "not safetensors")
 
 
 def test_any_flipped_byte_of_the_header_is_refused_or_harmless(path: Path) -> None:
@@ -179,25 +179,27 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
     ("data", "match"),
     [
         (described(dtype="F16"), "F16"),
-        (described(dtype=["F32"]), "type"),
-        (described(shape=[3]), "sound"),
-        (described(shape=[-2]), "sound"),
-        (described(shape=[True, 2]), "sound"),
-        (described(shape=[2**62, 4]), "sound"),
-        (described(shape=[1] * 20 + [2]), "sound"),
-        (described(shape=2), "sound"),
-        (described(data_offsets=[8, 16]), "gap"),
-        (described(data_offsets=[0, 8, 8]), "sound"),
-        (described(data_offsets=None), "sound"),
-        (described(more=1), "sound"),
-        (raw({"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}), "bytes of"),
+        (described(dtype=["F32"]), "not safetensors"),
+        (described(shape=[3]), "not safetensors"),
+        (described(shape=[-2]), "not safetensors"),
+        (described(shape=[True, 2]), "not safetensors"),
+        (described(shape=[2**62, 4]), "not safetensors"),
+        (described(shape=[1] * 20 + [2]), "rank 21"),
+        (described(shape=2), "not safetensors"),
+        (described(data_offsets=[8, 16]), "not safetensors"),
+        (described(data_offsets=[0, 8, 8]), "not safetensors"),
+        (described(data_offsets=None), "not safetensors"),
+        (
+            raw({"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}),
+            "not safetensors",
+        ),
         (raw({"__metadata__": {"card": "{"}}), "no card"),
         (raw({"__metadata__": {"card": "[1]"}}), "no card"),
-        (raw({"__metadata__": ["card"]}), "no card"),
+        (raw({"__metadata__": ["card"]}), "not safetensors"),
         (raw({}), "no card"),
-        (raw(b"{" + b"[" * 50_000), "not JSON"),
-        (raw(b'{"w": 1}'), "sound"),
-        (raw(b"{\xff}"), "not JSON"),
+        (raw(b"{" + b"[" * 50_000), "not safetensors"),
+        (raw(b'{"w": 1}'), "not safetensors"),
+        (raw(b"{\xff}"), "not safetensors"),
         (raw(b"[1, 2]"), "safetensors"),
         ((1 << 40).to_bytes(8, "little") + b"{", "header"),
         ((1 << 21).to_bytes(8, "little") + b"{" + bytes(1 << 21), "claims"),
@@ -256,6 +258,6 @@ def test_version_and_card_need_no_torch(path: Path) -> None:
     code = (
         "import sys; from embeddb.core.files import model_file as m;"
         f"m.version_of({str(path)!r}); m.read_card({str(path)!r}, kind='featurizer');"
-        "sys.exit(bool({'torch', 'safetensors'} & set(sys.modules)))"
+        "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -196,7 +196,7 @@ def _reading(board: Board) -> list[str]:
 def _kernels(folder: Path) -> Path:
     """A database that knows a tensor kernel."""
     with open_database(str(folder), create=True) as made:
-        made.add_pattern(row_sum(8, 16))
+        made.index.add_pattern(row_sum(8, 16))
     return folder
 
 
@@ -615,7 +615,7 @@ def test_names_cannot_write_to_the_terminal(
 
 def ship_all(db: str, to: Path) -> None:
     with open_database(db) as opened:
-        export_file(opened, to.with_suffix(".jsonl"))
+        export_file(opened.index, to.with_suffix(".jsonl"))
     ship([to.with_suffix(".jsonl")], to)
 
 

@@ -106,8 +106,8 @@ def test_only_winners_were_recorded(show: Show) -> None:
     for p in patterns(6):
         best = min(range(4), key=lambda v: by_law(p, v))
         run = Run(p.id, OP, "tiny", CONFIGS[best], Measurement(times_s=(by_law(p, best),)))
-        db.record([run], p, platform)
-    embed(db)
+        db.index.record([run], p, platform)
+    embed(db.index)
     text = show(_asked(db))
     assert "gain    not known: what the default takes was never measured" in text
     assert "is expected to be faster" in text
@@ -271,7 +271,7 @@ def test_why_is_asked_for_on_the_command_line(
     with Database.create(place) as db:
         fill(db, tiny())
         known = patterns()[2]
-        db.record(runs_of(known, tiny()), known, tiny())
+        db.index.record(runs_of(known, tiny()), known, tiny())
     asked = ["query", str(place), known.id, "--platform", "tiny", "--op", "spmm:32"]
     cli.main(asked, standalone_mode=False)
     assert "what each parameter is worth" not in capsys.readouterr().out
@@ -348,7 +348,7 @@ def test_when_how_often_and_how_evenly_it_was_measured(show: Show) -> None:
         )
     ]
     failed = Run(NEW.id, OP, "tiny", C, Measurement(status="oom", when=day * 9))
-    db.record([*runs, failed], NEW, tiny())
+    db.index.record([*runs, failed], NEW, tiny())
     told = _asked(db)
     answer, default = told.own
     assert (answer.config, answer.runs, answer.times) == (dict(C), 2, 6)
@@ -454,7 +454,7 @@ def test_what_was_measured_is_compared_with_what_was_measured() -> None:
     """An answer that neighbours gave, measured since: its promise is no longer its gain."""
     db = fill(Database.in_memory(), tiny())
     made = db.query(NEW, platform="tiny", op=OP)
-    db.record(
+    db.index.record(
         [Run(NEW.id, OP, "tiny", c, Measurement(times_s=(s,))) for c, s in ((A, 3.0), (C, 2.0))],
         NEW,
         tiny(),
@@ -463,7 +463,7 @@ def test_what_was_measured_is_compared_with_what_was_measured() -> None:
     taken = msgspec.structs.replace(
         made, candidates=[first, *made.candidates[1:]], default_seconds=3.0
     )
-    told = db.explain(renewed(db, taken, NEW, tiny()).id)
+    told = db.explain(renewed(db.index, taken, NEW, tiny()).id)
     assert told.expected_gain == made.candidates[0].expected_gain
     assert (told.measured_gain, told.compared_gain) == (1.5, pytest.approx(1.5))
     same = [s.expected_gain for s in told.recommendation.insight.simpler if s.same]

@@ -71,7 +71,7 @@ def test_cuts_in_a_log_are_judged_by_their_own_programs(
 def test_programs_are_on_no_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = str(tmp_path / "t.db")
     with Database.create(tmp_path / "t.db") as made:
-        FusionJob(made, Played(), HERE, FusionRequest(cuts=6)).programs([chain(6)])
+        FusionJob(made.index, Played(), HERE, FusionRequest(cuts=6)).programs([chain(6)])
     words = (
         "plot",
         "map",
@@ -370,7 +370,7 @@ def test_where_nothing_could_be_measured_it_is_an_error(
     k = Kernel()
     gather = k.done(k.op("gather", (4, 5), k.given(9, 5), k.given(4, dtype="s32")), name="picked")
     with Database.create(db) as opened:
-        opened.add_pattern(gather)
+        opened.index.add_pattern(gather)
     for verb in (["kernel", "measure", db], ["tune", db, "picked", "--op", "tile"]):
         code, said = refused(capsys, *verb)
         assert code == 1 and "picked has no tiles" in said

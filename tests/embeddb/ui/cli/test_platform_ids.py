@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for instance, size in (("one", 150), ("two", 160)):
                 pattern = band(size, 6, name=f"late-{instance}")
                 there = platform.at(instance)
-                db.record(runs_of(pattern, there), pattern, there)
+                db.index.record(runs_of(pattern, there), pattern, there)
     (folder / "matrices").mkdir()
     sp.save_npz(folder / "matrices" / "asked.npz", ASKED.to_scipy())
     with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as out:
@@ -99,7 +99,7 @@ def test_a_bare_id_answers_without_the_runs_of_its_instances(made: Path, tmp_pat
             ("alone@one", {late["one"]}),
             ("kind", set(late.values())),
         ):
-            found = db.partition(OP, db.platform(platform))
+            found = db.index.partition(OP, db.platform(platform))
             assert found is not None
             rows = {row.pattern_id for row in found.evidence.rows}
             assert rows & set(late.values()) == known == set(found.ids) & set(late.values())

@@ -103,7 +103,7 @@ def test_a_matrix_gives_the_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (sizes["target"], sizes["own"]) == ("my-fpga", ["double_buffer", "prefetch"])
     with Database.create(tmp_path / "x.db") as db:
         pattern = Pattern.from_coo((600, 3000), [0, 599], [0, 2999], name="mine")
-        db.record([], pattern, load_platform(MINE))
+        db.index.record([], pattern, load_platform(MINE))
     place = ["--db", str(tmp_path / "x.db")]
     # By then the platform is known by name too.
     named = ["cpu", "my-fpga", "--op", "spmm:16", "--matrix", "mine", *place]

@@ -19,6 +19,7 @@ from tensors import dot_add, row_sum
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement
 from embeddb.database import Database
+from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.tensors.tensor_text import tensor_text
@@ -59,7 +60,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> PlayedModel:
     made = PlayedModel(crowded_s)
-    monkeypatch.setattr(Database, "graph_model", lambda *_: (made, ""))
+    monkeypatch.setattr(Lookup, "graph_model", lambda *_: (made, ""))
     return made
 
 

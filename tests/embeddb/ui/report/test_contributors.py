@@ -51,13 +51,13 @@ def place(tmp_path: Path) -> Path:
         measured(team, 0, 4)
         with Database.in_memory() as ann:
             measured(ann, 2, 4, 2.0)
-            push(ann, team, source=f"ann {SCRIPT}")
+            push(ann.index, team.index, source=f"ann {SCRIPT}")
         with Database.in_memory() as bob:
             measured(bob, 6, 1)
-            push(bob, team, source="bob@home")
+            push(bob.index, team.index, source="bob@home")
         from indexer.embed import embed
 
-        embed(team)
+        embed(team.index)
     return tmp_path / "team.db"
 
 
@@ -88,7 +88,7 @@ def test_two_who_measured_the_same_are_compared(tmp_path: Path) -> None:
         for name, factor in (("ann", 1.0), ("bob", 3.0)):
             with Database.in_memory() as own:
                 measured(own, 0, 2, factor)
-                push(own, team, source=name)
+                push(own.index, team.index, source=name)
         ann, bob = contributors_of(team)
         assert bob.brought[0].alone == 0 and bob.brought[0].in_common > 0
         assert math.isclose(bob.brought[0].beside_others or 0, 3.0)

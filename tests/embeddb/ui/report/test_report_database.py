@@ -77,7 +77,7 @@ def test_what_one_fixed_choice_brings(facts: DatabaseFacts) -> None:
 def test_cuts_and_fused_kernels_have_no_common_winners() -> None:
     db = Database.in_memory()
     programs = [chain(6), chain(7), softmax()]
-    FusionJob(db, Played(), HERE, FusionRequest(cuts=6)).programs(programs)
+    FusionJob(db.index, Played(), HERE, FusionRequest(cuts=6)).programs(programs)
     facts = database_facts(db, place="tensors.db")
     assert {s.op for s in facts.scopes} == {"fused", "fusion"} and facts.gaps == []
     for scope in facts.scopes:
@@ -142,7 +142,7 @@ def test_questions_that_were_hardly_covered_are_gaps() -> None:
     assert [w for w in kinds(database_facts(db).gaps)["question"] if w.startswith("far")] == [
         "far: spmm:32 on tiny"
     ]
-    db.record(runs_of(far, tiny()), far, tiny())
+    db.index.record(runs_of(far, tiny()), far, tiny())
     assert not [w for w in kinds(database_facts(db).gaps).get("question", []) if "far" in w]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import re
 import time
@@ -16,6 +17,7 @@ pytest.importorskip("httpx", reason="needs httpx")
 import serve_site
 from command_line import run_verb
 from html5lib import HTMLParser
+from itsdangerous import TimestampSigner
 from serve_site import BASE, TestClient, ask, matrix
 
 from embeddb.core.errors import UsageError
@@ -105,22 +107,24 @@ def test_a_session_is_neither_guessed_nor_kept_for_ever(
 ) -> None:
     token = Token(TOKEN)
     good = token.session()
-    until, _, proof = good.partition(".")
+    value, made, proof = good.split(".")
     assert token.is_session(good)
-    later = f"{int(until) + 1}.{proof}"
+    signer = TimestampSigner("another key", digest_method=hashlib.sha256)
     for bad in (
         "",
         ".",
-        until,
-        f"{until}.",
+        made,
+        f"{value}.{made}.",
         f".{proof}",
-        later,
+        f"{value}.{made[::-1]}.{proof}",
+        f"other.{made}.{proof}",
         f"{good}0",
-        f"{'9' * 30}.{proof}",
-        f"-1.{proof}",
-        f"{until}.{proof.upper()}",
+        f"{value}.{'9' * 30}.{proof}",
+        f"{value}.-1.{proof}",
+        f"{value}.{made}.{proof.swapcase()}",
+        signer.sign("session").decode(),
         "٣.x",
-        good.replace(".", ".."),
+        good.replace(".", "..", 1),
     ):
         assert not token.is_session(bad), bad
         client = visitor(db)

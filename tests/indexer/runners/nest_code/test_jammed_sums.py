@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from embeddb.kernels.nests.generate import c_function
 from embeddb.nests.examples import nest_of
 from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
-from indexer.runners.nest_code.generate import c_function
 
 
 def test_jammed_turns_in_parallel_have_copies_of_what_they_sum_into() -> None:

@@ -17,6 +17,7 @@ from nest_forms import NESTS, at, ix, nest, rd
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
 from embeddb.kernels.build import compiler
+from embeddb.kernels.nests.generate import c_function
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import (
     Access,
@@ -33,10 +34,9 @@ from embeddb.nests.parts import (
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.worker import Libraries
 from indexer.runners.nest_code import library
 from indexer.runners.nest_code.fill import filled
-from indexer.runners.nest_code.generate import c_function
 from indexer.runners.nest_code.job import NestJob
 from indexer.runners.nest_code.program import c_program
 from indexer.runners.nest_code.reference import evaluate, free_loops
@@ -67,7 +67,7 @@ def statuses(made: Nest, schedules: list[Schedule], folder: Path, threads: int =
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the optimisation, a fourth of the time."""
-    monkeypatch.setattr(library, "_FAST", ("-O1", "-ffast-math"))
+    monkeypatch.setattr(library, "FLAGS", ("-O1", "-ffast-math"))
 
 
 @pytest.mark.gcc

@@ -10,7 +10,7 @@ from nest_forms import NESTS, at, ix, nest, op, rd
 
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array, Call, Loop, Statement
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.worker import Libraries
 from indexer.runners.nest_code.job import NestJob
 from indexer.runners.nest_code.meets import fixed_loops
 from indexer.runners.nest_code.rounding import may_jump, tolerance_of

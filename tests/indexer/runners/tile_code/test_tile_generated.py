@@ -11,15 +11,15 @@ from tile_kernels import tile_kernels
 
 from embeddb.core.config import Op
 from embeddb.kernels.build import compiler
+from embeddb.kernels.tiles.generate import c_function
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, why_not
 from embeddb.tensors.tiling.plan import plan_of
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.worker import Libraries
 from indexer.runners.tile_code import measured
-from indexer.runners.tile_code.generate import c_function
 from indexer.runners.tile_code.job import KernelJob
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
@@ -31,7 +31,7 @@ KERNELS = tile_kernels() | {n: k for n, k in sample_tensors().items() if k.kind 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the optimisation, a fourth of the time."""
-    monkeypatch.setattr(measured, "_FAST", ("-O1", "-ffast-math", "-fwrapv"))
+    monkeypatch.setattr(measured, "FLAGS", ("-O1", "-ffast-math", "-fwrapv"))
 
 
 def wrong(kernel: Computation, tiles: list[Tile], folder: Path) -> dict[Tile, str]:

@@ -33,10 +33,10 @@ def collect_verb(db: str, folder: str, as_json: bool) -> None:
 
     campaign = Campaign(Path(folder))
     with open_database(db) as opened, Progress() as progress:
-        found = collect(campaign, opened, told=progress)
+        found = collect(campaign, opened.index, told=progress)
         if found.tasks:
-            embed(opened, progress=progress)
-        done = campaign.progress(opened)
+            embed(opened.index, progress=progress)
+        done = campaign.progress(opened.index)
     document = {
         "campaign": campaign.id,
         "folder": folder,

@@ -175,7 +175,7 @@ def _campaign(
         platform.space(op)  # an op it lacks is told before all files are read
     pool = _pool(asked, progress)
     return plan_campaign(
-        db, Path(folder), platform, ops, pool, options, top=asked["top"], told=progress
+        db.index, Path(folder), platform, ops, pool, options, top=asked["top"], told=progress
     )
 
 
@@ -185,7 +185,7 @@ def _bought(
     from indexer.campaign.budget.growing_plan import BudgetRequest, is_campaign, planned
     from indexer.campaign.budget.pool_vectors import PoolVectors
 
-    vectors = PoolVectors(db, asked["strategy"], wanted=not is_campaign(folder), note=note)
+    vectors = PoolVectors(db.index, asked["strategy"], wanted=not is_campaign(folder), note=note)
     pool = _pool(asked, progress, seen=vectors)
     wish = BudgetRequest(
         platform=platform,

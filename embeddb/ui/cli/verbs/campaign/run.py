@@ -120,7 +120,7 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
         # A plan holds a platform's text; a command is only run out of a file that the user names.
         platform = load_platform(asked["platform"]) if asked["platform"] else planned
         runner, _ = runner_here(platform, threads)
-        job = CampaignJob(campaign, opened, runner, options, told=progress, again=again)
+        job = CampaignJob(campaign, opened.index, runner, options, told=progress, again=again)
         try:
             campaign, done = run_campaign(job, Settle(asked["settle"], asked["agree"]))
         except (KeyboardInterrupt, RunnerUnavailable):
@@ -142,7 +142,9 @@ def _on_nodes(db: str, campaign: Campaign, asked: dict[str, Any]) -> tuple[Campa
     with (
         open_database(db) as opened,
         Progress() as progress,
-        nodes_job(campaign, opened, effort, words, again=again, told=progress, note=note) as job,
+        nodes_job(
+            campaign, opened.index, effort, words, again=again, told=progress, note=note
+        ) as job,
         noting_the_end(job),
     ):
         return job.run(Settle(asked["settle"], asked["agree"]))

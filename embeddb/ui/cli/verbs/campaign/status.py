@@ -43,7 +43,7 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
 
     campaign = Campaign(Path(folder))
     with open_database(db, readonly=True) as opened:
-        done = campaign.progress(opened)
+        done = campaign.progress(opened.index)
     report(campaign, done, agree, as_json=as_json)
 
 

@@ -26,7 +26,7 @@ def check_verb(db: str, as_json: bool) -> int:
     try:
         with open_database(db, readonly=True) as opened:
             found = opened.problems()
-            notes = [*unregistered(opened.store), *opened.unfinished()]
+            notes = [*unregistered(opened.store), *opened.index.unfinished()]
     except StoreCorrupt as e:
         found, notes = [str(e)], []
     if as_json:

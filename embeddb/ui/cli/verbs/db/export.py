@@ -47,12 +47,12 @@ def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
         if file == "-":
             out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
             try:
-                report = export(opened, out, format=asked["format"] or "jsonl", **only)
+                report = export(opened.index, out, format=asked["format"] or "jsonl", **only)
             finally:
                 out.flush()
                 out.detach()  # else stdout is closed with it
         else:
-            report = export_file(opened, Path(file), format=asked["format"], **only)
+            report = export_file(opened.index, Path(file), format=asked["format"], **only)
     if report.nests_without_code:
         many = plural(report.nests_without_code, "nest")
         note(f"{many} by name only: `embeddb nest show {db} NAME --as json` writes their code")

@@ -30,8 +30,8 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
     if not Path(file).is_file():
         raise click.BadParameter(f"{file}: no such file", param_hint="FILE")
     with database_to_fill(db) as opened, Progress() as progress:
-        report = import_file(opened, Path(file), progress=lambda n: progress("read", n))
-        embed(opened, progress=progress)
+        report = import_file(opened.index, Path(file), progress=lambda n: progress("read", n))
+        embed(opened.index, progress=progress)
     if as_json:
         emit(report.document())
         return

@@ -35,9 +35,9 @@ def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> 
         open_database(db) as team,
         Progress() as progress,
     ):
-        report = push(own, team, platform=platform, source=name, progress=progress)
+        report = push(own.index, team.index, platform=platform, source=name, progress=progress)
         if report.added:
-            embed(team, build=False, progress=progress)
+            embed(team.index, build=False, progress=progress)
     if as_json:
         emit(report.document())
         return

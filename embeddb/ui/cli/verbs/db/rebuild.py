@@ -26,7 +26,7 @@ def rebuild_verb(db: str, as_json: bool) -> None:
     from indexer.embed import embed
 
     with open_database(db) as opened, Progress() as progress:
-        report = embed(opened, again=True, progress=progress)
+        report = embed(opened.index, again=True, progress=progress)
         report.problems += register_files(opened.store)
     if as_json:
         body = {"partitions": report.partitions, "problems": report.problems}

@@ -35,9 +35,9 @@ def stat_verb(db: str, as_json: bool) -> None:
             "counts": opened.store.counts(),
             "withdrawn": opened.store.withdrawn.count(),
             "platforms": opened.store.platforms(),
-            "answers": scope_states(opened),
+            "answers": scope_states(opened.index),
         }
-        problems = opened.platform_problems()
+        problems = opened.index.platform_problems()
     if as_json:
         emit(document)
         return

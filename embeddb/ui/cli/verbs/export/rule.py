@@ -44,7 +44,7 @@ def rule_verb(db: str, out: str, platform: str, op: str, configs: int, as_json: 
 
     asked = Op.parse(op)
     with open_database(db, readonly=True) as opened, Progress() as progress:
-        rule = learn_rule(opened, platform, asked, configs, progress=progress)
+        rule = learn_rule(opened.index, platform, asked, configs, progress=progress)
     try:
         with whole_file(Path(out)) as file:
             file.write(rule.header().encode())

@@ -74,7 +74,7 @@ def import_verb(
     if cut:
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with database_to_fill(db) as opened, Progress() as progress:
-        done = add_coded(opened, tensors, progress=progress)
+        done = add_coded(opened.index, tensors, progress=progress)
     notes += _groups_that_stay(done.known, tensors, group)
     _note(notes)
     if as_json:

@@ -82,7 +82,7 @@ def _tiles(
     design = TileDesign(tiles=asked["tiles"], rounds=asked["rounds"], seed=asked["seed"])
     with Progress() as progress:
         runner, here = runner_here(db.platform(asked["platform"]), 1)
-        machine = Machine(db, runner, here, options)
+        machine = Machine(db.index, runner, here, options)
         job = MeasureJob(machine, design, design.rounds, TILE_AGREEMENT)
         tally = job.run(kernels, progress)
     taus = [tau for tau in tally.taus if not math.isnan(tau)]

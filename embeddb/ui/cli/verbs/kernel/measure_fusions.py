@@ -36,7 +36,7 @@ def measure_fusions(
     )
     with Progress() as progress:
         runner, here = runner_here(db.platform(asked["platform"]), 1)
-        job = FusionJob(db, runner, here, request)
+        job = FusionJob(db.index, runner, here, request)
         tally = (job.programs if asked["op"] == "fusion" else job.kernels)(subjects, progress)
     ran = tally.known + tally.partitions + tally.kernels
     if as_json:

@@ -19,7 +19,6 @@ from embeddb.tensors.tensor_text import tensor_text
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.kernel_text import show_fused_seconds, time_of
 from embeddb.ui.cli.output import emit, json_option, note, say, table
-from indexer.subjects import known_pattern
 
 __all__ = ["show_verb"]
 
@@ -116,12 +115,12 @@ def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[Fu
             hint = "say which: --kind kernel or --kind program"
             raise UsageError(f"a kernel and a program are called {name}", hint=hint)
         there = kinds or {info.kind for info in opened.store.patterns() if info.kind in KINDS}
-        found = known_pattern(opened, name, kind=kind or min(there, default="kernel"))
+        found = opened.find(name, kind=kind or min(there, default="kernel"))
         made = opened.store.tensor(found.id) if isinstance(found, PatternInfo) else None
         if made is None:
             hint = "`embeddb kernel import` adds kernels and programs"
             raise NothingFound(f"{name} is no tensor kernel, or known by its name only", hint=hint)
-        return made, fused_seconds_of(opened, made)
+        return made, fused_seconds_of(opened.index, made)
 
 
 def _of_file(place: str, name: str, kind: str) -> Computation:

@@ -66,7 +66,7 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) 
     with opening(db) as opened, Progress() as progress:
         runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
         nests = _known(opened) if everything else nests
-        job = CountJob(opened, runner, here, options, asked["source"])
+        job = CountJob(opened.index, runner, here, options, asked["source"])
         done = job.run(nests, progress)
     if as_json:
         emit({"nests": len(nests), "counted": done, "platform": here.id})

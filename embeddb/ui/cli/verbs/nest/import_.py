@@ -52,7 +52,7 @@ def import_verb(
 
     nests, notes, lines = _read(files, dace, defines, held)
     with database_to_fill(db) as opened, Progress() as progress:
-        done = add_coded(opened, nests, progress=progress)
+        done = add_coded(opened.index, nests, progress=progress)
     for line in notes:
         note(line)
     if as_json:

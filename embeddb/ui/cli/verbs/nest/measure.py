@@ -61,8 +61,10 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any
     design = NestDesign(designed=asked["designed"], searched=asked["searched"], seed=asked["seed"])
     with database_to_fill(db) as opened, Progress() as progress:
         runner, here = runner_here(opened.platform(asked["platform"]), threads)
-        tally = MeasureJob(Machine(opened, runner, here, options), design).run(nests, progress)
-        embed(opened, progress=progress)
+        tally = MeasureJob(Machine(opened.index, runner, here, options), design).run(
+            nests, progress
+        )
+        embed(opened.index, progress=progress)
     if as_json:
         counts = {"known": tally.known, "measured": tally.measured, "runs": tally.runs}
         emit({"nests": len(nests), **counts})

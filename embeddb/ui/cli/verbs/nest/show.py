@@ -26,7 +26,6 @@ from embeddb.ui.cli.arguments import (
 from embeddb.ui.cli.nest_text import lines_words
 from embeddb.ui.cli.output import emit, json_option, say, table
 from embeddb.ui.listing import array_rows, dependence_lines, listing, loop_words
-from indexer.subjects import known_pattern
 
 __all__ = ["show_verb"]
 
@@ -78,7 +77,7 @@ def _nest(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
         why = f"which nest of {place}?" if not name else "-D and --matrix are for a program"
         raise UsageError(why, hint="embeddb nest show DB NAME, or FILE -D N=64")
     with open_database(place, readonly=True) as opened:
-        found = known_pattern(opened, name, kind="nest")
+        found = opened.find(name, kind="nest")
         nest = opened.store.nest(found.id)
     if nest is None:
         what = "known by its name only" if found.kind == "nest" else "a matrix"

@@ -12,7 +12,7 @@ from embeddb.nests.examples import sample_nests
 from embeddb.platforms.of_subject import carried
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ui.cli.output import emit, json_option, say
-from indexer.subjects import is_file
+from indexer.resolve import is_file
 
 __all__ = ["check_verb"]
 

@@ -17,7 +17,6 @@ from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 from indexer.starter import STARTER
-from indexer.subjects import known_pattern
 
 __all__ = ["nearest_verb"]
 
@@ -96,7 +95,7 @@ def _sizes(matrix: str, text: str, db: str) -> Sizes:
 
         return read_pattern(matrix).sizes
     with open_database(db or STARTER, readonly=True) as opened:
-        return known_pattern(opened, matrix).sizes
+        return opened.find(matrix).sizes
 
 
 def _three(text: str) -> Sizes:

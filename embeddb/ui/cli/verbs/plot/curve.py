@@ -12,7 +12,6 @@ from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import json_option, say
 from embeddb.ui.plot_data import measured_on, nothing_of, simulated_mark
-from indexer.subjects import known_pattern
 
 __all__ = ["curve_verb"]
 
@@ -39,7 +38,7 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
 
     with open_database(db, readonly=True) as opened:
         where, what = opened.platform(platform), Op.parse(op)
-        pattern = known_pattern(opened, matrix, kind=what.kind)
+        pattern = opened.find(matrix, kind=what.kind)
         found = [
             line
             for partition in scope_partitions(opened.store, what, scope_of(where))

@@ -11,7 +11,6 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import json_option
-from indexer.subjects import known_pattern
 
 __all__ = ["spy_verb"]
 
@@ -42,7 +41,7 @@ def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
         found: Any = read_pattern(place)
     else:
         with open_database(place, readonly=True) as opened:
-            found = known_pattern(opened, matrix)
+            found = opened.find(matrix)
             if not isinstance(found, Pattern) and not found.thumbnail:
                 found = opened.store.structure(found.id) or found
     if isinstance(found, Nest | PatternInfo) and found.kind != "matrix":

@@ -39,7 +39,7 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
     from embeddb.ui.draw import Bar, bars
 
     with open_database(db, readonly=True) as opened, Progress() as progress:
-        scopes = opened.scopes(platform, Op.parse(op) if op else None)
+        scopes = opened.index.scopes(platform, Op.parse(op) if op else None)
         counts, extent = wins(opened.store, scopes, progress)
         total = sum(counts.values())
         if not total:

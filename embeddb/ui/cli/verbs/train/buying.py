@@ -89,7 +89,7 @@ def buy(
         file = own_file(opened.store, "costmodel", platform, op, where[2])
         folder = file.with_name(f"{file.stem}.buying")
         campaign = _planned(opened, (platform, op, folder), asked, learner, progress)
-        job = CampaignJob(campaign, opened, runner, RunOptions(), told=progress)
+        job = CampaignJob(campaign, opened.index, runner, RunOptions(), told=progress)
         campaign, _ = run_campaign(job)
     spent = bought(campaign)
     assert spent is not None
@@ -118,7 +118,7 @@ def _planned(
         seed=asked["seed"],
         teaching=lessons(settings, start, asked["featurizer"]),
     )
-    vectors = PoolVectors(db, asked["strategy"], wanted=not is_campaign(folder), note=note)
+    vectors = PoolVectors(db.index, asked["strategy"], wanted=not is_campaign(folder), note=note)
     groups = families(asked["manifest"])
     pool = planned_matrices(
         asked["matrices"], groups=groups, seen=vectors, told=progress, note=note

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,13 +141,13 @@ def _train(
         buy(db, (platform, ops[0], out), asked, in_rounds(request, start), progress)
     with open_database(db, readonly=True) as opened:
         where, wanted = opened.platform(platform), _ops(ops)
-        known = samples_of(opened, where, wanted, featurizer=request.featurizer)
+        known = samples_of(opened.index, where, wanted, featurizer=request.featurizer)
         samples = request.limited(known)
         file, folder = _place(opened.store, samples, out, asked["resume"])
-        training = Training(opened, known, request, start, folder, note)
+        training = Training(opened.index, known, request, start, folder, note)
         model = training.model(progress)
         home = opened.store.path
-    version, problems = save_model(model, file, home, partial(open_database, db))
+    version, problems = save_model(model, file, home, lambda: open_database(db).index)
     return _saved(db, model, (file, folder), (version, problems), samples)
 
 
@@ -170,13 +169,13 @@ def _train_whole(
         buy(db, (platform, ops[0], out), asked, learner, progress)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
-        training = prepared(opened, where, _ops(ops), request, note=note, progress=progress)
+        training = prepared(opened.index, where, _ops(ops), request, note=note, progress=progress)
         samples = training.samples
         file, folder = _place(opened.store, samples, out, asked["resume"])
         encoder_file(file)  # a name that cannot be is told before the hours of training
         whole = training.whole(folder, progress)
         home = opened.store.path
-    written = save_whole(whole, file, home, partial(open_database, db))
+    written = save_whole(whole, file, home, lambda: open_database(db).index)
     return _saved(db, whole.model, (file, folder), written, samples)
 
 

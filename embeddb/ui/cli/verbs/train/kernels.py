@@ -138,7 +138,7 @@ def _train(
         judge=judge,
         progress=progress,
     )
-    for line in written(file, before, home, partial(open_database, db)):
+    for line in written(file, before, home, lambda: open_database(db).index):
         note(f"warning: {file} is saved and in use but not registered: {line}")
     return {"file": str(file), **card, "left_out": dict(runs.left_out)}
 
@@ -157,7 +157,7 @@ def _judged(
 
     model = GraphModel(predictor_from(card, weights))
     with open_database(db, readonly=True) as opened:
-        found = judged_tiles(opened, model, where, families)
+        found = judged_tiles(opened.index, model, where, families)
     if not found:
         note("warning: nothing to judge it by beside neighbours: it will not rank")
         return {}

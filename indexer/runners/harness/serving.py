@@ -3,7 +3,7 @@
 Requests arrive as one line of JSON, followed by as many raw bytes as its `bytes` says; each is
 answered by one line on what was stdout (everything else that prints goes to stderr). The status of
 an answer is that of a measurement, or `machine` for what is the fault of none. When stdin ends, the
-process ends, even in the middle of a kernel. `indexer.runners.cpu_kernels.session` is the other
+process ends, even in the middle of a kernel. `indexer.runners.harness.session` is the other
 end.
 """
 
@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 __all__ = ["Reply", "serve"]
+
 
 Reply = dict[str, Any]
 

@@ -13,12 +13,16 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.kernels.machine_failures import AGAIN, Deadline, blamed_line, killed_by
 
-__all__ = ["Session"]
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Closing", "Session"]
+
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -196,3 +200,21 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> Non
     for stream in (process.stdin, process.stdout, errors):
         if stream is not None:
             stream.close()
+
+
+class Closing:
+    """A context manager that calls `close`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from embeddb.core.config import Config
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled.building import Built
+from indexer.runners.harness.building import Built
 
 if TYPE_CHECKING:
-    from indexer.runners.cpu_kernels.session import Session
+    from indexer.runners.harness.session import Session
 
 __all__ = ["Measured", "Measuring"]
+
 
 #: A call may take so many times the default's, and this much beside: threads have to be woken.
 SLOWEST, SLOWEST_BESIDE_S = 10.0, 0.25
@@ -34,6 +36,13 @@ _RESTORED = 2e8
 _MOST_CALLS = 256
 
 V = TypeVar("V", bound=Hashable)
+
+
+class Space(Protocol):
+    """The configurations that are legal."""
+
+    def reason(self, config: Config) -> str | None:
+        """Why a configuration is illegal; None if it is legal."""
 
 
 class Measured(Protocol[V]):
@@ -119,6 +128,33 @@ class Measuring(Generic[V]):
         if self._base_s is None:
             return most
         return min(most, SLOWEST * self._base_s + SLOWEST_BESIDE_S)
+
+    def configurations(
+        self,
+        configs: Sequence[Config],
+        *,
+        space: Space,
+        variant: Callable[[Config], V],
+        default: V,
+        at_once: int,
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """Measure configurations, compiled `at_once` at a time; illegal ones are `invalid`, and
+        only legal ones are compiled.
+
+        Raises: RunnerUnavailable.
+        """
+        for at in range(0, len(configs), at_once):
+            part = configs[at : at + at_once]
+            reasons = {config: space.reason(config) for config in part}
+            variants = {c: variant(c) for c in part if reasons[c] is None}
+            if variants and not self.begun:
+                self.begin(default)
+            measured = self.measure(list(dict.fromkeys(variants.values())))
+            for config in part:
+                if (reason := reasons[config]) is not None:
+                    yield config, Measurement("invalid", error=reason, when=time.time())
+                else:
+                    yield config, measured[variants[config]]
 
     def measure(self, variants: Sequence[V]) -> dict[V, Measurement]:
         """Each of them, all of which are legal.

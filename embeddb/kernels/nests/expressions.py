@@ -6,13 +6,37 @@ NumPy), a quotient of whole numbers is real, and so is a root, a logarithm, ... 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Affine, Call, Const, Expr, Index, LoopIndex, Read, Statement
+from embeddb.nests.parts import (
+    DTYPES,
+    Access,
+    Affine,
+    Call,
+    Const,
+    Expr,
+    Index,
+    LoopIndex,
+    Read,
+    Statement,
+)
 
-__all__ = ["C_TYPES", "HELPERS", "Site", "Writer", "linear", "type_of"]
+__all__ = [
+    "C_TYPES",
+    "HELPERS",
+    "Names",
+    "Site",
+    "Writer",
+    "function_name",
+    "linear",
+    "names_of",
+    "type_of",
+]
+
 
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 #: From the one that gives way: a number without a point, whole numbers, one with a point, reals.
@@ -219,3 +243,70 @@ def _bare(text: str) -> str:
         if not depth and at < len(text) - 1:
             return text
     return text[1:-1]
+
+
+_KEYWORDS = frozenset(
+    (
+        *("asm", "auto", "break", "case", "char", "const", "continue", "default", "do", "double"),
+        *("else", "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "main"),
+        *("register", "restrict", "return", "short", "signed", "sizeof", "static", "struct"),
+        *("switch", "typedef", "typeof", "union", "unsigned", "void", "volatile", "while"),
+    )
+)
+#: Macros of the headers, beside those in capitals.
+_MACROS = ("linux", "unix", "i386", "stdin", "stdout", "stderr", "errno", "signgam")
+_C_FUNCTIONS = frozenset(
+    (
+        *("sqrt", "sqrtf", "exp", "expf", "log", "logf", "tanh", "tanhf", "fabs", "fabsf"),
+        *(f"{name}_{dtype}" for name in ("min", "max", "abs") for dtype in DTYPES),
+    )
+)
+_LONGEST_CAPITALS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Variables of C, no two alike. By loop: the index, the index its block begins with, and the
+    index behind the last; by array: its pointer."""
+
+    points: tuple[str, ...]
+    blocks: tuple[str, ...]
+    ends: tuple[str, ...]
+    arrays: tuple[str, ...]
+
+
+def function_name(nest: Nest) -> str:
+    """The name of its function in a file that is written for people."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "_", nest.name).strip("_")
+    return f"nest_{plain or nest.id[:12]}"
+
+
+def names_of(nest: Nest, taken: frozenset[str] = frozenset()) -> Names:
+    """Those of the nest wherever C allows; `taken` are functions of the file."""
+    used = {*_KEYWORDS, *_MACROS, *_C_FUNCTIONS, *taken}
+
+    def unlike(names: Iterator[str]) -> tuple[str, ...]:
+        made = []
+        for name in names:
+            tries = (name if not n else f"{name}_{n}" for n in count())
+            made.append(next(t for t in tries if t not in used))
+            used.add(made[-1])
+        return tuple(made)
+
+    loops = [_allowed(nest.loop_name(at)) for at in range(nest.depth)]
+    return Names(
+        points=unlike(iter(loops)),
+        arrays=unlike(_allowed(nest.array_name(a)) for a in range(len(nest.arrays))),
+        blocks=unlike(f"{name}_block" for name in loops),
+        ends=unlike(f"{name}_end" for name in loops),
+    )
+
+
+def _allowed(name: str) -> str:
+    """A word of C that is no macro of a header, nor kept for the compiler."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    if not name[:1].isalpha():
+        name = f"v{name}"
+    if name.endswith("_t"):  # a type
+        return f"{name}_"
+    return f"{name}_" if name.isupper() and len(name) > _LONGEST_CAPITALS else name

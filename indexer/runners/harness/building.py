@@ -16,6 +16,7 @@ from embeddb.kernels.compiling import compile_to
 
 __all__ = ["LIBRARIES", "Built", "Source", "build_all", "build_one", "command", "one_file"]
 
+
 #: Variants a file: the headers and the start of the compiler are shared, and a file that fails
 #: costs this many compilations.
 TOGETHER = 8

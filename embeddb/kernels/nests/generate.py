@@ -7,24 +7,44 @@ A reduction whose target stays the same in the innermost loop is summed up in a 
 
 from __future__ import annotations
 
-from embeddb.nests.dependence.legality import Legality
-from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Statement
-from embeddb.nests.schedule import JAMMED, Schedule
-from indexer.runners.nest_code.bounds import Bounds, bounds_of
-from indexer.runners.nest_code.expressions import C_TYPES, HELPERS, Site, Writer
-from indexer.runners.nest_code.lines import Lines, signature, step
-from indexer.runners.nest_code.names import Names, names_of
-from indexer.runners.nest_code.pack import Packing, packing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 
-__all__ = ["GENERATION", "PRELUDE", "c_function"]
+from embeddb.core.errors import NestError
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.emitter import Lines, signature, step
+from embeddb.kernels.nests.expressions import (
+    C_TYPES,
+    HELPERS,
+    Names,
+    Site,
+    Writer,
+    linear,
+    names_of,
+)
+from embeddb.nests.dependence.legality import Legality, packable
+from embeddb.nests.extents import loop_range, values_of
+from embeddb.nests.nest import Nest
+from embeddb.nests.parts import DTYPES, Access, Affine, Index, Statement
+from embeddb.nests.schedule import JAMMED, Piece, Schedule
+
+__all__ = ["FLAGS", "GENERATION", "PRELUDE", "c_function", "flags"]
+
 
 #: Raised when the same schedule becomes other code: times of different generations are not mixed.
 GENERATION = 1
 
 #: What stands once above all functions of a file.
 PRELUDE = f"#include <math.h>\n#include <stdint.h>\n\n{HELPERS}\n"
+#: Vector functions need -ffast-math.
+FLAGS = ("-O3", "-ffast-math")
 _OMP_OPERATORS = {"+=": "+", "*=": "*", "min=": "min", "max=": "max"}
+
+
+def flags() -> tuple[str, ...]:
+    """Flags that the compiler is called with."""
+    return (*FLAGS, cpu_build.flags()[1], "-fopenmp", "-std=gnu11", "-fPIC", "-shared", "-w")
 
 
 def c_function(nest: Nest, schedule: Schedule, name: str, *, writer: type[Writer] = Writer) -> str:
@@ -226,3 +246,207 @@ class _Function:
                 section = f"{name}[:{array.elements}]"
                 found[s.target.array] = f"{_OMP_OPERATORS[s.combine]} : {section}"
         return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The first index and the one behind the last as C; `needs` are the generated loops, by their
+    variables, that they depend on."""
+
+    first: str
+    end: str
+    needs: frozenset[str]
+
+
+def bounds_of(writer: Writer, names: Names, pieces: Sequence[Piece], at: int) -> Bounds:
+    """The bounds of piece `at`.
+
+    Raises: NestError for a loop that stands outside of one its bounds depend on.
+    """
+    nest, piece = writer.nest, pieces[at]
+    loop = nest.loops[piece.loop]
+    around = _Around(nest, names, pieces[:at])
+    if piece.block:
+        if loop.lower.of is not None or loop.upper.of is not None:
+            raise NestError(
+                f"loop {nest.loop_name(piece.loop)}: bounds out of an array have no blocks"
+            )
+        least, least_needs = around.furthest(loop.lower, up=False)
+        most, most_needs = around.furthest(loop.upper, up=True)
+        return Bounds(least, most, least_needs | most_needs)
+    for bound in (loop.lower, loop.upper):
+        if hidden := bound.loops - around.points:
+            inner, outer = nest.loop_name(min(hidden)), nest.loop_name(piece.loop)
+            raise NestError(f"loop {outer} cannot stand outside of {inner}, which bounds it")
+    site = Site({k: (names.points[k], 0) for k in around.points})
+    lower, upper = (writer.index(bound, site) for bound in (loop.lower, loop.upper))
+    needs = frozenset(names.points[k] for k in loop.lower.loops | loop.upper.loops)
+    tile = next((p for p in pieces[:at] if p.block and p.loop == piece.loop), None)
+    if tile is None:
+        return Bounds(lower, upper, needs)
+    block = names.blocks[piece.loop]
+    first, end = _within(nest, piece.loop, tile.step, (block, lower, upper))
+    return Bounds(first, end, needs | {block})
+
+
+def _within(nest: Nest, at: int, step: int, told: tuple[str, str, str]) -> tuple[str, str]:
+    """Bounds of the points of one block."""
+    block, lower, upper = told
+    loop, last = nest.loops[at], f"{told[0]} + {step}"
+    span = loop.upper.affine.constant - loop.lower.affine.constant
+    whole = not loop.upper.loops and not loop.lower.loops and span % step == 0
+    end = last if whole else f"min_i64({last}, {upper})"
+    if not loop.lower.loops:
+        return block, end
+    if loop.step == 1:
+        return f"max_i64({block}, {lower})", end
+    # The first index of the loop that is not before the block.
+    turns = f"(max_i64({block} - ({lower}), 0) + {loop.step - 1}) / {loop.step}"
+    return f"{lower} + {loop.step} * ({turns})", end
+
+
+class _Around:
+    """The generated loops around one."""
+
+    def __init__(self, nest: Nest, names: Names, pieces: Sequence[Piece]) -> None:
+        self.nest, self.names = nest, names
+        self.points = frozenset(p.loop for p in pieces if not p.block)
+        self._blocks = {p.loop: p.step for p in pieces if p.block}
+
+    def furthest(self, index: Index, *, up: bool) -> tuple[str, frozenset[str]]:
+        """The largest value (or the least) of a bound, and what it depends on."""
+        constant, coefs = index.affine.constant, list(index.affine.coefs)
+        terms: list[tuple[int, str]] = []
+        for loop in range(len(coefs) - 1, -1, -1):
+            coef = coefs[loop]
+            if not coef:
+                continue
+            last = (coef > 0) == up
+            if loop in self.points:
+                terms.append((coef, self.names.points[loop]))
+            elif loop in self._blocks:
+                terms.append((coef, self.names.blocks[loop]))
+                constant += coef * (self._blocks[loop] - 1) * last
+            else:
+                bound, more = self._bound(loop, last)
+                constant += coef * more
+                for outer, by in enumerate(bound.coefs):
+                    coefs[outer] += coef * by
+        return linear(constant, terms[::-1]), frozenset(name for _, name in terms)
+
+    def _bound(self, loop: int, last: bool) -> tuple[Affine, int]:
+        """The affine part of the last index of a loop (or the first) and the number to add."""
+        bound = self.nest.loops[loop].upper if last else self.nest.loops[loop].lower
+        more = bound.affine.constant - last
+        if bound.of is not None:
+            more += values_of(self.nest.arrays[bound.of.array])[last]
+        return bound.affine, more
+
+
+#: A buffer lies on the stack of a thread, and is of use while it stays in the second-level cache.
+MOST_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The array, the generated loop within which it is copied, and by dimension: the first index
+    that the buffer holds, as C, and how many; `strides` are the buffer's. The dimension that the
+    innermost loop runs along lies together."""
+
+    array: int
+    after: int
+    lows: tuple[str, ...]
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return prod(self.extents)
+
+    def places(self) -> tuple[tuple[int, str], ...]:
+        """By dimension, the buffer's stride and the variable that holds its first index; none where
+        that is 0."""
+        told = zip(self.strides, self.lows, strict=True)
+        return tuple((stride, f"low_{d}" * (low != "0")) for d, (stride, low) in enumerate(told))
+
+    def lines(self, nest: Nest, names: Names) -> list[str]:
+        """The copy as C, which declares `packed` and `low_0`, ..."""
+        array = nest.arrays[self.array]
+        c, own = C_TYPES[array.dtype], names.arrays[self.array]
+        found = [f"{c} packed[{self.elements}] __attribute__((aligned(64)));"]
+        places = self.places()
+        found += [
+            f"const int64_t {name} = max_i64({low}, 0);"
+            for (_, name), low in zip(places, self.lows, strict=True)
+            if name
+        ]
+        inside: list[tuple[int, str]] = []
+        for d, (stride, low) in enumerate(places):
+            extent, size = self.extents[d], array.shape[d]
+            end = f"min_i64({low} + {extent}, {size})" if low else str(min(extent, size))
+            found.append(f"{'    ' * d}for (int64_t x{d} = {low or 0}; x{d} < {end}; x{d}++)")
+            inside.append((stride, f"(x{d} - {low})" if low else f"x{d}"))
+        at = [(stride, f"x{d}") for d, stride in enumerate(array.strides)]
+        inmost = f"packed[{linear(0, inside)}] = {own}[{linear(0, at)}];"
+        return [*found, "    " * len(places) + inmost]
+
+
+def packing(
+    nest: Nest, schedule: Schedule, pieces: Sequence[Piece], names: Names
+) -> Packing | str | None:
+    """What to copy where, a reason why there is nothing to copy, or None if none is wanted."""
+    if schedule.pack == "none":
+        return None
+    arrays = packable(nest)
+    nth = int(schedule.pack.removeprefix("read")) - 1
+    if nth >= len(arrays):
+        return f"no array {nth + 1} that is read alone"
+    array = arrays[nth]
+    name = names.arrays[array]
+    accesses = [a for _, a, _ in nest.accesses() if a.array == array]
+    used = frozenset().union(*(a.loops for a in accesses))
+    after = max((q for q, p in enumerate(pieces) if p.block and p.loop in used), default=-1)
+    if after < 0:
+        return f"no loop over {name} has blocks"
+    if len({tuple(i.affine.coefs for i in a.at) for a in accesses}) > 1:
+        return f"{name} is read along different loops"
+    steps = {p.loop: p.step for p in pieces if p.block}
+    shape = nest.arrays[array].shape
+    spans = [_span(nest, names, steps, d, accesses) for d in range(len(shape))]
+    lows, extents = tuple(low for low, _ in spans), tuple(extent for _, extent in spans)
+    if prod(extents) * DTYPES[nest.arrays[array].dtype] > MOST_BYTES:
+        return f"a block of {name} has more than {MOST_BYTES} bytes"
+    return Packing(array, after, lows, extents, _strides(accesses[0], extents, schedule.innermost))
+
+
+def _span(
+    nest: Nest, names: Names, steps: dict[int, int], dimension: int, accesses: Sequence[Access]
+) -> tuple[str, int]:
+    """The least index along a dimension within one block, and how many there are at most."""
+    affines: list[Affine] = [a.at[dimension].affine for a in accesses]
+    constants = [a.constant for a in affines]
+    low, extent, terms = min(constants), max(constants) - min(constants) + 1, []
+    for loop, coef in enumerate(affines[0].coefs):
+        if not coef:
+            continue
+        first, last = loop_range(nest.loops, nest.arrays, loop)
+        if loop in steps:
+            length = steps[loop] - nest.loops[loop].step
+            terms.append((coef, names.blocks[loop]))
+            low += coef * length if coef < 0 else 0
+        else:
+            length = last - first
+            low += coef * (first if coef > 0 else last)
+        extent += abs(coef) * length
+    return linear(low, terms), min(extent, nest.arrays[accesses[0].array].shape[dimension])
+
+
+def _strides(access: Access, extents: tuple[int, ...], innermost: int) -> tuple[int, ...]:
+    along = [d for d, index in enumerate(access.at) if innermost in index.loops]
+    order = [d for d in range(len(extents)) if d not in along[-1:]] + along[-1:]
+    strides = [0] * len(extents)
+    size = 1
+    for d in reversed(order):
+        strides[d] = size
+        size *= extents[d]
+    return tuple(strides)

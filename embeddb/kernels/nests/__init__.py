@@ -1,0 +1,1 @@
+"""C of a loop nest under a schedule."""

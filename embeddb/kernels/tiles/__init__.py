@@ -1,0 +1,1 @@
+"""C of a tile of a tensor kernel."""

@@ -1,0 +1,206 @@
+"""Workloads and stored answers by what a user writes: an existing path, else an id, else a name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from embeddb.core.config import Op
+from embeddb.core.errors import MatrixError, NothingFound, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.core.wording import many_of, one_of, plural
+from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Nest
+from embeddb.platforms.of_subject import Content
+from embeddb.ranking import answers
+from embeddb.ranking.recommendation import Recommendation
+from embeddb.tensors.analysis import work_of
+from embeddb.tensors.computation import KINDS, Computation
+
+#: Names offered where none matches are looked for among at most so many patterns.
+_MOST_NAMES = 20_000
+#: At most so many workloads of one name are listed.
+_MOST_IDS = 5
+#: What holds a workload, by kind; else a program.
+_FILES = {"matrix": "matrix file", "kernel": "file with HLO", "program": "file with HLO"}
+
+
+class _Convertible(Protocol):
+    """A sparse matrix that scipy understands."""
+
+    def tocsr(self) -> Any: ...
+
+
+class _Tensor(Protocol):
+    """A torch tensor."""
+
+    def crow_indices(self) -> Any: ...
+
+
+#: A workload, one known to the database, its file, id or name, or a sparse matrix of scipy or
+#: torch.
+WorkloadLike: TypeAlias = Content | PatternInfo | str | os.PathLike[str] | _Convertible | _Tensor
+
+
+def resolve_workload(
+    lookup: Lookup, workload: WorkloadLike, *, kind: str = ""
+) -> Content | PatternInfo:
+    """Return the workload itself, the one that a text names (`find_workload`), or the sparsity
+    pattern of another library's matrix.
+
+    Raises: as `find_workload`; MatrixError for an object that is no workload.
+    """
+    if isinstance(workload, Pattern | Nest | Computation | PatternInfo):
+        return workload
+    if isinstance(workload, str | os.PathLike):
+        return find_workload(lookup, os.fspath(workload), kind=kind)
+    return Pattern.from_matrix(workload)
+
+
+def find_workload(lookup: Lookup, text: str, *, kind: str = "") -> Content | PatternInfo:
+    """Return the only workload in the file `text`, else the one with that id, else the only one
+    with that name; `kind` restricts files and names.
+
+    Raises: MatrixError, NestError or TensorError for a file that cannot be read; MatrixError for an
+    unknown name; UsageError for a name or file of several workloads, or of another kind.
+    """
+    if is_file(text):
+        from indexer.library import contents
+
+        workloads = contents(text, kind)
+        if len(workloads) != 1:
+            what = f"{len(workloads)} {many_of(workloads[0].kind if workloads else kind)}"
+            raise UsageError(f"{text} holds {what}", hint="import it, and give the name of one")
+        return workloads[0]
+    return _by_id(lookup, text) or _by_name(lookup, text, kind)
+
+
+def find_answer(
+    lookup: Lookup, text: str, *, note: Callable[[str], None] = lambda _: None
+) -> Recommendation:
+    """Return the stored answer with that id, the `last` one, or the last about the workloads in
+    the file, or with the id or name, `text`. `note` is called with one line for each stored answer
+    that cannot be read.
+
+    Raises: NothingFound if there is no such answer.
+    """
+    if lookup.store.recommendations.get(text) is not None:
+        return answers.recommendation(lookup, text)
+    about = answers.recommendations(lookup)
+    for line in answers.problems(lookup):
+        note(line)
+    if text != "last":
+        ids = _ids(lookup, text)
+        about = [answer for answer in about if answer.pattern_id in ids]
+        if not about and ids == {text}:
+            return answers.recommendation(lookup, text)  # raises, and names the latest
+    if not about:
+        what = f"{text} was never asked about"
+        if text == "last":
+            what = "no answer was ever given here"
+        raise NothingFound(what, hint="run `embeddb query` first")
+    return about[-1]
+
+
+def resolve_structure(
+    lookup: Lookup, answer: Recommendation, workload: WorkloadLike | None
+) -> Content:
+    """Return what an answer is about in full: `workload`, or the database's own.
+
+    Raises: as `resolve_workload`; NothingFound if neither has the structure.
+    """
+    if workload is not None:
+        given = resolve_workload(lookup, workload, kind=Op.parse(answer.op).kind)
+        if not isinstance(given, PatternInfo):
+            return given
+    structure = lookup.store.subject(answer.pattern_id)
+    if structure is None:
+        what = "its structure is not in the database, so it cannot be measured"
+        raise NothingFound(f"{answer.pattern_name}: {what}", hint="give its file")
+    return structure
+
+
+def is_file(text: str) -> bool:
+    """True if `text` is an existing path; it may be longer than a path can be."""
+    try:
+        return Path(text).exists()
+    except OSError:
+        return False
+
+
+def _ids(lookup: Lookup, text: str) -> set[str]:
+    """Ids of all workloads in the file `text`, else of those with that name, and `text`."""
+    if is_file(text):
+        from indexer.library import every_content
+
+        return {one.id for one in every_content(text)}
+    return {text, *(info.id for info in lookup.store.find(text))}
+
+
+def _by_id(lookup: Lookup, text: str) -> PatternInfo | None:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return lookup.store.pattern(lookup.store.resolve(text.lower())) if len(key) == 16 else None
+
+
+def _by_name(lookup: Lookup, text: str, kind: str) -> PatternInfo:
+    """Raises: MatrixError for an unknown name; UsageError for one of another kind, or of several
+    workloads."""
+    named = lookup.store.find(text)
+    of_kind = [info for info in named if kind in ("", info.kind)]
+    known = [info for info in of_kind if not info.stub] or of_kind
+    if len(known) > 1:
+        raise _ambiguous(lookup, text, known)
+    if known:
+        return known[0]
+    if named:
+        is_a = named[0].kind
+        what = f"{text} is a {is_a}, not a {kind}"
+        raise UsageError(what, hint=_of_other_kind(lookup, text, is_a, kind))
+    what = "no such file, and no pattern of that name in the database"
+    raise MatrixError(what, where=text, hint=_similar(lookup, text, kind or "matrix"))
+
+
+def _ambiguous(lookup: Lookup, name: str, workloads: list[PatternInfo]) -> UsageError:
+    ids = ", ".join(f"{one.id} ({_description(lookup, one)})" for one in workloads[:_MOST_IDS])
+    more = f", and {len(workloads) - _MOST_IDS} more" if len(workloads) > _MOST_IDS else ""
+    what = f"{len(workloads)} patterns are called {name}"
+    return UsageError(what, hint=f"give an id: {ids}{more}")
+
+
+def _description(lookup: Lookup, info: PatternInfo) -> str:
+    """Sizes of one of several workloads of a name; of a program, whose variants for another batch
+    have as many operations, also its work and result."""
+    tensor = lookup.store.tensor(info.id) if info.kind in KINDS else None
+    if tensor is not None:
+        count = plural(len(tensor.operations), "operation")
+        shape = tensor.operations[tensor.outputs[0]].shape
+        return f"{info.kind} of {count}, {work_of(tensor).flops:,} flops, gives {shape}"
+    return f"{info.m} x {info.n}, {info.nnz}" if info.kind == "matrix" else str(info.sizes)
+
+
+def _of_other_kind(lookup: Lookup, name: str, is_a: str, wanted: str) -> str:
+    """Hint for a name that belongs to a workload of another kind."""
+    if (is_a, wanted) != ("program", "kernel"):
+        return f"ask for an operation on a {is_a}"
+    if lookup.store.find(f"{name}/0"):
+        return f"its kernels are {name}/0 and on"
+    return "`embeddb kernel import DB FILE --cut` keeps its kernels, each with a name"
+
+
+def _similar(lookup: Lookup, text: str, kind: str) -> str:
+    """Hint with the closest names of that kind."""
+    infos = islice(lookup.store.patterns(), _MOST_NAMES)
+    names = {info.name: None for info in infos if info.name and info.kind == kind}
+    close = get_close_matches(Path(text).name, names, 3, 0.7)
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    nothing = "" if names else f"the database has no {one_of(kind)}: `embeddb index` fills it; "
+    return f"{nothing}give the path of a {_FILES.get(kind, 'program')}"

@@ -1,0 +1,1 @@
+"""Code under test in a process of its own: built, called, checked, timed."""

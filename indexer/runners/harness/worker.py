@@ -1,0 +1,146 @@
+"""The child process that runs compiled code: its libraries, expected values, requests."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import InputError, RunnerUnavailable
+from indexer.runners.harness.serving import Reply, serve
+
+__all__ = ["Expected", "Job", "Libraries", "first_missed", "serve_jobs"]
+
+
+class Job(Protocol):
+    """What a worker holds: `arrays` are given to every call."""
+
+    arrays: list[NDArray[Any]]
+
+    def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
+        """Compute the expected values, unless they lie in the folder. Raises: InputError for what
+        has no values."""
+
+    def restore(self, *, all: bool) -> None:
+        """What the arrays held before, as far as it matters to a run; with `all` whatever a run
+        writes to, so that nothing of the last one is taken for the next one's."""
+
+    def wrong(self) -> str:
+        """Empty if all that the last run wrote is right."""
+
+
+class _Worker:
+    """Answers requests; holds one job. `made` makes one of what was sent and a seed."""
+
+    def __init__(self, made: Callable[[bytes, int], Job]) -> None:
+        self._made = made
+        self.job: Job | None = None
+        self.libraries = Libraries()
+
+    def answer(self, request: Reply, payload: bytes) -> Reply:
+        if request["do"] == "load":
+            return self.load(request, payload)
+        reply: Reply = getattr(self, request["do"])(request)
+        return reply
+
+    def load(self, request: Reply, payload: bytes) -> Reply:
+        self.job = None
+        job = self._made(payload, request["seed"])
+        if request["check"]:
+            try:
+                job.expect(Path(request["folder"]), request["reference"], self.libraries)
+            except InputError as error:
+                return {"status": "invalid", "error": error.reason}
+        self.job = job
+        return {"status": "ok"}
+
+    def call(self, request: Reply) -> Reply:
+        """Seconds of one run."""
+        assert self.job is not None, "load comes before call"
+        self.job.restore(all=request["first"])
+        told = request["library"], request["which"], self.job.arrays, request["threads"]
+        return {"status": "ok", "seconds": self.libraries.call(*told, request["times"])}
+
+    def check(self, _: Reply) -> Reply:
+        """Whether the last run's results are right."""
+        assert self.job is not None, "load comes before check"
+        error = self.job.wrong()
+        return {"status": "wrong", "error": error} if error else {"status": "ok"}
+
+
+def serve_jobs(made: Callable[[bytes, int], Job]) -> None:
+    """Serve until stdin ends."""
+    serve(_Worker(made).answer, machine=(OSError, RunnerUnavailable))
+
+
+class Libraries:
+    """Shared objects that were loaded, by path."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Any] = {}
+
+    def call(
+        self, path: str, which: int, arrays: list[NDArray[Any]], threads: int, times: int = 1
+    ) -> float:
+        """Seconds of one of so many calls of a function in it, with these arrays."""
+        if path not in self._calls:
+            function = ctypes.CDLL(path).embeddb_call
+            function.restype = ctypes.c_double
+            self._calls[path] = function
+        pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
+        told = (ctypes.c_int64(n) for n in (threads, times))
+        return float(self._calls[path](ctypes.c_int64(which), pointers, *told))
+
+
+#: Values compared together: they stay in the cache.
+_CHUNK = 1 << 15
+#: Share of elements that may differ where rounding can turn a decision.
+_TURNED = 1e-4
+
+
+class Expected:
+    """By number of a result, values and how far off each may be, float64[2, elements], kept in
+    `folder`, where the next process finds them if this one ends."""
+
+    def __init__(self, folder: Path, numbers: list[int]) -> None:
+        self._paths = {n: folder / f"expected-{n}.npy" for n in numbers}
+        self._told: dict[int, tuple[Any, ...]] = {}
+
+    @property
+    def there(self) -> bool:
+        return all(path.exists() for path in self._paths.values())
+
+    def keep(self, number: int, values: NDArray[Any], off: NDArray[Any]) -> None:
+        np.save(self._paths[number], np.stack([values, off]))
+
+    def of(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """float64[elements] each."""
+        if number not in self._told:
+            self._told[number] = tuple(np.load(self._paths[number], mmap_mode="r"))
+        expected, off = self._told[number]
+        return expected, off
+
+
+def first_missed(
+    found: NDArray[Any],
+    expected: NDArray[np.float64],
+    off: NDArray[np.float64],
+    *,
+    may_jump: bool = False,
+) -> tuple[int, float] | None:
+    """The place of the first value that is off by more than it may be, and by how much. With
+    `may_jump` a few are let pass. All are flat."""
+    bad = 0
+    for low in range(0, expected.size, _CHUNK):
+        part = slice(low, low + _CHUNK)
+        error = np.abs(found[part].astype(np.float64) - expected[part])
+        missed = ~(error <= off[part]) & (off[part] < np.inf)
+        bad += int(np.count_nonzero(missed))
+        if bad and not (may_jump and bad <= max(1, _TURNED * expected.size)):
+            at = int(missed.argmax())
+            return low + at, float(error[at])
+    return None
