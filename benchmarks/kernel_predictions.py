@@ -33,9 +33,8 @@ from embeddb.tensors.encoding.predictor import KernelPredictor
 from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS, NetworkSpec, shapes_of
 from embeddb.tensors.operation import Operation, Shape
 from indexer.programs.tensors import program
-from tuners.fusion.cut_steps import CutSteps
-from tuners.fusion.prices import CutPrices
-from tuners.hardware.annealing import Annealer, anneal
+from tuners.fusion_cuts import CutPrices, CutSteps
+from tuners.search import Annealer, anneal
 
 _ROUNDS, _TILES, _OPERATIONS, _HIDDEN, _SIDE = 5, 500, 20, 128, 256
 _KERNELS = 200

@@ -30,7 +30,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform, platform_here, runner_for
-from tuners.matrices.job import MatrixTuneRequest
+from tuners.tune_matrix import MatrixTuneRequest
 
 CALLS_BESIDE = 3
 

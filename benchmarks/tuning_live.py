@@ -38,9 +38,8 @@ from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform, platform_here, runner_for
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from tuners.evaluation.figures import Truth
-from tuners.hardware.annealing import Annealer, anneal
-from tuners.hardware.turns import SpaceSteps
-from tuners.matrices.job import MatrixTuneRequest
+from tuners.search import Annealer, SpaceSteps, anneal
+from tuners.tune_matrix import MatrixTuneRequest
 
 OP = Op("spmm", 128)
 BUDGETS = (10.0, 30.0)

@@ -42,9 +42,8 @@ from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.learned_rankers import learned_rankers
-from tuners.hardware.annealing import Annealer, anneal
-from tuners.hardware.turns import SpaceSteps
-from tuners.matrices.job import MatrixTuneRequest
+from tuners.search import Annealer, SpaceSteps, anneal
+from tuners.tune_matrix import MatrixTuneRequest
 
 BUDGETS = (2.0, 10.0, 60.0, 600.0)
 SEEDS = range(3)

@@ -41,13 +41,11 @@ if TYPE_CHECKING:
     from indexer.runners.base import RunOptions
     from tuners.evaluation.figures import EvalRow
     from tuners.evaluation.fit import Fit
-    from tuners.fusion.outcome import FusionTuned
-    from tuners.fusion.request import TuneRequest
-    from tuners.matrices.job import MatrixTuneRequest
-    from tuners.matrices.tune import MatrixTuned
-    from tuners.tiles.job import TileTuneRequest
-    from tuners.tiles.tune import TilesTuned
+    from tuners.fusion_cuts import FusionTuned
     from tuners.tune import How
+    from tuners.tune_fusion import TuneRequest
+    from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest
+    from tuners.tune_tiles import TilesTuned, TileTuneRequest
 
 __all__ = ["Database", "open_database"]
 

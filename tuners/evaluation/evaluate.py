@@ -35,10 +35,10 @@ from tuners.evaluation.figures import (
     summarise,
 )
 from tuners.evaluation.fit import Fit
+from tuners.evaluation.judged_fusions import judged_fusions
 from tuners.evaluation.learned import JOINED, Learned
 from tuners.evaluation.plain_neighbours import PlainNeighbours
 from tuners.evaluation.replayed import Replayed
-from tuners.fusion.judged import judged_fusions
 from tuners.ranking import StaticBestTuner, StaticTopKTuner
 
 __all__ = ["Table", "evaluate"]

@@ -39,9 +39,10 @@ from tuners.evaluation.figures import (
     summarise,
 )
 from tuners.evaluation.splits import split_groups
-from tuners.fusion.prices import CutPrices, PredictsKernels
+from tuners.fusion_cuts import CutPrices, PredictsKernels
 
 __all__ = ["judged_fusions"]
+
 
 Progress = Callable[[str, int, int], None]
 
