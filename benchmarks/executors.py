@@ -33,8 +33,7 @@ from embeddb.platforms.platform import load_platform, runner_for
 from embeddb.testing.executors import script_campaign, script_effort
 from indexer.campaign.folder import Campaign
 from indexer.campaign.nodes import coordinator
-from indexer.campaign.nodes.collect import collect
-from indexer.campaign.nodes.coordinator import NodesJob
+from indexer.campaign.nodes.coordinator import NodesJob, collect
 from indexer.campaign.nodes.submissions import Submissions
 from indexer.campaign.run import CampaignJob, Settle
 from indexer.executors.base import Executor

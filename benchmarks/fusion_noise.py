@@ -21,7 +21,7 @@ from embeddb.core.config import Config, Op
 from embeddb.tensors.computation import Computation
 from indexer.runners.base import RunOptions
 from indexer.runners.xla import XlaRunner
-from indexer.tensors.fusions import LONG_S
+from indexer.tensor_runs import LONG_S
 
 _FUSED = Op("fused")
 

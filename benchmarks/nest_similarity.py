@@ -47,7 +47,7 @@ from embeddb.database import open_database
 from embeddb.featurizers.nest_stats import NestStats
 from embeddb.nests.counters import SOURCES
 from embeddb.nests.encoding.forward import NestNetwork
-from indexer.nests.counts import Counted, counted, counting_platforms
+from indexer.nest_runs import Counted, counted, counting_platforms
 from indexer.runners.nest_counters.caches import PLAIN
 from indexer.training.nests.samples import (
     NestSample,

@@ -38,9 +38,16 @@ from embeddb.core.timing import Timing
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import join
-from indexer.campaign.budget.by_name import STRATEGIES, clusters_of, strategy
-from indexer.campaign.budget.reward import Scorer, Told, additive, by_halves, ordered_pairs
-from indexer.campaign.budget.sampler import Pool, Sampler
+from indexer.campaign.budget.sampler import (
+    Pool,
+    Sampler,
+    Scorer,
+    Told,
+    additive,
+    by_halves,
+    ordered_pairs,
+)
+from indexer.campaign.budget.samplers import STRATEGIES, clusters_of, strategy
 from indexer.training.cost_model.samples import from_evidence
 from indexer.training.cost_model.train import forest, train
 from tuners.evaluation.bench import Bench, split_groups

@@ -44,17 +44,16 @@ from whole_models import small
 from embeddb.core.config import Config, Op
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
-from indexer.campaign.budget.by_name import clusters_of, strategy
-from indexer.campaign.budget.in_training import InTraining
-from indexer.campaign.budget.pupils import (
+from indexer.campaign.budget.sampler import Pool, Sampler, Told
+from indexer.campaign.budget.samplers import clusters_of, strategy
+from indexer.campaign.budget.teaching import (
     Ground,
+    InTraining,
     Known,
     Pupil,
     StatisticsPupil,
     WholePupil,
 )
-from indexer.campaign.budget.reward import Told
-from indexer.campaign.budget.sampler import Pool, Sampler
 from indexer.training.cost_model.encoder import Encoder, StructureReader, Structures
 from indexer.training.cost_model.samples import Samples, samples_of
 from indexer.training.cost_model.settings import forest, paper, preset

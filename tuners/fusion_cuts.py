@@ -303,7 +303,7 @@ class FusionTuned:
     `defaults` are what there is without tuning: the program whole, and the cut nearest to the
     compiler's. `tried` are the cuts that ran, in that order, now or before; `shortlist` those that
     the model likes best. `settled` is the fastest once the fastest ran `again`
-    (`tuners.tune_fusion.settled`), `rounds` are runs of the contenders: kernels timed anew each time.
+    (`settled`), `rounds` are runs of the contenders: kernels timed anew each time.
 
     Seconds: `model_s` and `hardware_s` count against the budgets, those of earlier sessions too;
     `reference_s` is what the defaults cost, `rounds_s` what running `again` and the rounds cost

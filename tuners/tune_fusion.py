@@ -23,7 +23,7 @@ from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import HARDWARE_S, RunOptions
-from indexer.tensors.cut_runs import CutRuns, seconds_known
+from indexer.tensor_runs import CutRuns, seconds_known
 from tuners.fusion_cuts import (
     CutPrices,
     CutSteps,

@@ -17,7 +17,7 @@ from embeddb.core.files.new_file import write_new
 from embeddb.core.files.own_files import OwnFolder
 from embeddb.database import Database
 from indexer.campaign.folder import GIVEN_UP, Campaign
-from indexer.campaign.nodes.attempts import Attempts
+from indexer.campaign.nodes.submissions import Attempts
 from indexer.campaign.results import Origin
 
 

@@ -21,7 +21,7 @@ from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from indexer.measure import Machine, MeasureJob
 from indexer.runners.base import RunOptions
-from indexer.tensors.runs import TILE_AGREEMENT, TileDesign
+from indexer.tensor_runs import TILE_AGREEMENT, TileDesign
 
 OP = Op("tile")
 PLATFORM = load_platform("tile-cpu")

@@ -23,9 +23,9 @@ from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.tensors.tensor_text import tensor_text
+from indexer import tensor_runs as cut_runs
 from indexer.library import info_of
 from indexer.runners.xla import VARIABLE
-from indexer.tensors import cut_runs
 from tuners import tune_fusion as fusion
 from tuners import tune_matrix as matrices
 from tuners import tune_tiles as tiles

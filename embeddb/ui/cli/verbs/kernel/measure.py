@@ -75,7 +75,7 @@ def _tiles(
     """Raises: RunnerUnavailable; TensorError where none of them has tiles."""
     from indexer.measure import Machine, MeasureJob
     from indexer.runners.base import RunOptions
-    from indexer.tensors.runs import TILE_AGREEMENT, TileDesign
+    from indexer.tensor_runs import TILE_AGREEMENT, TileDesign
 
     repeats = asked["repeats"]
     options = RunOptions(repeats=repeats, max_repeats=max(5, repeats), min_time_s=0.002, threads=1)

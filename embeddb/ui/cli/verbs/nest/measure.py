@@ -51,7 +51,7 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any
     """
     from indexer.embed import embed
     from indexer.measure import Machine, MeasureJob
-    from indexer.nests.runs import NestDesign
+    from indexer.nest_runs import NestDesign
     from indexer.runners.base import RunOptions
 
     nests = programs_asked(programs, asked["sizes"], asked["defines"], asked["held"])
