@@ -37,9 +37,8 @@ from embeddb.core.config import Op
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.database import open_database
 from embeddb.store import Store
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.probe import is_probe
-from embeddb.tensors.roofline.fused import fused_seconds, type_of
+from embeddb.tensors.computation import Computation, is_probe
+from embeddb.tensors.roofline.analysis import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.figures import LEAST_S, fused_figures
 from indexer.training.tensors.operations.sums import summed_card, summed_said, summed_weights

@@ -52,9 +52,8 @@ from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import load_platform, this_machine
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import CutJudge, random_cut
 from embeddb.tensors.edges import CUT, Cut, edges_of
-from embeddb.tensors.partition import Partition
+from embeddb.tensors.partition import CutJudge, Partition, random_cut
 from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS
 from indexer.runners.xla_code.measuring import ProgramTimes

@@ -26,12 +26,11 @@ from embeddb.core.config import Config
 from embeddb.cost_model.graph_model import GraphModel
 from embeddb.cost_model.kernel_trees import predictor_of
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.predictor import KernelPredictor
 from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS, NetworkSpec, shapes_of
-from embeddb.tensors.operation import Operation, Shape
 from indexer.programs.tensors import program
 from tuners.fusion_cuts import CutPrices, CutSteps
 from tuners.search import Annealer, anneal

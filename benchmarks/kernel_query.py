@@ -32,9 +32,8 @@ from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.roofline.analysis import Analysis
+from embeddb.tensors.roofline.analysis import Analysis, TileModel
 from embeddb.tensors.roofline.machine import Machine
-from embeddb.tensors.roofline.tiled import TileModel
 from embeddb.tensors.tiles import why_not
 from indexer.embed import embed
 from indexer.programs.tensors import program, program_names

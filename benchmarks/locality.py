@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from embeddb.nests.extents import index_range
-from embeddb.nests.nest import Nest
+from embeddb.nests.nest import Nest, index_range
 from embeddb.nests.parts import DTYPES, Access, Call, Expr, Index, Read, Statement
 
 __all__ = ["compulsory_bytes", "data_locality", "least_bytes", "touched_elements"]

@@ -30,8 +30,8 @@ from nests import known_nests
 from embeddb.core.records import Measurement
 from embeddb.database import open_database
 from embeddb.kernels.build import threads_used
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform, this_machine
 from indexer.programs import applications

@@ -33,12 +33,20 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.timing import Timing, timings_of
 from embeddb.database import Database, open_database
-from embeddb.nests.matching.matchers import Matcher, at_once, step_by_step
-from embeddb.nests.matching.transfer import slot_copy, transfer
-from embeddb.nests.matching.vectors import NodeVectors, loop_vectors, raw_vectors, remembered
+from embeddb.nests.check import Legality
+from embeddb.nests.matching.transfer import (
+    Matcher,
+    NodeVectors,
+    at_once,
+    loop_vectors,
+    raw_vectors,
+    remembered,
+    slot_copy,
+    step_by_step,
+    transfer,
+)
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
-from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform, load_platform, this_machine

@@ -47,8 +47,8 @@ from embeddb.dynamics.profile import profile
 from embeddb.featurizers import Featurizers, reads
 from embeddb.featurizers.nest_embedding import NestEmbedding
 from embeddb.matrix_files import read_pattern
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 from indexer.programs import nests_of
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner

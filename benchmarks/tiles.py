@@ -39,8 +39,8 @@ from embeddb.store import Store
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS
+from embeddb.tensors.roofline.analysis import TileModel
 from embeddb.tensors.roofline.machine import Machine
-from embeddb.tensors.roofline.tiled import TileModel
 from indexer.training.tensors.figures import program_seconds, tile_figures
 from indexer.training.tensors.grown_trees import grown, said_by
 from indexer.training.tensors.presets import Preset, preset

@@ -21,12 +21,11 @@ from embeddb.core.errors import ModelError, NestError
 from embeddb.core.records import Run
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
+from embeddb.nests.check import Legality, canonical_schedule
 from embeddb.nests.counters import CounterVector
-from embeddb.nests.designed import designed
 from embeddb.nests.matching.transfer import TILES, Legal
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import Legality, canonical_schedule
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.schedule import Schedule, designed
 from embeddb.platforms.of_subject import Content, default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store

@@ -20,9 +20,8 @@ from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import Content, default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
-from embeddb.tensors.partition import Partition
+from embeddb.tensors.partition import Partition, random_cut
 from embeddb.tensors.tiles import why_not
 from indexer.measure import Design
 from indexer.runners.base import HARDWARE_S, RunOptions

@@ -137,7 +137,9 @@ _PLAIN = (
     # Rows are committed in batches, which are cut by the clock.
     (r'("generation": |generation |database generation</dt><dd>)\d+', r"\1#"),
     (r"(?m)^.*: [\d,]+ of [\d,]+ \(\d+ %\).*\n", ""),
+    # Progress, shown where something takes more than a moment.
     (r"(?m)^(preparing answers for|unpacking|unpack:) .*\n", ""),
+    (r"(?m)^\w+( [\w.]+)?: [\d,]+\n", ""),
 )
 _NUMBER = re.compile(r"(?<![\w#])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 

@@ -17,9 +17,8 @@ from embeddb.core.errors import ModelError, TensorError
 from embeddb.core.records import IN_A_ROW, Measurement
 from embeddb.store import Store
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import CutJudge, near_cut, random_cut
 from embeddb.tensors.edges import CUT, Cut, edges_of
-from embeddb.tensors.partition import placed_kernel
+from embeddb.tensors.partition import CutJudge, near_cut, placed_kernel, random_cut
 from indexer.runners.base import HARDWARE_S
 
 #: What the median of all kernels weighs beside those that share operations; a kernel of the same

@@ -19,9 +19,8 @@ from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
-from embeddb.tensors.partition import Partition
+from embeddb.tensors.partition import Partition, random_cut
 from indexer.runners.base import HARDWARE_S, RunOptions
 from indexer.tensor_runs import CutRuns, seconds_known
 from tuners.fusion_cuts import (

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.tensors.analysis import TRANSCENDENTAL, work_of
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import DTYPES, Shape
+from embeddb.tensors.computation import DTYPES, Computation, Shape
 
 __all__ = ["PLUGIN", "KernelStats"]
 

@@ -18,11 +18,11 @@ from embeddb.core.files.model_file import version_of
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import CountersOf, Travelling, counted_name
 from embeddb.featurizers.own_weights import adopt
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES, CounterVector
 from embeddb.nests.encoding.forward import DIM, NestNetwork
 from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 
 __all__ = ["PLUGIN", "CountedEmbedding", "NestEmbedding", "install"]
 

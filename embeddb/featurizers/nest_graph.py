@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.encoding.features import FEATURES, KINDS
 from embeddb.nests.encoding.graph import graph_of
-from embeddb.nests.rules import canonical_schedule
 
 __all__ = ["PLUGIN", "NestGraphFeatures"]
 

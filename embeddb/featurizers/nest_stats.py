@@ -13,12 +13,18 @@ from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
-from embeddb.nests.encoding.features import log_size, strides_of
-from embeddb.nests.encoding.footprints import Group, groups_of, spans
-from embeddb.nests.encoding.operations import OPERATIONS, operations
+from embeddb.nests.check import parallel_loops, reduction_loops
+from embeddb.nests.encoding.features import (
+    OPERATIONS,
+    Group,
+    groups_of,
+    log_size,
+    operations,
+    spans,
+    strides_of,
+)
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, MOST_LOOPS, Access
-from embeddb.nests.rules import parallel_loops, reduction_loops
 
 __all__ = ["PLUGIN", "NestStats"]
 

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Featurizer
-from embeddb.featurizers.lengths import Lengths, column_lengths, row_lengths
-from embeddb.featurizers.stats import pattern_symmetry
+from embeddb.featurizers.stats import Lengths, column_lengths, pattern_symmetry, row_lengths
 
 __all__ = ["MOMENTS", "ORDER", "PLUGIN", "LogSizes", "coordinates", "statistics"]
 

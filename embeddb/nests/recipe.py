@@ -2,7 +2,7 @@
 
 The transformations of "Performance Embeddings" (Section 5): what is carried from one nest to
 another is one step after the other, not the values of slots. A step refuses what it cannot be
-applied to; whether the result is legal is decided elsewhere (`embeddb.nests.rules`).
+applied to; whether the result is legal is decided elsewhere (`embeddb.nests.check`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from embeddb.core.errors import NestError
+from embeddb.nests.check import packable
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import packable
 from embeddb.nests.schedule import Schedule
 
 __all__ = [

@@ -9,14 +9,14 @@ from typing import Protocol
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
+from embeddb.nests.check import NestJudge, canonical_schedule
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import KNOWN, parameters
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import CutJudge
 from embeddb.tensors.edges import CUT
+from embeddb.tensors.partition import CutJudge
 from embeddb.tensors.tiles import PARAMETERS, TileJudge
 
 __all__ = ["Coded", "Content", "carried", "default_of", "space_of"]

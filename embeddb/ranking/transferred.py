@@ -16,12 +16,17 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.nests.matching.matchers import Matcher, at_once
-from embeddb.nests.matching.transfer import Transfer, transfer
-from embeddb.nests.matching.vectors import raw_vectors, remembered
+from embeddb.nests.check import legality_of
+from embeddb.nests.matching.transfer import (
+    Matcher,
+    Transfer,
+    at_once,
+    raw_vectors,
+    remembered,
+    transfer,
+)
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
-from embeddb.nests.rules import legality_of
 from embeddb.nests.schedule import KNOWN, Schedule
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.query import Query, Transferred, Vote

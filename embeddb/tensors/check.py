@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.computation import KINDS, Computation
-from embeddb.tensors.operation import DTYPES, MOST_RANK, Operation, Shape
+from embeddb.tensors.computation import DTYPES, KINDS, MOST_RANK, Computation, Operation, Shape
 
 __all__ = ["MOST_OPERATIONS", "check_fit", "check_operation", "computation"]
 

@@ -11,17 +11,142 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import UNKNOWN, Sizes
-from embeddb.tensors.operation import Attribute, Operation, Shape
-from embeddb.tensors.reduced import reduced
 
-__all__ = ["KINDS", "Computation", "code_of", "program_of"]
+__all__ = [
+    "DTYPES",
+    "KINDS",
+    "MOST_RANK",
+    "PROBE",
+    "Attribute",
+    "Computation",
+    "Operation",
+    "Shape",
+    "code_of",
+    "is_probe",
+    "program_of",
+    "reduced",
+]
+
+
+#: Bytes of an element, by HLO's name of the type.
+DTYPES = {
+    **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
+    **dict.fromkeys(("s16", "u16", "f16", "bf16"), 2),
+    **dict.fromkeys(("s32", "u32", "f32"), 4),
+    **dict.fromkeys(("s64", "u64", "f64", "c64"), 8),
+    "c128": 16,
+    "token": 0,
+}
+MOST_RANK = 16
+
+#: A whole number, several, or a word.
+Attribute = int | tuple[int, ...] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An array: `dims` in logical order, `layout` the dimensions from minor to major; what is laid
+    out row by row has (rank - 1, ..., 0), which is also what an empty `layout` becomes."""
+
+    dtype: str
+    dims: tuple[int, ...] = ()
+    layout: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.layout:
+            object.__setattr__(self, "layout", tuple(reversed(range(len(self.dims)))))
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * DTYPES[self.dtype]
+
+    def __str__(self) -> str:
+        plain = f"{self.dtype}[{','.join(map(str, self.dims))}]"
+        return f"{plain}{{{','.join(map(str, self.layout))}}}" if self.dims else plain
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation. `operands` are places in the computation, all before its own; `results` are
+    several where it gives a tuple. `attributes` by name, sorted:
+
+    - `dot`: lhs_contracting, rhs_contracting, lhs_batch, rhs_batch
+    - `convolution`: size, stride, low, high, lhs_dilate, rhs_dilate (of the window, per spatial
+      dimension), reversal (where the window is turned round), labels (`b01f_01io->b01f`),
+      feature_groups, batch_groups
+    - `reduce`: dimensions, combine (`add`, `multiply`, `minimum`, `maximum`, `and`, `or`, or
+      `other`, with the body as `region`, see `embeddb.tensors.analysis`, where it is short);
+      `reduce-window`: combine and a window over all dimensions; `select-and-scatter` also select;
+      `scatter`, `sort`, `map`: combine and raw
+    - `broadcast`, `transpose`, `reverse`: dimensions; `concatenate`, `iota`: dimension
+    - `slice`: start, limit, stride; `pad`: low, high, interior; `dynamic-slice`: sizes
+    - `compare`: direction; `constant`: value, where all of it is one number, else raw, where it is
+      short; `custom-call`: target
+    - `parameter`: number; `get-tuple-element`: index
+    - all others: raw, the text that HLO has there, cut short
+
+    An attribute of several numbers that has none is left out.
+    """
+
+    opcode: str
+    results: tuple[Shape, ...]
+    operands: tuple[int, ...] = ()
+    attributes: Mapping[str, Attribute] = field(default_factory=dict, hash=False)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the first result."""
+        return self.results[0]
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        """An attribute that is several numbers; none where it is absent or something else."""
+        found = self.attributes.get(name, ())
+        return found if isinstance(found, tuple) else ()
+
+
+def reduced(operation: Operation, operands: Sequence[Shape]) -> int:
+    """Of a contraction, a convolution or a reduction the terms that one element of the result is
+    made of; of all others 1. `operands`: their shapes, in order."""
+    if not operands:
+        return 1
+    match operation.opcode:
+        case "dot":
+            return _along(operands[0], operation.dims("lhs_contracting"))
+        case "convolution":
+            return math.prod(operation.dims("size")) * _input_features(operation, operands)
+        case "reduce":
+            return _along(operands[0], operation.dims("dimensions"))
+        case "reduce-window":
+            return max(math.prod(operation.dims("size")), 1)
+    return 1
+
+
+def _along(shape: Shape, dimensions: Sequence[int]) -> int:
+    return math.prod(shape.dims[d] for d in dimensions if 0 <= d < shape.rank)
+
+
+def _input_features(operation: Operation, operands: Sequence[Shape]) -> int:
+    """Of one group: the dimension `i` of the kernel's labels."""
+    labels = str(operation.attributes.get("labels", ""))
+    kernel = labels.partition("_")[2].partition("->")[0]
+    at = kernel.find("i")
+    return operands[1].dims[at] if len(operands) > 1 and 0 <= at < operands[1].rank else 1
+
 
 KINDS = ("kernel", "program")
 #: As many dimensions as a platform's file can name.
@@ -144,3 +269,12 @@ def _plain(attributes: Mapping[str, Attribute]) -> dict[str, int | str | list[in
         name: list(value) if isinstance(value, tuple) else value
         for name, value in sorted(attributes.items())
     }
+
+
+#: How their groups begin.
+PROBE = "probe."
+
+
+def is_probe(group: str) -> bool:
+    """Whether a group of kernels is of probes."""
+    return group.startswith(PROBE)

@@ -17,15 +17,14 @@ from typing import Any
 from embeddb.core.errors import TensorError
 from embeddb.core.files.gate import refusing
 from embeddb.tensors.check import MOST_OPERATIONS, computation
-from embeddb.tensors.computation import Computation, code_of
-from embeddb.tensors.operation import MOST_RANK, Attribute, Operation, Shape
+from embeddb.tensors.computation import MOST_RANK, Attribute, Computation, Operation, Shape, code_of
 
 __all__ = ["MOST_TEXT", "tensor_from_text", "tensor_text"]
 
 #: Longer texts are no computations.
 MOST_TEXT = 1 << 26
 _FORM = 1
-#: Texts among attributes may be bodies (`embeddb.tensors.region`).
+#: Texts among attributes may be bodies (`embeddb.tensors.analysis`).
 _MOST_NUMBERS, _MOST_WORD, _MOST_ATTRIBUTE = 256, 400, 1024
 
 

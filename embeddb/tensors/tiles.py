@@ -7,10 +7,10 @@ computed before the next, with what is needed twice in scratch memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import TensorError
@@ -18,15 +18,20 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiling.plan import Plan, plan_of
 
 __all__ = [
+    "BY",
     "MOST_BLOCKS",
     "MOST_RANKS",
     "MOST_SCRATCH",
     "PARAMETERS",
+    "Carried",
     "Tile",
     "TileJudge",
+    "carried",
+    "carried_tile",
     "untiled",
     "why_not",
 ]
+
 
 #: Dimensions of a root that can be tiled: as many as there are parameters.
 MOST_RANKS = 6
@@ -119,3 +124,63 @@ def _reason(plan: Plan, tile: Tile) -> str:
     if (blocks := plan.blocks(tile.sizes)) > MOST_BLOCKS:
         return f"{blocks:,} tiles, at most {MOST_BLOCKS:,} are run"
     return ""
+
+
+#: How dimensions are matched.
+BY = ("role", "position")
+_ROLES = ("columns", "rows")
+
+
+class Carried(NamedTuple):
+    """One size of the target's tile, `parameter` = `size`, and of what it came: `source`, a
+    parameter of the other tile (empty: none is matched), of which `wanted` is the size there.
+    `role` is the dimension's."""
+
+    parameter: str
+    size: int
+    source: str
+    wanted: int
+    role: str
+
+    @property
+    def reason(self) -> str:
+        """Why the size is another; empty where it is not."""
+        if not self.source:
+            return "no dimension is matched with it" + (": one at a time" if self.size else "")
+        return "" if self.size == self.wanted else f"all of it: {self.wanted} is as long"
+
+
+def carried(
+    tile: Mapping[str, Any], source: Computation, target: Computation, *, by: str = "role"
+) -> Iterator[Carried]:
+    """The sizes of the target's tile; one as long as its dimension is 0, the whole. A dimension
+    that nothing is matched with is taken element by element where the tile does not take all of
+    its kernel, so that it stays about as large."""
+    there, here = _order(source), _order(target)
+    roles = {d: _ROLES[at] if at < len(_ROLES) else "batch" for at, d in enumerate(here)}
+    if by == "position":
+        there, here = sorted(there), sorted(here)
+    part = int(any(int(tile.get(f"t{d + 1}", 0)) for d in there))
+    matched = dict(zip(here, there, strict=False))
+    sizes = target.sizes.symbols
+    for d in sorted(here):
+        name = f"t{matched[d] + 1}" if d in matched else ""
+        wanted = int(tile.get(name, 0)) if name else part
+        size = wanted if wanted < sizes[f"DIM_{d + 1}"] else 0
+        yield Carried(f"t{d + 1}", size, name, wanted, roles[d])
+    terms = int(tile.get("tr", 0))
+    yield Carried("tr", terms if terms < sizes["REDUCED"] else 0, "tr", terms, "sums")
+
+
+def carried_tile(
+    tile: Mapping[str, Any], source: Computation, target: Computation, *, by: str = "role"
+) -> Config:
+    """The tile that `carried` describes; it need not be legal."""
+    found = carried(tile, source, target, by=by)
+    return Config({one.parameter: one.size for one in found})
+
+
+def _order(kernel: Computation) -> list[int]:
+    """The dimensions of the root as parameters number them, from the minor to the major one."""
+    root, rank = kernel.root, kernel.sizes.symbols["RANK"]
+    return list(root.layout) if root.rank == rank else list(reversed(range(rank)))

@@ -26,8 +26,7 @@ from embeddb.featurizers.base import Featurizer, MayLack, Travelling
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest_text import nest_text
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.tensor_text import tensor_text
 
 __all__ = [

@@ -12,9 +12,9 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
-from embeddb.nests.designed import designed
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
+from embeddb.nests.schedule import designed
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform, parse_platform
 from embeddb.ranking.query import Neighbour, Query

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from embeddb.nests.dependence.dependences import Dependence, dependences
+from embeddb.nests.check import packable, parallel_loops, reduction_loops
+from embeddb.nests.dependence.legality import Dependence, dependences
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import packable, parallel_loops, reduction_loops
 from embeddb.nests.schedule import Schedule
 
 __all__ = ["array_rows", "dependence_lines", "listing", "loop_words"]

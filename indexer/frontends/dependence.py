@@ -1,7 +1,7 @@
 """Whether two accesses of a program may meet when the loops around them are at different turns.
 
 Conservative: bounds and subscripts are linear constraints over the indices of both sides, which
-`embeddb.nests.dependence.inequalities` shows to have no solution; what it cannot show may meet.
+`embeddb.nests.dependence.distances` shows to have no solution; what it cannot show may meet.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from embeddb.nests.dependence.inequalities import Row, System
+from embeddb.nests.dependence.distances import Row, System
 from embeddb.nests.parts import Access, Affine, Loop
 
 __all__ = ["Site", "meet_later"]

@@ -17,8 +17,7 @@ from itertools import combinations
 
 from embeddb.core.errors import NestError
 from embeddb.nests.check import in_order
-from embeddb.nests.extents import trips
-from embeddb.nests.nest import Nest
+from embeddb.nests.nest import Nest, trips
 from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.nests.parts import Statement
 from indexer.frontends.dependence import Site, meet_later

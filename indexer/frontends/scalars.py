@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from embeddb.nests.extents import loop_range
+from embeddb.nests.nest import loop_range
 from embeddb.nests.parts import Access, Affine, Array, Call, Expr, Index, Read, Statement
 from indexer.frontends.indices import mapped
 from indexer.frontends.tree import Block, Node, Program, Step, accesses, reads, walk

@@ -12,8 +12,7 @@ from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.records import Measurement
 from embeddb.kernels.build import threads_used
 from embeddb.kernels.nests.generate import GENERATION, flags
-from embeddb.nests.check import check
-from embeddb.nests.rules import NestJudge, canonical_schedule
+from embeddb.nests.check import NestJudge, canonical_schedule, check
 from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner

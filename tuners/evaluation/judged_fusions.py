@@ -25,7 +25,7 @@ from embeddb.platforms.platform import Platform
 from embeddb.store.usual_state import usual_at
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
-from embeddb.tensors.roofline.fused import fused_seconds
+from embeddb.tensors.roofline.analysis import fused_seconds
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.evaluation.figures import (

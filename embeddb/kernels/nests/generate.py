@@ -24,8 +24,7 @@ from embeddb.kernels.nests.expressions import (
     names_of,
 )
 from embeddb.nests.dependence.legality import Legality, packable
-from embeddb.nests.extents import loop_range, values_of
-from embeddb.nests.nest import Nest
+from embeddb.nests.nest import Nest, loop_range, values_of
 from embeddb.nests.parts import DTYPES, Access, Affine, Index, Statement
 from embeddb.nests.schedule import JAMMED, Piece, Schedule
 

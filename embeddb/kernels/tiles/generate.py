@@ -16,9 +16,8 @@ from embeddb.kernels.emitter import Lines, signature, step
 from embeddb.kernels.tiles.expressions import C_TYPES, Elements, combined, form_text
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile
-from embeddb.tensors.tiling.forms import Form, Forms, Var, of_var, whole
+from embeddb.tensors.tiling.forms import Form, Forms, Span, Var, of_var, whole
 from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of
-from embeddb.tensors.tiling.spans import Span
 from embeddb.tensors.tiling.values import strides_of
 
 __all__ = ["FLAGS", "GENERATION", "PRELUDE", "arguments", "c_function", "flags"]

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.nests.encoding.features import Encoder
-from embeddb.nests.encoding.footprints import Group, groups_of
+from embeddb.nests.encoding.features import Encoder, Group, groups_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
 from embeddb.nests.schedule import Schedule

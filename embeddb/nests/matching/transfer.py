@@ -7,13 +7,21 @@ anew on those, and applied if it fits and is legal; else it is left out, and why
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embeddb.core.errors import NestError
-from embeddb.nests.matching.matchers import Matcher, Matching, by_slot
+from embeddb.nests.check import packable
+from embeddb.nests.encoding.features import FEATURES
+from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
+from embeddb.nests.parts import Access
 from embeddb.nests.recipe import (
     Inner,
     Order,
@@ -29,7 +37,280 @@ from embeddb.nests.recipe import (
 )
 from embeddb.nests.schedule import Schedule
 
-__all__ = ["TILES", "Legal", "Pair", "StepOutcome", "Transfer", "slot_copy", "transfer"]
+__all__ = [
+    "TILES",
+    "Legal",
+    "Matcher",
+    "Matching",
+    "NodeVectors",
+    "Pair",
+    "StepOutcome",
+    "Transfer",
+    "assign",
+    "at_once",
+    "by_slot",
+    "loop_vectors",
+    "raw_vectors",
+    "remembered",
+    "slot_copy",
+    "spreads",
+    "step_by_step",
+    "transfer",
+]
+
+
+#: The nodes of a nest under a schedule, and float32[n,d], a vector for each.
+NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float32]]]
+
+#: Doublings of a size that count as much as a property which is there or not.
+_DOUBLINGS = 8.0
+
+
+def remembered(vectors: NodeVectors, most: int = 512) -> NodeVectors:
+    """The same, computed once for each nest and schedule: every transfer to a target begins with
+    the same schedules of it."""
+    return lru_cache(maxsize=most)(vectors)
+
+
+def raw_vectors(spread: NDArray[np.float32] | None = None) -> NodeVectors:
+    """Vectors of the graph's features as they are, divided by `spread` float32[f] (`spreads`)."""
+
+    def vectors(nest: Nest, schedule: Schedule) -> tuple[Sequence[Node], NDArray[np.float32]]:
+        graph = graph_of(nest, schedule)
+        return graph.nodes, graph.features if spread is None else graph.features / spread
+
+    return vectors
+
+
+def spreads(graphs: Iterable[NestGraph]) -> NDArray[np.float32]:
+    """float32[f]: how far each feature deviates over the nodes of the kind that has it; 1 for one
+    that does not vary."""
+    rows = np.concatenate([graph.features for graph in graphs]).astype(np.float64)
+    found = np.ones(len(FEATURES), dtype=np.float32)
+    kinds = [name.removeprefix("is.") for name in FEATURES if name.startswith("is.")]
+    for kind in kinds:
+        own = [n for n, name in enumerate(FEATURES) if name.startswith(f"{kind}.")]
+        those = rows[rows[:, FEATURES.index(f"is.{kind}")] == 1.0]
+        if len(those):
+            deviation = those[:, own].std(axis=0)
+            found[own] = np.where(deviation > 1e-6, deviation, 1.0)
+    return found
+
+
+def loop_vectors(nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], NDArray[np.float32]]:
+    """Four features made by hand of each generated loop and of each array that is read.
+
+    A loop: the shares of targets that it moves through (none: a reduction), of accesses that it
+    moves to the next element, of accesses that stay where they are, and its turns. An array: the
+    shares of loops that move through it and that move to its next element, of reductions among the
+    latter, and its size.
+    """
+    nodes: list[Node] = []
+    rows: list[tuple[float, ...]] = []
+    by_loop, by_array = _by_hand(nest)
+    for piece in schedule.pieces(nest):
+        nodes.append(Node("entry", piece.loop, piece.block))
+        rows.append((*by_loop[piece.loop], math.log2(1 + piece.trip) / _DOUBLINGS))
+    for array, row in by_array.items():
+        nodes.append(Node("array", array=array))
+        rows.append((*row, math.log2(1 + nest.arrays[array].bytes) / _DOUBLINGS))
+    return tuple(nodes), np.array(rows, dtype=np.float32)
+
+
+@lru_cache(maxsize=256)
+def _by_hand(nest: Nest) -> tuple[list[tuple[float, ...]], dict[int, tuple[float, ...]]]:
+    """What of `loop_vectors` no schedule changes: by loop, and by array."""
+    accesses = [(access, writes) for at, access, writes in nest.accesses() if at >= 0]
+    by_loop: list[tuple[float, ...]] = []
+    for loop in range(nest.depth):
+        written = _share(loop in access.loops for access, writes in accesses if writes)
+        moves = [_move(nest, access, loop) for access, _ in accesses]
+        by_loop.append((written, _share(m == 1 for m in moves), _share(m == 0 for m in moves)))
+    by_array: dict[int, tuple[float, ...]] = {}
+    for array in dict.fromkeys(access.array for access, writes in accesses if not writes):
+        reads = [access for access, writes in accesses if access.array == array and not writes]
+        moved = [(at, _move(nest, access, at)) for access in reads for at in range(nest.depth)]
+        by_array[array] = (
+            _share(m != 0 for _, m in moved),
+            _share(m == 1 for _, m in moved),
+            _share(by_loop[at][0] == 0 for at, m in moved if m == 1),
+        )
+    return by_loop, by_array
+
+
+def _move(nest: Nest, access: Access, loop: int) -> float:
+    """Elements from one turn of the loop to the next, without the sign; infinite where the index
+    comes out of an array."""
+    if loop not in access.loops:
+        return 0
+    if any(index.of is not None and loop in index.of.loops for index in access.at):
+        return math.inf
+    strides = zip(access.at, nest.arrays[access.array].strides, strict=True)
+    return abs(nest.loops[loop].step * sum(i.affine.coef(loop) * by for i, by in strides))
+
+
+def _share(of: Iterable[bool]) -> float:
+    told = list(of)
+    return sum(told) / len(told) if told else 0.0
+
+
+def assign(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Pairs (row, column) of finite cost, as many as there can be, of the least sum; by row.
+
+    Shapes: `cost` float64[r,c], not negative; what is not finite is never paired.
+    """
+    rows, columns = cost.shape
+    if rows > columns:
+        return sorted((row, column) for column, row in assign(cost.T))
+    allowed = np.isfinite(cost)
+    # One pair more is worth any cost of the others.
+    forbidden = 1.0 + 2.0 * float(cost[allowed].sum())
+    taken_by = _augmented(np.where(allowed, cost, forbidden).tolist(), columns)
+    found = sorted((row, column) for column, row in enumerate(taken_by) if row >= 0)
+    return [(row, column) for row, column in found if allowed[row, column]]
+
+
+def _augmented(cost: list[list[float]], columns: int) -> list[int]:
+    """By column the row that takes it, -1: none. One row after the other takes its cheapest
+    column, along the path on which those before move on at the least cost in all."""
+    row_price = [0.0] * len(cost)
+    column_price = [0.0] * columns
+    taken_by = [-1] * columns
+    for row in range(len(cost)):
+        least, before = [math.inf] * columns, [-1] * columns
+        path: list[int] = []
+        last, on = -1, row
+        while True:
+            open_columns = [c for c in range(columns) if c not in path]
+            for column in open_columns:
+                over = cost[on][column] - row_price[on] - column_price[column]
+                if over < least[column]:
+                    least[column], before[column] = over, last
+            last = min(open_columns, key=least.__getitem__)
+            step = least[last]
+            row_price[row] += step
+            for column in path:
+                row_price[taken_by[column]] += step
+                column_price[column] -= step
+            for column in open_columns:
+                least[column] -= step
+            on = taken_by[last]
+            if on < 0:
+                break
+            path.append(last)
+        while last >= 0:
+            previous = before[last]
+            taken_by[last] = row if previous < 0 else taken_by[previous]
+            last = previous
+    return taken_by
+
+
+#: By number of a loop (or of an array, for a step that packs) of the source that of the target, and
+#: their distance.
+Matching = Mapping[int, tuple[int, float]]
+#: From a step and the schedules so far, the source's and the target's, to the matches of what the
+#: step names.
+Matcher = Callable[[Step, Schedule, Schedule], Matching]
+
+_Seen = tuple[Sequence[Node], NDArray[np.float32]]
+
+
+def step_by_step(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
+    """As in the paper: for each step the nodes that it names, with vectors of both nests as the
+    steps before have made them. A loop that is split already is not split again."""
+
+    def matching(step: Step, known: Schedule, made: Schedule) -> Matching:
+        here, there = vectors(source, known), vectors(target, made)
+        if isinstance(step, Pack):
+            return _match_array(step.array, here, there, packable(target))
+        block = isinstance(step, Parallel) and step.block
+        wanted = [row for row in _entries(here, block) if here[0][row].loop in named(step)]
+        offered = _entries(there, block)
+        if isinstance(step, Tile):
+            offered = [row for row in offered if not made.tiles[there[0][row].loop]]
+        return _match_loops(here, wanted, there, offered)
+
+    return matching
+
+
+def at_once(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
+    """Every loop of the source at once, with vectors of both nests as they stand: one vector for
+    each node of a nest, whatever the recipe, and no loop stands for two."""
+    here, there = vectors(source, as_it_stands(source)), vectors(target, as_it_stands(target))
+    loops = _match_loops(here, _entries(here, False), there, _entries(there, False))
+
+    def matching(step: Step, known: Schedule, made: Schedule) -> Matching:
+        if isinstance(step, Pack):
+            return _match_array(step.array, here, there, packable(target))
+        return {at: loops[at] for at in named(step) if at in loops}
+
+    return matching
+
+
+def by_slot(source: Nest, target: Nest) -> Matcher:
+    """Without vectors: the k-th loop is the k-th, the first array that can be packed the first."""
+    arrays = dict(zip(packable(source), packable(target), strict=False))
+    loops = {at: at for at in range(min(source.depth, target.depth))}
+
+    def matching(step: Step, known: Schedule, made: Schedule) -> Matching:
+        same = arrays if isinstance(step, Pack) else loops
+        return {at: (same[at], 0.0) for at in named(step) if at in same}
+
+    return matching
+
+
+def _match_loops(here: _Seen, wanted: list[int], there: _Seen, offered: list[int]) -> Matching:
+    cost = _distances(here, wanted, there, offered)
+    return {
+        here[0][wanted[row]].loop: (there[0][offered[column]].loop, float(cost[row, column]))
+        for row, column in assign(cost)
+    }
+
+
+def _match_array(array: int, here: _Seen, there: _Seen, offered: Sequence[int]) -> Matching:
+    """An array is matched with its memlets, which tell two arrays of one shape apart: its own
+    distance and the mean of theirs."""
+    cost = [(_array_distance(here, array, there, other), other) for other in offered]
+    finite = [(distance, other) for distance, other in cost if math.isfinite(distance)]
+    if not finite:
+        return {}
+    distance, nearest = min(finite)
+    return {array: (nearest, distance)}
+
+
+def _array_distance(here: _Seen, array: int, there: _Seen, other: int) -> float:
+    own, memlets = (
+        _distances(here, _reads(here, kind, array), there, _reads(there, kind, other))
+        for kind in ("array", "memlet")
+    )
+    return _mean_distance(own) + (_mean_distance(memlets) if memlets.size else 0.0)
+
+
+def _mean_distance(cost: NDArray[np.float64]) -> float:
+    """Over the pairs of the assignment; infinite without any."""
+    pairs = assign(cost)
+    return sum(float(cost[pair]) for pair in pairs) / len(pairs) if pairs else math.inf
+
+
+def _entries(seen: _Seen, block: bool) -> list[int]:
+    """The rows of loops, or of those from block to block."""
+    return [at for at, node in enumerate(seen[0]) if node.kind == "entry" and node.block == block]
+
+
+def _reads(seen: _Seen, kind: str, array: int) -> list[int]:
+    """The rows of an array that is read, or of its memlets."""
+    nodes = enumerate(seen[0])
+    return [at for at, n in nodes if n.kind == kind and n.array == array and not n.written]
+
+
+def _distances(
+    here: _Seen, rows: list[int], there: _Seen, columns: list[int]
+) -> NDArray[np.float64]:
+    """float64[r,c] of l2 distances."""
+    apart = here[1][rows][:, None, :].astype(np.float64) - there[1][columns][None, :, :]
+    distances: NDArray[np.float64] = np.sqrt(np.square(apart).sum(axis=2))
+    return distances
+
 
 #: Why a schedule of one nest is not legal; None or "": it is.
 Legal = Callable[[Schedule], str | None]
@@ -91,7 +372,7 @@ def transfer(
     steps: Sequence[Step], source: Nest, *, target: Nest, legal: Legal, matcher: Matcher
 ) -> Transfer:
     """The recipe of `source` on `target`, whose legality `legal` decides; `matcher` is one between
-    these two (`embeddb.nests.matching.matchers`).
+    these two (`embeddb.nests.matching.transfer`).
 
     Raises: NestError for a step that does not fit the source.
     """

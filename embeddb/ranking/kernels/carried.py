@@ -2,7 +2,7 @@
 
 A tile of a kernel with as many dimensions in the same order votes as it is. Where no neighbour has
 such, all that is known are tiles with other parameters: their sizes are carried over by the role of
-each dimension (`embeddb.tensors.matching`). They are worth a measurement and no more: the default
+each dimension (`embeddb.tensors.tiles`). They are worth a measurement and no more: the default
 stays first (docs/decisions/tensors.md).
 """
 
@@ -21,7 +21,7 @@ from embeddb.nests.matching.transfer import StepOutcome
 from embeddb.ranking.query import Query, Transferred
 from embeddb.ranking.transferred import with_votes
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.matching import Carried, carried, carried_tile
+from embeddb.tensors.tiles import Carried, carried, carried_tile
 
 __all__ = ["MOST_CARRIED", "NEIGHBOURS", "with_carried_tiles"]
 

@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.tensors.analysis import work_of
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.encoding.opcodes import OPCODES
-from embeddb.tensors.operation import DTYPES, Operation, Shape
-from embeddb.tensors.reduced import reduced
+from embeddb.tensors.computation import DTYPES, Computation, Operation, Shape, reduced
+from embeddb.tensors.encoding.operation_rows import OPCODES
 
 __all__ = [
     "NODE",

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from embeddb.tensors.encoding.features import NODE, STATIC, TILE
 from embeddb.tensors.encoding.graph import KernelGraph
-from embeddb.tensors.encoding.opcodes import OPCODES
+from embeddb.tensors.encoding.operation_rows import OPCODES
 
 __all__ = ["STATISTICS", "TILED", "flat_rows", "statistics"]
 

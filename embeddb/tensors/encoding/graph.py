@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import NODE, node_row, static_row
-from embeddb.tensors.encoding.opcodes import opcode_number
+from embeddb.tensors.encoding.operation_rows import opcode_number
 
 __all__ = ["MOST_NEIGHBOURS", "KernelGraph", "graph_of", "hidden"]
 

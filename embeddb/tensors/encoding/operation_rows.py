@@ -12,21 +12,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.tensors.analysis import FREE, TRANSCENDENTAL, Work, operation_work, work_of
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.encoding.form import FORM, counted, halvings
-from embeddb.tensors.encoding.opcodes import OPCODES, opcode_number
-from embeddb.tensors.encoding.operation_forms import form_of, rough_seconds
-from embeddb.tensors.operation import DTYPES, Operation, Shape
+from embeddb.tensors.computation import DTYPES, Computation, Operation, Shape
+from embeddb.tensors.encoding.forms import FORM, counted, form_of, halvings, rough_seconds
 
 __all__ = [
     "BLOCKS",
     "CALL",
+    "OPCODES",
     "OPERATION",
     "USUAL",
+    "opcode_number",
     "operation_places",
     "operation_rows",
     "operations_version",
 ]
+
+
+#: Those of HLO that a kernel may have; place 0 stands for all others.
+OPCODES: tuple[str, ...] = (
+    "",
+    *"""
+    abs acos acosh add all-gather all-reduce all-to-all and asin asinh atan2 atanh
+    batch-norm-grad batch-norm-inference batch-norm-training bitcast bitcast-convert broadcast
+    call cbrt ceil cholesky clamp collective-permute compare complex concatenate conditional
+    constant convert convolution copy cosine cosh count-leading-zeros custom-call divide dot
+    dynamic-reshape dynamic-slice dynamic-update-slice erf exponential exponential-minus-one fft
+    floor fusion gather get-dimension-size get-tuple-element imag iota is-finite log log-plus-one
+    logistic map maximum minimum multiply negate not or pad parameter partition-id popcnt power
+    ragged-dot real reduce reduce-precision reduce-scatter reduce-window remainder replica-id
+    reshape reverse rng rng-bit-generator rng-get-and-update-state round-nearest-afz
+    round-nearest-even rsqrt scatter select select-and-scatter set-dimension-size shift-left
+    shift-right-arithmetic shift-right-logical sign sine sinh slice sort sqrt
+    stochastic-convert subtract tan tanh topk transpose triangular-solve tuple while xor
+    """.split(),  # noqa: SIM905 - a table of words
+)
+
+_NUMBERS = {opcode: number for number, opcode in enumerate(OPCODES)}
+
+
+def opcode_number(opcode: str) -> int:
+    """Its place in `OPCODES`, 0 where it has none."""
+    return _NUMBERS.get(opcode, 0)
+
 
 _SHAPE = (
     *("elements", "element_bytes", "floating", "rank", "side_1", "side_2", "side_3", "standard"),

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from embeddb.core.errors import ModelError
 from embeddb.tensors.encoding.features import NODE, STATIC, TILE, encoding_version
-from embeddb.tensors.encoding.opcodes import OPCODES
+from embeddb.tensors.encoding.operation_rows import OPCODES
 
 __all__ = ["GNNS", "PLACES", "REDUCTIONS", "TASKS", "NetworkSpec", "shapes_of"]
 

@@ -8,9 +8,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.tensors.roofline.accesses import BRANCH, CHOICE, INDEX, Access, Nest, Step
-from embeddb.tensors.roofline.extents import Extents, Floats, Ints
-from embeddb.tensors.roofline.loops import ROWS, Loops, lengths
+from embeddb.tensors.roofline.loops import (
+    BRANCH,
+    CHOICE,
+    INDEX,
+    ROWS,
+    Access,
+    Extents,
+    Floats,
+    Ints,
+    Loops,
+    Nest,
+    Step,
+    lengths,
+)
 from embeddb.tensors.roofline.machine import LINE, Machine, function_cycles
 from embeddb.tensors.roofline.traffic import Layout
 from embeddb.tensors.tiling.forms import Var

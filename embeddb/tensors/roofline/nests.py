@@ -5,10 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from embeddb.tensors.roofline.accesses import BRANCH, CHOICE, INDEX, Access, Nest, Step
-from embeddb.tensors.tiling.forms import ZERO, Form, Forms, Part, Var, of_var, whole
+from embeddb.tensors.roofline.loops import BRANCH, CHOICE, INDEX, Access, Nest, Step
+from embeddb.tensors.tiling.forms import (
+    ZERO,
+    Form,
+    Forms,
+    Part,
+    Span,
+    Var,
+    of_var,
+    whole,
+    whole_span,
+)
 from embeddb.tensors.tiling.plan import BYTES, Plan, Stage, Write
-from embeddb.tensors.tiling.spans import Span, whole_span
 from embeddb.tensors.tiling.values import Value, strides_of
 
 __all__ = ["nests_of"]

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.tensors.roofline.accesses import Access, Nest
-from embeddb.tensors.roofline.extents import Extents, Floats, Ints
-from embeddb.tensors.roofline.loops import blocked
+from embeddb.tensors.roofline.loops import Access, Extents, Floats, Ints, Nest, blocked
 from embeddb.tensors.roofline.machine import Cache
 from embeddb.tensors.tiling.forms import Var
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.tiling.forms import ZERO, Forms, divided, modulo, whole
 from embeddb.tensors.tiling.sums import Sums
 from embeddb.tensors.tiling.values import SUPPORTED, Value, Values, number_of, strides_of

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from embeddb.tensors.operation import Shape
+from embeddb.tensors.computation import Shape
 from embeddb.tensors.tiling.forms import ZERO, Forms, Var, of_var
 
 __all__ = ["SUPPORTED", "Access", "Value", "Values", "identity", "number_of", "strides_of"]

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from embeddb.core.errors import NestError
-from embeddb.nests.extents import index_range, loop_range
+from embeddb.nests.nest import index_range, loop_range
 from embeddb.nests.parts import Affine, Array, Index, Loop
 from indexer.frontends.dace.data import View
 from indexer.frontends.dace.place import Place

@@ -1,11 +1,11 @@
-"""Attributes of an HLO instruction in the canonical form of `embeddb.tensors.operation`."""
+"""Attributes of an HLO instruction in the canonical form of `embeddb.tensors.computation`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.operation import Attribute
+from embeddb.tensors.computation import Attribute
 from indexer.frontends.hlo.instructions import Instruction
 from indexer.frontends.hlo.tokens import joined
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.operation import Shape
+from embeddb.tensors.computation import Shape
 from indexer.frontends.hlo.instructions import Body, Instruction, Module
 from indexer.frontends.hlo.opcodes import OPCODES
 from indexer.frontends.hlo.shapes import ShapeTree, past_brackets, read_shape

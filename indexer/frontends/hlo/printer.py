@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.analysis import Region, region_of
+from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.partition import Partition
-from embeddb.tensors.region import Region, region_of
 
 __all__ = ["fused_text", "hlo_text"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.operation import DTYPES, Attribute, Shape
+from embeddb.tensors.computation import DTYPES, Attribute, Shape
 from indexer.frontends.hlo.attributes import numbers_of
 
 __all__ = ["RULES", "SAME_TYPE", "Applied", "Dims", "Rule", "check_axes"]
@@ -23,7 +23,7 @@ Dims = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Applied:
     """An opcode with the shapes of its operands and results. `attributes` are canonical (see
-    `embeddb.tensors.operation`), `raw` the tokens of the text by name."""
+    `embeddb.tensors.computation`), `raw` the tokens of the text by name."""
 
     opcode: str
     operands: tuple[Shape, ...]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.computation import Computation, Operation, Shape
 from indexer.frontends.hlo.attributes import canonical
 from indexer.frontends.hlo.graph import Graph, Value, body_of, in_order
 from indexer.frontends.hlo.instructions import Body, Instruction, Module

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.operation import DTYPES, Shape
+from embeddb.tensors.computation import DTYPES, Shape
 from indexer.frontends.hlo.attributes import BODIES, canonical
 from indexer.frontends.hlo.instructions import Body, Instruction, Module
 from indexer.frontends.hlo.shape_rules import RULES, SAME_TYPE, Applied

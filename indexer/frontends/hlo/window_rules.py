@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.operation import Operation
-from embeddb.tensors.windows import ConvolutionLabels
+from embeddb.tensors.computation import Operation
+from embeddb.tensors.edges import ConvolutionLabels
 from indexer.frontends.hlo.shape_rules import Applied, Dims, Rule, check_axes
 
 __all__ = ["WINDOW_RULES"]

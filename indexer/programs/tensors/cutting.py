@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation
+from embeddb.tensors.computation import Computation, Operation
 
 __all__ = ["MOST_OPERATIONS", "VIEWS", "Piece", "distinct_kernels", "pieces_of"]
 

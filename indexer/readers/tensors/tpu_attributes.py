@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.operation import Attribute, Shape
+from embeddb.tensors.computation import Attribute, Shape
 from indexer.readers.tensors.tpu_columns import Row
 
 __all__ = ["attributes_of", "called_combiner", "in_order"]

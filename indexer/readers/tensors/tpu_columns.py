@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.operation import Shape
+from embeddb.tensors.computation import Shape
 
 __all__ = ["COLUMNS", "MOST", "Row"]
 

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Attribute, Operation, Shape
+from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
 from indexer.readers.tensors.tpu_attributes import attributes_of, called_combiner, in_order
 from indexer.readers.tensors.tpu_columns import Row
 from indexer.readers.tensors.tpu_opcodes import opcode_of

@@ -15,8 +15,7 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError, TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Attribute, Operation, Shape
+from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
 from indexer.readers.base.row import integer
 
 __all__ = ["kernel_of_task"]

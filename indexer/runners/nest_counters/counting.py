@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 from indexer.runners.nest_counters.caches import Caches, caches_here
 from indexer.runners.nest_counters.measured import perf_counts
 from indexer.runners.nest_counters.model import model_counts

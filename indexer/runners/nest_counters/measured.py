@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import COUNTERS, CounterVector
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 from indexer.runners.harness.session import Session
 from indexer.runners.nest_code.job import bytes_needed
 from indexer.runners.nest_code.library import build_all

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import TensorError
 from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
 from embeddb.kernels.forms import aligned
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Shape
+from embeddb.tensors.computation import Computation, Shape
 from indexer.runners.harness.worker import Expected, Libraries, first_missed
 from indexer.runners.tile_code.reference import DTYPE_OF, evaluate, physical
 from indexer.runners.tile_code.rounding import error_of

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.computation import Computation, Operation, Shape
 from indexer.runners.tile_code.elementwise import FUNCTIONS
 from indexer.runners.tile_code.rounding import elementwise_error, error_of
 from indexer.runners.tile_code.windows import Bilinear, convolution, dot, padded, window_terms

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.tensors.operation import Operation
+from embeddb.tensors.computation import Operation
 
 __all__ = ["convolution", "dot", "padded", "window_terms"]
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import InputError
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import COUNTERS, STATISTICS, CounterVector
 from embeddb.nests.encoding.forward import encoding_version
 from embeddb.nests.encoding.graph import NestGraph, graph_of
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 from indexer.training.nests.targets import targets_of
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch.nn import functional
 from embeddb.tensors.encoding.features import NODE, STATIC, TILE
 from embeddb.tensors.encoding.forward import CLIP
 from embeddb.tensors.encoding.graph import KernelGraph
-from embeddb.tensors.encoding.opcodes import OPCODES
+from embeddb.tensors.encoding.operation_rows import OPCODES
 from embeddb.tensors.encoding.spec import NetworkSpec
 from indexer.training.tensors.graph_layers import graph_layer, plain_layer
 

@@ -21,7 +21,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
 from embeddb.cost_model.kernel_trees import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
-from embeddb.tensors.probe import is_probe
+from embeddb.tensors.computation import is_probe
 from embeddb.tensors.roofline.analysis import Analysis
 from indexer.training.cost_model.trees import available
 from indexer.training.tensors.calibration import calibration

@@ -11,8 +11,7 @@ from tensors import conv, dot_add, op, row_sum
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.kernel_stats import KernelStats
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Shape
+from embeddb.tensors.computation import Computation, Shape
 from embeddb.testing.featurizers import KernelFeaturizerContract
 from embeddb.ui.feature_words import feature_value, feature_words
 

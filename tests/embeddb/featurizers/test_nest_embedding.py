@@ -16,10 +16,10 @@ from embeddb.core.errors import ModelError
 from embeddb.database import Database
 from embeddb.featurizers import Featurizers, nest_embedding
 from embeddb.featurizers.nest_embedding import OWN, NestEmbedding, install
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.encoding.forward import DIM
 from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.examples import nest_of, sample_nests
-from embeddb.nests.rules import canonical_schedule
 from embeddb.testing.featurizers import NestFeaturizerContract
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embeddb.nests.designed import designed
+from embeddb.nests.schedule import designed
 
 
 @pytest.mark.parametrize("depth", range(1, 7))

@@ -12,8 +12,7 @@ from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read,
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
-from embeddb.nests.nest import Nest
-from embeddb.nests.rules import (
+from embeddb.nests.check import (
     MOST_PRIVATE,
     Legality,
     NestJudge,
@@ -22,6 +21,7 @@ from embeddb.nests.rules import (
     parallel_loops,
     reduction_loops,
 )
+from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform

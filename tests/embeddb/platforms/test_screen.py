@@ -13,10 +13,10 @@ from measured_nests import OP, here
 from ruled_nests import gauss_seidel, skewed, transpose_in_place
 
 from embeddb.core.config import Config
+from embeddb.nests.check import NestJudge
 from embeddb.nests.dependence.legality import Legality
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import NestJudge
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.space import screen

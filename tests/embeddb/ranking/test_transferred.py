@@ -11,8 +11,7 @@ from measured_nests import OP, here
 from nest_shapes import product, stencil
 
 from embeddb.core.config import Config
-from embeddb.nests.matching.matchers import Matcher, step_by_step
-from embeddb.nests.matching.vectors import loop_vectors
+from embeddb.nests.matching.transfer import Matcher, loop_vectors, step_by_step
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import space_of

@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from tensors import conv, dot_add, op, row_sum
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.analysis import Work, operation_work, work_of
+from embeddb.tensors.analysis import (
+    Region,
+    Work,
+    combine_of,
+    operation_work,
+    region_of,
+    region_text,
+    work_of,
+)
 from embeddb.tensors.check import computation
-from embeddb.tensors.region import Region, combine_of, region_of, region_text
-from embeddb.tensors.windows import meeting
+from embeddb.tensors.edges import meeting
 from indexer.frontends.hlo.files import read_tensors
 
 

@@ -10,8 +10,7 @@ from tensors import conv, dot_add, op, row_sum, sample_tensors
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 
 

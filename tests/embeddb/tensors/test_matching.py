@@ -9,9 +9,8 @@ from tensors import conv, dot_add, op, row_sum
 
 from embeddb.core.config import Config
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.matching import BY, carried, carried_tile
-from embeddb.tensors.operation import Shape
+from embeddb.tensors.computation import Computation, Shape
+from embeddb.tensors.tiles import BY, carried, carried_tile
 
 
 def unary(*dims: int, layout: tuple[int, ...] = ()) -> Computation:

@@ -14,11 +14,9 @@ from embeddb.core.errors import TensorError
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import CutJudge, flipped, near_cut, random_cut
+from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
-from embeddb.tensors.operation import Operation, Shape
-from embeddb.tensors.partition import Partition
+from embeddb.tensors.partition import CutJudge, Partition, flipped, near_cut, random_cut
 
 ROW = (8,)
 

@@ -11,8 +11,7 @@ from tensors import dot_add
 
 from embeddb.ranking.kernels.view import MOST_SHOWN, kernel_view
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.ui.draw import Node, graph
 from embeddb.ui.draw.graph import MOST_NODES
 from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption

@@ -11,8 +11,7 @@ from hlo_texts import FOLDER, NAMES, OPAQUE, PLAIN, TILED, TYPED, entry
 from tensors import dot_add
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation
+from embeddb.tensors.computation import Computation, Operation
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 from indexer.frontends.hlo.files import read_tensors, tensor_files
 from indexer.frontends.hlo.module import read_module

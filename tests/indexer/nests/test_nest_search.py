@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from nest_shapes import contraction, product, sparse_product, sweep
 
+from embeddb.nests.check import Legality, canonical_schedule
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import Legality, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.nest_runs import Tried, beam_search, moves
 

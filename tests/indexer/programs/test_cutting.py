@@ -10,8 +10,7 @@ import pytest
 from tensors import op
 
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, code_of
-from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.computation import Computation, Operation, Shape, code_of
 from indexer.programs.tensors import program, programs
 from indexer.programs.tensors.cutting import (
     MOST_OPERATIONS,

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from embeddb.tensors.analysis import FREE, work_of
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.probe import is_probe
+from embeddb.tensors.computation import Computation, is_probe
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs.tensors import kernels
 from indexer.programs.tensors.probes import probes

@@ -22,11 +22,11 @@ from counted_nests import (
 )
 
 from embeddb.core.errors import NothingFound
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import check
 from embeddb.nests.parts import Access, Array, Const, Statement
-from embeddb.nests.rules import canonical_schedule
 from indexer.runners.nest_counters import values as nest_values
 from indexer.runners.nest_counters.caches import PLAIN, Caches, Level, caches_here
 from indexer.runners.nest_counters.model import model_counts, share_of

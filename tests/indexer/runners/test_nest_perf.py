@@ -208,7 +208,7 @@ import sys
 from pathlib import Path
 from counted_nests import copy
 from test_nest_perf import EVENTS, Played
-from embeddb.nests.rules import canonical_schedule
+from embeddb.nests.check import canonical_schedule
 from indexer.runners.nest_code.library import build_all
 from indexer.runners.nest_counters.perf_worker import count
 

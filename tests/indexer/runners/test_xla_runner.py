@@ -18,11 +18,9 @@ from tensors import dot_add, op, row_sum, softmax
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import random_cut
+from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.edges import Cut, edges_of
-from embeddb.tensors.operation import Operation, Shape
-from embeddb.tensors.partition import Partition
+from embeddb.tensors.partition import Partition, random_cut
 from embeddb.testing.runners import RunnerContract
 from indexer.frontends.hlo.files import read_tensors
 from indexer.runners import xla

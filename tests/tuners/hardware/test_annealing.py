@@ -11,9 +11,8 @@ from tensors import softmax
 
 from embeddb.core.errors import ModelError
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import CutJudge, random_cut
 from embeddb.tensors.edges import CUT, Cut, edges_of
-from embeddb.tensors.partition import Partition
+from embeddb.tensors.partition import CutJudge, Partition, random_cut
 from tuners.fusion_cuts import CutPrices, CutSteps
 from tuners.search import Annealer, anneal
 

@@ -17,8 +17,8 @@ from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.roofline.analysis import TileModel
 from embeddb.tensors.roofline.machine import Machine
-from embeddb.tensors.roofline.tiled import TileModel
 from tuners.tune_tiles import TileTuneRequest, TileTuning
 
 HERE = law.here()

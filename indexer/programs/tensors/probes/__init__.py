@@ -12,8 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.probe import PROBE
+from embeddb.tensors.computation import PROBE, Computation
 from indexer.programs.tensors.probes import convolutions, loops, moves, products, sums
 from indexer.programs.tensors.probes.draft import Case, Draft
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Attribute, Operation, Shape
+from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
 
 __all__ = ["Case", "Dims", "Draft"]
 

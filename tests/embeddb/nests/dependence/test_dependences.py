@@ -11,7 +11,7 @@ import islpy as isl
 import pytest
 from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
-from embeddb.nests.dependence.dependences import Dependence, dependences
+from embeddb.nests.dependence.legality import Dependence, dependences
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Index
 

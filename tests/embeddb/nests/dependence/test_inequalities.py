@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from embeddb.nests.dependence.inequalities import Row, System, feasible
+from embeddb.nests.dependence.distances import Row, System, feasible
 
 BOX = range(-3, 4)
 #: The box as inequalities of three variables.

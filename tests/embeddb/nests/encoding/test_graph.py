@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from embeddb.nests.encoding import graph as nest_graph
-from embeddb.nests.encoding.features import FEATURES
+from embeddb.nests.encoding.features import FEATURES, operations
 from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
-from embeddb.nests.encoding.operations import operations
 from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linear_sum_assignment
 
-from embeddb.nests.matching.assignment import assign
+from embeddb.nests.matching.transfer import assign
 
 SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 7))
 COSTS = st.one_of(st.floats(0, 9), st.integers(0, 3).map(float))

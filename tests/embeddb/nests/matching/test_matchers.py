@@ -10,8 +10,7 @@ from nest_shapes import contraction, product, transpose
 from numpy.typing import NDArray
 
 from embeddb.nests.encoding.graph import Node
-from embeddb.nests.matching.matchers import at_once, by_slot, step_by_step
-from embeddb.nests.matching.vectors import NodeVectors
+from embeddb.nests.matching.transfer import NodeVectors, at_once, by_slot, step_by_step
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import Inner, Order, Pack, Parallel, Tile, as_it_stands
 from embeddb.nests.schedule import Schedule

@@ -11,7 +11,7 @@ from nest_shapes import product, sparse_product, transpose
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.graph import Node, graph_of
 from embeddb.nests.examples import sample_nests
-from embeddb.nests.matching.vectors import loop_vectors, raw_vectors, remembered, spreads
+from embeddb.nests.matching.transfer import loop_vectors, raw_vectors, remembered, spreads
 from embeddb.nests.recipe import as_it_stands
 from embeddb.nests.schedule import Schedule
 

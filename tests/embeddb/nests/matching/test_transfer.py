@@ -14,13 +14,23 @@ from nest_shapes import contraction, product, sparse_product, stencil, sweep, tr
 
 from embeddb import platforms
 from embeddb.core.errors import NestError
+from embeddb.nests.check import Legality
 from embeddb.nests.examples import sample_nests
-from embeddb.nests.matching.matchers import Matcher, at_once, by_slot, step_by_step
-from embeddb.nests.matching.transfer import TILES, Transfer, slot_copy, transfer
-from embeddb.nests.matching.vectors import NodeVectors, loop_vectors, raw_vectors
+from embeddb.nests.matching.transfer import (
+    TILES,
+    Matcher,
+    NodeVectors,
+    Transfer,
+    at_once,
+    by_slot,
+    loop_vectors,
+    raw_vectors,
+    slot_copy,
+    step_by_step,
+    transfer,
+)
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import Inner, Order, Parallel, Step, Tile, recipe_of
-from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
 
 FOLDER = Path(platforms.__file__).parent

@@ -8,7 +8,7 @@ from tensors import conv, dot_add, op, row_sum
 from embeddb.tensors.check import computation
 from embeddb.tensors.encoding.features import NODE, TILE, node_row, tile_rows
 from embeddb.tensors.encoding.graph import MOST_NEIGHBOURS, graph_of
-from embeddb.tensors.encoding.opcodes import OPCODES, opcode_number
+from embeddb.tensors.encoding.operation_rows import OPCODES, opcode_number
 
 
 def told(kernel, at: int, *names: str) -> list[float]:

@@ -11,9 +11,8 @@ from tensors import conv, dot_add, op, row_sum
 
 from embeddb.tensors.analysis import operation_work
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.encoding.form import FORM, counted
-from embeddb.tensors.encoding.operation_forms import form_of, rough_seconds
+from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.encoding.forms import FORM, counted, form_of, rough_seconds
 from embeddb.tensors.encoding.operation_rows import (
     OPERATION,
     USUAL,
@@ -21,7 +20,6 @@ from embeddb.tensors.encoding.operation_rows import (
     operation_rows,
     operations_version,
 )
-from embeddb.tensors.operation import Operation, Shape
 
 
 def told(kernel: Computation, at: int) -> dict[str, float]:

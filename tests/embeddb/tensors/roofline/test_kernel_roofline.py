@@ -15,14 +15,19 @@ from tile_kernels import tile_kernels
 from embeddb.core.config import Config
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation, Shape
-from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
-from embeddb.tensors.roofline.extents import Extents
-from embeddb.tensors.roofline.fused import TYPES, fused_seconds, type_of
+from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.roofline.analysis import (
+    ANALYSIS_VERSION,
+    TOLD,
+    TYPES,
+    Analysis,
+    TileModel,
+    fused_seconds,
+    type_of,
+)
+from embeddb.tensors.roofline.loops import Extents
 from embeddb.tensors.roofline.machine import Cache, Machine
 from embeddb.tensors.roofline.nests import nests_of
-from embeddb.tensors.roofline.tiled import TileModel
 from embeddb.tensors.roofline.traffic import Layout, touched
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of

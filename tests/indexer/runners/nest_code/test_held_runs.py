@@ -13,8 +13,8 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
 from embeddb.kernels.build import compiler
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.programs import nests_of
 from indexer.runners.base import RunOptions

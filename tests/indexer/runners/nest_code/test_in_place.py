@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embeddb.kernels.build import compiler
-from embeddb.nests.rules import canonical_schedule
+from embeddb.nests.check import canonical_schedule
 from indexer.frontends import read_c_file
 from indexer.runners.nest_code.in_place import Tuned, program_in_place
 

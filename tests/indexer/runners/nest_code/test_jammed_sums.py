@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from embeddb.kernels.nests.generate import c_function
+from embeddb.nests.check import Legality
 from embeddb.nests.examples import nest_of
-from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
 
 

@@ -18,6 +18,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NestError
 from embeddb.kernels.build import compiler
 from embeddb.kernels.nests.generate import c_function
+from embeddb.nests.check import NestJudge, canonical_schedule
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import (
     Access,
@@ -31,7 +32,6 @@ from embeddb.nests.parts import (
     Read,
     Statement,
 )
-from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform
 from indexer.runners.harness.worker import Libraries

@@ -6,11 +6,10 @@ from collections import Counter
 
 import pytest
 
-from embeddb.nests.check import check
+from embeddb.nests.check import canonical_schedule, check
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.nests.parts import COMBINES
-from embeddb.nests.rules import canonical_schedule
 from indexer.training.nests.synthetic import MOST_BYTES, MOST_POINTS, families, synthetic
 
 SEEDS = 306

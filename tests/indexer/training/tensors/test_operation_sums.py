@@ -23,13 +23,15 @@ from embeddb.cost_model.kernel_trees import predictor_of  # noqa: E402
 from embeddb.cost_model.operation_network import NETWORK, OperationNetwork  # noqa: E402
 from embeddb.cost_model.operation_sums import TREES, OperationSums  # noqa: E402
 from embeddb.tensors.check import computation  # noqa: E402
-from embeddb.tensors.computation import Computation  # noqa: E402
+from embeddb.tensors.computation import (  # noqa: E402
+    PROBE,
+    Computation,
+)
 from embeddb.tensors.encoding.operation_rows import (  # noqa: E402
     OPERATION,
     operation_places,
     operation_rows,
 )
-from embeddb.tensors.probe import PROBE  # noqa: E402
 from indexer.training.tensors.operations.network import (  # noqa: E402
     NetworkTraining,
     network_weights,

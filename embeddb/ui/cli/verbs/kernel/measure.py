@@ -14,8 +14,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import plural
 from embeddb.database import Database
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.probe import is_probe
+from embeddb.tensors.computation import Computation, is_probe
 from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say

@@ -13,8 +13,7 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.ranking.kernels.fused_seconds import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
-from embeddb.tensors.computation import KINDS, Computation
-from embeddb.tensors.probe import is_probe
+from embeddb.tensors.computation import KINDS, Computation, is_probe
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.kernel_text import show_fused_seconds, time_of

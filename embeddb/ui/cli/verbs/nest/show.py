@@ -11,9 +11,9 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, NothingFound, UsageError
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
-from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform

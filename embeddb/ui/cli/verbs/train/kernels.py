@@ -13,7 +13,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.core.wording import plural
-from embeddb.tensors.probe import is_probe
+from embeddb.tensors.computation import is_probe
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, note, say
