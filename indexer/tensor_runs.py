@@ -182,7 +182,6 @@ def config_of(cut: Cut) -> Config:
     return Config({CUT: cut.text})
 
 
-_FUSED, _FUSION = Op("fused"), Op("fusion")
 #: Shorter kernels are mostly calls: they say little of what is computed.
 LONG_S = 50e-6
 #: Draws for each cut that is wanted: small programs have few.

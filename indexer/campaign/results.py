@@ -237,7 +237,7 @@ def _point(line: bytes, allowed: Callable[[int], bool]) -> Line:
     return entry
 
 
-_FILE = "again.json"
+_REPEATS_FILE = "again.json"
 _MOST_REPEATS_BYTES = 64 << 20
 
 
@@ -258,23 +258,23 @@ class Repeats:
         if changed:
             self._lines |= changed
             body = {task: sorted(held) for task, held in sorted(self._lines.items())}
-            self._folder.write(_FILE, msgspec.json.encode(body))
+            self._folder.write(_REPEATS_FILE, msgspec.json.encode(body))
 
     def _read(self) -> dict[str, list[int]]:
         try:
-            raw = self._folder.read(_FILE, _MOST_REPEATS_BYTES)
+            raw = self._folder.read(_REPEATS_FILE, _MOST_REPEATS_BYTES)
             return msgspec.json.decode(raw, type=dict[str, list[int]])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as e:
             raise InputError(
                 f"does not say which results are repeated: {e}",
-                where=str(self._folder.path / _FILE),
+                where=str(self._folder.path / _REPEATS_FILE),
                 hint="delete the file: what was measured last then counts",
             ) from None
 
 
-_FILE, _FOLDER, _MOST_BYTES = "measured-on.json", "measured-on", 1 << 20
+_INSTANCE_FILE, _INSTANCE_FOLDER, _MOST_INSTANCE_BYTES = "measured-on.json", "measured-on", 1 << 20
 
 
 class _Machine(msgspec.Struct):
@@ -287,14 +287,14 @@ class Instances:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
-        self._own, self._further = OwnFolder(folder), OwnFolder(folder, _FOLDER)
+        self._own, self._further = OwnFolder(folder), OwnFolder(folder, _INSTANCE_FOLDER)
         self._platforms: dict[str, Platform] = {}
 
     @property
     def first(self) -> str:
         """The id of the one that came first; empty before any. Raises: InputError."""
-        there = os.path.lexists(self._folder / _FILE)
-        return self._read(self._own, _FILE).platform if there else ""
+        there = os.path.lexists(self._folder / _INSTANCE_FILE)
+        return self._read(self._own, _INSTANCE_FILE).platform if there else ""
 
     def admit(self, here: Platform, *, mixed: bool = False) -> None:
         """Note that an instance's times are in the folder; with `mixed` beside those of others.
@@ -311,9 +311,11 @@ class Instances:
             )
         about = {"platform": here.id, "environment": dict(here.environment)}
         body = json.dumps(about, indent=1).encode()
-        if not os.path.lexists(self._folder / _FILE) and write_new(self._own, _FILE, body):
+        if not os.path.lexists(self._folder / _INSTANCE_FILE) and write_new(
+            self._own, _INSTANCE_FILE, body
+        ):
             return
-        first = self._read(self._own, _FILE)
+        first = self._read(self._own, _INSTANCE_FILE)
         if first.platform == here.id or same_build(first.environment, here.environment):
             return
         if mixed:
@@ -333,7 +335,7 @@ class Instances:
         """
         if name in self._platforms:
             return self._platforms[name]
-        found = self._read(self._own, _FILE)
+        found = self._read(self._own, _INSTANCE_FILE)
         if found.platform != name:
             found = self._read(self._further, f"{name}.json")
         planned = parse_platform(self._plan.platform)
@@ -345,7 +347,7 @@ class Instances:
 
     def _read(self, folder: OwnFolder, file: str) -> _Machine:
         try:
-            return msgspec.json.decode(folder.read(file, _MOST_BYTES), type=_Machine)
+            return msgspec.json.decode(folder.read(file, _MOST_INSTANCE_BYTES), type=_Machine)
         except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as e:
             where = str(folder.path / file)
             raise InputError(f"does not name a machine: {reason_of(e)}", where=where) from None
