@@ -22,7 +22,7 @@ meets hardly any others ends when its own seconds of the processor are as many a
 at most `--exhaustive` edges has every legal cut run instead. At the end what won is run again, all
 in interleaved rounds: speedups are medians of these, over the faster default there.
 
-What hardware finds fastest runs again as in `embeddb tune` (`tuners.fusion.settled`), beyond the
+What hardware finds fastest runs again as in `embeddb tune` (`tuners.tune_fusion`), beyond the
 budget. Of each kernel a second timing is kept for all methods too; `again` counts those of a
 search.
 """
@@ -58,12 +58,9 @@ from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.measuring import APART_S, ROUNDS, ProgramTimes
 from indexer.training.tensors.operations.sums import summed
 from indexer.training.tensors.samples import KernelSample, runs_of
-from tuners.fusion.cut_steps import CutSteps
-from tuners.fusion.outcome import Tried
-from tuners.fusion.prices import CutPrices, PredictsKernels
-from tuners.fusion.screened import ScreenedSteps
-from tuners.fusion.settled import settled
-from tuners.hardware.annealing import Annealer, anneal
+from tuners.fusion_cuts import CutPrices, CutSteps, PredictsKernels, ScreenedSteps, Tried
+from tuners.search import Annealer, anneal
+from tuners.tune_fusion import settled
 
 FUSION, FUSED = Op("fusion"), Op("fused")
 #: What is to be gained at least, by the best cut that is known.

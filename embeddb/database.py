@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from embeddb.index.projection import Projection
     from indexer.calibration.report import CalibrationReport
     from indexer.campaign.folder import Progress as CampaignProgress
-    from indexer.campaign.nodes.in_words import NodesWords
+    from indexer.campaign.nodes.coordinator import NodesWords
     from indexer.campaign.plan import PlanOptions
     from indexer.index_runs import IndexReport
     from indexer.readers.base.row import ReadOptions
@@ -42,13 +42,11 @@ if TYPE_CHECKING:
     from indexer.runners.base import RunOptions
     from tuners.evaluation.figures import EvalRow
     from tuners.evaluation.fit import Fit
-    from tuners.fusion.outcome import FusionTuned
-    from tuners.fusion.request import TuneRequest
-    from tuners.matrices.job import MatrixTuneRequest
-    from tuners.matrices.tune import MatrixTuned
-    from tuners.tiles.job import TileTuneRequest
-    from tuners.tiles.tune import TilesTuned
+    from tuners.fusion_cuts import FusionTuned
     from tuners.tune import How
+    from tuners.tune_fusion import TuneRequest
+    from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest
+    from tuners.tune_tiles import TilesTuned, TileTuneRequest
 
 __all__ = ["Database", "open_database"]
 
@@ -357,7 +355,7 @@ class Database:
         no time; InputError for a folder without a matrix that can be measured.
         """
         from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
-        from indexer.campaign.nodes.in_words import (
+        from indexer.campaign.nodes.coordinator import (
             named_on_nodes,
             nodes_job,
             refuse_without_executor,
@@ -408,14 +406,13 @@ class Database:
         `folder`; RunnerUnavailable if the platform cannot be measured here.
         """
         from indexer.campaign.folder import Campaign
-        from indexer.campaign.nodes.in_words import (
+        from indexer.campaign.nodes.coordinator import (
             effort_on_nodes,
             nodes_job,
             refuse_without_executor,
         )
         from indexer.campaign.plan import untold
-        from indexer.campaign.planning import plan_campaign, planned_matrices
-        from indexer.campaign.run import CampaignJob, run_campaign
+        from indexer.campaign.run import CampaignJob, plan_campaign, planned_matrices, run_campaign
         from indexer.runners.base import RunOptions
 
         place, effort = Path(folder), effort or RunOptions()

@@ -30,11 +30,19 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
-from indexer.calibration.choice import Chooser, panel_of
-from indexer.calibration.matrices import Candidates
-from indexer.calibration.pace import Pace, Timer, largest_nnz
+from indexer.calibration.choice import (
+    AGAIN,
+    TASK,
+    Candidates,
+    Chooser,
+    Pace,
+    Timer,
+    largest_nnz,
+    measured_on_all,
+    panel_of,
+    task_configs,
+)
 from indexer.calibration.report import CalibrationReport, Tally, op_report
-from indexer.calibration.task import AGAIN, TASK, measured_on_all, task_configs
 from indexer.campaign.plan import Told, untold
 from indexer.runners.base import RunOptions
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.index.lookup import Lookup
-from indexer.campaign.budget.clusters import cluster
+from indexer.campaign.budget.samplers import cluster
 
 __all__ = ["PatternCluster", "PatternClusters", "cluster_patterns"]
 

@@ -1,17 +1,24 @@
-"""The default and other configurations of one matrix, run on this machine and written back."""
+"""Measure configurations of workloads on this machine and write the runs back.
+
+`Recorder` runs configurations of one workload and stores them with the state of the machine.
+`MeasureJob` applies a `Design` to many workloads, resumably; `measure_sample` runs a sample, or
+given configurations, of one workload.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import between, state_now
+from embeddb.core.errors import TensorError
+from embeddb.core.machine_state import State, between, state_now
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.reports import Progress
 from embeddb.core.subject import Subject
@@ -20,30 +27,254 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
+from embeddb.tensors.computation import Computation
+from indexer.campaign.agreement import compare
 from indexer.campaign.plan import choose_configs
-from indexer.runners.base import RunOptions
+from indexer.runners.base import HARDWARE_S, RunOptions
 
-__all__ = ["MeasureJob", "MeasureRequest", "Measured"]
+#: Configurations that two rounds must share before their rank correlation is used.
+_FEWEST_SHARED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A `runner`, the platform `here` as this machine is, how much each run may cost, and the `db`
+    that stores the runs."""
+
+    db: Lookup
+    runner: Any
+    here: Platform
+    options: RunOptions = field(default_factory=RunOptions)
+
+    def state(self) -> dict[str, float]:
+        """Figures of the current state of the machine; empty if the runner has none."""
+        return state_now(self.runner, threads=self.options.threads)
+
+    def stored(self, workload: Subject, op: Op) -> list[Run]:
+        """Runs of a workload on this machine; none if the database lacks its structure."""
+        if self.db.store.subject(workload.id) is None:
+            return []
+        return list(self.db.store.runs(self.here.id, op, workload.id))
+
+
+class Recorder:
+    """Runs of one workload and operation under a campaign name; `runs` are not yet written back."""
+
+    def __init__(self, machine: Machine, workload: Subject, op: Op, campaign: str) -> None:
+        self.machine, self.workload, self.op, self.campaign = machine, workload, op, campaign
+        self.runs: list[Run] = []
+        self._before: State = {}
+
+    def measure(
+        self,
+        configs: Sequence[Config],
+        *,
+        part: str = "",
+        facts: Mapping[str, float] | None = None,
+        timed: bool = False,
+    ) -> Iterator[Run]:
+        """Yield each run as soon as it ended, stored as a `part` of the campaign. Its context holds
+        `facts` and, if `timed`, the seconds that it cost, compiling included.
+
+        Raises: RunnerUnavailable if the machine fails in the middle.
+        """
+        machine = self.machine
+        if not self.runs and configs:
+            self._before = machine.state()
+        begun = time.perf_counter() if timed else 0.0
+        for config, m in machine.runner.run(
+            self.workload, self.op, configs, options=machine.options
+        ):
+            cost = {HARDWARE_S: time.perf_counter() - begun} if timed else {}
+            context = in_context(m, {**(facts or {}), **cost})
+            name = self.campaign + part
+            run = Run(self.workload.id, self.op, machine.here.id, config, context, name)
+            self.runs.append(run)
+            yield run
+            begun = time.perf_counter() if timed else 0.0
+
+    def keep(self, facts: Mapping[str, float] | None = None) -> list[Run]:
+        """Write back `runs`, with the state of the machine before and after them and `facts` in
+        their contexts; return them."""
+        runs, self.runs = self.runs, []
+        if not runs:
+            return []
+        before, self._before = self._before, self.machine.state()
+        context = {**between(before, self._before), **(facts or {})}
+        kept = [replace(r, measurement=in_context(r.measurement, context)) for r in runs]
+        self.machine.db.record(kept, self.workload, self.machine.here)
+        return kept
+
+
+# -- many workloads --------------------------------------------------------------------------------
+
+
+class Design(Protocol):
+    """Which configurations of each workload are measured."""
+
+    @property
+    def op(self) -> Op: ...
+
+    @property
+    def campaign(self) -> str:
+        """Name that runs are stored under: a workload with runs of that name is done."""
+
+    @property
+    def seed(self) -> int:
+        """Of what is drawn, and of the order of rounds."""
+
+    def configs(
+        self, here: Platform, workload: Subject, stored: Sequence[Run], rng: np.random.Generator
+    ) -> list[Config]:
+        """Configurations still to measure, given the `stored` runs; empty if the workload is done.
+
+        Raises: TensorError for a workload that cannot be measured.
+        """
+
+    def follow_up(self, recorder: Recorder) -> None:
+        """Measure more, chosen by the recorder's runs so far; by default nothing."""
+        return
+
+
+@dataclass(slots=True)
+class MeasureTally:
+    """Workloads that were `known` from before or `measured` now, their configurations and runs.
+    `again`: workloads whose rounds disagreed and were repeated; `skipped`: reason by name; `taus`:
+    Kendall's tau of the first two rounds of each measured workload, nan if there was one round."""
+
+    known: int = 0
+    measured: int = 0
+    configs: int = 0
+    runs: int = 0
+    again: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    taus: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureJob:
+    """Measures workloads by a `design` in so many `rounds`, in another order each; one more if
+    Kendall's tau of the first two is below `agreement`.
+
+    The runs of a workload are stored together when it is finished, or not at all, so an interrupted
+    job resumes with the next workload.
+    """
+
+    machine: Machine
+    design: Design
+    rounds: int = 1
+    agreement: float = -math.inf
+
+    def run(self, workloads: Sequence[Subject], progress: Progress | None = None) -> MeasureTally:
+        """Measure one workload after the other. Raises: RunnerUnavailable if the machine fails."""
+        tally = MeasureTally()
+        for at, workload in enumerate(workloads):
+            if progress is not None:
+                progress(f"measure {workload.name}", at, len(workloads))
+            self._visit(workload, tally)
+        return tally
+
+    def _visit(self, workload: Subject, tally: MeasureTally) -> None:
+        design = self.design
+        stored = self.machine.stored(workload, design.op)
+        rng = np.random.default_rng(design.seed)
+        configs: list[Config] = []
+        if not any(run.campaign == design.campaign for run in stored):
+            try:
+                configs = design.configs(self.machine.here, workload, stored, rng)
+            except TensorError as error:
+                tally.skipped[_label(workload, tally.skipped)] = error.reason
+                return
+        if configs:
+            self._measure(workload, configs, rng, tally)
+        else:
+            tally.known += 1
+
+    def _measure(
+        self,
+        workload: Subject,
+        configs: Sequence[Config],
+        rng: np.random.Generator,
+        tally: MeasureTally,
+    ) -> None:
+        recorder = Recorder(self.machine, workload, self.design.op, self.design.campaign)
+        rounds: list[list[Run]] = []
+
+        def measure(chosen: Sequence[Config]) -> None:
+            rounds.append(list(recorder.measure(chosen, facts=self._facts(len(rounds) + 1))))
+
+        measure(configs)
+        while len(rounds) < self.rounds:
+            measure(_succeeded(rounds[0], rng))
+        tau = _kendall(*rounds[:2]) if len(rounds) > 1 else math.nan
+        if tau < self.agreement:
+            measure(_succeeded(rounds[0], rng))
+            tally.again += 1
+        self.design.follow_up(recorder)
+        facts = {} if math.isnan(tau) else {"agreement": round(tau, 4)}
+        tally.runs += len(recorder.keep(facts))
+        tally.measured += 1
+        tally.configs += len(configs)
+        tally.taus.append(tau)
+
+    def _facts(self, number: int) -> dict[str, float]:
+        """Runs of a job with rounds hold the number of theirs, from 1."""
+        return {"round": float(number)} if math.isfinite(self.agreement) else {}
+
+
+def _label(workload: Subject, taken: Mapping[str, str]) -> str:
+    return workload.told_as(taken) if isinstance(workload, Computation) else workload.name
+
+
+def _succeeded(runs: Sequence[Run], rng: np.random.Generator) -> list[Config]:
+    """Configurations that ran, shuffled; those that failed once are not tried again."""
+    configs = [run.config for run in runs if run.measurement.ok]
+    return [configs[at] for at in rng.permutation(len(configs))]
+
+
+def _kendall(first: Sequence[Run], second: Sequence[Run]) -> float:
+    """Kendall's tau-b over the configurations that succeeded in both rounds; nan for too few."""
+    one, other = ({r.config: r.seconds for r in runs} for runs in (first, second))
+    both = [c for c in one if math.isfinite(one[c]) and math.isfinite(other.get(c, math.inf))]
+    if len(both) < _FEWEST_SHARED:
+        return math.nan
+    times = (np.array([seconds[c] for c in both]) for seconds in (one, other))
+    return compare(*times).kendall
+
+
+# -- a sample of one workload ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureRequest:
-    """What is run of each matrix, beside the default: the `given` configurations, or a sample of so
-    many `configs`; `seed` is that of the sample and of the order. With `baselines` other libraries
-    are timed too."""
+    """Configurations to run beside the default: the `given` ones, else a sample of so many
+    `configs`; `seed` is that of the sample and of the order. With `baselines` other libraries are
+    timed too."""
 
     op: Op
     given: Sequence[str] = ()
     configs: int = 10
     seed: int = 0
     baselines: bool = False
-    options: RunOptions = field(default_factory=RunOptions)
+
+    def order(self, here: Platform, workload: Subject, default: Config) -> list[Config]:
+        """Every configuration to run, the default among them, shuffled.
+
+        Raises: SpaceError, UsageError for one that is not legal.
+        """
+        rng = np.random.default_rng(self.seed)
+        space = space_of(here, self.op, workload)
+        if self.given:
+            chosen = list(dict.fromkeys([default, *_legal(space, self.given)]))
+        else:
+            chosen = choose_configs(space, default, self.configs + 1, rng=rng)
+        return [chosen[i] for i in rng.permutation(len(chosen))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was measured on one matrix: by configuration, and by the name of a library. `errors` are
-    the reasons of the configurations that failed."""
+    """Timings of one workload by configuration, and of `baselines` by the name of a library.
+    `errors` are the reasons of the configurations that failed."""
 
     pattern: Subject
     platform: Platform
@@ -54,8 +285,8 @@ class Measured:
     baselines: dict[str, Measurement]
 
     def document(self) -> dict[str, Any]:
-        """As plain values, the fastest configuration first; `gain` is over the default. `failures`
-        counts the failed configurations by status and reason, the most frequent first."""
+        """JSON form, the fastest configuration first; `gain` is over the default. `failures` counts
+        the failed configurations by status and reason, the most frequent first."""
         base = self.timings[self.default].seconds if self.default in self.timings else math.inf
         ranked = sorted(self.timings.items(), key=lambda pair: (pair[1].seconds, pair[0].json))
         return {
@@ -90,8 +321,8 @@ class Measured:
 
 
 def _baseline(m: Measurement) -> dict[str, Any]:
-    apart = {"conversion_s": m.conversion_s, "compile_s": m.compile_s}
-    return {**_outcome(m.seconds, m.status), **apart}
+    costs = {"conversion_s": m.conversion_s, "compile_s": m.compile_s}
+    return {**_outcome(m.seconds, m.status), **costs}
 
 
 def _outcome(seconds: float, status: str, error: str = "") -> dict[str, Any]:
@@ -100,75 +331,41 @@ def _outcome(seconds: float, status: str, error: str = "") -> dict[str, Any]:
     return {**outcome, **{name: text for name, text in words.items() if text}}
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureJob:
-    """Measures into `db` with a runner on `here`, the platform as this machine is."""
+def measure_sample(
+    machine: Machine, request: MeasureRequest, workload: Subject, progress: Progress | None = None
+) -> Measured:
+    """Run the requested configurations of one workload; runs are stored even if interrupted.
 
-    db: Lookup
-    runner: Any
-    here: Platform
-    request: MeasureRequest
+    Raises: SpaceError, UsageError for a configuration that is not legal here; RunnerUnavailable if
+    the machine fails in the middle.
+    """
+    here, op = machine.here, request.op
+    default = default_of(here, op, workload)
+    configs = request.order(here, workload, default)
+    recorder, runs = Recorder(machine, workload, op, "measure"), list[Run]()
+    try:
+        for _ in recorder.measure(configs):
+            if progress is not None:
+                progress(f"measure {workload.name}", len(recorder.runs), len(configs))
+    finally:
+        runs = recorder.keep()
+    timed = request.baselines and has_baselines(machine)
+    return Measured(
+        pattern=workload,
+        platform=here,
+        op=op,
+        default=default,
+        timings=timings_of(runs),
+        errors={r.config: r.measurement.error for r in runs if not r.measurement.ok},
+        baselines=(
+            machine.runner.baselines(workload, op, options=machine.options) if timed else {}
+        ),
+    )
 
-    @property
-    def has_baselines(self) -> bool:
-        """Whether there is anything to compare with."""
-        return hasattr(self.runner, "baselines")
 
-    def run(self, pattern: Subject, progress: Progress | None = None) -> Measured:
-        """Writes back what was measured, also when it is interrupted.
-
-        Raises: SpaceError, UsageError for a configuration that is not legal here; RunnerUnavailable
-        if the machine fails in the middle of it.
-        """
-        asked = self.request
-        default = default_of(self.here, asked.op, pattern)
-        configs = self._configs(pattern, default)
-        runs: list[Run] = []
-        before, after = self._state(), {}
-        try:
-            for config, measured in self.runner.run(
-                pattern, asked.op, configs, options=asked.options
-            ):
-                runs.append(Run(pattern.id, asked.op, self.here.id, config, measured, "measure"))
-                if progress is not None:
-                    progress(f"measure {pattern.name}", len(runs), len(configs))
-            after = self._state()
-        finally:
-            if runs:
-                state = between(before, after)
-                runs = [replace(r, measurement=in_context(r.measurement, state)) for r in runs]
-                self.db.record(runs, pattern, self.here)
-        return Measured(
-            pattern=pattern,
-            platform=self.here,
-            op=asked.op,
-            default=default,
-            timings=timings_of(runs),
-            errors={r.config: r.measurement.error for r in runs if not r.measurement.ok},
-            baselines=self._baselines(pattern),
-        )
-
-    def _state(self) -> dict[str, float]:
-        return state_now(self.runner, threads=self.request.options.threads)
-
-    def _configs(self, pattern: Subject, default: Config) -> list[Config]:
-        """The default and what was asked for, in a shuffled order."""
-        asked = self.request
-        rng = np.random.default_rng(asked.seed)
-        space = space_of(self.here, asked.op, pattern)
-        if asked.given:
-            chosen = list(dict.fromkeys([default, *_legal(space, asked.given)]))
-        else:
-            chosen = choose_configs(space, default, asked.configs + 1, rng=rng)
-        return [chosen[i] for i in rng.permutation(len(chosen))]
-
-    def _baselines(self, pattern: Subject) -> dict[str, Measurement]:
-        if not (self.request.baselines and self.has_baselines):
-            return {}
-        found: dict[str, Measurement] = self.runner.baselines(
-            pattern, self.request.op, options=self.request.options
-        )
-        return found
+def has_baselines(machine: Machine) -> bool:
+    """Whether the runner times other libraries."""
+    return hasattr(machine.runner, "baselines")
 
 
 def _legal(space: ConfigSpace, texts: Sequence[str]) -> list[Config]:

@@ -15,16 +15,6 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError
 from embeddb.core.reports import Progress, ignore_progress
 
-__all__ = [
-    "STARTER",
-    "copy_starter",
-    "is_shipped",
-    "source_model",
-    "starter_folder",
-    "starter_place",
-    "starter_version",
-]
-
 #: The word for the shipped database; a folder of that name is `./starter`.
 STARTER = "starter"
 #: The note that tells how many runs shipped.
@@ -169,7 +159,7 @@ def _fill(folder: Path, progress: Progress) -> None:
     # Whoever only asks where the database is (a shell's completion) must not wait for these.
     from embeddb.index.lookup import Lookup
     from indexer.embed import embed
-    from indexer.exchange.models import adopt_models
+    from indexer.exchange.telling import adopt_models
     from indexer.shipped.file import unpack
 
     with Lookup.create(folder) as db:

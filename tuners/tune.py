@@ -14,13 +14,10 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from indexer.resolve import resolve_workload
-from tuners.fusion.outcome import FusionTuned
-from tuners.fusion.request import TuneRequest
-from tuners.fusion.tune import tune_fusion
-from tuners.matrices.job import MatrixTuneRequest
-from tuners.matrices.tune import MatrixTuned, tune_matrix
-from tuners.tiles.job import TileTuneRequest
-from tuners.tiles.tune import TilesTuned, tune_tiles
+from tuners.fusion_cuts import FusionTuned
+from tuners.tune_fusion import TuneRequest, tune_fusion
+from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest, tune_matrix
+from tuners.tune_tiles import TilesTuned, TileTuneRequest, tune_tiles
 
 __all__ = ["How", "tuned"]
 

@@ -110,7 +110,7 @@ def _measured(made: Recommendation) -> list[Config]:
     return list(dict.fromkeys(map(Config, [made.default, *(c.config for c in made.candidates)])))
 
 
-def state_warning(context: Mapping[str, float], normal: State) -> str:
+def state_warning(context: Mapping[str, Any], normal: State) -> str:
     """One sentence where this machine is not in the state its stored runs were made in."""
     far = apart(state_of(context), normal)
     if far is None or far <= APART:

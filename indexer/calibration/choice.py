@@ -1,23 +1,31 @@
-"""What tells most of a machine: which matrices, and which configurations on all of them."""
+"""What a machine is calibrated on: informative matrices and configurations, their tasks,
+and the time that tasks take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source, correlation_of
 from embeddb.index.view import View, view_of, without
 from embeddb.index.vote import Metric, plain_metric
+from embeddb.matrix_files import matrix_files, matrix_names, read_pattern
 from embeddb.platforms.platform import Platform
+from embeddb.ranking.answer import first_answers
+from embeddb.ranking.build import build_query
 from indexer.campaign.plan import choose_configs
-
-__all__ = ["Chooser", "panel_of"]
+from indexer.generated import SIZES, generated
 
 Floats = NDArray[np.float64]
 
@@ -152,3 +160,172 @@ def _between_machines(view: View) -> Floats:
     square = np.where(ran, off**2, 0.0).sum(axis=0)
     varying: Floats = np.sqrt(square / np.maximum(ran.sum(axis=0), 1))
     return varying
+
+
+#: A file holds more entries than may be measured if it is larger than so many bytes for each.
+_BYTES_AN_ENTRY = 40.0
+
+
+class Candidates:
+    """Matrices of a folder in a fixed shuffled order, or generated ones without a folder, up to
+    `most` non-zeros. `problems` has a line for each file that cannot be used, `too_large` counts
+    those beyond the limit. The smallest generated ones are never too large.
+
+    Raises: MatrixError if it is no folder.
+    """
+
+    def __init__(self, folder: Path | None, most: int) -> None:
+        self.problems: list[str] = []
+        self.too_large = 0
+        self._most = most
+        self._source: Iterable[Pattern]
+        if folder is None:
+            self._source = generated(most=max(most, *sorted(SIZES.values())[:1]))
+        else:
+            files = matrix_files(folder, note=self.problems.append)
+            self._names = matrix_names(files, folder)
+            order = np.random.default_rng(0).permutation(len(files))
+            self._source = self._small_enough(self._read([files[at] for at in order]))
+
+    def __iter__(self) -> Iterator[Pattern]:
+        return iter(self._source)
+
+    def _read(self, files: Iterable[Path]) -> Iterator[Pattern]:
+        for path in files:
+            try:
+                if path.stat().st_size > _BYTES_AN_ENTRY * self._most:
+                    self.too_large += 1
+                    continue
+                pattern = read_pattern(path, name=self._names[path])
+            except (MatrixError, OSError) as e:
+                self.problems.append(f"left out: {e}")
+                continue
+            if pattern.nnz:
+                yield pattern
+            else:
+                self.problems.append(f"left out: {path}: no entries")
+
+    def _small_enough(self, source: Iterable[Pattern]) -> Iterator[Pattern]:
+        for pattern in source:
+            if pattern.nnz <= self._most:
+                yield pattern
+            else:
+                self.too_large += 1
+
+
+#: Before anything was measured: seconds to compile a configuration; to run one, warm-up and repeats
+#: together, whatever the matrix; and where a matrix of so much work more.
+_COMPILE_S, _RUN_S, _WORK_S, _WORK = 0.4, 0.005, 0.02, 8e6
+#: Work is non-zeros times dense columns and these, for the matrix itself is read too. What leaves
+#: the caches takes longer by more than its size.
+_COLUMNS, _POWER = 8, 1.5
+#: The last tasks of an op that foretell the next, and the caution with which they do.
+_LATELY, _CAUTION = 5, 1.3
+
+
+class Timer:
+    """The time given. `clock` tells seconds that never run backwards."""
+
+    def __init__(self, clock: Callable[[], float], total_s: float) -> None:
+        self._clock, self.total_s = clock, total_s
+        self._began = clock()
+
+    @property
+    def spent_s(self) -> float:
+        return self._clock() - self._began
+
+    @property
+    def left_s(self) -> float:
+        return self.total_s - self.spent_s
+
+
+class _Sample(NamedTuple):
+    """`expected_s` by the first guess and `seconds` in truth."""
+
+    expected_s: float
+    seconds: float
+
+
+class Pace:
+    """Learns by what factor the first guess is wrong, for compiling and for each op."""
+
+    def __init__(self) -> None:
+        self._compiled: list[_Sample] = []
+        self._measured: dict[Op, list[_Sample]] = {}
+
+    def compiled(self, configs: int, seconds: float) -> None:
+        """So many configurations, not compiled before, took that long."""
+        if configs:
+            self._compiled.append(_Sample(configs * _COMPILE_S, seconds))
+
+    def measured(self, op: Op, configs: int, nnz: int, seconds: float) -> None:
+        """As `compiled`, for running them on a matrix and keeping the runs."""
+        if configs:
+            guess = _Sample(guessed_s(op, configs, nnz), seconds)
+            self._measured.setdefault(op, []).append(guess)
+
+    def expected_s(self, op: Op, configs: int, nnz: int, *, fresh: int) -> float:
+        """Seconds for `configs` on a matrix, `fresh` of them to be compiled first."""
+        lately = self._measured.get(op) or [s for held in self._measured.values() for s in held]
+        run = guessed_s(op, configs, nnz) * _factor(lately)
+        return run + fresh * _COMPILE_S * _factor(self._compiled)
+
+
+def guessed_s(op: Op, configs: int, nnz: int) -> float:
+    """Seconds to run `configs` on a matrix, before anything is known of the machine."""
+    work = nnz * (op.width + _COLUMNS)
+    return float(configs * (_RUN_S + _WORK_S * (work / _WORK) ** _POWER))
+
+
+def largest_nnz(op: Op, configs: int, seconds: float) -> int:
+    """Non-zeros of the largest matrix for which that is guessed; 0 where there is none."""
+    rest = max(seconds / configs - _RUN_S, 0.0)
+    return int(_WORK * (rest / _WORK_S) ** (1 / _POWER) / (op.width + _COLUMNS))
+
+
+def _factor(samples: list[_Sample]) -> float:
+    if not samples:
+        return 1.0
+    return _CAUTION * statistics.median(s.seconds / s.expected_s for s in samples[-_LATELY:])
+
+
+#: Of each task: configurations that all matrices run, the first answers for the matrix, and how
+#: many run once more at its end, the default among them: for the noise.
+_PANEL, _ANSWERS, AGAIN = 17, 6, 3
+TASK = 1 + _PANEL + _ANSWERS + AGAIN
+#: Of a panel that was measured so far a task is not begun again: evidence of others moves it.
+_DONE = 0.8
+
+
+def task_configs(
+    db: Lookup,
+    pattern: Pattern,
+    here: Platform,
+    op: Op,
+    panel: Sequence[Config],
+    *,
+    number: int = 0,
+    known: Collection[Config] = (),
+) -> list[Config]:
+    """What is missing of a matrix and op, beside the `known`, in a pass of that number, which takes
+    the next part of the panel; the default first. Nothing if nothing is."""
+    space = here.space(op, pattern.sizes)
+    legal = [space.canonical(c) for c in panel if space.reason(c) is None]
+    part = list(dict.fromkeys(legal))[number * _PANEL : (number + 1) * _PANEL]
+    rest = [config for config in part if config not in known]
+    if (known and len(rest) <= (1 - _DONE) * len(part)) or (number and not part):
+        return []
+    query = build_query(db, pattern, here, op)
+    first = [query.default, *rest]
+    answers = first_answers(query, _ANSWERS + len(known) + len(first))
+    new = [space.canonical(c) for c in answers]
+    new = [c for c in dict.fromkeys(new) if c not in known and c not in first]
+    return list(dict.fromkeys([*first, *new[:_ANSWERS]]))
+
+
+def measured_on_all(db: Lookup, here: Platform, ops: Sequence[Op]) -> list[str]:
+    """Ids of the patterns that an instance ran all of these ops on."""
+    members = [
+        set(db.store.members(p)) for op in ops if (p := db.store.partition(here.id, op)) is not None
+    ]
+    return sorted(set.intersection(*members)) if len(members) == len(ops) else []

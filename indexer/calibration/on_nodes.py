@@ -26,11 +26,18 @@ from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from indexer.calibrate import CalibrationRequest
-from indexer.calibration.choice import Chooser, panel_of
-from indexer.calibration.matrices import Candidates
-from indexer.calibration.pace import Pace, largest_nnz
+from indexer.calibration.choice import (
+    AGAIN,
+    TASK,
+    Candidates,
+    Chooser,
+    Pace,
+    largest_nnz,
+    measured_on_all,
+    panel_of,
+    task_configs,
+)
 from indexer.calibration.report import CalibrationReport, Tally, op_report
-from indexer.calibration.task import AGAIN, TASK, measured_on_all, task_configs
 from indexer.campaign.folder import Campaign
 from indexer.campaign.nodes.coordinator import NodesJob
 from indexer.campaign.plan import Choice, Matrix, Plan, Told, untold

@@ -34,12 +34,17 @@ from embeddb.core.records import Measurement, Run, in_context
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
-from indexer.campaign.instances import Instances
 from indexer.campaign.plan import Plan
 from indexer.campaign.plan_file import PLAN, plan_bytes, read_plan, write_plan
-from indexer.campaign.repeats import Repeats
-from indexer.campaign.results import Line, ResultFiles, TaskResult
-from indexer.campaign.state import TaskStates, normal_of
+from indexer.campaign.results import (
+    Instances,
+    Line,
+    Repeats,
+    ResultFiles,
+    TaskResult,
+    TaskStates,
+    normal_of,
+)
 
 __all__ = ["GIVEN_UP", "Campaign", "Progress", "Task"]
 

@@ -28,21 +28,6 @@ from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from indexer.campaign.budget.sampler import Round
 
-__all__ = [
-    "PLAN_VERSION",
-    "Buying",
-    "Choice",
-    "Matrix",
-    "Plan",
-    "PlanOptions",
-    "Teaching",
-    "Told",
-    "choose_configs",
-    "make_plan",
-    "static_top",
-    "untold",
-]
-
 #: Called with what is done, how much of it, and how much there is.
 Told = Callable[[str, int, int], None]
 
@@ -80,7 +65,7 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
 
 class Teaching(msgspec.Struct, frozen=True, kw_only=True):
     """The cost model that learns from what is bought and gives the rewards
-    (`indexer.campaign.budget.in_training`): `settings` are those of
+    (`indexer.campaign.budget.teaching`): `settings` are those of
     `indexer.training.cost_model.settings.CostSettings`, `start` is the version of the model it goes
     on from, which lies in the folder (empty: from nothing), `featurizer` what makes its vectors."""
 

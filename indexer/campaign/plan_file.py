@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.files.own_files import OwnFolder
-from indexer.campaign.plan import PLAN_VERSION, Plan
+from embeddb.core.pattern import Pattern
+from embeddb.matrix_files import read_pattern
+from indexer.campaign.plan import PLAN_VERSION, Matrix, Plan
 
-__all__ = ["PLAN", "plan_bytes", "read_plan", "write_plan"]
+__all__ = ["PLAN", "from_file", "plan_bytes", "planned_pattern", "read_plan", "write_plan"]
+
 
 #: The file in a campaign's folder.
 PLAN = "plan.json"
@@ -97,3 +101,20 @@ def _fault(plan: Plan) -> str:
             if not 0 <= choice.pinned <= len(choice.configs):
                 return f"the choice of {op} on {matrix.name} pins too many"
     return ""
+
+
+def from_file(matrix: Matrix) -> Pattern:
+    """Raises: MatrixError if the file cannot be read."""
+    return read_pattern(matrix.path, name=matrix.name, group=matrix.group)
+
+
+def planned_pattern(matrix: Matrix, read: Callable[[Matrix], Pattern] = from_file) -> Pattern:
+    """Raises: InputError if it is not the matrix that was planned, MatrixError."""
+    pattern = read(matrix)
+    if (*pattern.shape, pattern.nnz) != (matrix.m, matrix.n, matrix.nnz):
+        raise InputError(
+            f"not the matrix that was planned ({matrix.m} x {matrix.n}, {matrix.nnz})",
+            where=matrix.path,
+            hint="put that file back, or plan a campaign in another folder",
+        )
+    return pattern

@@ -1,32 +1,113 @@
-"""The result files of a campaign's tasks, in `results/`.
-
-`TASK.jsonl` holds a line `[configuration, measurement]` for each point. Whoever is alone with a
-campaign (`campaign run` on one machine) adds to it line by line; a worker, one of many, writes it
-whole when its task is done, with a first line that says where (`Origin`), and the first of two
-wins. What is measured of a task that has such a file already, because it was begun only or is
-repeated, a worker writes as `TASK.1.jsonl`, `TASK.2.jsonl`, …: the parts of a task are read in this
-order, and lines are counted over all of them.
-"""
+"""The results of a campaign's folder: result files and their state, lines to repeat, and
+the instances of the platform that measured."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from embeddb.core.errors import InputError
+from embeddb.core.files.gate import reason_of, refusing
 from embeddb.core.files.own_files import OwnFolder, drop_torn_line, write_new
+from embeddb.core.machine_state import APART, State, apart, between, usual
 from embeddb.core.records import SOURCES, STATUSES, Measurement
-from indexer.campaign.state import Moment, read_lines
+from embeddb.platforms.machines import same_build
+from embeddb.platforms.platform import Platform, parse_platform
+from indexer.campaign.plan import Plan
 
-__all__ = ["Line", "Origin", "ResultFiles", "TaskResult"]
+#: Larger files are not those of a task.
+_MOST_BYTES = 256 << 20
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True):
+    """The machine's state when so many runs of a task were done."""
+
+    done: int
+    figures: dict[str, float]
+
+
+def read_lines(folder: OwnFolder, name: str) -> bytes:
+    """The whole lines of a file of a campaign; none where there is no file.
+
+    Raises: InputError if it cannot be read: a folder may come from elsewhere.
+    """
+    hint = "it is no file of a campaign: remove it and resume"
+    with refusing(InputError, where=str(folder.path / name), hint=hint):
+        try:
+            raw = folder.read(name, _MOST_BYTES)
+        except FileNotFoundError:
+            return b""
+    return raw[: raw.rfind(b"\n") + 1]
+
+
+class TaskStates:
+    """The states around one task, in a file of its own, beside those that were `delivered` with its
+    results (each -1: the last of its part; 1: another)."""
+
+    def __init__(self, file: Path, delivered: Sequence[tuple[Moment, int]] = ()) -> None:
+        self._file, self._delivered = file, delivered
+        # Below the campaign's folder, which is the user's word, nothing may be a link.
+        self._folder = OwnFolder(file.parent.parent, file.parent.name)
+
+    def note(self, done: int, figures: Mapping[str, float]) -> None:
+        """Add a moment; one without figures is none."""
+        if not figures:
+            return
+        self._folder.make()
+        with self._folder.open(self._file.name, "a+b") as out:
+            drop_torn_line(out)
+            out.write(msgspec.json.encode(Moment(done, dict(figures))) + b"\n")
+
+    def moments(self) -> list[Moment]:
+        """In the order noted. Raises: InputError for a line that is none."""
+        raw = read_lines(self._folder, self._file.name)
+        found = []
+        for number, line in enumerate(raw.splitlines(), 1):
+            try:
+                found.append(msgspec.json.decode(line, type=Moment))
+            except msgspec.MsgspecError as e:
+                raise InputError(
+                    f"not a state of the machine: {e}",
+                    where=str(self._file),
+                    line=number,
+                    hint="delete the file: nothing is then known of the state of these runs",
+                ) from None
+        if not self._delivered:
+            return found
+        # Where one part ends another begins: its own end comes first, its own begin last.
+        ranked = [*self._delivered, *((one, 0) for one in found)]
+        return [one for one, _ in sorted(ranked, key=lambda pair: (pair[0].done, pair[1]))]
+
+    def contexts(self, count: int) -> list[dict[str, float]]:
+        """What the context of each of `count` runs says, in the order they were made."""
+        moments = self.moments()
+        found = []
+        for at in range(count):
+            before = [m.figures for m in moments if m.done <= at][-1:]
+            after = [m.figures for m in moments if m.done > at][:1]
+            found.append(between(before[0] if before else {}, after[0] if after else {}))
+        return found
+
+    def spoilt(self, normal: State) -> bool:
+        """Whether the state changed during the task, or was another than `normal`."""
+        figures = [m.figures for m in self.moments()]
+        changes = (apart(one, other) for one, other in pairwise(figures))
+        offs = (apart(one, normal) for one in figures)
+        return any((far or 0.0) > APART for far in (*changes, *offs))
+
+
+def normal_of(tasks: Iterable[TaskStates]) -> dict[str, float]:
+    """The median state over all moments of a campaign."""
+    return usual(m.figures for task in tasks for m in task.moments())
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
@@ -153,3 +234,119 @@ def _point(line: bytes, allowed: Callable[[int], bool]) -> Line:
     if not all(0 < t < math.inf for t in m.times_s) or (m.ok and not m.times_s):
         raise ValueError("times that no measurement has")
     return entry
+
+
+_REPEATS_FILE = "again.json"
+_MOST_REPEATS_BYTES = 64 << 20
+
+
+class Repeats:
+    """The repeated lines of one campaign's folder. Raises: InputError for a file that is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = OwnFolder(folder)
+        self._lines = {task: frozenset(lines) for task, lines in self._read().items()}
+
+    def of(self, task: str) -> frozenset[int]:
+        """Numbers of the lines of a task that do not count."""
+        return self._lines.get(task, frozenset())
+
+    def add(self, lines: Mapping[str, Iterable[int]]) -> None:
+        """Have further lines not count, all of them or none. Raises: OSError."""
+        changed = {task: self.of(task) | frozenset(more) for task, more in lines.items()}
+        if changed:
+            self._lines |= changed
+            body = {task: sorted(held) for task, held in sorted(self._lines.items())}
+            self._folder.write(_REPEATS_FILE, msgspec.json.encode(body))
+
+    def _read(self) -> dict[str, list[int]]:
+        try:
+            raw = self._folder.read(_REPEATS_FILE, _MOST_REPEATS_BYTES)
+            return msgspec.json.decode(raw, type=dict[str, list[int]])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as e:
+            raise InputError(
+                f"does not say which results are repeated: {e}",
+                where=str(self._folder.path / _REPEATS_FILE),
+                hint="delete the file: what was measured last then counts",
+            ) from None
+
+
+_INSTANCE_FILE, _INSTANCE_FOLDER, _MOST_INSTANCE_BYTES = "measured-on.json", "measured-on", 1 << 20
+
+
+class _Machine(msgspec.Struct):
+    platform: str
+    environment: dict[str, str] = {}
+
+
+class Instances:
+    """The instances of one campaign."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder, self._plan = folder, plan
+        self._own, self._further = OwnFolder(folder), OwnFolder(folder, _INSTANCE_FOLDER)
+        self._platforms: dict[str, Platform] = {}
+
+    @property
+    def first(self) -> str:
+        """The id of the one that came first; empty before any. Raises: InputError."""
+        there = os.path.lexists(self._folder / _INSTANCE_FILE)
+        return self._read(self._own, _INSTANCE_FILE).platform if there else ""
+
+    def admit(self, here: Platform, *, mixed: bool = False) -> None:
+        """Note that an instance's times are in the folder; with `mixed` beside those of others.
+
+        Raises: InputError if they may not be: the folder's are of another instance, or of another
+        platform than was planned.
+        """
+        planned = parse_platform(self._plan.platform)
+        if (here.name, here.digest) != (planned.name, planned.digest):
+            raise InputError(
+                f"planned for {planned.name}, and not as {here.name} is here",
+                where=str(self._folder),
+                hint="plan the campaign anew",
+            )
+        about = {"platform": here.id, "environment": dict(here.environment)}
+        body = json.dumps(about, indent=1).encode()
+        if not os.path.lexists(self._folder / _INSTANCE_FILE) and write_new(
+            self._own, _INSTANCE_FILE, body
+        ):
+            return
+        first = self._read(self._own, _INSTANCE_FILE)
+        if first.platform == here.id or same_build(first.environment, here.environment):
+            return
+        if mixed:
+            write_new(self._further, f"{here.id}.json", body)
+            return
+        raise InputError(
+            f"its results are of {first.platform}, and this is {here.id}",
+            where=str(self._folder),
+            hint="finish it there with the same threads, or plan a campaign in another folder; "
+            "the runs it has stay evidence of their machine",
+        )
+
+    def platform(self, name: str) -> Platform:
+        """The planned platform as the instance of that id is.
+
+        Raises: InputError if the folder says nothing of it.
+        """
+        if name in self._platforms:
+            return self._platforms[name]
+        found = self._read(self._own, _INSTANCE_FILE)
+        if found.platform != name:
+            found = self._read(self._further, f"{name}.json")
+        planned = parse_platform(self._plan.platform)
+        base, _, instance = name.partition("@")
+        if found.platform != name or base != planned.name:
+            raise InputError(f"does not tell of {name}", where=str(self._folder))
+        self._platforms[name] = planned.at(instance, found.environment)
+        return self._platforms[name]
+
+    def _read(self, folder: OwnFolder, file: str) -> _Machine:
+        try:
+            return msgspec.json.decode(folder.read(file, _MOST_INSTANCE_BYTES), type=_Machine)
+        except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as e:
+            where = str(folder.path / file)
+            raise InputError(f"does not name a machine: {reason_of(e)}", where=where) from None

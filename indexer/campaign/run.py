@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Collection, Iterator
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from embeddb.core.config import Op
-from embeddb.core.errors import InputError
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.files.own_files import OwnFolder
 from embeddb.core.machine_state import state_now
 from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement
+from embeddb.core.subject import matrices_only
 from embeddb.index.lookup import Lookup
+from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
+from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.platform import Platform, platform_here
+from embeddb.store import Store
 from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
 from indexer.campaign.budget.teaching import taught_on_the_way
 from indexer.campaign.folder import Campaign, Progress, Task
-from indexer.campaign.nodes.spread import open_chunks
-from indexer.campaign.plan import Matrix, Told, untold
-from indexer.campaign.planned_matrix import from_file, planned_pattern
+from indexer.campaign.nodes.submissions import open_chunks
+from indexer.campaign.plan import Matrix, PlanOptions, Told, make_plan, static_top, untold
+from indexer.campaign.plan_file import from_file, planned_pattern
 from indexer.embed import embed
-
-__all__ = ["CampaignJob", "Settle", "alone", "run_campaign"]
+from indexer.runners.base import HARDWARE_S
 
 #: Configurations a runner compiles ahead between two reports of progress.
 _BUILT_AT_ONCE = 32
@@ -155,3 +161,133 @@ def alone(folder: Path) -> Iterator[None]:
                 hint="wait for it, or stop it",
             ) from None
         yield
+
+
+#: In the context of a run of a command: seconds that it took, with starting the program.
+_WALL_S = "wall_s"
+#: Patterns and runs of each that are looked at, and results of a campaign.
+_PATTERNS, _RUNS, _TASKS = 20, 50, 200
+#: A pause between two results that is longer was no sample.
+_LONGEST_S = 24 * 3600.0
+#: Seconds of a sample on a CPU, of which `cost_per_sample` is a multiple: compiling and repeats.
+_CPU_SAMPLE_S = 0.5
+#: `cost_per_sample` is wrong if it is off by more.
+_OFF = 10.0
+
+
+def seconds_seen(store: Store, platform: Platform) -> float | None:
+    """Median seconds of a sample among stored runs of a platform and its instances; None if none
+    says how long it took."""
+    found = [
+        seconds
+        for partition in store.partitions()
+        if partition.platform.partition("@")[0] == platform.name
+        for run in store.sample(partition, patterns=_PATTERNS, runs=_RUNS)
+        if (seconds := _taken(run.measurement)) is not None
+    ]
+    return statistics.median(found) if found else None
+
+
+def seconds_spent(campaign: Campaign) -> float | None:
+    """Median seconds of a sample of a campaign, as its runs say or by the moments at which they
+    ended; None before there are any."""
+    found: list[float] = []
+    for task in campaign.tasks():
+        lines = list(campaign.lines(task).values())
+        told = [seconds for m in lines if (seconds := _taken(m)) is not None]
+        found += told or _between(sorted(m.when for m in lines if m.when > 0))
+        if len(found) >= _TASKS * _RUNS:
+            break
+    return statistics.median(found) if found else None
+
+
+def _taken(measurement: Measurement) -> float | None:
+    for name in (_WALL_S, HARDWARE_S):
+        seconds = (measurement.context or {}).get(name)
+        if isinstance(seconds, (int, float)) and seconds > 0:
+            return float(seconds)
+    return None
+
+
+def _between(moments: list[float]) -> list[float]:
+    gaps = (later - earlier for earlier, later in pairwise(moments))
+    return [gap for gap in gaps if 0 < gap < _LONGEST_S]
+
+
+def surprising_cost(platform: Platform, seconds: float | None) -> str:
+    """One line where the file's `cost_per_sample` is far from what samples take; else empty."""
+    if seconds is None:
+        return ""
+    seen = seconds / _CPU_SAMPLE_S
+    declared = platform.cost_per_sample
+    if seen <= 0 or declared / _OFF <= seen <= declared * _OFF:
+        return ""
+    return (
+        f"cost_per_sample is {declared:g} in the file of {platform.name}; samples take "
+        f"{seconds:.2g} s, about {seen:.2g} times one of a CPU"
+    )
+
+
+#: Configurations that serve most matrices of the database, which every matrix runs.
+_TOP = 10
+
+
+def planned_matrices(
+    folder: str | Path,
+    *,
+    nnz: tuple[int, int] = (0, 0),
+    groups: Mapping[str, str] | None = None,
+    seen: Callable[[Pattern], None] | None = None,
+    note: Callable[[str], None] | None = None,
+    told: Told | None = None,
+) -> list[Matrix]:
+    """The matrix files below a folder with a number of non-zeros within limits (a high one of 0 is
+    none), each shown to `seen`; what cannot be read is left out, and `note` told. `groups` has the
+    group by name, else a matrix is one of its own.
+
+    Raises: MatrixError if it is not a folder.
+    """
+    report = note or (lambda _: None)
+    files, (low, high) = matrix_files(folder, note=report), nnz
+    names = matrix_names(files, Path(folder))
+    found = []
+    for at, path in enumerate(files):
+        name = names[path]
+        if told is not None:
+            told("read matrices", at, len(files))
+        try:
+            if plain_text(path) != str(path):
+                raise MatrixError("a plan cannot hold its name", where=plain_text(path))
+            pattern = read_pattern(path)
+        except MatrixError as e:
+            report(f"warning: left out: {e}")
+            continue
+        if pattern.nnz >= low and (not high or pattern.nnz <= high):
+            families = groups or {}
+            group = families.get(name) or families.get(plain_name(name), name)
+            sizes = (*pattern.shape, pattern.nnz)
+            found.append(Matrix(str(path.resolve()), name, group, *sizes))
+            if seen is not None:
+                seen(pattern)
+    return found
+
+
+def plan_campaign(
+    lookup: Lookup,
+    folder: Path,
+    platform: Platform,
+    ops: Sequence[Op],
+    matrices: Sequence[Matrix],
+    options: PlanOptions | None = None,
+    *,
+    top: int = _TOP,
+    told: Told | None = None,
+) -> tuple[Campaign, dict[str, list[Config]]]:
+    """The campaign in a folder, new or taken up, and the static top by op.
+
+    Raises: UsageError if there is nothing to measure; InputError if another campaign is there.
+    """
+    matrices_only(ops, "a campaign")
+    best = {str(op): static_top(lookup, platform, op, top) for op in ops}
+    plan = make_plan(platform, ops, matrices, options or PlanOptions(), top=best, told=told)
+    return Campaign.create(folder, plan), best

@@ -19,21 +19,16 @@ from embeddb.core.subject import Subject
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.store import Partition, Store
-from indexer.exchange.models import adopt_models, model_docs
-from indexer.exchange.nest_files import one_name_each, write_nests
 from indexer.exchange.taking import ImportReport, Taking
-from indexer.exchange.telling import abridged, platform_docs, with_features
+from indexer.exchange.telling import (
+    abridged,
+    model_docs,
+    one_name_each,
+    platform_docs,
+    with_features,
+    write_nests,
+)
 from indexer.readers.embeddb import documents
-
-__all__ = [
-    "FORMATS",
-    "ExportReport",
-    "ImportReport",
-    "adopt_models",
-    "export",
-    "export_file",
-    "import_file",
-]
 
 #: Export formats and the file ending that means them.
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
@@ -131,7 +126,7 @@ def export(
     Raises: UsageError for an unknown format; NothingFound if the selection is empty; StoreCorrupt
     for a damaged data file, of which a part could be missing without a word.
     """
-    from indexer.exchange.writers import write_c_header, write_csv, write_jsonl, write_t4
+    from indexer.exchange.export_formats import write_c_header, write_csv, write_jsonl, write_t4
 
     db.store.refuse_damage()
     chosen = _selected(db.store, platform, op)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from embeddb.core.files.own_files import OwnFolder, whole_file
 from embeddb.core.records import ARRAYS, REPEAT, PatternInfo, Run
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
-from embeddb.store import Store
-from indexer.readers.embeddb import PlatformDoc
-
-__all__ = ["abridged", "platform_docs", "with_features"]
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_text
+from embeddb.store import Partition, Store
+from embeddb.store.model_files import MODELS, register_files
+from embeddb.store.models import facts_of
+from indexer.readers.embeddb import ModelDoc, PlatformDoc
 
 #: The featurizers whose vectors travel with the patterns, so that they answer without structure.
 _TRAVELS = ("stats", "scnn")
@@ -64,3 +69,78 @@ def with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]
             if info.id in vectors:
                 features |= reader.as_features(vectors[info.id])
         yield msgspec.structs.replace(info, features=features)
+
+
+#: Files of models that rank, as a database names them.
+_ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
+
+
+def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDoc]:
+    """What the registered models learned from, by version; of a selection only cost models for
+    it. The models themselves stay behind."""
+    wanted = {(p.platform.partition("@")[0], p.op.kernel) for p in chosen or ()}
+    for entry in store.models.entries():
+        facts = facts_of(entry)
+        if chosen is None or (facts.platform, facts.kernel) in wanted:
+            yield ModelDoc(entry.version, entry.registered, dict(entry.card))
+
+
+def adopt_models(db: Lookup, folder: Path) -> int:
+    """Copy the cost models in `folder`, and those of tensor kernels, into a database on disk and
+    register them; how many there were.
+
+    Those of the starter lie beside its file: an export holds runs, not what was learned from them.
+    """
+    assert db.store.path is not None
+    home = OwnFolder(db.store.path, MODELS)
+    found = sorted(path for names in _ADOPTED for path in folder.glob(names))
+    for model in found:
+        home.write(model.name, model.read_bytes())
+    register_files(db.store)
+    return len(found)
+
+
+#: Bytes and nests of a file; `indexer.frontends` reads twice as much of one.
+_MOST_BYTES, _MOST_NESTS = 8 << 20, 5000
+
+
+def one_name_each(infos: Iterable[PatternInfo]) -> list[PatternInfo]:
+    """With the id for a name where a nest has none, or several have the same."""
+    infos = list(infos)
+    count = Counter(info.name for info in infos if info.kind == "nest")
+    return [
+        msgspec.structs.replace(info, name=info.id)
+        if info.kind == "nest" and (not info.name or count[info.name] > 1)
+        else info
+        for info in infos
+    ]
+
+
+def write_nests(nests: Iterable[tuple[str, Nest]], export: Path) -> list[str]:
+    """Nests by the names they go by in an export, into as few files as can be read: of `runs.csv`
+    beside it `runs.nests.json`, then `runs.nests-2.json`. The names of these files.
+
+    Raises: OSError.
+    """
+    stem = export.name.removesuffix(".gz").rpartition(".")[0] or export.name
+    written: list[str] = []
+    for texts in _files(nest_text(replace(nest, name=name)) for name, nest in nests):
+        number = f"-{len(written) + 1}" if written else ""
+        path = export.with_name(f"{stem}.nests{number}.json")
+        with whole_file(path) as out:
+            out.write(b"[" + b",\n".join(texts) + b"]\n")
+        written.append(str(path))
+    return written
+
+
+def _files(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    kept: list[bytes] = []
+    size = 0
+    for text in texts:
+        if kept and (size + len(text) > _MOST_BYTES or len(kept) == _MOST_NESTS):
+            yield kept
+            kept, size = [], 0
+        kept.append(text)
+        size += len(text)
+    if kept:
+        yield kept

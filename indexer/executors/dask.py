@@ -10,7 +10,7 @@ from typing import Any
 
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.extras import install_hint
-from indexer.campaign.nodes.chunk import chunk_logged
+from indexer.campaign.nodes.worker import chunk_logged
 from indexer.executors.base import ExecutorOptions, Job, JobsInOrder, Submission
 
 __all__ = ["PLUGIN", "DaskExecutor"]

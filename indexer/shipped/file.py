@@ -1,31 +1,374 @@
 """The file that ships: the tables of a store, packed, and such a file into a store.
 
 It holds what an import of the runs and `embed` left, so that nothing is read, checked or computed
-a second time: it is made by this program from exports that were (`indexer.shipped.__main__`).
+a second time: it is made by this program from exports that were (`indexer.shipped.made`).
 """
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.core.files.own_files import whole_file
+from embeddb.core.records import Measurement, id_parts
 from embeddb.store import codec
+from embeddb.store.codec import RunRow
 from embeddb.store.engine import SCHEMA, TABLES, Engine, Txn
-from indexer.shipped.casting import config_id, run_rows
-from indexer.shipped.columns import PackedRuns, Row
-from indexer.shipped.numbers import inflated
-from indexer.shipped.packing import pack_runs
 
-__all__ = ["pack", "unpack"]
+Row = tuple[bytes, bytes]
+
+_TIMES = ("first", "second", "third")
+#: The numbers of a measurement, and what each is told from.
+FROM = {
+    "first": "",
+    "second": "first",
+    "third": "second",
+    "busiest": "second",
+    "all": "busiest",
+    "conversion": "",
+    "when": "",
+}
+#: Of a head: how many rows it has; of a row: the numbers of its configuration and its form.
+COLUMNS = ("rows", "config", "form")
+#: Moments are told in minutes.
+WHEN_S = 60.0
+#: Bytes of a partition's number and a pattern's id, with which a run's key begins.
+HEAD = 20
+
+
+class PackedRuns(msgspec.Struct, frozen=True):
+    """`count` rows, and the `plain` ones besides. `forms` are rows with 1.0 for every number and no
+    configuration, `heads` the beginnings of keys (deflated), `columns` planes of bytes by name."""
+
+    count: int
+    forms: list[RunRow]
+    heads: bytes
+    columns: dict[str, list[bytes]]
+    plain: list[Row]
+
+
+def fits(m: Measurement) -> bool:
+    """Whether there is a column for each of its numbers."""
+    return max(len(m.times_s) - 2, len(m.cpu_max_s), len(m.cpu_sum_s)) <= 1
+
+
+def numbers_of(m: Measurement) -> dict[str, float]:
+    """The numbers that a measurement has, of those that there are columns for."""
+    found = dict(zip(_TIMES, m.times_s, strict=False))
+    found |= zip(("busiest",), m.cpu_max_s, strict=False)
+    found |= zip(("all",), m.cpu_sum_s, strict=False)
+    if m.conversion_s is not None:
+        found["conversion"] = m.conversion_s
+    return {**found, "when": m.when}
+
+
+def with_(m: Measurement, numbers: Mapping[str, float]) -> Measurement:
+    """A measurement that fits, with other numbers in place of those that it has."""
+    return msgspec.structs.replace(
+        m,
+        times_s=tuple(numbers[name] for name in _TIMES[: len(m.times_s)]),
+        cpu_max_s=tuple(numbers["busiest"] for _ in m.cpu_max_s),
+        cpu_sum_s=tuple(numbers["all"] for _ in m.cpu_sum_s),
+        conversion_s=None if m.conversion_s is None else numbers["conversion"],
+        when=numbers["when"],
+    )
+
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+#: A time that four digits do not tell.
+NO_CODE = -1
+#: Powers of ten that are told; up to 10**22 a float64 holds each of them exactly.
+_LEAST, _MOST = -19, 22
+_TENS = np.array([float(f"1e{n}") for n in range(_MOST + 1)])
+_STEPS = 9000  # numbers of four digits in a power of ten
+
+
+def code_of(seconds: Floats) -> Ints:
+    """The place of each time among all numbers of four digits, in ascending order, 0 for 0.0, or
+    `NO_CODE`: times that are close have codes that are close. Shapes: float64[n] to int64[n]."""
+    with np.errstate(all="ignore"):
+        power = np.floor(np.log10(seconds))
+        power = np.where(np.isfinite(power), np.clip(power, _LEAST, _MOST), 0.0)
+        digits = np.rint(seconds / 10.0 ** (power - 3))
+    digits = np.where((digits >= 1000) & (digits <= 10_000), digits, 1000)
+    code = ((power - _LEAST) * _STEPS + digits - 999).astype(np.int64)
+    code[seconds == 0] = 0
+    code[(code > (_MOST - _LEAST + 1) * _STEPS) | np.signbit(seconds)] = NO_CODE
+    return np.where(seconds_of(code) == seconds, code, NO_CODE)
+
+
+def seconds_of(code: Ints) -> Floats:
+    """The times of codes: a division or product of numbers that are exact rounds as reading the
+    decimal does. Shapes: int64[n] to float64[n]. Raises: StoreCorrupt for what is no code."""
+    if code.size and not NO_CODE <= code.min() <= code.max() <= (_MOST - _LEAST + 1) * _STEPS:
+        raise StoreCorrupt("times that are none")
+    power, digit = np.divmod(np.maximum(code - 1, 0), _STEPS)
+    power += _LEAST - 3
+    digits = (digit + 1000).astype(np.float64)
+    down, up = _TENS[np.clip(-power, 0, _MOST)], _TENS[np.clip(power, 0, _MOST)]
+    found: Floats = np.where(power < 0, digits / down, digits * up)
+    return np.where(code > 0, found, np.where(code == 0, 0.0, np.nan))
+
+
+def packed(numbers: Ints) -> list[bytes]:
+    """Numbers of at most 32 bits as planes of bytes, lowest first, each deflated: the high bytes
+    are nearly all alike. Raises: OverflowError for larger ones."""
+    if numbers.size and not -(1 << 31) <= numbers.min() <= numbers.max() < 1 << 31:
+        raise OverflowError("numbers of more than 32 bits")
+    small = numbers.astype("<i4")
+    folded = ((small << 1) ^ (small >> 31)).astype("<u4").view(np.uint8).reshape(-1, 4)
+    planes = [folded[:, at].tobytes() for at in range(4)]
+    while planes and not any(planes[-1]):
+        planes.pop()
+    return [zlib.compress(plane, 9) for plane in planes]
+
+
+def unpacked(planes: list[bytes], count: int) -> Ints:
+    """`count` numbers, int64[count]. Raises: StoreCorrupt if the bytes do not hold as many."""
+    folded = np.zeros((count, 4), dtype=np.uint8)
+    for at, plane in enumerate(planes):
+        raw = inflated(plane, count)
+        if at > 3 or len(raw) != count:
+            raise StoreCorrupt("a column of other than its length")
+        folded[:, at] = np.frombuffer(raw, dtype=np.uint8)
+    whole = folded.view("<u4").reshape(-1).astype(np.int64)
+    return (whole >> 1) ^ -(whole & 1)
+
+
+def inflated(raw: bytes, most: int) -> bytes:
+    """At most so many bytes. Raises: StoreCorrupt for more, and for what is not deflated."""
+    inflate = zlib.decompressobj()
+    try:
+        found = inflate.decompress(raw, most + 1)
+    except zlib.error as error:
+        raise StoreCorrupt(f"cannot be inflated: {error}") from None
+    if len(found) > most or not (inflate.eof or len(found) == most):
+        raise StoreCorrupt("other than it says")
+    return found
+
+
+_ONES = dict.fromkeys(FROM, 1.0)
+
+
+def pack_runs(stored: Iterable[Row], config_numbers: Mapping[bytes, int]) -> PackedRuns:
+    """The rows of table `run`, in the order of their keys; configurations by their ids. They come
+    by head, configuration and form, of which neighbours are alike."""
+    rows = list(stored)
+    found = [codec.decode_row(raw) for _, raw in rows]
+    codes, told = _codes([row.measurement for row in found])
+    forms: dict[bytes, tuple[int, codec.RunRow]] = {}
+    kept = []
+    for at in np.flatnonzero(told).tolist():
+        form = _form(found[at])
+        number, _ = forms.setdefault(msgspec.msgpack.encode(form), (len(forms), form))
+        kept.append((rows[at][0][:HEAD], config_numbers[found[at].config_id], number, at))
+    kept.sort()
+    heads = [(head, len(list(same))) for head, same in groupby(kept, key=itemgetter(0))]
+    order = np.array([at for *_, at in kept], dtype=np.int64)
+    columns = {
+        "rows": np.array([count for _, count in heads], dtype=np.int64),
+        "config": np.array([config for _, config, _, _ in kept], dtype=np.int64),
+        "form": np.array([form for _, _, form, _ in kept], dtype=np.int64),
+        **{n: (codes[n] - codes[base] if base else codes[n])[order] for n, base in FROM.items()},
+    }
+    return PackedRuns(
+        len(kept),
+        [form for _, form in forms.values()],
+        zlib.compress(b"".join(head for head, _ in heads), 9),
+        {name: packed(numbers) for name, numbers in columns.items()},
+        [row for row, fit in zip(rows, told, strict=True) if not fit],
+    )
+
+
+def _form(row: codec.RunRow) -> codec.RunRow:
+    return msgspec.structs.replace(row, config_id=b"", measurement=with_(row.measurement, _ONES))
+
+
+def _codes(
+    measured: Sequence[Measurement],
+) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.bool_]]:
+    """The numbers of all rows by name, those that a row lacks as what they are told from; and which
+    rows can be told so."""
+    have = [numbers_of(m) for m in measured]
+    told = np.array([fits(m) for m in measured], dtype=bool)
+    codes: dict[str, NDArray[np.int64]] = {}
+    for name, base in FROM.items():
+        numbers = np.array([one.get(name, 0.0) for one in have], dtype=np.float64)
+        code = _minutes(numbers) if name == "when" else code_of(numbers)
+        lacks = np.array([name not in one for one in have], dtype=bool)
+        told &= lacks | (code != NO_CODE)
+        codes[name] = np.where(lacks, codes[base] if base else 0, code)
+    return codes, told
+
+
+def _minutes(when: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Shapes: float64[n] to int64[n], `NO_CODE` for what is no whole minute since 1970."""
+    minutes = np.where((when >= 0) & (when < (1 << 31) * WHEN_S), when, -WHEN_S) / WHEN_S
+    whole = (minutes == np.rint(minutes)) & ~np.signbit(when)
+    return np.where(whole, minutes, NO_CODE).astype(np.int64)
+
+
+#: Op and platform id by the number that a run's key begins with.
+Places = Mapping[bytes, tuple[str, str]]
+
+#: Where a stored run holds its configuration's id (after two tokens) and its measurement.
+_CONFIG, _MEASURED = 3, 19
+#: Rows unpacked at once, about; and most that are believed to be there.
+_PIECE = 1 << 15
+_MOST_ROWS = 1 << 23
+#: Numbers whose bytes are in no text, and not among zeros.
+_MARKS: dict[str, float] = {
+    name: struct.unpack(">d", b"\xc1" + b"\xfe" * 6 + bytes([at]))[0]
+    for at, name in enumerate(FROM)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Mould:
+    """A form's row as bytes: `slots` are the places of its numbers, `ends` what goes into a run's
+    id behind its configuration, `tail` where its measurement ends."""
+
+    row: NDArray[np.uint8]
+    slots: tuple[tuple[int, str], ...]
+    ends: bytes
+    tail: int
+
+    @classmethod
+    def of(cls, form: codec.RunRow) -> _Mould:
+        marked = with_(form.measurement, _MARKS)
+        row = msgspec.structs.replace(form, config_id=bytes(16), measurement=marked)
+        raw = codec.encode_row(row)
+        slots = tuple(
+            (raw.index(struct.pack(">d", mark)), name) for name, mark in numbers_of(marked).items()
+        )
+        tail = _MEASURED + len(msgspec.msgpack.encode(marked))
+        _, ends = id_parts("", "", "", (form.replaces, form.campaign))
+        return cls(np.frombuffer(raw, dtype=np.uint8), slots, ends, tail)
+
+    def cast(
+        self, configs: NDArray[np.uint8], numbers: Mapping[str, NDArray[np.float64]]
+    ) -> list[bytes]:
+        """The stored rows of some runs, whose configurations' ids are uint8[runs, 16]."""
+        rows = np.tile(self.row, (len(configs), 1))
+        rows[:, _CONFIG : _CONFIG + 16] = configs
+        for place, name in self.slots:
+            values = numbers[name].astype(">f8")
+            rows[:, place : place + 8] = values.view(np.uint8).reshape(-1, 8)
+        raw, size = rows.tobytes(), rows.shape[1]
+        return [raw[i : i + size] for i in range(0, len(raw), size)]
+
+
+def run_rows(runs: PackedRuns, configs: list[bytes], places: Places) -> Iterator[list[Row]]:
+    """The rows of table `run` in the order of their keys, some at a time, without the plain ones.
+    `configs` are the stored configurations by number. Raises: StoreCorrupt."""
+    if not 0 <= runs.count <= _MOST_ROWS or runs.columns.keys() != {*COLUMNS, *FROM}:
+        raise StoreCorrupt(f"{runs.count} runs are not believed")
+    heads, ends = _heads(runs)
+    casting = _Casting.of(runs, configs)
+    piece: list[Row] = []
+    at = done = 0
+    while at < len(heads):
+        upto = bisect_left(ends, min(done + _PIECE, runs.count), at) + 1
+        values = casting.values(done, ends[upto - 1])
+        begun = done
+        for head, end in zip(heads[at:upto], ends[at:upto], strict=True):
+            op, platform = places[head[:4]]
+            before, _ = id_parts(head[4:].hex(), op, platform)
+            piece += sorted(casting.keyed(head, before, values[done - begun : end - begun], done))
+            done = end
+        yield piece
+        piece, at = [], upto
+
+
+def _heads(runs: PackedRuns) -> tuple[list[bytes], list[int]]:
+    """The heads in order, and how many rows there are up to the end of each."""
+    raw = inflated(runs.heads, HEAD * runs.count)
+    heads = [raw[i : i + HEAD] for i in range(0, len(raw), HEAD)]
+    rows = unpacked(runs.columns["rows"], len(heads))
+    if (rows < 1).any() or rows.sum() != runs.count:
+        raise StoreCorrupt("runs of no partition")
+    return heads, np.cumsum(rows).tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class _Casting:
+    """What the rows are made of. Shapes: runs in `config`, `form` and each of `codes`."""
+
+    configs: list[bytes]
+    ids: NDArray[np.uint8]
+    moulds: list[_Mould]
+    config: NDArray[np.int64]
+    form: NDArray[np.int64]
+    codes: dict[str, NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, runs: PackedRuns, configs: list[bytes]) -> _Casting:
+        told = {name: unpacked(runs.columns[name], runs.count) for name in ("config", "form")}
+        for name, limit in (("config", len(configs)), ("form", len(runs.forms))):
+            if runs.count and not 0 <= told[name].min() <= told[name].max() < limit:
+                raise StoreCorrupt(f"runs of a {name} that is not there")
+        codes: dict[str, NDArray[np.int64]] = {}
+        for name, base in FROM.items():
+            codes[name] = unpacked(runs.columns[name], runs.count)
+            if base:
+                codes[name] += codes[base]
+        ids = np.frombuffer(b"".join(map(config_id, configs)), dtype=np.uint8).reshape(-1, 16)
+        moulds = [_Mould.of(form) for form in runs.forms]
+        return cls(configs, ids, moulds, told["config"], told["form"], codes)
+
+    def values(self, first: int, last: int) -> list[bytes]:
+        """The stored rows of runs `first` to `last`."""
+        span = slice(first, last)
+        numbers = {n: code[span] for n, code in self.codes.items()}
+        seconds = {
+            n: code * WHEN_S if n == "when" else seconds_of(code) for n, code in numbers.items()
+        }
+        ids, forms = self.ids[self.config[span]], self.form[span]
+        found = [b""] * (last - first)
+        order = np.argsort(forms, kind="stable")
+        cuts = np.flatnonzero(np.diff(forms[order])) + 1
+        for same in np.split(order, cuts):
+            mould = self.moulds[forms[same[0]]]
+            made = mould.cast(ids[same], {n: seconds[n][same] for _, n in mould.slots})
+            for at, value in zip(same.tolist(), made, strict=True):
+                found[at] = value
+        return found
+
+    def keyed(self, head: bytes, before: bytes, values: list[bytes], first: int) -> list[Row]:
+        """Some rows of one head from run `first` on, with their keys, which end in their ids."""
+        span = slice(first, first + len(values))
+        configs, moulds = self.configs, self.moulds
+        rows = []
+        for value, config, form in zip(
+            values, self.config[span].tolist(), self.form[span].tolist(), strict=True
+        ):
+            mould = moulds[form]
+            said = before + configs[config] + mould.ends + value[_MEASURED : mould.tail]
+            rows.append((head + blake2b(said, digest_size=16).digest(), value))
+        return rows
+
+
+def config_id(stored: bytes) -> bytes:
+    """As `Config.id` has it."""
+    return blake2b(stored, digest_size=16).digest()
+
 
 _MAGIC = b"embeddb rows 1\n"
 _DIGEST = 16

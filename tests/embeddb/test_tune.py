@@ -19,13 +19,13 @@ from embeddb.database import Database
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
-from tuners.fusion import tune as fusion
-from tuners.fusion.request import TuneRequest
-from tuners.hardware.outcome import Tuned
-from tuners.matrices import tune as matrices
-from tuners.matrices.job import MatrixTuneRequest
-from tuners.tiles import tune as tiles
-from tuners.tiles.job import TileTuneRequest
+from tuners import tune_fusion as fusion
+from tuners import tune_matrix as matrices
+from tuners import tune_tiles as tiles
+from tuners.search import Tuned
+from tuners.tune_fusion import TuneRequest
+from tuners.tune_matrix import MatrixTuneRequest
+from tuners.tune_tiles import TileTuneRequest
 
 
 class Tiles:

@@ -20,9 +20,15 @@ from embeddb.core.timing import timings_of
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.calibrate import CAMPAIGN, Calibration, CalibrationRequest
-from indexer.calibration.choice import Chooser, _most_telling, panel_of
-from indexer.calibration.matrices import Candidates
-from indexer.calibration.pace import Pace, Timer, largest_nnz
+from indexer.calibration.choice import (
+    Candidates,
+    Chooser,
+    Pace,
+    Timer,
+    _most_telling,
+    largest_nnz,
+    panel_of,
+)
 from indexer.embed import embed
 
 TOML = """

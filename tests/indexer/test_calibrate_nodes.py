@@ -19,12 +19,11 @@ from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.calibrate import CalibrationRequest
+from indexer.calibration.choice import AGAIN
 from indexer.calibration.on_nodes import NodesCalibration, calibrated
-from indexer.calibration.task import AGAIN
 from indexer.campaign.folder import Campaign
-from indexer.campaign.nodes.coordinator import NodesJob
-from indexer.campaign.nodes.in_words import effort_on_nodes
-from indexer.campaign.planned_matrix import from_file
+from indexer.campaign.nodes.coordinator import NodesJob, effort_on_nodes
+from indexer.campaign.plan_file import from_file
 from indexer.embed import embed
 from indexer.runners.base import RunOptions
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from embeddb.core.errors import UsageError
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
-from indexer.campaign.budget.clusters import cluster
+from indexer.campaign.budget.samplers import cluster
 from indexer.embed import embed
 
 

@@ -244,7 +244,7 @@ def test_an_export_that_fails_leaves_what_was_there(
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("indexer.exchange.writers.write_jsonl", broken)
+    monkeypatch.setattr("indexer.exchange.export_formats.write_jsonl", broken)
     for name in ("all.jsonl", "all.jsonl.gz"):
         (tmp_path / name).write_bytes(b"before")
         with pytest.raises(InputError, match=rf"{name}: cannot be written: No space left"):

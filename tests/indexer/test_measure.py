@@ -13,7 +13,7 @@ from embeddb.core.errors import SpaceError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.database import Database
-from indexer.measure import MeasureJob, MeasureRequest
+from indexer.measure import Machine, Measured, MeasureRequest, measure_sample
 
 HERE = tiny().at("here")
 
@@ -38,16 +38,21 @@ class Lawful:
         return {"scipy": Measurement(times_s=(1.0,), conversion_s=2.0)}
 
 
-def job(runner: Any, **asked: Any) -> MeasureJob:
-    return MeasureJob(Database.in_memory().index, runner, HERE, MeasureRequest(op=OP, **asked))
+def machine(runner: Any) -> Machine:
+    return Machine(Database.in_memory().index, runner, HERE)
+
+
+def measured(runner: Any, **asked: Any) -> Measured:
+    return measure_sample(machine(runner), MeasureRequest(op=OP, **asked), patterns()[0])
 
 
 def test_what_ran_is_written_back_and_ranked() -> None:
-    asked, pattern = job(Lawful(), configs=3, baselines=True), patterns()[0]
-    told: list[tuple[str, int, int]] = []
-    document = asked.run(pattern, lambda *step: told.append(step)).document()
-    assert told == [(f"measure {pattern.name}", at, 4) for at in range(1, 5)]
-    runs = list(asked.db.store.runs(HERE.id, OP, pattern.id))
+    here, pattern = machine(Lawful()), patterns()[0]
+    request = MeasureRequest(op=OP, configs=3, baselines=True)
+    steps: list[tuple[str, int, int]] = []
+    document = measure_sample(here, request, pattern, lambda *step: steps.append(step)).document()
+    assert steps == [(f"measure {pattern.name}", at, 4) for at in range(1, 5)]
+    runs = list(here.db.store.runs(HERE.id, OP, pattern.id))
     assert {run.config for run in runs} == set(CONFIGS) and {r.campaign for r in runs} == {
         "measure"
     }
@@ -59,19 +64,19 @@ def test_what_ran_is_written_back_and_ranked() -> None:
 
 
 def test_given_configurations_run_beside_the_default() -> None:
-    found = job(Lawful(), given=["variant=b"]).run(patterns()[0])
-    assert set(found.timings) == {DEFAULT, CONFIGS[1]} and found.baselines == {}
+    given = measured(Lawful(), given=["variant=b"])
+    assert set(given.timings) == {DEFAULT, CONFIGS[1]} and given.baselines == {}
     with pytest.raises(SpaceError):
-        job(Lawful(), given=["variant=zzz"]).run(patterns()[0])
+        measured(Lawful(), given=["variant=zzz"])
 
 
 def test_the_order_is_that_of_the_seed() -> None:
-    orders = [list(job(Lawful(), seed=s).run(patterns()[0]).timings) for s in (1, 1, 2, 3, 4)]
+    orders = [list(measured(Lawful(), seed=s).timings) for s in (1, 1, 2, 3, 4)]
     assert orders[0] == orders[1] and any(order != orders[0] for order in orders[2:])
 
 
 def test_what_was_measured_before_an_interruption_is_kept() -> None:
-    asked = job(Lawful(stop_after=2))
+    here = machine(Lawful(stop_after=2))
     with pytest.raises(KeyboardInterrupt):
-        asked.run(patterns()[0])
-    assert asked.db.store.counts()["run"] == 2
+        measure_sample(here, MeasureRequest(op=OP), patterns()[0])
+    assert here.db.store.counts()["run"] == 2

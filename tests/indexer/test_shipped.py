@@ -20,10 +20,10 @@ from embeddb.store.memory import MemoryEngine
 from indexer import starter
 from indexer.exchange.exchange import export_file
 from indexer.shipped import __main__ as command
-from indexer.shipped import casting, file
-from indexer.shipped.file import pack, unpack
+from indexer.shipped import file
+from indexer.shipped import file as casting
+from indexer.shipped.file import NO_CODE, code_of, pack, packed, seconds_of, unpack, unpacked
 from indexer.shipped.made import import_all, ship
-from indexer.shipped.numbers import NO_CODE, code_of, packed, seconds_of, unpacked
 
 LAB = tiny("lab")
 Tables = dict[str, list[tuple[bytes, bytes]]]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
-from indexer.exchange.writers import write_c_header, write_csv, write_jsonl, write_t4
+from indexer.exchange.export_formats import write_c_header, write_csv, write_jsonl, write_t4
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.csv import CsvReader
 from indexer.readers.embeddb import PlatformDoc, documents

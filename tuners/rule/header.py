@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from indexer.exchange.writers.c_words import c_comment, c_fields, c_literal, c_symbol, c_text
+from indexer.exchange.export_formats import c_comment, c_fields, c_literal, c_symbol, c_text
 from tuners.rule.features import NAMES, PARTS
 from tuners.rule.trees import Forest
 

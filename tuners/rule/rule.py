@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from tuners.rule.features import features_of
 from tuners.rule.header import rule_header, rule_symbol
 from tuners.rule.trees import Forest
 
-__all__ = ["HeldOutRow", "Rule"]
+__all__ = ["HeldOutRow", "Rule", "greedy_portfolio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +114,26 @@ def _told(rule: Rule) -> list[str]:
         lines += ["", "It holds for this, and says nothing of other machines:"]
         lines += [f"  {key}: {value}" for key, value in sorted(rule.environment.items())]
     return lines
+
+
+#: A configuration that adds less, in mean log gain, is not worth its code.
+_LEAST = 1e-3
+
+
+def greedy_portfolio(gains: NDArray[np.float64], default: int, most: int) -> list[int]:
+    """At most `most` positions of configurations, the default first: each next one is that which
+    raises the geometric mean of the best of them the most. `gains` float64[r,c] are log gains over
+    the default; nan, where a configuration was not run, counts as no gain.
+
+    Greedy submodular maximisation (Nemhauser, Wolsey, Fisher 1978), as for algorithm portfolios.
+    """
+    known = np.nan_to_num(gains, nan=0.0)
+    chosen, best = [default], known[:, default].copy()
+    while len(chosen) < most:
+        means = np.maximum(best[:, None], known).mean(axis=0)
+        at = int(means.argmax())
+        if means[at] < best.mean() + _LEAST:
+            break
+        chosen.append(at)
+        best = np.maximum(best, known[:, at])
+    return chosen

@@ -12,7 +12,7 @@ from embeddb.ui.cli.output import say, table
 
 if TYPE_CHECKING:
     from indexer.campaign.agreement import Agreement
-    from indexer.campaign.nodes.spread import Spread
+    from indexer.campaign.nodes.submissions import Spread
 
 __all__ = [
     "command_line",

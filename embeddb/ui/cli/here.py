@@ -46,7 +46,7 @@ def count_first(
     Raises: UsageError for what is no nest; NothingFound for one that is known by name only, and
     where nothing can count; RunnerUnavailable if the platform cannot be measured here.
     """
-    from indexer.nests.counts import CountJob
+    from indexer.nest_runs import CountJob
     from indexer.runners.base import RunOptions
 
     nests = [_nest(db, subject) for subject in subjects]

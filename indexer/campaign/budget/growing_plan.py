@@ -22,24 +22,16 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.pattern import Pattern
+from embeddb.core.wording import plural
+from embeddb.featurizers import missing
+from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, parse_platform
-from indexer.campaign.budget.by_name import strategy
-from indexer.campaign.budget.reward import Rewards
-from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
+from indexer.campaign.budget.sampler import Point, Pool, Rewards, Round, Sampler, Share
+from indexer.campaign.budget.samplers import clusters_of, strategy
 from indexer.campaign.folder import Campaign, Task
 from indexer.campaign.plan import Buying, Choice, Matrix, Plan, Teaching
 from indexer.campaign.plan_file import PLAN, write_plan
-
-__all__ = [
-    "BudgetReport",
-    "BudgetRequest",
-    "bought",
-    "buy_more",
-    "first_plan",
-    "is_campaign",
-    "planned",
-    "takes_up",
-]
 
 #: More samples than this are no budget, and more of one matrix no strategy buys.
 _MOST_BUDGET, _MOST_OF_ONE = 1_000_000, 5_000
@@ -304,3 +296,36 @@ def _check_entries(plan: Plan, shares: Sequence[Share]) -> None:
             "the plan's matrices are not what its strategy has bought",
             hint="plan the campaign anew in another folder",
         )
+
+
+class PoolVectors:
+    """Vectors of the patterns shown, by the learned featurizer if it works here, else by plain
+    statistics. Computed as the matrices are read: their structures are not kept. Not computed where
+    they are not `wanted`, or for a strategy without clusters.
+    """
+
+    def __init__(
+        self, db: Lookup, name: str, *, wanted: bool, note: Callable[[str], None] | None = None
+    ) -> None:
+        """Raises: UsageError if there is no strategy of that name."""
+        chosen = strategy(name)
+        there = db.featurizers()
+        learned = there.get("scnn")
+        self._plug = there.named("stats") if learned is None or missing(learned) else learned
+        self._wanted = wanted and chosen.clusters(chosen.most) > 0
+        self._note = note
+        self._made: list[np.ndarray[Any, np.dtype[np.float32]]] = []
+
+    def __call__(self, pattern: Pattern) -> None:
+        if self._wanted:
+            self._made.append(self._plug.embed(pattern))
+
+    def clusters(self, count: int, seed: int) -> tuple[str, list[list[int]]]:
+        """The featurizer's name, and the clusters of what was shown; fewer is said."""
+        made = clusters_of(np.stack(self._made), count, seed)
+        if len(made) < count and self._note is not None:
+            self._note(
+                f"warning: {plural(len(made), 'cluster')} instead of {count}: there are not more "
+                "matrices that differ"
+            )
+        return f"{self._plug.name} {self._plug.version}", made

@@ -8,8 +8,11 @@ is followed by another with what is still missing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypedDict
 
 from embeddb.core.errors import InputError, MissingDependency, UsageError
 from embeddb.core.pattern import Pattern
@@ -18,24 +21,63 @@ from embeddb.platforms.platform import parse_platform
 from indexer.campaign.budget.growing_plan import buy_more
 from indexer.campaign.budget.teaching import taught_on_the_way
 from indexer.campaign.folder import Campaign, Progress, Task
-from indexer.campaign.nodes.attempts import Attempts
-from indexer.campaign.nodes.collect import collect
-from indexer.campaign.nodes.spread import open_chunks
 from indexer.campaign.nodes.submissions import (
     CHUNK_S,
     MOST_CHUNKS,
+    Attempts,
     Submissions,
     Submitted,
     SubmittedJob,
+    executor_named,
     in_chunks,
+    open_chunks,
 )
+from indexer.campaign.nodes.worker import options_of
 from indexer.campaign.plan import Matrix, Told, untold
-from indexer.campaign.planned_matrix import from_file
+from indexer.campaign.plan_file import from_file, planned_pattern
 from indexer.campaign.run import Settle, alone
 from indexer.embed import embed
 from indexer.executors.base import ChunkState, Effort, Executor, ExecutorOptions, Submission
+from indexer.runners.base import RunOptions
 
-__all__ = ["NodesJob", "unheard"]
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """How many tasks were read in, and the runs that this added."""
+
+    tasks: int
+    runs: int
+
+
+def collect(
+    campaign: Campaign,
+    db: Lookup,
+    *,
+    read: Callable[[Matrix], Pattern] = from_file,
+    told: Told = untold,
+) -> Collected:
+    """Store every task that is complete and not stored; nothing is measured, and the machine need
+    not be the one that was.
+
+    Raises: InputError if a file is none of the campaign's, or a matrix not the one planned.
+    """
+    ready = [
+        task
+        for task in campaign.tasks()
+        if not campaign.missing(task) and not campaign.is_stored(db, task)
+    ]
+    # In the order of matrices, so that each file is read once.
+    ready.sort(key=lambda task: task.matrix)
+    planned = parse_platform(campaign.plan.platform)
+    runs, held = 0, -1
+    pattern: Pattern | None = None
+    for number, task in enumerate(ready):
+        told("collect tasks", number, len(ready))
+        if pattern is None or held != task.matrix:
+            pattern, held = planned_pattern(campaign.plan.matrices[task.matrix], read), task.matrix
+        runs += campaign.store(db, task, pattern, planned)
+    return Collected(len(ready), runs)
+
 
 #: Points measured, the attempts that there are, and after how many submissions they were no more.
 _Mark = tuple[int, frozenset[str], int]
@@ -217,3 +259,84 @@ class NodesJob:
                 hint=f"what its workers printed is in {self._work(last, 0).logs}",
             )
         return measured, begun, before[2] + 1
+
+
+_OTHERS = ("address", "script", "chunks", "mixed", "no_wait")
+
+
+class NodesWords(TypedDict, total=False):
+    """`executor` is the name of a plug-in (`local`, `slurm`, `dask`), `address` and `script` are
+    its; a submission has at most `chunks` jobs (0: 1,000); with `mixed` nodes of several kinds may
+    work, with `no_wait` it submits and returns."""
+
+    executor: str
+    address: str
+    script: str
+    chunks: int
+    mixed: bool
+    no_wait: bool
+
+
+def named_on_nodes(platform: object) -> str:
+    """What nodes are told of a platform that the user named: a file by its whole path, for a
+    command is only run out of one that is named; nothing of a `Platform` that is no word."""
+    if not isinstance(platform, str) or not platform.endswith(".toml"):
+        return platform if isinstance(platform, str) else ""
+    return str(Path(platform).resolve())
+
+
+def effort_on_nodes(options: RunOptions, platform: object = "") -> Effort:
+    """What nodes are told of how carefully to measure, and of a platform as it was named.
+
+    Raises: UsageError for what they cannot be told.
+    """
+    told = Effort(
+        repeats=options.repeats, threads=options.threads, platform=named_on_nodes(platform)
+    )
+    if options_of(told) != options:
+        raise UsageError("nodes are told repeats and threads alone", hint="leave the rest as it is")
+    return told
+
+
+def refuse_without_executor(words: Mapping[str, Any]) -> None:
+    """Raises: UsageError for a word that says something of an executor, where there is none."""
+    for name in _OTHERS:
+        if words.get(name) and not words.get("executor"):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is of an --executor", hint="add --executor slurm"
+            )
+
+
+@contextmanager
+def nodes_job(
+    campaign: Campaign,
+    db: Lookup,
+    effort: Effort,
+    words: NodesWords,
+    *,
+    again: Collection[str] = (),
+    told: Told = untold,
+    note: Callable[[str], None] = unheard,
+) -> Iterator[NodesJob]:
+    """The job that these words ask for; its executor is given up at the end.
+
+    Raises: UsageError, MissingDependency, PluginError for an executor that is none.
+    """
+    options = ExecutorOptions(address=words.get("address", ""), script=words.get("script", ""))
+    executor = executor_named(words.get("executor", ""), options)
+    try:
+        yield NodesJob(
+            campaign=campaign,
+            db=db,
+            executor=executor,
+            effort=effort,
+            options=options,
+            again=again,
+            mixed=words.get("mixed", False),
+            most_chunks=words.get("chunks", 0) or MOST_CHUNKS,
+            wait=not words.get("no_wait", False),
+            told=told,
+            note=note,
+        )
+    finally:
+        executor.close()

@@ -1,27 +1,28 @@
-"""Who is given what: task lists that are frozen when they are submitted, in `submit/`.
-
-`submit/0003.json` has the tasks of submission 3 by chunk and is never changed; `0003.job.json` says
-which job of which executor it became, and whether that has ended; `0003/` has what its workers
-printed. Nothing that is measured hangs on these files: what is missing is submitted again.
-"""
+"""Tasks handed to executors: submissions of a folder, attempts at a task, how tasks are spread."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Sequence
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from embeddb.core import plugins
 from embeddb.core.config import Op
-from embeddb.core.errors import InputError
+from embeddb.core.errors import EmbeddbError, InputError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.files.own_files import OwnFolder, write_new
 from indexer.campaign.folder import Campaign, Task
-
-__all__ = ["CHUNK_S", "MOST_CHUNKS", "Submissions", "Submitted", "SubmittedJob", "in_chunks"]
+from indexer.campaign.results import Line, Moment
+from indexer.executors.base import ChunkState, Executor, ExecutorOptions
 
 #: Estimated work that is worth a start on a node, and the largest number of chunks of one
 #: submission unless the user sets a smaller one: what SLURM's usual MaxArraySize takes.
@@ -167,3 +168,260 @@ def _scale(campaign: Campaign, repeats: int) -> float:
             spent += seconds
             guessed += _guess(campaign, task, campaign.written(task), repeats)
     return spent / guessed if guessed else 1.0
+
+
+_HOST = re.compile(r"[^A-Za-z0-9.-]")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an attempt runs: the instance, the host, which part of the task it is to become, and
+    the `submission` and `chunk` it belongs to (0 and -1: none)."""
+
+    on: str
+    host: str
+    part: int = 0
+    submission: int = 0
+    chunk: int = -1
+
+
+class _Start(msgspec.Struct):
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An attempt as its file tells: `open` is the configuration that was started and has no result,
+    `ended` why it was stopped in order, `alive` whether somebody writes it now."""
+
+    file: str
+    task: str
+    place: Place
+    lines: list[Line]
+    states: list[Moment]
+    open: int | None
+    ended: str
+    alive: bool
+
+
+class Attempt:
+    """The file of an attempt that is going on."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    def start(self, config: int) -> None:
+        """Say, and have on the disk, that a configuration runs from now on. Raises: OSError."""
+        self._write({"start": config})
+        os.fsync(self._out.fileno())
+
+    def point(self, line: Line) -> None:
+        """Keep what was measured. Raises: OSError."""
+        self._write(line)
+
+    def state(self, moment: Moment) -> None:
+        """Keep the state of the machine. Raises: OSError."""
+        self._write({"state": moment})
+
+    def ended(self, reason: str) -> None:
+        """Say that it was stopped in order. Raises: OSError."""
+        self._write({"ended": reason})
+
+    def _write(self, line: Any) -> None:
+        self._out.write(msgspec.json.encode(line) + b"\n")
+        self._out.flush()
+
+
+class Attempts:
+    """The folder `attempts` of a campaign."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = OwnFolder(folder, "attempts")
+
+    def all(self) -> list[Begun]:
+        """Every attempt there is, by name; files that are none are passed over."""
+        return [one for name in self._folder.files() if (one := self._read(name)) is not None]
+
+    def of(self, task: str) -> list[Begun]:
+        """Those of one task."""
+        names = (name for name in self._folder.files() if name.startswith(f"{task}~"))
+        return [one for name in names if (one := self._read(name)) is not None]
+
+    def under_way(self) -> int:
+        """Points measured of tasks that workers are at now, which no result has yet."""
+        return sum(len(one.lines) for one in self.all() if one.alive)
+
+    def count(self) -> int:
+        """How many files there are."""
+        return len(self._folder.files())
+
+    @contextmanager
+    def beginning(self, task: str, place: Place) -> Iterator[Attempt]:
+        """A new attempt; what ends it by an exception is noted, a kill cannot be.
+
+        Raises: OSError.
+        """
+        host = _HOST.sub("_", place.host)[:60]
+        self._folder.make()
+        with self._folder.open(f"{task}~{host}~{uuid.uuid4().hex[:12]}.jsonl", "ab") as out:
+            with suppress(OSError):  # no locks on this file system: nobody is then known to live
+                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            attempt = Attempt(out)
+            attempt._write(place)
+            try:
+                yield attempt
+            except BaseException as error:
+                with suppress(OSError):
+                    attempt.ended(reason_of(error))
+                raise
+
+    def forget(self, task: str) -> None:
+        """Remove the attempts of a task that is done. Raises: OSError."""
+        for name in self._folder.files():
+            if name.startswith(f"{task}~"):
+                self._folder.remove(name)
+
+    def _read(self, name: str) -> Begun | None:
+        try:
+            with self._folder.open(name, "rb") as file:
+                alive = _held(file)
+                raw = file.read(_MOST_BYTES)
+            whole = raw[: raw.rfind(b"\n") + 1].splitlines()
+            return _begun(name, whole, alive)
+        except (OSError, msgspec.MsgspecError, ValueError):
+            return None  # its point is not blamed and its lines are measured again: nothing is lost
+
+
+def _held(file: BinaryIO) -> bool:
+    """Whether another holds the lock of a file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _begun(name: str, lines: list[bytes], alive: bool) -> Begun:
+    place = msgspec.json.decode(lines[0] if lines else b"", type=Place)
+    points: list[Line] = []
+    states: list[Moment] = []
+    started: int | None = None
+    ended = ""
+    for line in lines[1:]:
+        if line.startswith(b"["):
+            points.append(msgspec.json.decode(line, type=Line))
+            started = None
+            continue
+        said: Mapping[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        if "start" in said:
+            started = msgspec.convert(said, type=_Start).start
+        elif "state" in said:
+            states.append(msgspec.convert(said["state"], type=Moment))
+        elif "ended" in said:
+            started, ended = None, str(said["ended"])
+    task = name.partition("~")[0]
+    return Begun(name, task, place, points, states, started, ended, alive)
+
+
+class HostTasks(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks of one host: those it has done, those its workers are at, those it had begun when
+    their worker died or was stopped, and the points that it gave up. Without a name they were
+    measured by `campaign run` itself."""
+
+    host: str
+    instance: str
+    done: int = 0
+    running: int = 0
+    stopped: int = 0
+    given_up: int = 0
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks by what became of them. `waiting` are submitted and not begun; None where the executor
+    cannot be asked now. `points_given_up` ended every process that tried them."""
+
+    done: int
+    running: int
+    waiting: int | None
+    stopped: int
+    points_given_up: int
+    hosts: list[HostTasks]
+
+
+def executor_named(name: str, options: ExecutorOptions | None = None) -> Executor:
+    """An executor plug-in. Raises: UsageError, MissingDependency, PluginError."""
+    found: Executor = plugins.load("executor", name)(options or ExecutorOptions())
+    return found
+
+
+def open_chunks(
+    campaign: Campaign, executor: Executor | None = None
+) -> dict[int, Mapping[int, ChunkState] | None]:
+    """The chunks that have not ended of submissions that may go on without whoever submitted them,
+    by submission; None where nobody can be asked. `executor` is asked in its own name.
+    """
+    submissions, found = Submissions(campaign.folder), dict[int, Mapping[int, ChunkState] | None]()
+    for number in submissions.open():
+        frozen = submissions.read(number)
+        try:
+            known = executor if executor is not None and executor.name == frozen.executor else None
+            asked = known or executor_named(
+                frozen.executor, ExecutorOptions(address=frozen.address)
+            )
+            if asked.detached:
+                lost = asked.available() is not None
+                found[number] = None if lost else asked.states(submissions.job(number).job)
+        except EmbeddbError:
+            found[number] = None
+    return found
+
+
+def spread_of(campaign: Campaign) -> Spread:
+    """Tasks of a campaign by state and host. Raises: InputError for files that are none of it."""
+    chunks, submissions = open_chunks(campaign), Submissions(campaign.folder)
+    tasks = {task.id: task for task in campaign.tasks()}
+    done = {name for name, task in tasks.items() if not campaign.missing(task)}
+    begun = {a.task: a for a in Attempts(campaign.folder).all() if a.task in tasks}
+    begun = {name: a for name, a in begun.items() if name not in done}
+    running = {name for name, a in begun.items() if _runs(a, chunks)}
+    waiting: set[str] = set()
+    for number, states in chunks.items():
+        lists = submissions.read(number).chunks
+        live = [at for at, state in (states or {}).items() if state in ("waiting", "running")]
+        waiting.update(name for at in live if at < len(lists) for name in lists[at])
+    hosts: dict[tuple[str, str], dict[str, int]] = {}
+    for name in done:
+        where = (campaign.host_of(tasks[name]), campaign.instance_of(tasks[name]))
+        _add(hosts, where, "done")
+        _add(hosts, where, "given_up", campaign.given_up(tasks[name]))
+    for name, one in begun.items():
+        _add(hosts, (one.place.host, one.place.on), "running" if name in running else "stopped")
+    unknown = any(states is None for states in chunks.values())
+    return Spread(
+        done=len(done),
+        running=len(running),
+        waiting=None if unknown else len((waiting & tasks.keys()) - done - running),
+        stopped=len(begun) - len(running),
+        points_given_up=sum(campaign.given_up(tasks[name]) for name in done),
+        hosts=[
+            HostTasks(host=host, instance=on, **counts)
+            for (host, on), counts in sorted(hosts.items())
+        ],
+    )
+
+
+def _runs(one: Begun, chunks: Mapping[int, Mapping[int, ChunkState] | None]) -> bool:
+    """Whether an attempt goes on: as its executor says, else whether its file is held, which can be
+    seen on the same host alone."""
+    states = chunks.get(one.place.submission)
+    if states is None or one.ended:
+        return one.alive
+    return one.alive or states.get(one.place.chunk) == "running"
+
+
+def _add(
+    hosts: dict[tuple[str, str], dict[str, int]], where: tuple[str, str], what: str, by: int = 1
+) -> None:
+    counts = hosts.setdefault(where, {})
+    counts[what] = counts.get(what, 0) + by

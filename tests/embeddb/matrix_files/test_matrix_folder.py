@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from embeddb.matrix_files import matrix_files, matrix_names, read_pattern
-from indexer.calibration.matrices import Candidates
-from indexer.campaign.planning import planned_matrices
+from indexer.calibration.choice import Candidates
+from indexer.campaign.run import planned_matrices
 from indexer.library import Library, contents
 
 BANNER = "%%MatrixMarket matrix {} {} general\n"

@@ -20,7 +20,7 @@ from embeddb.database import open_database
 from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
 from embeddb.tensors.analysis import FREE
 from embeddb.tensors.tensor_text import tensor_text
-from indexer.tensors.fusions import FusionJob, FusionRequest
+from indexer.tensor_runs import FusionJob, FusionRequest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

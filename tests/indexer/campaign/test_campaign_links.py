@@ -12,8 +12,8 @@ from campaign_board import LawRunner, go, plan
 from embeddb.core.errors import InputError
 from embeddb.database import Database
 from indexer.campaign.folder import Campaign
+from indexer.campaign.results import TaskStates
 from indexer.campaign.run import Settle
-from indexer.campaign.state import TaskStates
 
 SAID = "a link|a link or file"
 

@@ -23,7 +23,7 @@ from embeddb.database import Database
 from embeddb.featurizers.stats import Stats
 from embeddb.platforms.platform import Platform
 from indexer.campaign.budget.growing_plan import BudgetRequest, bought, first_plan, takes_up
-from indexer.campaign.budget.reward import Told
+from indexer.campaign.budget.sampler import Told
 from indexer.campaign.folder import Campaign
 from indexer.campaign.plan import Buying
 from indexer.campaign.plan_file import write_plan
@@ -33,15 +33,16 @@ torch = pytest.importorskip("torch")
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.featurizers.network.reduction import reduce, seen_through  # noqa: E402
-from indexer.campaign.budget.in_training import InTraining  # noqa: E402
-from indexer.campaign.budget.pupils import (  # noqa: E402
+from indexer.campaign.budget.teaching import (  # noqa: E402  # noqa: E402
     Ground,
+    InTraining,
     Known,
     Pupil,
     StatisticsPupil,
     WholePupil,
+    lessons,
+    put_start,
 )
-from indexer.campaign.budget.teaching import lessons, put_start  # noqa: E402
 from indexer.training.cost_model.encoder import Encoder, Structures  # noqa: E402
 from indexer.training.cost_model.settings import CostSettings, paper, preset  # noqa: E402
 

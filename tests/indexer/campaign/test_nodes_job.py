@@ -15,10 +15,14 @@ from embeddb.core.errors import InputError, UsageError
 from embeddb.database import Database
 from indexer.campaign.budget.growing_plan import BudgetRequest, bought, planned
 from indexer.campaign.folder import GIVEN_UP, Campaign
-from indexer.campaign.nodes.collect import collect
-from indexer.campaign.nodes.coordinator import NodesJob
-from indexer.campaign.nodes.spread import spread_of
-from indexer.campaign.nodes.submissions import Submissions, Submitted, SubmittedJob, in_chunks
+from indexer.campaign.nodes.coordinator import NodesJob, collect
+from indexer.campaign.nodes.submissions import (
+    Submissions,
+    Submitted,
+    SubmittedJob,
+    in_chunks,
+    spread_of,
+)
 from indexer.campaign.run import Settle, alone
 from indexer.executors.base import Submission
 
@@ -161,7 +165,7 @@ def test_two_submissions_at_once_have_two_numbers(folder: Path) -> None:
 
 def test_submit_and_return(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db, executor = Database.in_memory(), InlineExecutor()
-    monkeypatch.setattr("indexer.campaign.nodes.spread.executor_named", lambda *_: executor)
+    monkeypatch.setattr("indexer.campaign.nodes.submissions.executor_named", lambda *_: executor)
     _, done = job(folder, db, executor, wait=False).run()
     assert done.measured == 0 and len(executor.started) == 2
     with pytest.raises(InputError, match="submission 1 may still be worked on"):
@@ -175,7 +179,7 @@ def test_submit_and_return(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_spread_over_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = InlineExecutor()
-    monkeypatch.setattr("indexer.campaign.nodes.spread.executor_named", lambda *_: executor)
+    monkeypatch.setattr("indexer.campaign.nodes.submissions.executor_named", lambda *_: executor)
     campaign = Campaign(folder)
     assert spread_of(campaign).hosts == [] and spread_of(campaign).waiting == 0
     tasks = campaign.tasks()

@@ -24,10 +24,6 @@ from embeddb.core.errors import InputError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
-from indexer.campaign.budget.bandit import Bandit
-from indexer.campaign.budget.by_name import STRATEGIES, clusters_of, strategy
-from indexer.campaign.budget.exploration import Exploration
-from indexer.campaign.budget.fixed import binned
 from indexer.campaign.budget.growing_plan import (
     BudgetRequest,
     bought,
@@ -35,8 +31,26 @@ from indexer.campaign.budget.growing_plan import (
     first_plan,
     takes_up,
 )
-from indexer.campaign.budget.reward import Told, additive, by_halves, ordered_pairs, round_rewards
-from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
+from indexer.campaign.budget.sampler import (
+    Point,
+    Pool,
+    Round,
+    Sampler,
+    Share,
+    Told,
+    additive,
+    by_halves,
+    ordered_pairs,
+    round_rewards,
+)
+from indexer.campaign.budget.samplers import (
+    STRATEGIES,
+    Bandit,
+    Exploration,
+    binned,
+    clusters_of,
+    strategy,
+)
 from indexer.campaign.folder import Campaign
 from indexer.campaign.plan_file import write_plan
 from indexer.campaign.run import CampaignJob

@@ -16,7 +16,7 @@ from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.core.files.own_files import OwnFolder, write_new
 from embeddb.database import Database
 from indexer.campaign.folder import GIVEN_UP, Campaign
-from indexer.campaign.nodes.attempts import Attempts
+from indexer.campaign.nodes.submissions import Attempts
 from indexer.campaign.results import Origin
 
 

@@ -15,8 +15,8 @@ from embeddb.core.errors import InputError, UsageError
 from embeddb.database import Database
 from embeddb.testing.executors import ExecutorContract, script_campaign, script_effort
 from indexer.campaign.folder import Campaign
-from indexer.campaign.nodes.attempts import Attempts
 from indexer.campaign.nodes.coordinator import NodesJob
+from indexer.campaign.nodes.submissions import Attempts
 from indexer.campaign.run import Settle
 from indexer.executors.base import ExecutorOptions, Submission
 from indexer.executors.dask import DaskExecutor

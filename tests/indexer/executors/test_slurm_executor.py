@@ -15,10 +15,8 @@ from embeddb.core.errors import InputError
 from embeddb.database import Database
 from embeddb.testing.executors import ExecutorContract, script_campaign, script_effort
 from indexer.campaign.folder import Campaign
-from indexer.campaign.nodes.attempts import Attempts
 from indexer.campaign.nodes.coordinator import NodesJob
-from indexer.campaign.nodes.spread import open_chunks, spread_of
-from indexer.campaign.nodes.submissions import Submissions
+from indexer.campaign.nodes.submissions import Attempts, Submissions, open_chunks, spread_of
 from indexer.campaign.run import Settle
 from indexer.executors.base import ExecutorOptions, Submission
 from indexer.executors.slurm import SlurmExecutor

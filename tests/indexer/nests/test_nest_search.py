@@ -14,7 +14,7 @@ from embeddb.nests.check import Legality, canonical_schedule
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from indexer.nests.search import Tried, beam_search, moves
+from indexer.nest_runs import Tried, beam_search, moves
 
 #: What the seconds below are least for.
 BEST = Schedule((0, 2, 1), (64, 0, 32), "outer", "dynamic", 8, "simd", "read2")

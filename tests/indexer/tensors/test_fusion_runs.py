@@ -18,8 +18,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
-from indexer.tensors.cut_runs import CutRuns
-from indexer.tensors.fusions import FusionJob, FusionRequest
+from indexer.tensor_runs import CutRuns, FusionJob, FusionRequest
 
 FUSED, FUSION = Op("fused"), Op("fusion")
 

@@ -19,8 +19,9 @@ from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
+from indexer.measure import Machine, MeasureJob
 from indexer.runners.base import RunOptions
-from indexer.tensors.runs import TileJob, TileRequest
+from indexer.tensor_runs import TILE_AGREEMENT, TileDesign
 
 OP = Op("tile")
 PLATFORM = load_platform("tile-cpu")
@@ -81,14 +82,15 @@ def db(tmp_path: Path) -> Iterator[Database]:
         yield made
 
 
-def job(db: Any, runner: Played, **asked: int) -> TileJob:
-    return TileJob(db, runner, HERE, TileRequest(tiles=20, **asked))
+def job(db: Any, runner: Played, tiles: int = 20, **asked: int) -> MeasureJob:
+    design = TileDesign(tiles=tiles, **asked)
+    return MeasureJob(Machine(db.index, runner, HERE), design, design.rounds, TILE_AGREEMENT)
 
 
 def test_rounds_that_agree_are_two(db: Database) -> None:
     runner = Played(0.1)
     tally = job(db, runner).run([dot_add()])
-    assert (tally.measured, tally.tiles, tally.again) == (1, 20, 0) and tally.taus[0] > 0.9
+    assert (tally.measured, tally.configs, tally.again) == (1, 20, 0) and tally.taus[0] > 0.9
     assert len(runner.asked) == 2 and runner.asked[0] != runner.asked[1]
     assert set(runner.asked[1]) == {c for c in runner.asked[0] if c["t1"] != 2}
     runs = list(db.store.runs(HERE.id, OP, dot_add().id))
@@ -113,7 +115,7 @@ def test_what_was_done_is_left_out_and_what_has_no_tiles_is_named(db: Database) 
     runner = Played(0.0)
     tally = job(db, runner).run(kernels)
     assert (tally.known, tally.measured) == (1, 1) and len(runner.asked) == 2
-    fewer = TileJob(db.index, Played(0.0), HERE, TileRequest(tiles=5)).run(kernels)
+    fewer = job(db, Played(0.0), tiles=5).run(kernels)
     assert (fewer.known, fewer.measured) == (2, 0)
 
 
@@ -122,9 +124,9 @@ def test_tiles_that_ran_in_as_many_rounds_are_left_out(db: Database) -> None:
     job(db, Played(0.0)).run([kernel])
     before = {run.config for run in db.store.runs(HERE.id, OP, kernel.id)}
     runner = Played(0.0)
-    more = TileJob(db.index, runner, HERE, TileRequest(tiles=30)).run([kernel])
+    more = job(db, runner, tiles=30).run([kernel])
     (first, *_), default = runner.asked, default_of(PLATFORM, OP, kernel)
-    assert more.measured == 1 and more.tiles == len(first) == 11
+    assert more.measured == 1 and more.configs == len(first) == 11
     assert first[0] == default and not before & set(first[1:])
     # A third round of the twenty: what failed in the first is not tried again.
     thrice = Played(0.0)

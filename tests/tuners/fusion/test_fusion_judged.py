@@ -19,7 +19,7 @@ from embeddb.database import Database
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
 from indexer.runners.base import RunOptions
-from indexer.tensors.fusions import FusionJob, FusionRequest
+from indexer.tensor_runs import FusionJob, FusionRequest
 from tuners.evaluation.evaluate import evaluate
 
 FAMILIES = 6

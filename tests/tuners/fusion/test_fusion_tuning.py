@@ -18,11 +18,10 @@ from embeddb.database import Database
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import edges_of
-from indexer.tensors import cut_runs
-from tuners.fusion import job as job_module
-from tuners.fusion.job import FusionTuning
-from tuners.fusion.outcome import FusionTuned
-from tuners.fusion.request import TuneRequest
+from indexer import tensor_runs as cut_runs
+from tuners import tune_fusion as job_module
+from tuners.fusion_cuts import FusionTuned
+from tuners.tune_fusion import FusionTuning, TuneRequest
 
 FUSED, FUSION = Op("fused"), Op("fusion")
 PROGRAM = chain(12)

@@ -11,10 +11,7 @@ from played_xla import PlayedModel, chain, crowded_s, plain_s
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
-from tuners.fusion.corrections import Corrections
-from tuners.fusion.cut_steps import CutSteps
-from tuners.fusion.prices import CutPrices
-from tuners.fusion.screened import DRAWN, ScreenedSteps
+from tuners.fusion_cuts import DRAWN, Corrections, CutPrices, CutSteps, ScreenedSteps
 
 PROGRAM = chain(6)
 

@@ -11,10 +11,8 @@ from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut
-from tuners.fusion.job import FusionTuning
-from tuners.fusion.outcome import Tried
-from tuners.fusion.request import TuneRequest
-from tuners.fusion.settled import MOST_AGAIN, settled
+from tuners.fusion_cuts import Tried
+from tuners.tune_fusion import MOST_AGAIN, FusionTuning, TuneRequest, settled
 
 #: Cuts by the kernels that they are made of, one of which was timed too short at first.
 PARTS = {

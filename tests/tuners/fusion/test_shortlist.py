@@ -15,7 +15,7 @@ from played_xla import chain
 from embeddb.database import Database, open_database
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import random_cut
-from tuners.fusion.shortlist import MOST_KEPT, Shortlist, kept_shortlist
+from tuners.fusion_cuts import MOST_KEPT, Shortlist, kept_shortlist
 
 PROGRAM = chain(12)
 

@@ -13,9 +13,8 @@ from embeddb.core.errors import ModelError
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, Partition, random_cut
-from tuners.fusion.cut_steps import CutSteps
-from tuners.fusion.prices import CutPrices
-from tuners.hardware.annealing import Annealer, anneal
+from tuners.fusion_cuts import CutPrices, CutSteps
+from tuners.search import Annealer, anneal
 
 #: Three kernels of four.
 BEST_S = 3 * (CALL_S + 4 * EACH_S)

@@ -18,8 +18,9 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
-from tuners.hardware import trials
-from tuners.matrices.job import MatrixTuneRequest, MatrixTuning
+from indexer import measure
+from tuners import search
+from tuners.tune_matrix import MatrixTuneRequest, MatrixTuning
 
 OP = Op("spmm", 32)
 HERE = load_platform("cpu").at("somewhere", {"threads": "2"})
@@ -65,7 +66,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at the clock is half of what a run takes later."""
     at = iter(range(1 << 30))
     played = SimpleNamespace(perf_counter=lambda: COST_S * next(at), monotonic=lambda: 0.0)
-    monkeypatch.setattr(trials, "time", played)
+    for module in (measure, search):
+        monkeypatch.setattr(module, "time", played)
 
 
 @pytest.fixture

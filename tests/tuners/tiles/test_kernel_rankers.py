@@ -20,7 +20,7 @@ from embeddb.core.sizes import UNKNOWN
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
 
-from tuners.tiles.kernel_rankers import kernel_rankers
+from tuners.evaluation.kernel_rankers import kernel_rankers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,7 +19,7 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.analysis import TileModel
 from embeddb.tensors.roofline.machine import Machine
-from tuners.tiles.job import TileTuneRequest, TileTuning
+from tuners.tune_tiles import TileTuneRequest, TileTuning
 
 HERE = law.here()
 

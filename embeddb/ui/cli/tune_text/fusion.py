@@ -12,8 +12,8 @@ from embeddb.ui.cli.output import note, say, table
 from embeddb.ui.cli.tune_text.seconds import measured
 
 if TYPE_CHECKING:
-    from tuners.fusion.outcome import FusionTuned, Tried
-    from tuners.fusion.request import TuneRequest
+    from tuners.fusion_cuts import FusionTuned, Tried
+    from tuners.tune_fusion import TuneRequest
 
 __all__ = ["NO_PLAN_FOR_XLA", "fusion_document", "show_fusion"]
 

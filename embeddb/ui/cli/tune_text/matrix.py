@@ -11,10 +11,8 @@ from embeddb.ui.cli.tune_text.seconds import measured
 
 if TYPE_CHECKING:
     from embeddb.core.config import Config
-    from tuners.hardware.outcome import Tuned
-    from tuners.matrices.job import MatrixTuneRequest
-    from tuners.matrices.ranking import Ranking
-    from tuners.matrices.tune import MatrixTuned
+    from tuners.search import Tuned
+    from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest, Ranking
 
 __all__ = ["matrix_document", "show_matrix"]
 

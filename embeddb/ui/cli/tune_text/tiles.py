@@ -11,8 +11,8 @@ from embeddb.ui.cli.output import note, say, table
 from embeddb.ui.cli.tune_text.seconds import measured
 
 if TYPE_CHECKING:
-    from tuners.hardware.outcome import Tuned
-    from tuners.tiles.tune import TilesTuned
+    from tuners.search import Tuned
+    from tuners.tune_tiles import TilesTuned
 
 __all__ = ["show_tiles", "tiles_document"]
 

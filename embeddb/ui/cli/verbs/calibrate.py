@@ -69,7 +69,7 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
       embeddb calibrate runs.db --op spmm:128 --executor slurm --campaign camp
     """
     from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
-    from indexer.campaign.nodes.in_words import refuse_without_executor
+    from indexer.campaign.nodes.coordinator import refuse_without_executor
 
     refuse_without_executor(asked)
     if bool(asked["executor"]) != bool(asked["campaign"]):
@@ -111,7 +111,7 @@ def _on_nodes(
 ) -> CalibrationReport:
     """What nodes found, or with --no-wait have found so far."""
     from indexer.calibration.on_nodes import NodesCalibration, calibrated
-    from indexer.campaign.nodes.in_words import named_on_nodes, nodes_job
+    from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
     from indexer.executors.base import Effort
 
     wanted = NodesCalibration(db.index, platform, wish, Path(asked["campaign"]), told=progress)

@@ -169,7 +169,7 @@ def _held_out(
 def _of_tiles(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
     """The rankers that learn tiles of kernels, where there are any and lightgbm is installed."""
     from indexer.training.cost_model.trees import available
-    from tuners.tiles.kernel_rankers import kernel_rankers
+    from tuners.evaluation.kernel_rankers import kernel_rankers
 
     asked = [(op, scope) for op, scope in scopes if op.kernel == "tile"]
     if not asked or not available():

@@ -57,7 +57,7 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
       embeddb measure runs.db A.mtx --platform cpu --op spmm:128 --config "order=ijk,format=csr,..."
       embeddb measure runs.db gemm.c --platform nest-cpu --op nest -D N=512 --configs 40
     """
-    from indexer.measure import MeasureJob, MeasureRequest
+    from indexer.measure import Machine, MeasureRequest, has_baselines, measure_sample
     from indexer.runners.base import RunOptions
 
     repeats = asked["repeats"]
@@ -67,18 +67,20 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
         configs=asked["configs"],
         seed=asked["seed"],
         baselines=asked["baselines"],
-        options=RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=asked["threads"]),
     )
+    threads = asked["threads"]
+    options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
     documents = []
     with open_database(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
-        job = MeasureJob(opened.index, runner, here, request)
+        runner, here = runner_here(opened.platform(asked["platform"]), threads)
+        machine = Machine(opened.index, runner, here, options)
         for text in matrices:
             for subject in known_subjects(
                 opened, text, request.op, asked["defines"], asked["held"]
             ):
-                documents.append(job.run(_whole(opened, subject), progress).document())
-            if request.baselines and not job.has_baselines:
+                whole = _whole(opened, subject)
+                documents.append(measure_sample(machine, request, whole, progress).document())
+            if request.baselines and not has_baselines(machine):
                 note(f"no baselines: {here.name} has none to compare with")
     if as_json:
         emit(documents)

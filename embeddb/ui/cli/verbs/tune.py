@@ -99,7 +99,7 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
 
 
 def _matrix(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) -> _Shown:
-    from tuners.matrices.job import MatrixTuneRequest
+    from tuners.tune_matrix import MatrixTuneRequest
 
     budgets = {name: asked[name] for name in ("model_s", "hardware_s", "rounds", "seed")}
     request = MatrixTuneRequest(by=asked["by"] or "", **budgets)
@@ -108,7 +108,7 @@ def _matrix(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) 
 
 
 def _fusion(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) -> _Shown:
-    from tuners.fusion.request import TuneRequest
+    from tuners.tune_fusion import TuneRequest
 
     if len(subjects) != 1:
         raise UsageError(
@@ -122,7 +122,7 @@ def _fusion(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) 
 
 
 def _tiles(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) -> _Shown:
-    from tuners.tiles.job import TileTuneRequest
+    from tuners.tune_tiles import TileTuneRequest
 
     own = {name: asked[name] for name in ("count", "rounds", "seed")}
     done = db.tune(subjects, TileTuneRequest(by=asked["by"] or "", **own), **how)

@@ -23,7 +23,7 @@ from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs import tensors
 from indexer.programs.tensors import probes
-from indexer.tensors.fusions import FusionJob, FusionRequest
+from indexer.tensor_runs import FusionJob, FusionRequest
 
 MLP = str(FOLDER / "mlp.before.txt")
 TOML = """

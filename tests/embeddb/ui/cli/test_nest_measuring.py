@@ -14,7 +14,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NestError
 from embeddb.database import open_database
 from embeddb.store.counters import counters_of, counting_platforms
-from indexer.nests.counts import counted
+from indexer.nest_runs import counted
 
 PROGRAM = """
 #define N 24

@@ -23,11 +23,11 @@ from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.tensors.tensor_text import tensor_text
+from indexer import tensor_runs as cut_runs
 from indexer.runners.xla import VARIABLE
-from indexer.tensors import cut_runs
-from tuners.fusion import tune as fusion
-from tuners.matrices import tune as matrices
-from tuners.tiles import tune as tiles
+from tuners import tune_fusion as fusion
+from tuners import tune_matrix as matrices
+from tuners import tune_tiles as tiles
 
 FAST = ("--op", "fusion", "--hardware-seconds", "1", "--rounds", "2")
 

@@ -23,7 +23,7 @@ from embeddb.database import Database
 from embeddb.ui.report import DatabaseFacts, database_facts, database_html
 from embeddb.ui.report.facts import Judged
 from embeddb.ui.report.gaps import Gap
-from indexer.tensors.fusions import FusionJob, FusionRequest
+from indexer.tensor_runs import FusionJob, FusionRequest
 
 
 @pytest.fixture(scope="module")

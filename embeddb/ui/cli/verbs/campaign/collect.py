@@ -28,7 +28,7 @@ def collect_verb(db: str, folder: str, as_json: bool) -> None:
       embeddb campaign collect runs.db camp
     """
     from indexer.campaign.folder import Campaign
-    from indexer.campaign.nodes.collect import collect
+    from indexer.campaign.nodes.coordinator import collect
     from indexer.embed import embed
 
     campaign = Campaign(Path(folder))

@@ -98,7 +98,7 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
           --strategy ea25 --budget 500
     """
     from indexer.campaign.budget.growing_plan import bought
-    from indexer.campaign.cost import seconds_seen, surprising_cost
+    from indexer.campaign.run import seconds_seen, surprising_cost
 
     _check_options(asked)
     with _readable(db) as opened, Progress() as progress:
@@ -166,7 +166,7 @@ def _campaign(
     db: Database, folder: str, platform: Platform, asked: dict[str, Any], progress: Progress
 ) -> tuple[Campaign, dict[str, list[Config]]]:
     """The campaign in a folder, new or taken up, and the static top by op."""
-    from indexer.campaign.planning import plan_campaign
+    from indexer.campaign.run import plan_campaign
 
     if asked["strategy"]:
         return _bought(db, Path(folder), platform, asked, progress), {}
@@ -182,8 +182,12 @@ def _campaign(
 def _bought(
     db: Database, folder: Path, platform: Platform, asked: dict[str, Any], progress: Progress
 ) -> Campaign:
-    from indexer.campaign.budget.growing_plan import BudgetRequest, is_campaign, planned
-    from indexer.campaign.budget.pool_vectors import PoolVectors
+    from indexer.campaign.budget.growing_plan import (
+        BudgetRequest,
+        PoolVectors,
+        is_campaign,
+        planned,
+    )
 
     vectors = PoolVectors(db.index, asked["strategy"], wanted=not is_campaign(folder), note=note)
     pool = _pool(asked, progress, seen=vectors)
@@ -200,7 +204,7 @@ def _bought(
 def _pool(
     asked: dict[str, Any], progress: Progress, seen: Callable[[Pattern], None] | None = None
 ) -> list[Matrix]:
-    from indexer.campaign.planning import planned_matrices
+    from indexer.campaign.run import planned_matrices
 
     return planned_matrices(
         asked["matrices"],

@@ -19,8 +19,7 @@ from embeddb.ui.cli.verbs.campaign.status import AGREE_OPTION, report
 
 if TYPE_CHECKING:
     from indexer.campaign.folder import Campaign
-    from indexer.campaign.nodes.coordinator import NodesJob
-    from indexer.campaign.nodes.in_words import NodesWords
+    from indexer.campaign.nodes.coordinator import NodesJob, NodesWords
 
 __all__ = ["EXECUTOR_OPTIONS", "nodes_words", "noting_the_end", "resume_verb", "run_verb"]
 
@@ -102,7 +101,7 @@ def resume_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
 
 def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
     from indexer.campaign.folder import Campaign
-    from indexer.campaign.nodes.in_words import refuse_without_executor
+    from indexer.campaign.nodes.coordinator import refuse_without_executor
     from indexer.campaign.run import CampaignJob, Settle, run_campaign
     from indexer.runners.base import RunOptions
 
@@ -132,7 +131,7 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
 
 def _on_nodes(db: str, campaign: Campaign, asked: dict[str, Any]) -> tuple[Campaign, Any]:
     """The campaign run by an executor, and how far it is."""
-    from indexer.campaign.nodes.in_words import named_on_nodes, nodes_job
+    from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
     from indexer.campaign.run import Settle
     from indexer.executors.base import Effort
 

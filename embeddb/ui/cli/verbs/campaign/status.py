@@ -51,9 +51,8 @@ def report(campaign: Campaign, done: Progress, agree: float, *, as_json: bool) -
     """Print how far a campaign is; `campaign run` ends in the same."""
     from embeddb.platforms.platform import parse_platform
     from indexer.campaign.budget.growing_plan import bought
-    from indexer.campaign.cost import seconds_spent, surprising_cost
-    from indexer.campaign.nodes.attempts import Attempts
-    from indexer.campaign.nodes.spread import spread_of
+    from indexer.campaign.nodes.submissions import Attempts, spread_of
+    from indexer.campaign.run import seconds_spent, surprising_cost
 
     spent, sample_s = bought(campaign), seconds_spent(campaign)
     document: dict[str, Any] = {

@@ -69,7 +69,7 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **asked: Any) 
 
 
 def _worked(folder: Path, tasks: Sequence[str], asked: dict[str, Any]) -> Worked:
-    from indexer.campaign.nodes.chunk import work_chunk, work_tasks
+    from indexer.campaign.nodes.worker import work_chunk, work_tasks
     from indexer.executors.base import Effort
 
     effort = Effort(**{name: asked[name] for name in ("platform", "repeats", "threads")})

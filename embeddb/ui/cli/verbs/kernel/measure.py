@@ -72,21 +72,18 @@ def _tiles(
     db: Database, kernels: Sequence[Computation], asked: dict[str, Any], *, as_json: bool
 ) -> None:
     """Raises: RunnerUnavailable; TensorError where none of them has tiles."""
+    from indexer.measure import Machine, MeasureJob
     from indexer.runners.base import RunOptions
-    from indexer.tensors.runs import TileJob, TileRequest
+    from indexer.tensor_runs import TILE_AGREEMENT, TileDesign
 
     repeats = asked["repeats"]
-    request = TileRequest(
-        tiles=asked["tiles"],
-        rounds=asked["rounds"],
-        seed=asked["seed"],
-        options=RunOptions(
-            repeats=repeats, max_repeats=max(5, repeats), min_time_s=0.002, threads=1
-        ),
-    )
+    options = RunOptions(repeats=repeats, max_repeats=max(5, repeats), min_time_s=0.002, threads=1)
+    design = TileDesign(tiles=asked["tiles"], rounds=asked["rounds"], seed=asked["seed"])
     with Progress() as progress:
         runner, here = runner_here(db.platform(asked["platform"]), 1)
-        tally = TileJob(db.index, runner, here, request).run(kernels, progress)
+        machine = Machine(db.index, runner, here, options)
+        job = MeasureJob(machine, design, design.rounds, TILE_AGREEMENT)
+        tally = job.run(kernels, progress)
     taus = [tau for tau in tally.taus if not math.isnan(tau)]
     if as_json:
         emit(
@@ -94,7 +91,7 @@ def _tiles(
                 "kernels": len(kernels),
                 "known": tally.known,
                 "measured": tally.measured,
-                "tiles": tally.tiles,
+                "tiles": tally.configs,
                 "runs": tally.runs,
                 "again": tally.again,
                 "agreement": median(taus) if taus else None,
@@ -109,7 +106,7 @@ def _tiles(
         note(f"and {len(tally.skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
     refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
     known = f", {plural(tally.known, 'kernel')} done before" if tally.known else ""
-    say(f"{plural(tally.measured, 'kernel')}, {plural(tally.tiles, 'tile')} measured{known}")
+    say(f"{plural(tally.measured, 'kernel')}, {plural(tally.configs, 'tile')} measured{known}")
     if taus:
         say(f"Kendall's tau of the rounds {median(taus):.2f} (median), {tally.again:,} run again")
 

@@ -26,7 +26,7 @@ def measure_fusions(
     Raises: RunnerUnavailable without jax; TensorError where none of the programs can be measured.
     """
     from indexer.runners.base import RunOptions
-    from indexer.tensors.fusions import FusionJob, FusionRequest
+    from indexer.tensor_runs import FusionJob, FusionRequest
 
     repeats = asked["repeats"]
     request = FusionRequest(

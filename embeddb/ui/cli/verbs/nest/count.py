@@ -53,7 +53,7 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) 
       embeddb nest count nests.db --all
       embeddb nest count training.db --synthetic 8500
     """
-    from indexer.nests.counts import CountJob
+    from indexer.nest_runs import CountJob
     from indexer.runners.base import RunOptions
 
     everything = asked["everything"]

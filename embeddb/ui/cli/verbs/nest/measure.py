@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,23 +51,24 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any
       embeddb nest measure nests.db spmm -D K=512 --matrix A.mtx --matrix B.mtx
     """
     from indexer.embed import embed
-    from indexer.nests.runs import NestJob, NestRequest
+    from indexer.measure import Machine, MeasureJob
+    from indexer.nest_runs import NestDesign
     from indexer.runners.base import RunOptions
 
     nests = programs_asked(programs, asked["sizes"], asked["defines"], asked["held"])
     repeats = asked["repeats"]
-    request = NestRequest(
-        designed=asked["designed"],
-        searched=asked["searched"],
-        seed=asked["seed"],
-        options=RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=asked["threads"]),
-    )
+    threads = asked["threads"]
+    options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
+    design = NestDesign(designed=asked["designed"], searched=asked["searched"], seed=asked["seed"])
     with database_to_fill(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
-        tally = NestJob(opened.index, runner, here, request).run(nests, progress)
+        runner, here = runner_here(opened.platform(asked["platform"]), threads)
+        tally = MeasureJob(Machine(opened.index, runner, here, options), design).run(
+            nests, progress
+        )
         embed(opened.index, progress=progress)
     if as_json:
-        emit({"nests": len(nests), **asdict(tally)})
+        counts = {"known": tally.known, "measured": tally.measured, "runs": tally.runs}
+        emit({"nests": len(nests), **counts})
         return
     known = f", {plural(tally.known, 'nest')} done before" if tally.known else ""
     say(f"{plural(tally.measured, 'nest')} measured in {plural(tally.runs, 'run')}{known}")

@@ -104,10 +104,14 @@ def _planned(
     learner: tuple[CostSettings, CostModel | Whole | None],
     progress: Progress,
 ) -> Campaign:
-    from indexer.campaign.budget.growing_plan import BudgetRequest, is_campaign, planned
-    from indexer.campaign.budget.pool_vectors import PoolVectors
+    from indexer.campaign.budget.growing_plan import (
+        BudgetRequest,
+        PoolVectors,
+        is_campaign,
+        planned,
+    )
     from indexer.campaign.budget.teaching import lessons, put_start
-    from indexer.campaign.planning import planned_matrices
+    from indexer.campaign.run import planned_matrices
 
     (settings, start), (platform, op, folder) = learner, where
     wish = BudgetRequest(

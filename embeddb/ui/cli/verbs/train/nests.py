@@ -89,7 +89,7 @@ def _samples(db: str, platform: str, source: str) -> list[NestSample]:
 
     Raises: NothingFound where nothing was; UsageError where several instances counted.
     """
-    from indexer.nests.counts import counted
+    from indexer.nest_runs import counted
     from indexer.training.nests.samples import sample_of
 
     with open_database(db, readonly=True) as opened:

@@ -5,7 +5,7 @@ Processing Units", Section 7.2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,22 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
 from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, this_machine
 from embeddb.ranking.build import build_query
 from embeddb.ranking.fallback import answer
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.analysis import ANALYSED, Analysis
 from embeddb.tensors.tiles import why_not
+from indexer.measure import Machine
+from indexer.programs.tensors.cutting import pieces_of
 from indexer.runners.base import RunOptions
-from tuners.hardware.outcome import Tuned
-from tuners.hardware.trials import Hardware, Trials
-from tuners.hardware.turns import Effort, final_rounds, in_order
-
-__all__ = ["RanksTiles", "TileTuneRequest", "TileTuning"]
+from tuners.search import Effort, Trials, Tuned, final_rounds, in_order
 
 _OP = Op("tile")
 #: Tiles that a model is asked about; of more legal ones, some of every size.
@@ -97,9 +96,9 @@ class TileTuning:
         return tuned, skipped
 
     def _one(self, kernel: Computation) -> Tuned:
-        hardware = Hardware(self.db, self.runner, self.here, self.request.options)
+        machine = Machine(self.db, self.runner, self.here, self.request.options)
         effort = Effort(rounds=self.request.rounds)
-        with Trials(hardware, kernel, _OP, self._campaign()) as trials:
+        with Trials(machine, kernel, _OP, self._campaign()) as trials:
             done, first = self._chosen(kernel, list(trials.known()))
             in_order(done, trials, first, effort, lambda _: None)
             final_rounds(done, trials, effort, lambda _: None)
@@ -141,3 +140,55 @@ class TileTuning:
 
 def _ranked(tiles: Sequence[Config], scores: NDArray[np.float64]) -> list[Config]:
     return [tiles[int(at)] for at in np.argsort(scores, kind="stable")]
+
+
+@dataclass(frozen=True, slots=True)
+class TilesTuned:
+    """The kernels, each once, `times` by id as they are in the program; `skipped` is by name why
+    others have no tiles, `platform` the instance that they ran on."""
+
+    platform: str
+    kernels: Sequence[Tuned]
+    times: Mapping[str, int]
+    skipped: Mapping[str, str]
+
+
+def tune_tiles(
+    db: Lookup,
+    subjects: Sequence[Computation],
+    platform: Platform,
+    request: TileTuneRequest,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+    note: Callable[[str], None],
+) -> TilesTuned:
+    """`note` is told where a model was to choose and there is none, so that neighbours do.
+
+    Raises: UsageError for the analytical model of code that it does not know; as `TileTuning.run`;
+    RunnerUnavailable if the platform cannot be measured here.
+    """
+    times: dict[str, int] = {}
+    kernels: dict[str, Computation] = {}
+    for subject in subjects:
+        whole = subject.kind == "program"
+        for kernel in [piece.kernel for piece in pieces_of(subject)] if whole else [subject]:
+            kernels.setdefault(kernel.id, kernel)
+            times[kernel.id] = times.get(kernel.id, 0) + 1
+    if request.by == "analytical" and platform.name != ANALYSED:
+        raise UsageError(
+            f"the analytical model knows no {platform.name}", hint="choose who else ranks"
+        )
+    runner, here = this_machine(platform, threads=1)
+    model, reason = None, ""
+    if request.by in ("", "model"):
+        model, reason = db.graph_model(here, Op("tile"))
+        others = "neighbours choose"
+        if not request.by and here.name == ANALYSED:
+            others = "the analytical model chooses"
+        elif not reason:
+            reason = "no model of tile kernels: `embeddb train kernels` makes one"
+        if model is None and reason:
+            note(f"{reason}; {others}")
+    job = TileTuning(db, runner, here, request, model, progress)
+    tuned, skipped = job.run(list(kernels.values()))
+    return TilesTuned(here.id, tuned, times, skipped)

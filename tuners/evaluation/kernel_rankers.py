@@ -24,6 +24,7 @@ from tuners.evaluation.fit import Fit
 
 __all__ = ["KernelTreesScorer", "kernel_rankers"]
 
+
 Vectors = Mapping[str, Mapping[str, NDArray[np.float32]]]
 
 

@@ -40,10 +40,7 @@ from tuners.evaluation.figures import (
     speedups_of,
     summarise,
 )
-from tuners.fusion.prices import CutPrices, PredictsKernels
-
-__all__ = ["judged_fusions"]
-
+from tuners.fusion_cuts import CutPrices, PredictsKernels
 
 _FUSED, _FUSION = Op("fused"), Op("fusion")
 _DRAWS = 20

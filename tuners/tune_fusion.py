@@ -1,34 +1,167 @@
-"""A program tuned: cuts annealed on a model, then on the hardware, the winner run again."""
+"""Tune a program: cuts annealed on a model, then on the hardware; the fastest run again."""
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
 from typing import Any
 
 import numpy as np
 
+from embeddb.core.config import Op
 from embeddb.core.errors import TensorError, UsageError
-from embeddb.core.records import AGAIN, ROUNDS
+from embeddb.core.records import AGAIN, REMEASURED, ROUNDS
 from embeddb.core.reports import Progress
+from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
-from embeddb.tensors.partition import random_cut
-from indexer.tensors.cut_runs import CutRuns
-from tuners.fusion.cut_steps import CutSteps
-from tuners.fusion.kept_runs import KeptRuns
-from tuners.fusion.outcome import FusionTuned, Tried
-from tuners.fusion.prices import CutPrices, PredictsKernels
-from tuners.fusion.request import TuneRequest
-from tuners.fusion.screened import ScreenedSteps
-from tuners.fusion.settled import MOST_AGAIN, settled
-from tuners.fusion.shortlist import Shortlist, kept_shortlist
-from tuners.hardware.annealing import Annealer, anneal
+from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
+from embeddb.tensors.partition import Partition, random_cut
+from indexer.runners.base import HARDWARE_S, RunOptions
+from indexer.tensor_runs import CutRuns, seconds_known
+from tuners.fusion_cuts import (
+    CutPrices,
+    CutSteps,
+    FusionTuned,
+    PredictsKernels,
+    ScreenedSteps,
+    Shortlist,
+    Tried,
+    kept_shortlist,
+)
+from tuners.search import Annealer, anneal, turns
 
-__all__ = ["FusionTuning"]
+#: Where annealing begins: the cut nearest to what the compiler fuses, or one by chance.
+STARTS = ("default", "random")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest:
+    """So many seconds of a model and of hardware, the latter for what is tried; `rounds` of the
+    winner beside the defaults come after. `seed` is that of the walk and of a start by chance.
+
+    Raises: UsageError for budgets that are none.
+    """
+
+    start: str = "default"
+    model_s: float = 60.0
+    hardware_s: float = 60.0
+    rounds: int = 3
+    seed: int = 0
+    options: RunOptions = field(default_factory=lambda: RunOptions(threads=1))
+
+    def __post_init__(self) -> None:
+        if self.start not in STARTS:
+            raise UsageError(f"no start {self.start!r}", hint=f"there are: {', '.join(STARTS)}")
+        for budget in (self.model_s, self.hardware_s):
+            if not 0 <= budget < math.inf:
+                raise UsageError(f"a budget is 0 seconds or more, not {budget}")
+        if not self.model_s and not self.hardware_s:
+            raise UsageError("both budgets are 0: there is nothing to tune by")
+
+
+_FUSED, _FUSION = Op("fused"), Op("fusion")
+
+
+class KeptRuns:
+    """`fresh` cuts and `kernels` were measured now; rounds of what ran do not count."""
+
+    def __init__(self, runs: CutRuns) -> None:
+        self._runs = runs
+        self.fresh = self.kernels = 0
+
+    def measure(self, cut: Cut, campaign: str) -> Tried:
+        """Run and kept under this name. Raises: as `CutRuns.measure`."""
+        run = self._runs.measure(cut, campaign)
+        self.fresh += 1
+        self.kernels += len(run.fresh)
+        return Tried.of(cut, run.measurement)
+
+    def again(self, cut: Cut, campaign: str) -> Tried:
+        """Run with all kernels timed anew, and in a row. Raises: as `CutRuns.measure`."""
+        return Tried.of(cut, self._runs.measure(cut, campaign, chained=True, anew=True).measurement)
+
+    def kernels_of(self, cut: Cut) -> list[str]:
+        """The ids of the kernels of a cut."""
+        return [placed.kernel.id for placed in Partition.of(self._runs.program, cut).kernels]
+
+    def timings(self, kernel: str, again: str) -> list[float]:
+        """Seconds of a kernel that ran: what the search went by, and of each run under the name
+        `again`; infinite for one that fails. What other runs of winners say does not count, so that
+        the same tuning comes out again after them."""
+        held = list(self._runs.db.store.runs(self._runs.here.id, _FUSED, kernel))
+        before = timings_of(run for run in held if not run.campaign.endswith(REMEASURED))
+        known = [timing.seconds for timing in before.values()]
+        return [*known, *(run.seconds for run in held if run.campaign == again)] or [math.inf]
+
+    def kernel_seconds(self, cut: Cut, but: Container[str]) -> dict[str, float]:
+        """What the kernels of a cut that ran take, by id, those left out that `but` has; infinite
+        for what fails."""
+        db, here = self._runs.db, self._runs.here
+        told = {at: seconds_known(db, here, at) for at in self.kernels_of(cut) if at not in but}
+        return {at: seconds for at, seconds in told.items() if seconds is not None}
+
+    def known(self, campaign: str) -> dict[Cut, Tried]:
+        """What ran under this name."""
+        return dict(self.told(campaign))
+
+    def told(self, campaign: str) -> Iterator[tuple[Cut, Tried]]:
+        """Every run under this name."""
+        db, program = self._runs.db, self._runs.program
+        if db.store.tensor(program.id) is None:
+            return
+        count = len(edges_of(program).pairs)
+        for run in db.store.runs(self._runs.here.id, _FUSION, program.id):
+            took = run.measurement.context.get(HARDWARE_S)
+            if run.campaign == campaign and isinstance(took, float):
+                cut = Cut.read(str(run.config[CUT]), count)
+                yield cut, Tried.of(cut, run.measurement)
+
+
+#: Cuts that are looked at, and cuts that run again at most.
+_MOST, MOST_AGAIN = 300, 5
+
+
+def settled(
+    tried: Sequence[Tried],
+    kernels: Callable[[Cut], Sequence[str]],
+    told: Callable[[str], Sequence[float]],
+    again: Callable[[Cut], object],
+) -> Cut | None:
+    """The fastest of the fastest `_MOST` that ran: it runs `again`, its kernels timed anew, and the
+    sums of all cuts that have these kernels go by what is `told` of each since (seconds by kernel
+    id, the first of them those that the search went by, which is what made it lucky); so on, until
+    the fastest is one that ran again. Of `MOST_AGAIN` such none of which stays the fastest, the
+    fastest. None where nothing ran."""
+    first = heapq.nsmallest(_MOST, tried, key=lambda one: one.seconds)
+    parts = {one.cut: kernels(one.cut) for one in first}
+    seconds = {name: _seconds(told(name)) for names in parts.values() for name in names}
+    done: list[Cut] = []
+    while parts and len(done) < MOST_AGAIN:
+        best = _fastest(list(parts), parts, seconds)
+        if best in done:
+            break
+        again(best)
+        done.append(best)
+        seconds |= {name: _seconds(told(name)) for name in parts[best]}
+    return _fastest(done, parts, seconds) if done else None
+
+
+def _seconds(told: Sequence[float]) -> float:
+    first, *since = told
+    return mean(since) if since else first
+
+
+def _fastest(
+    cuts: Sequence[Cut], parts: Mapping[Cut, Sequence[str]], seconds: Mapping[str, float]
+) -> Cut:
+    return min(cuts, key=lambda cut: sum(seconds[name] for name in parts[cut]))
+
 
 #: Seconds between two savings of what a model was asked.
 _SAVE_EVERY_S = 10.0
@@ -41,7 +174,7 @@ class FusionTuning:
 
     With a model, annealing on it comes first. The walk on the hardware then begins at what the
     model likes best, if that is faster than the start, and the model says which neighbour is next
-    (`tuners.fusion.screened`).
+    (`tuners.fusion_cuts`).
 
     Every run is written back at once, and what the model was asked is kept: the same tuning again
     goes on where it was stopped, and with larger budgets further.
@@ -210,11 +343,13 @@ class _Tuning:
         for cut, tried in self.runs.told(label):
             if cut in done.rounds:
                 done.rounds[cut].append(tried)
-        missing = self.asked.rounds - min(map(len, done.rounds.values()))
-        for at in range(missing):
-            self.job._progress("rounds", at, missing)
-            turn = at % len(cuts)
-            for cut in (*cuts[turn:], *cuts[:turn]):
+        count = self.asked.rounds
+
+        def told(at: int) -> None:
+            self.job._progress("rounds", at, count)
+
+        for turn in turns(done.rounds, count, told):
+            for cut in turn:
                 tried = self.runs.again(cut, label)
                 done.rounds[cut].append(tried)
                 done.rounds_s += tried.hardware_s
@@ -235,3 +370,26 @@ class _Clock:
 
 
 def _nothing(what: str, done: int, total: int) -> None: ...
+
+
+def tune_fusion(
+    db: Lookup,
+    program: Computation,
+    platform: Platform,
+    request: TuneRequest,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+    note: Callable[[str], None],
+) -> FusionTuned:
+    """`note` is told where there is no model, so that hardware alone is asked.
+
+    Raises: as `FusionTuning.run`; RunnerUnavailable if the platform cannot be measured here.
+    """
+    runner, here = this_machine(platform, threads=1)
+    model, reason = db.graph_model(here, Op("fused")) if request.model_s else (None, "")
+    if model is None and request.model_s:
+        why = (
+            reason or "no model of fused kernels: `embeddb train kernels DB --task fused` makes one"
+        )
+        note(f"{why}; hardware alone")
+    return FusionTuning(db, runner, here, request, model=model, progress=progress).run(program)

@@ -1,0 +1,373 @@
+"""Which samples to buy next: the samplers by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import UsageError
+from embeddb.index.vote import plain_metric
+from indexer.campaign.budget.sampler import (
+    LEAST,
+    Allocation,
+    BudgetState,
+    Pool,
+    Round,
+    SamplingPolicy,
+)
+from indexer.training.cost_model.samples import ROW_BINS
+
+
+@dataclass(frozen=True, slots=True)
+class Bandit:
+    """`most` arms; a round gives the `draws` best of them `step` samples each, and no more than the
+    budget is."""
+
+    most: int = 25
+    step: int = 5
+    draws: int = 5
+    least: int = LEAST
+    judged = True
+
+    def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
+        if not ledger.rounds:
+            turns = chain.from_iterable(zip_longest(*ledger.pool.clusters))
+            arms = [at for at in turns if at is not None]
+            step = min(self.step, ledger.budget)
+            return [(at, step) for at in arms[: min(self.most, ledger.budget // step)]]
+        arms = [share.matrix for share in ledger.rounds[0].shares]
+        bound = self.bounds(ledger.rounds, ledger.counts)
+        open_ = [at for at in arms if at not in ledger.closed]
+        best = sorted(open_, key=lambda at: -bound[at])[: self.draws]
+        return [(at, self.step) for at in best]
+
+    def bounds(self, rounds: Sequence[Round], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """UCB(M) of Eq. 5, float64[r], from samples of each matrix [r]; infinite without any.
+
+        A round that could not be judged counts as ordered by chance, 0.5.
+        """
+        earned = np.zeros(len(counts))
+        for one in rounds:
+            opa = dict(one.rewards)
+            for share in one.shares:
+                earned[share.matrix] += len(share.configs) * (1 - opa.get(share.matrix, 0.5))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bound = earned / counts + np.sqrt(2 * np.log(counts.sum()) / counts)
+        return np.where(counts > 0, bound, np.inf)
+
+
+#: Matrices of a bin of which the one is taken whose sparsity is farthest from those chosen.
+_AMONG = 5
+
+Choose = Callable[[Pool, int, np.random.Generator], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Equal shares of the budget for `most` matrices (fewer if that would leave one with less than
+    two samples); what a small space leaves over goes to the others. Where everything fails on a
+    matrix, nothing more is bought of it."""
+
+    choose: Choose
+    most: int
+    least: int = LEAST
+    judged = False
+
+    def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
+        if ledger.rounds:
+            used = np.flatnonzero(ledger.counts).tolist()
+        else:
+            count = min(self.most, ledger.budget // self.least, len(ledger.counts))
+            used = self.choose(ledger.pool, count, rng)
+        open_ = [at for at in used if at not in ledger.closed]
+        if not open_:
+            return []
+        share, rest = divmod(ledger.left, len(open_))
+        wanted = [(at, share + (turn < rest)) for turn, at in enumerate(open_)]
+        return [(at, count) for at, count in wanted if count]
+
+
+def drawn(pool: Pool, count: int, rng: np.random.Generator) -> list[int]:
+    """Matrices at random."""
+    return [int(at) for at in rng.permutation(len(pool.sizes))[:count]]
+
+
+def central(pool: Pool, count: int, rng: np.random.Generator) -> list[int]:
+    """The representative of each cluster, of the largest first."""
+    return [int(members[0]) for members in pool.clusters[:count]]
+
+
+def binned(pool: Pool, count: int, rng: np.random.Generator) -> list[int]:
+    """In turn one matrix of each bin of rows; of a few drawn from it, the one whose share of
+    non-zeros is farthest from those chosen."""
+    m, n, nnz = pool.sizes.T.astype(np.float64)
+    density = np.log((nnz + 1) / np.maximum(m * n, 1))
+    bins = np.digitize(m, ROW_BINS)
+    left = {int(at): rng.permutation(np.flatnonzero(bins == at)).tolist() for at in np.unique(bins)}
+    chosen: list[int] = []
+    while len(chosen) < count and any(left.values()):
+        for members in left.values():
+            if members and len(chosen) < count:
+                among = members[:_AMONG]
+                gaps = [np.abs(density[at] - density[chosen]).min(initial=np.inf) for at in among]
+                members.remove(found := among[int(np.argmax(gaps))])
+                chosen.append(found)
+    return chosen
+
+
+CLUSTERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """At most `most` matrices are bought from. A round draws `draws` of them, each for `step`
+    samples or a budget that is less; none gets more than `cap` times an equal share of it."""
+
+    most: int
+    step: int = 10
+    draws: int = 5
+    alpha: float = 0.7
+    eta: float = 0.3
+    bonus: float = 0.2
+    cap: float = 2.0
+    least: int = LEAST
+    judged = True
+
+    def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
+        if not ledger.rounds:
+            first = [int(rng.choice(members)) for members in ledger.pool.clusters]
+            step = min(self.step, ledger.budget)
+            return [(at, step) for at in first[: min(self.most, ledger.budget // step)]]
+        scores = self.scores(ledger.rounds, len(ledger.counts))
+        used = set(np.flatnonzero(ledger.counts).tolist())
+        drawn: list[int] = []
+        for _ in range(self.draws):
+            open_ = self._eligible(ledger, used | set(drawn), drawn)
+            if not open_:
+                break
+            cold = np.array([at not in used for at in open_])
+            p = self.probabilities(scores[open_], cold)
+            drawn.append(open_[int(rng.choice(len(open_), p=p))])
+        return [(at, self._amount(ledger, at)) for at in drawn]
+
+    def scores(self, rounds: Sequence[Round], count: int) -> NDArray[np.float64]:
+        """s_M of Eq. 4, float64[r]: 0.5 at first; a matrix that a round did not draw has the
+        reward 0 there, one that could not be judged keeps its score."""
+        s = np.full(count, 0.5)
+        for one in rounds:
+            reward = np.zeros(count)
+            unjudged = [share.matrix for share in one.shares]
+            reward[unjudged] = s[unjudged]
+            for matrix, given in one.rewards:
+                reward[matrix] = given
+            s = (1 - self.eta) * s + self.eta * reward
+        return s
+
+    def probabilities(self, s: NDArray[np.float64], cold: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """p_M of Eq. 3, float64[e], from scores [e] and whether a matrix is not used yet."""
+        weight = np.exp(self.alpha * (1 - s) + (1 - self.alpha) * s + self.bonus * cold)
+        p: NDArray[np.float64] = weight / weight.sum()
+        return p
+
+    def _amount(self, ledger: BudgetState, at: int) -> int:
+        room = self._most_of_one(ledger) - int(ledger.counts[at])
+        return min(self.step, room) if room > 0 else self.step
+
+    def _most_of_one(self, ledger: BudgetState) -> int:
+        return max(self.step, math.ceil(self.cap * ledger.budget / self.most))
+
+    def _eligible(self, ledger: BudgetState, used: set[int], drawn: list[int]) -> list[int]:
+        """Matrices in use that may get more, and while there is room for another matrix those of
+        the clusters that have room: no cluster takes more than its part of `most`, unless the
+        others have no more to give. The cap gives way where the budget could not be spent."""
+        full = self._most_of_one(ledger)
+        kept = sorted(used - ledger.closed - set(drawn))
+        open_ = [at for at in kept if ledger.counts[at] < full]
+        new = self._new(ledger, used)
+        return open_ + new if open_ or new or drawn else kept
+
+    def _new(self, ledger: BudgetState, used: set[int]) -> list[int]:
+        active = used - ledger.failed
+        if len(active) >= self.most:
+            return []
+        quota = math.ceil(self.most / len(ledger.pool.clusters))
+        new = [[m for m in c if m not in used | ledger.closed] for c in ledger.pool.clusters]
+        room = [len(active & set(c)) < quota for c in ledger.pool.clusters]
+        within = [m for c, free in zip(new, room, strict=True) for m in c if free]
+        return sorted(within or [m for c in new for m in c])
+
+
+#: Starts of which the best is kept, and the most rounds of each.
+_STARTS, _ROUNDS = 8, 100
+#: Distances computed at once: bounds the memory to 64 MB.
+_BLOCK = 1 << 23
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clusters:
+    """k clusters of n vectors, the largest first.
+
+    Shapes: `labels` int64[n] cluster of each vector; `centres` float64[k,d] in the units of the
+    vectors; `representatives` int64[k] position of the member nearest to the centre; `distances`
+    float64[n] to the own centre, standardised.
+    """
+
+    labels: NDArray[np.int64]
+    centres: Floats
+    representatives: NDArray[np.int64]
+    distances: Floats
+
+    def members(self, at: int) -> NDArray[np.int64]:
+        """Positions int64[size] of a cluster's members, nearest to the centre first: five of each
+        cluster are the paper's arms. Ties by position."""
+        mine = np.flatnonzero(self.labels == at)
+        return mine[np.argsort(self.distances[mine], kind="stable")]
+
+    def spread(self, at: int) -> float:
+        """Root of the mean squared standardised distance of a cluster's members to its centre."""
+        return float(np.sqrt(np.mean(self.distances[self.labels == at] ** 2)))
+
+
+def cluster(vectors: NDArray[np.float32], k: int, seed: int) -> Clusters:
+    """k-means over float32[n,d], every feature standardised first. Deterministic by seed.
+
+    Plain Lloyd in float64: libraries sample large inputs, split empty clusters by chance, or add
+    up in the order in which threads finish.
+
+    Raises: UsageError if k < 1, there are fewer than k different vectors, or one is not finite.
+    """
+    if vectors.ndim != 2 or not np.isfinite(vectors).all():
+        raise UsageError("vectors to cluster must be finite and of one length")
+    different = len(np.unique(vectors, axis=0))
+    if not 1 <= k <= different:
+        raise UsageError(
+            f"{k} clusters of {len(vectors)} patterns with {different} different vectors",
+            hint=f"ask for 1 to {different}" if different else "nothing is embedded: run `embed`",
+        )
+    metric = plain_metric(vectors)
+    x = metric.standardised(vectors)
+    rng = np.random.default_rng(seed)
+    tried = [_lloyd(x, _start(x, k, rng)) for _ in range(_STARTS)]
+    labels, centres = min(tried, key=lambda found: float(_to_own(x, *found).sum()))
+    distances = np.sqrt(_to_own(x, labels, centres))
+    nearest = np.lexsort((distances, labels))
+    sizes = np.bincount(labels, minlength=k)
+    representatives = nearest[np.cumsum(sizes) - sizes]
+    order = np.lexsort((representatives, -sizes))
+    rank = np.argsort(order)
+    return Clusters(
+        rank[labels],
+        centres[order] * metric.scale + metric.center,
+        representatives[order],
+        distances,
+    )
+
+
+def _start(x: Floats, k: int, rng: np.random.Generator) -> Floats:
+    """Centres [k,d] by k-means++: each next one a vector drawn by its squared distance to them."""
+    centres = [x[int(rng.integers(len(x)))]]
+    nearest = _square(x - centres[0])
+    while len(centres) < k:
+        # At least k vectors differ, so one of them is away from every centre; rounding may hide it.
+        total = nearest.sum()
+        share = nearest / total if total > 0 else np.full(len(x), 1 / len(x))
+        centres.append(x[int(rng.choice(len(x), p=share))])
+        nearest = np.minimum(nearest, _square(x - centres[-1]))
+    return np.array(centres)
+
+
+def _lloyd(x: Floats, centres: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Labels [n], none of them unused, and centres [k,d] that are their means."""
+    labels = _filled(x, _nearest(x, centres), centres)
+    for _ in range(_ROUNDS):
+        centres = _means(x, labels, len(centres))
+        moved = _filled(x, _nearest(x, centres), centres)
+        if np.array_equal(moved, labels):
+            break
+        labels = moved
+    return labels, _means(x, labels, len(centres))
+
+
+def _nearest(x: Floats, centres: Floats) -> NDArray[np.int64]:
+    """Position of the nearest centre, int64[n]; ties by position."""
+    step = max(1, _BLOCK // len(centres))
+    half = 0.5 * _square(centres)
+    parts = [
+        np.argmin(half - x[at : at + step] @ centres.T, axis=1) for at in range(0, len(x), step)
+    ]
+    return np.concatenate(parts)
+
+
+def _filled(x: Floats, labels: NDArray[np.int64], centres: Floats) -> NDArray[np.int64]:
+    """An empty cluster takes the vector that is farthest from its own centre."""
+    labels = labels.copy()
+    far = _to_own(x, labels, centres)
+    for empty in np.flatnonzero(np.bincount(labels, minlength=len(centres)) == 0):
+        shared = np.bincount(labels, minlength=len(centres))[labels] > 1
+        taken = int(np.argmax(np.where(shared, far, -1.0)))
+        labels[taken], far[taken] = empty, 0.0
+    return labels
+
+
+def _means(x: Floats, labels: NDArray[np.int64], k: int) -> Floats:
+    sums = np.zeros((k, x.shape[1]))
+    np.add.at(sums, labels, x)
+    means: Floats = sums / np.bincount(labels, minlength=k)[:, None]
+    return means
+
+
+def _to_own(x: Floats, labels: NDArray[np.int64], centres: Floats) -> Floats:
+    """Squared distances float64[n] to the centre of the own cluster."""
+    return _square(x - centres[labels])
+
+
+def _square(x: Floats) -> Floats:
+    squares: Floats = np.einsum("ij,ij->i", x, x)
+    return squares
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """`policy(most)` buys from at most `most` matrices (usually that many); `clusters(most)` is
+    how many clusters it needs, 0 for none."""
+
+    policy: Callable[[int], SamplingPolicy]
+    most: int
+    clusters: Callable[[int], int]
+
+
+STRATEGIES = {
+    "ea10": Strategy(Exploration, 10, lambda most: min(CLUSTERS, most)),
+    "ea25": Strategy(Exploration, 25, lambda most: min(CLUSTERS, most)),
+    "mab25": Strategy(Bandit, 25, lambda most: min(CLUSTERS, most)),
+    "binned": Strategy(lambda most: Fixed(binned, most), 5, lambda most: 0),
+    "random": Strategy(lambda most: Fixed(drawn, most), 25, lambda most: 0),
+    "kmeans": Strategy(lambda most: Fixed(central, most), 25, lambda most: most),
+}
+
+
+def strategy(name: str) -> Strategy:
+    """Raises: UsageError if there is none of that name."""
+    if name not in STRATEGIES:
+        raise UsageError(f"no strategy {name!r}", hint=f"one of: {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
+
+
+def clusters_of(vectors: NDArray[np.float32], count: int, seed: int) -> list[list[int]]:
+    """`count` clusters of vectors float32[r,d], or as many as there are different ones: positions
+    of the members, nearest to the centre first; the largest cluster first.
+
+    Raises: UsageError for vectors that are not finite.
+    """
+    different = len(np.unique(vectors, axis=0)) if len(vectors) else 0
+    if not count or not different:
+        return []
+    made = cluster(vectors, min(count, different), seed)
+    return [made.members(at).tolist() for at in range(len(made.centres))]

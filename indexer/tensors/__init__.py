@@ -1,1 +1,0 @@
-"""Tensor kernels measured."""
