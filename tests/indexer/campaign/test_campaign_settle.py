@@ -47,7 +47,7 @@ def test_rounds_that_agree_are_not_measured_again(folder: Path) -> None:
     assert campaign.settling_rounds == 0 and not (folder / "settle.json").exists()
     for found in campaign.agreement():
         assert (found.matrices, found.too_few, found.disagreeing) == (5, 0, [])
-        assert found.spearman == found.kendall == pytest.approx(1) and found.difference == 0
+        assert found.spearman == pytest.approx(1) == found.kendall and found.difference == 0
 
 
 def test_matrices_whose_rounds_disagree_are_measured_again(folder: Path) -> None:
