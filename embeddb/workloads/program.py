@@ -53,7 +53,7 @@ class TensorProgram(TensorComputation):
     unreadable = "programs have no neighbours: `embeddb tune DB PROGRAM` searches for one's cut"
 
     def judged(self, db: Lookup, instance: str, **options: Any) -> list[EvalRow] | None:
-        from tuners.fusion.judged import judged_fusions
+        from tuners.evaluation.judged_fusions import judged_fusions
 
         return judged_fusions(db, instance, **options)
 
