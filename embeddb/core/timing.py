@@ -36,7 +36,7 @@ def timings_of(
     runs: Iterable[Run], normal: Callable[[], State] | None = None
 ) -> dict[Config, Timing]:
     """Runs of one pattern, op and platform, joined per configuration. `normal` gives the usual
-    state of the machine (`embeddb.core.machine_state.usual_at`); called where runs tell theirs."""
+    state of the machine (`embeddb.store.usual_state.usual_at`); called where runs tell theirs."""
     by_config: dict[Config, list[Run]] = {}
     for run in runs:
         by_config.setdefault(run.config, []).append(run)

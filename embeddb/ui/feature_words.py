@@ -6,8 +6,6 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["feature_value", "feature_words"]
-
 _SIDES = {"row": "nonzeros per row", "col": "nonzeros per column"}
 _LENGTHS = {
     "mean": "mean",

@@ -12,15 +12,6 @@ from embeddb.ranking.recommendation import Diagnostics, Occluded
 from embeddb.ui import draw
 from embeddb.ui.feature_words import feature_words
 
-__all__ = [
-    "drawn_kernel",
-    "kernel_caption",
-    "marked_operations",
-    "occluded_figure",
-    "occluded_head",
-    "occluded_part",
-]
-
 #: Operations that are marked as those that count most.
 _MOST_MARKED = 3
 _MOST_LOG = 60.0

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
-__all__ = [
-    "database_html",
-    "explanation_html",
-    "html_of",
-    "kernel_html",
-    "pattern_html",
-    "recommendation_html",
-    "rows_html",
-]
-
 _MOST_LETTERS, _MOST_ROWS = 200, 20
 _LEFT = " style='text-align:left'"
 

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from embeddb.store import Partition
 
-__all__ = [
-    "figures",
-    "is_simulated",
-    "kinds_by",
-    "measured_on",
-    "nothing_of",
-    "short_names",
-    "simulated_mark",
-]
-
 #: Scopes named in a message.
 _NAMED = 8
 

@@ -206,6 +206,6 @@ def usable(verb: Verb, *, nightly: bool = False) -> bool:
     """Whether this checkout and machine have what a verb needs."""
     if verb.nightly and not nightly:
         return False
-    if verb.name == "withdraw" and find_spec("embeddb.ui.cli.verbs.db.withdraw") is None:
+    if verb.name == "withdraw" and find_spec("embeddb.ui.cli.verbs.db_exchange") is None:
         return False
     return all(shutil.which(n) if n == "gcc" else find_spec(n) is not None for n in verb.needs)

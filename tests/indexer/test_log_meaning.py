@@ -14,7 +14,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ReaderError, UsageError
 from embeddb.platforms.platform import parse_platform
 from embeddb.store import Store, memory_store
-from embeddb.ui.cli.logs.proposed import accepted
+from embeddb.ui.cli.logs import accepted
 from indexer.ingest import IngestReport, ingest
 from indexer.readers.base.row import ReadOptions
 

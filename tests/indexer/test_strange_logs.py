@@ -14,7 +14,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import PlatformError, UsageError
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, load_platform, parse_platform
-from embeddb.ui.cli.logs.proposed import accepted
+from embeddb.ui.cli.logs import accepted
 from indexer.index_runs import index_runs
 from indexer.ingest import completed
 from indexer.readers.base.proposal import Proposal, propose

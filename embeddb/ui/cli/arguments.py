@@ -1,11 +1,12 @@
-"""From what stands on the command line to a database, a pattern, a platform or an answer."""
+"""From words of the command line to a database, a workload or a platform; shared options."""
 
 from __future__ import annotations
 
 import csv
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import click
 
 from embeddb import database
 from embeddb.core.config import Op
-from embeddb.core.errors import InputError, UsageError
+from embeddb.core.errors import InputError, NothingFound, RunnerUnavailable, UsageError
+from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.server_url import is_server_url
 from embeddb.core.subject import Subject
 from embeddb.database import Database
-from embeddb.platforms.platform import Platform, this_machine
+from embeddb.nests.nest import Nest
+from embeddb.platforms.platform import Platform, runner_for, this_machine
 from embeddb.store import is_database
 from embeddb.tensors.computation import KINDS
 from embeddb.ui.cli.output import Progress, note
@@ -181,3 +184,62 @@ def families(manifest: str) -> dict[str, str]:
             return {row["name"]: row["family"] for row in rows if row["name"] and row["family"]}
     except (UnicodeDecodeError, csv.Error) as e:
         raise InputError(f"not a CSV file in UTF-8: {e}", where=manifest) from None
+
+
+def platform_asked(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
+    """The platform asked about; as this machine is, if it is to be measured or with `threads`.
+
+    Raises: RunnerUnavailable if it must run here and cannot.
+    """
+    platform = db.platform(text)
+    if must_run:
+        return runner_here(platform, threads)[1]
+    if threads and platform.runner and not platform.instance:
+        with suppress(RunnerUnavailable):
+            found: Platform = runner_for(platform).platform(threads=threads)
+            return found
+    return platform
+
+
+def count_first(
+    db: Database,
+    subjects: Sequence[Subject | PatternInfo],
+    platform: Platform,
+    threads: int,
+    progress: Progress,
+) -> None:
+    """Have counters of nests, by the source that the database's network learned from; those that
+    were counted before stay.
+
+    Raises: UsageError for what is no nest; NothingFound for one that is known by name only, and
+    where nothing can count; RunnerUnavailable if the platform cannot be measured here.
+    """
+    from indexer.nest_runs import CountJob
+    from indexer.runners.base import RunOptions
+
+    nests = [_nest(db, subject) for subject in subjects]
+    runner, here = runner_here(platform, threads)
+    sources = [plug.source for plug in db.index.featurizers().counted(here.id)]
+    options = RunOptions(repeats=3, max_repeats=9, threads=threads)
+    CountJob(db.index, runner, here, options, (sources or ["auto"])[0]).run(nests, progress)
+
+
+def _nest(db: Database, subject: Subject | PatternInfo) -> Nest:
+    if not kind_of(subject.kind).counted:
+        raise UsageError("--count is for loop nests", hint="see docs/nests.md")
+    nest = db.store.nest(subject.id) if isinstance(subject, PatternInfo) else subject
+    if not isinstance(nest, Nest):
+        raise NothingFound(f"{subject.name}: only known by name", hint="give the program")
+    return nest
+
+
+class Number(click.FloatRange):
+    """A number within bounds; click's own type lets "nan" pass every bound."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number

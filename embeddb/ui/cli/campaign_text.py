@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from indexer.campaign.agreement import Agreement
     from indexer.campaign.nodes.submissions import Spread
 
-__all__ = [
-    "command_line",
-    "show_agreement",
-    "show_bought",
-    "show_plan",
-    "show_progress",
-    "show_spread",
-]
-
 #: Matrices named in the text; `--json` has all.
 _NAMED = 10
 

@@ -11,8 +11,6 @@ from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from embeddb.ui.cli.output import note, say, table
 
-__all__ = ["show_states", "show_what_there_is"]
-
 
 def show_states(states: list[dict[str, Any]]) -> None:
     """The documents of `indexer.coverage.scope_states`; held out: of the optimum, each matrix asked

@@ -22,10 +22,7 @@ from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.feature_words import feature_value, feature_words
-from embeddb.ui.views import differing, subject_line
-from embeddb.ui.whose_runs import each_source, whose_runs
-
-__all__ = ["change", "ranked_by", "show_choice", "show_explanation"]
+from embeddb.ui.views import differing, each_source, subject_line, whose_runs
 
 _WIDTH = 98
 #: Characters of a name, and of a configuration, that a table shows: both come from strangers.

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from embeddb.ranking.kernels.view import KernelView
     from embeddb.ranking.recommendation import Diagnostics
 
-__all__ = [
-    "fused_seconds",
-    "refuse_if_nothing_ran",
-    "show_fused_seconds",
-    "show_occluded",
-    "time_of",
-]
-
 _MOST = 8
 
 

@@ -1,4 +1,4 @@
-"""The command line: `embeddb VERB DB ...`; a file per verb, a folder per group of them."""
+"""The command line: `embeddb VERB DB ...`; a module for each group of verbs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import platform
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import click
@@ -19,48 +18,38 @@ from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean
 from embeddb.ui.cli.output import COMPLETING
 
-__all__ = ["cli", "run"]
-
-#: In the order of `--help`.
-VERBS = (
-    "init",
-    "index",
-    "ingest",
-    "embed",
-    "clusters",
-    "query",
-    "explain",
-    "emit",
-    "measure",
-    "campaign",
-    "calibrate",
-    "tune",
-    "train",
-    "dynamics",
-    "eval",
-    "export",
-    "plot",
-    "report",
-    "serve",
-    "platform",
-    "nest",
-    "kernel",
-    "db",
-    "completion",
-)
+#: Modules of `verbs` by verb, in the order of `--help`.
+VERBS = {
+    "init": "index",
+    "index": "index",
+    "ingest": "index",
+    "embed": "index",
+    "clusters": "index",
+    "query": "query",
+    "explain": "explain",
+    "emit": "emit",
+    "measure": "measure",
+    "campaign": "campaign",
+    "calibrate": "calibrate",
+    "tune": "tune",
+    "train": "train",
+    "dynamics": "dynamics",
+    "eval": "eval",
+    "export": "export",
+    "plot": "plot",
+    "report": "report",
+    "serve": "serve",
+    "platform": "platform",
+    "nest": "nest",
+    "kernel": "kernel",
+    "db": "db",
+    "completion": "completion",
+}
 
 #: Set: what nobody expected ends with its traceback, instead of a line and a file.
 DEBUG = "EMBEDDB_DEBUG"
 #: Ended by Ctrl-C, with the state saved.
 INTERRUPTED = 130
-
-
-def _module(verb: str) -> ModuleType:
-    """`verbs/<verb>.py`; of a group of verbs, which is a folder, the module of the same name there.
-    Loaded on use, so that `embeddb query` imports only what querying needs."""
-    name = f"embeddb.ui.cli.verbs.{verb}"
-    found = import_module(name)
-    return import_module(f"{name}.{verb}") if hasattr(found, "__path__") else found
 
 
 class _Verbs(click.Group):
@@ -70,7 +59,9 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        found: click.Command = getattr(_module(name), f"{name}_verb")
+        # Loaded on use, so that `embeddb query` imports only what querying needs.
+        module = import_module(f"embeddb.ui.cli.verbs.{VERBS[name]}")
+        found: click.Command = getattr(module, f"{name}_verb")
         if COMPLETING in os.environ:
             from embeddb.ui.cli.verbs.completion import teach
 

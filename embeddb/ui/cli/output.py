@@ -18,17 +18,6 @@ from embeddb.core.files.own_files import check_place, whole_file
 from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean, duration
 
-__all__ = [
-    "COMPLETING",
-    "Progress",
-    "emit",
-    "json_option",
-    "note",
-    "say",
-    "table",
-    "write_page",
-]
-
 #: Set by a shell that asks for completions; click reads it.
 COMPLETING = "_EMBEDDB_COMPLETE"
 

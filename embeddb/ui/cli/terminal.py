@@ -12,8 +12,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["draw"]
-
 #: A column of text keeps at least so much of its width; two columns are this far apart.
 _KEPT, _GAP = 16, 2
 

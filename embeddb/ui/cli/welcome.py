@@ -16,8 +16,6 @@ from embeddb.core.wording import plural, size
 from embeddb.ui.cli.output import say, table
 from indexer.starter import STARTER, is_shipped, starter_place
 
-__all__ = ["EXAMPLE", "welcome"]
-
 #: A pattern of the starter database, so that a first query needs no file.
 EXAMPLE = "nasa4704"
 #: Files and folders of the working folder that are looked at, and those that are named.

@@ -6,14 +6,13 @@ Every function returns one `<svg>` to set into a page that has `style()`; `stand
 may come from anywhere: they are escaped and bounded here.
 """
 
-from embeddb.ui.draw.boxes import boxes
+from embeddb.ui.draw.element import style
 from embeddb.ui.draw.files import check_target, png, stack, standalone, write
-from embeddb.ui.draw.graph import Node, graph
+from embeddb.ui.draw.graph import Node, boxes, graph
 from embeddb.ui.draw.lines import Line, curves
 from embeddb.ui.draw.matrix import spy
 from embeddb.ui.draw.points import Dot, dots
 from embeddb.ui.draw.rows import Bar, bars
-from embeddb.ui.draw.theme import style
 
 __all__ = [
     "Bar",

@@ -1,24 +1,12 @@
-"""Text and numbers of strangers as SVG, and the element that every drawing is."""
+"""The element that every drawing is: text and numbers as SVG, colours, marks and style."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from string import Template
 from xml.sax.saxutils import escape
-
-__all__ = [
-    "attribute",
-    "escaped",
-    "figure",
-    "identifier",
-    "label",
-    "number",
-    "picture",
-    "shown",
-    "width_of",
-    "wrapped",
-]
 
 #: Characters of a name kept where the whole of it is given.
 _WHOLE = 400
@@ -127,3 +115,163 @@ def picture(
         + "".join(parts)
         + "</svg>"
     )
+
+
+#: Kinds told apart; what is beyond them is drawn as `other`.
+KINDS = 8
+#: The first that is installed is used; resvg knows none by `sans-serif` alone.
+FONTS = (
+    "system-ui,'Segoe UI',Roboto,'Noto Sans','Helvetica Neue',Arial,'Liberation Sans',"
+    "'DejaVu Sans',sans-serif"
+)
+
+
+def _hex(digits: str) -> list[str]:
+    return [f"#{d}" for d in digits.split()]
+
+
+# The kinds keep apart (OKLab 0.1) with full sight and with each simulated colour blindness
+# (Machado et al. 2009), and from the paper (WCAG 3:1); `test_draw.py` computes the latter.
+_KINDS_LIGHT = _hex("1b6ab8 c27a0a 4a1a70 3b9d8c 7a4a12 4d4e73 a76ef8 6d1733")
+_KINDS_DARK = _hex("5aa5f0 f7c948 d0609a 9be3cf 7c7903 a6a442 5f66ed e88aa8")
+
+#: Colour by its part in a drawing.
+LIGHT: Mapping[str, str] = {
+    "paper": "#ffffff",
+    "ink": "#1c2126",
+    "quiet": "#57606a",
+    "grid": "#e4e8ec",
+    "axis": "#8a949e",
+    "bar": "#7f94a8",
+    "accent": "#0b57a4",
+    "alert": "#b3410a",
+    "other": "#747d87",
+    **{f"k{at}": colour for at, colour in enumerate(_KINDS_LIGHT)},
+}
+DARK: Mapping[str, str] = {
+    "paper": "#101418",
+    "ink": "#e4e9ee",
+    "quiet": "#a0abb6",
+    "grid": "#272e36",
+    "axis": "#6d7883",
+    "bar": "#667c92",
+    "accent": "#86bdf7",
+    "alert": "#ff9d5c",
+    "other": "#8b96a1",
+    **{f"k{at}": colour for at, colour in enumerate(_KINDS_DARK)},
+}
+
+#: Dashes of the lines of each kind, so that they differ without colour.
+DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 3", "4 2", "1 2", "9 2 2 2 2 2")
+#: Shape (see `path_of`) of the marks that have one of their own.
+MARKS = {"best": 2, "default": 1, "answer": 3}
+
+_RULES = Template(
+    """
+$s text{fill:$ink;font-family:$fonts;font-size:12px;stroke:none}
+$s .draw-paper{fill:$paper}
+$s .draw-head{font-size:15px;font-weight:600}
+$s .draw-strong{font-weight:600}
+$s .draw-quiet{fill:$quiet}
+$s .draw-small{font-size:11px}
+$s .draw-halo{stroke:$paper;stroke-width:3px;stroke-linejoin:round;paint-order:stroke}
+$s .draw-grid{stroke:$grid;stroke-width:1;fill:none}
+$s .draw-axis{stroke:$axis;stroke-width:1;fill:none}
+$s .draw-thick{stroke-width:2.5}
+$s .draw-box{fill:$paper}
+$s .draw-line{stroke:currentColor;stroke-width:1.8;stroke-linejoin:round;fill:none}
+$s .draw-dot{fill:currentColor;stroke:$paper;stroke-width:.6}
+$s .draw-ring{fill:none;stroke:currentColor;stroke-width:1.2}
+$s .draw-mark{fill:$paper;stroke:$ink;stroke-width:1.6;stroke-linejoin:round}
+$s .draw-bar{fill:$bar}
+$s .draw-chosen{fill:$accent}
+$s .draw-span{stroke:$ink;stroke-width:1.3;fill:none}
+$s .draw-under{stroke:$paper;stroke-width:3.4;fill:none}
+$s .draw-reference{stroke:$ink;stroke-width:1;stroke-dasharray:4 3}
+$s .draw-cells{stroke:$ink;stroke-width:1;fill:none;shape-rendering:crispEdges}
+$s .draw-attended{stroke:$alert}
+$s .draw-attended text{stroke:$paper}
+$s .draw-hatch{stroke:$alert;stroke-width:1.2;fill:none}
+$s a:focus-visible{outline:2px solid $accent}
+$s .draw-other{color:$other}
+"""
+    + "".join(f"$s .draw-k{at}{{color:$k{at}}}\n" for at in range(KINDS))
+)
+
+
+def style() -> str:
+    """The CSS that drawings set into a page need. They follow `prefers-color-scheme`, or an
+    attribute `data-theme` (`light`, `dark`) on or around them; on paper they are light. A page may
+    set the custom properties `--draw-ink`, `--draw-paper`, ... itself."""
+    light, dark = _properties(LIGHT), _properties(DARK)
+    return (
+        f":root{{{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+        f'[data-theme="light"]{{{light}}}\n'
+        f'@media screen{{[data-theme="dark"]{{{dark}}}}}\n'
+        ":not(svg)>.draw{max-width:100%;height:auto}"
+        + _rules(".draw", lambda name: f"var(--draw-{name})")
+    )
+
+
+def literal(*, dark: bool = True) -> str:
+    """The CSS of a file of its own, without custom properties, which few viewers of SVG know;
+    without `dark` also without media queries, which resvg does not."""
+    light = _rules("svg", LIGHT.__getitem__)
+    if not dark:
+        return light
+    by_choice = _rules('svg[data-theme="dark"]', DARK.__getitem__)
+    by_system = _rules('svg:not([data-theme="light"])', DARK.__getitem__)
+    return (
+        light
+        + f"@media screen and (prefers-color-scheme:dark){{{by_system}}}\n"
+        + f"@media screen{{{by_choice}}}\n"
+    )
+
+
+def _properties(colours: Mapping[str, str]) -> str:
+    return ";".join(f"--draw-{name}:{colour}" for name, colour in colours.items())
+
+
+def _rules(scope: str, value: Callable[[str], str]) -> str:
+    return _RULES.substitute({name: value(name) for name in LIGHT}, s=scope, fonts=FONTS)
+
+
+def path_of(kind: int, x: float, y: float, r: float) -> str:
+    """Path data of the shape of a kind (modulo 8) around a point; all of about one area.
+
+    circle, square, triangle, diamond, triangle down, plus, cross, bar.
+    """
+    return f"M{x:.5g} {y:.5g}" + _shape(kind % KINDS, r)
+
+
+def _shape(kind: int, r: float) -> str:
+    if kind == 0:
+        return _moves((-r, 0)) + f"a{r:.3g} {r:.3g} 0 1 0 {2 * r:.3g} 0" + _back(r)
+    if kind == 1:
+        s = 0.88 * r
+        return _moves((-s, -s), (2 * s, 0), (0, 2 * s), (-2 * s, 0)) + "z"
+    if kind in (2, 4):
+        up = r if kind == 2 else -r
+        return _moves((-1.15 * r, 0.75 * up), (1.15 * r, -1.85 * up), (1.15 * r, 1.85 * up)) + "z"
+    if kind == 3:
+        s = 1.25 * r
+        return _moves((-s, 0), (s, -s), (s, s), (-s, s)) + "z"
+    if kind == 5:
+        s, t = 0.4 * r, 0.8 * r
+        arms = [(-s, -s - t), (2 * s, 0), (0, t), (t, 0), (0, 2 * s), (-t, 0), (0, t), (-2 * s, 0)]
+        return _moves(*arms, (0, -t), (-t, 0), (0, -2 * s), (t, 0)) + "z"
+    if kind == 6:
+        s, t = 0.55 * r, 0.7 * r
+        arms = [(-t - s, -t), (s, -s), (t, t), (t, -t), (s, s), (-t, t), (t, t), (-s, s)]
+        return _moves(*arms, (-t, -t), (-t, t), (-s, -s), (t, -t)) + "z"
+    return _moves((-1.5 * r, -0.5 * r), (3 * r, 0), (0, r), (-3 * r, 0)) + "z"
+
+
+def _moves(*steps: tuple[float, float]) -> str:
+    first, *rest = (f"{dx:.3g} {dy:.3g}" for dx, dy in steps)
+    return f"m{first}" + "".join(f"l{step}" for step in rest)
+
+
+def _back(r: float) -> str:
+    return f"a{r:.3g} {r:.3g} 0 1 0 {-2 * r:.3g} 0"

@@ -12,10 +12,7 @@ from typing import Any
 from embeddb.core.errors import MissingDependency, UsageError
 from embeddb.core.extras import install_hint
 from embeddb.core.files.own_files import check_place, whole_file
-from embeddb.ui.draw.element import label, number, picture, width_of, wrapped
-from embeddb.ui.draw.theme import literal
-
-__all__ = ["check_target", "png", "stack", "standalone", "write"]
+from embeddb.ui.draw.element import label, literal, number, picture, width_of, wrapped
 
 _SUFFIXES = (".svg", ".png")
 _MARGIN = 16.0

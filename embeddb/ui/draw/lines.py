@@ -7,12 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from embeddb.ui.draw.element import escaped, figure, label, number, picture, shown, width_of
-from embeddb.ui.draw.marks import Box, Mark, marked
-from embeddb.ui.draw.scale import Scale, drawable
-from embeddb.ui.draw.theme import DASHES, KINDS
-
-__all__ = ["Line", "curves"]
+from embeddb.ui.draw.axes import Box, Mark, Scale, drawable, marked
+from embeddb.ui.draw.element import (
+    DASHES,
+    KINDS,
+    escaped,
+    figure,
+    label,
+    number,
+    picture,
+    shown,
+    width_of,
+)
 
 #: Stretches that a line is cut into at most; of each the lowest and highest point are drawn.
 _STRETCHES = 400

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from embeddb.core.errors import UsageError
 from embeddb.ui.draw.element import figure, identifier, label, number, picture
 
-__all__ = ["spy"]
-
 #: Cells on a side of a thumbnail, and byte steps per halving of the density; 255 is full.
 _SIDE = 32
 _STEPS = 10.0

@@ -9,11 +9,18 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from embeddb.ui.draw.element import attribute, escaped, label, number, picture, width_of, wrapped
-from embeddb.ui.draw.scale import Scale, drawable
-from embeddb.ui.draw.theme import KINDS, path_of
-
-__all__ = ["MOST_DOTS", "Dot", "dots"]
+from embeddb.ui.draw.axes import Scale, drawable
+from embeddb.ui.draw.element import (
+    KINDS,
+    attribute,
+    escaped,
+    label,
+    number,
+    path_of,
+    picture,
+    width_of,
+    wrapped,
+)
 
 #: More dots than these are thinned out evenly.
 MOST_DOTS = 5000

@@ -6,11 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from embeddb.ui.draw.element import figure, label, number, picture, shown, width_of
-from embeddb.ui.draw.scale import Scale, drawable
-from embeddb.ui.draw.theme import path_of
-
-__all__ = ["MOST_BARS", "Bar", "bars"]
+from embeddb.ui.draw.axes import Scale, drawable
+from embeddb.ui.draw.element import figure, label, number, path_of, picture, shown, width_of
 
 #: Rows beyond these are counted, not drawn.
 MOST_BARS = 120

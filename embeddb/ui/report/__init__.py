@@ -8,9 +8,8 @@ own.
 
 from __future__ import annotations
 
-from embeddb.ui.report.answers import answers_html
 from embeddb.ui.report.database import database_html
-from embeddb.ui.report.explanation import explanation_body, explanation_html
+from embeddb.ui.report.explanation import answers_html, explanation_body, explanation_html
 from embeddb.ui.report.facts import DatabaseFacts, database_facts
 from embeddb.ui.report.page import page_style
 

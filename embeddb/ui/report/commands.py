@@ -15,16 +15,6 @@ from embeddb.platforms.platform import Platform, builtin_platforms
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
 
-__all__ = [
-    "again",
-    "again_all",
-    "measure",
-    "measure_next",
-    "placeholders",
-    "the_default",
-    "try_it",
-]
-
 #: Configurations in the command that measures the next ones.
 _MOST_MEASURED = 3
 _DB = "DB"

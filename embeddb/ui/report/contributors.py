@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from embeddb.store import Partition
     from embeddb.store.sources import Source
 
-__all__ = ["Brought", "Contributor", "contributors_of"]
-
 #: Kept of each, so that a report stays small.
 _MOST_WINNERS = 3
 

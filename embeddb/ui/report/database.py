@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from embeddb.ui.report.scopes import Place, ScopeFacts
     from embeddb.ui.report.winners import Preference
 
-__all__ = ["database_html", "source_html"]
-
 #: Scopes told in full, and those with a map, so that a file stays small; the tables hold the rest.
 _MOST_SCOPES = 24
 _MOST_MAPS = 8

@@ -3,30 +3,39 @@ somebody who must decide wants it."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embeddb.core.config import Config
-from embeddb.core.wording import line, many_of, one_of, page_factor, page_share, shown, value_text
+from embeddb.core.config import Config, Op
+from embeddb.core.kinds import kind_of
+from embeddb.core.wording import (
+    line,
+    many_of,
+    one_of,
+    page_factor,
+    page_share,
+    plural,
+    shown,
+    value_text,
+)
 from embeddb.explain.explanation import (
     best_here,
 )
+from embeddb.ranking.order_reason import order_notes
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
-from embeddb.ui.report import pictures
+from embeddb.ui.report import commands, pictures
 from embeddb.ui.report.page import render
-from embeddb.ui.report.remarks import remarks
-from embeddb.ui.views import Ranking, differing
-from embeddb.ui.whose_runs import each_source, whose_runs
+from embeddb.ui.views import Ranking, differing, each_source, whose_runs
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
     from embeddb.explain.explanation import Explanation, NeighbourEvidence
     from embeddb.ranking.recommendation import SimplerAnswer
-
-__all__ = ["Setting", "explanation_body", "explanation_html", "settings"]
 
 #: Shown of each, so that a file stays small whatever a database holds.
 _MOST_CARDS = 12
@@ -193,3 +202,113 @@ def _reasons(rejected: Mapping[str, str]) -> list[Reason]:
         counts[text] += 1
         example.setdefault(text, config)
     return [Reason(shown(t), n, shown(example[t])) for t, n in counts.most_common(_MOST_REASONS)]
+
+
+#: A repeat that took so many times the fastest is a doubt.
+_UNEVEN = 2.0
+
+
+def remarks(e: Explanation, place: str) -> dict[str, Any]:
+    """By the names that the page has for them; `place` is how commands name the database."""
+    return {
+        "order_notes": order_notes(e.recommendation.candidates),
+        "uneven": uneven(e),
+        "contents": contents(e),
+        "to_use": to_use(e),
+        "call_it": call_it(e),
+        "try_it": commands.try_it(e, place),
+        "measure": commands.measure_next(e, place),
+        "again": commands.again(e.recommendation.id, place),
+        "placeholders": commands.placeholders(e, place),
+    }
+
+
+def contents(e: Explanation) -> list[tuple[str, str]]:
+    """Anchors and short headings of the parts that the page has, in its order."""
+    made, kind = e.recommendation, e.pattern.kind
+    insight = made.insight
+    parts = [
+        ("use", "How to use it", to_use(e)),
+        ("novelty", "How new it is", bool(e.novelty)),
+        ("pattern", f"Its {one_of(kind)}", True),
+        ("neighbours", "What it rests on", True),
+        ("agreement", "What neighbours agree on", bool(e.neighbours and e.agreement)),
+        ("simpler", "Simpler methods", bool(insight.simpler)),
+        ("ranks", "The other proposals", bool(made.candidates)),
+        ("next", "Measure next", bool(insight.next)),
+        ("effects", "What each parameter does", bool(insight.effects)),
+        ("occluded", "What counts", bool(insight.occluded)),
+        ("moves", "What would change it", bool(insight.deep and kind_of(kind).sparse)),
+        ("rejected", "Not legal here", bool(made.rejected)),
+        ("provenance", "Provenance", True),
+    ]
+    return [(anchor, words) for anchor, words, there in parts if there]
+
+
+def to_use(e: Explanation) -> bool:
+    """Whether there is something to use: another configuration than the default, or a check."""
+    return e.runnable or Config(e.answer) != Config(e.recommendation.default)
+
+
+def call_it(e: Explanation) -> str:
+    """How a program calls the answer; empty where none can."""
+    op, platform = Op.parse(e.recommendation.op), e.recommendation.platform.partition("@")[0]
+    if platform != "cpu" or not op.workload.sparse or op.dtype not in ("f32", "f64"):
+        return ""
+    width = f", k={op.width}" if op.traits.wide else ""
+    return f'embeddb.compile(A, "{op.kernel}"{width}, config="{line(e.answer)}")'
+
+
+def uneven(e: Explanation) -> float | None:
+    """How many times the fastest repeat of the answer, or of the default, the slowest took; None
+    where that is no doubt."""
+    ratios = [own.slowest / own.fastest for own in e.own if own.times > 1 and own.fastest > 0]
+    return max((r for r in ratios if math.isfinite(r) and r > _UNEVEN), default=None)
+
+
+class _Card(NamedTuple):
+    href: str
+    e: Explanation
+    spy: Markup | None
+    line: str
+
+
+def answers_html(
+    answers: Sequence[tuple[str, Explanation]], *, title: str, notes: Iterable[str] = ()
+) -> str:
+    """A whole file over answers and the addresses of their pages beside it, UTF-8 when written;
+    `notes` are paragraphs above them."""
+    cards = [_card(href, e, at) for at, (href, e) in enumerate(answers)]
+    measured = [e.measured_gain for _, e in answers if e.measured_gain]
+    expected = [e.expected_gain for _, e in answers if e.expected_gain]
+    subjects = {e.recommendation.pattern_id for _, e in answers}
+    return str(
+        render(
+            "answers.html",
+            title=shown(title),
+            cards=cards,
+            notes=list(notes),
+            counted=f"{plural(len(cards), 'answer')} about "
+            f"{plural(len(subjects), 'matrix', 'matrices')}",
+            measured=_mean(measured),
+            all_measured=len(measured) == len(cards),
+            expected=_mean(expected),
+            machine=next((e.machine for _, e in answers if e.machine), ""),
+            simulated=any(e.recommendation.simulated for _, e in answers),
+        )
+    )
+
+
+def _card(href: str, e: Explanation, at: int) -> _Card:
+    name = shown(e.pattern.name or e.recommendation.subject)
+    return _Card(
+        href=href,
+        e=e,
+        spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {name}", key=f"answer-{at}"),
+        line=line(e.answer),
+    )
+
+
+def _mean(gains: Sequence[float]) -> float | None:
+    """Geometric; None of nothing."""
+    return math.exp(statistics.fmean(map(math.log, gains))) if gains else None

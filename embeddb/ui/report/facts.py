@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.database import Database
 
-__all__ = ["DatabaseFacts", "Judged", "SizeMap", "database_facts"]
-
 #: Lower bounds of the classes that matrices are counted in.
 NNZ_FROM = (0, 10_000, 100_000, 1_000_000, 10_000_000)
 PER_ROW_FROM = (0, 4, 16, 64, 256)

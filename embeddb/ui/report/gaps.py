@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.ui.report.scopes import ScopeFacts
 
-__all__ = ["Gap", "gaps_of"]
-
 #: Told of each kind.
 _MOST = 10
 #: Patterns named in one command.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = ["MOST_SHOWN", "environment", "markup", "page_style", "render"]
-
 _FOLDER = Path(__file__).parent / "templates"
 #: Longest text that no filter has cut before.
 MOST_SHOWN = 2000

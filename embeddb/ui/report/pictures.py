@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation, NeighbourEvidence
     from embeddb.ranking.recommendation import ParameterEffect, Recommendation
 
-__all__ = [
-    "Card",
-    "EffectPicture",
-    "attention",
-    "candidates",
-    "cards",
-    "effects",
-    "kernel",
-    "nests",
-    "simpler",
-    "spy",
-]
-
 #: Parameters and values of one that are drawn.
 _MOST_PARAMETERS = 16
 _MOST_VALUES = 24

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from embeddb.store import Partition
 
-__all__ = ["Noise", "Place", "ScopeFacts", "scope_facts"]
-
 #: Kept of each, so that a report stays small.
 _MOST_WINNERS = 8
 _MOST_PLACES = 400

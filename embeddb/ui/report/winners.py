@@ -17,8 +17,6 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.wording import many_of, value_text
 from embeddb.index.run_matrix import Extent, RunMatrix
 
-__all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices", "is_shared"]
-
 #: Kept of each, so that a report stays small.
 _MOST_GROUPS = 12
 _MOST_VALUES = 6

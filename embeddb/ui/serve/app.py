@@ -29,11 +29,18 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.ui.serve import facts, mapping, measured
 from embeddb.ui.serve.access import HEADERS, Address, Gate, Guard, Token
-from embeddb.ui.serve.answer_cache import AnswerCache, answer, answer_twin
-from embeddb.ui.serve.app_state import AppState
-from embeddb.ui.serve.page_cache import PageCache
-from embeddb.ui.serve.pictures import File, answer_page, compare_page, files, pattern_page, thumb
-from embeddb.ui.serve.rendering import path_to, render
+from embeddb.ui.serve.answers import PageCache
+from embeddb.ui.serve.app_state import AnswerCache, AppState, answer, answer_twin
+from embeddb.ui.serve.rendering import (
+    File,
+    answer_page,
+    compare_page,
+    files,
+    path_to,
+    pattern_page,
+    render,
+    thumb,
+)
 from embeddb.ui.serve.upload import plain_name, read_upload, received
 
 #: Pages being made at a time, matrices being read and answered, and files being received.
@@ -106,7 +113,8 @@ class _Pages:
         return self.kept(body, self._kept)
 
     async def thumb(self, request: Request) -> Response:
-        return _sent(request, await self._threaded(thumb, self._state, request.path_params["id"]))
+        info = await self._threaded(self._state.pattern, request.path_params["id"])
+        return _sent(request, thumb(info))
 
     async def static(self, request: Request) -> Response:
         held = await self._threaded(files)

@@ -22,9 +22,9 @@ from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import Param
+from embeddb.ui.serve.answers import AnswerHead
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
-from embeddb.ui.serve.server_answers import AnswerHead
 from indexer.coverage import Coverage
 
 #: Shown of each on one page.

@@ -252,8 +252,7 @@ def answers(log: Log, folder: Path) -> dict[str, list[Any]]:
 def _ingest(log: Log, folder: Path, store: Any) -> None:
     from embeddb.core.config import Op
     from embeddb.platforms.platform import load_platform
-    from embeddb.ui.cli.logs.proposed import accepted
-    from embeddb.ui.cli.logs.reading import refuse_empty
+    from embeddb.ui.cli.logs import accepted, refuse_empty
     from indexer.ingest import ingest
     from indexer.readers.base.row import ReadOptions
 

@@ -22,11 +22,12 @@ from embeddb.core.errors import MissingDependency, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.thumbnail import thumbnail
 from embeddb.ui import draw
-from embeddb.ui.draw import files, theme
+from embeddb.ui.draw import element as theme
+from embeddb.ui.draw import files
+from embeddb.ui.draw.axes import Scale
 from embeddb.ui.draw.element import figure, shown, width_of, wrapped
 from embeddb.ui.draw.points import MOST_DOTS
 from embeddb.ui.draw.rows import MOST_BARS
-from embeddb.ui.draw.scale import Scale
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert("x")</script>&\x1b[31m\u202egnp.\x00\ud800 ' + "A" * 10_000

@@ -303,7 +303,7 @@ def test_a_model_is_trained_on_what_it_buys(
         runner = Anything(platform)
         return runner, runner.platform()
 
-    monkeypatch.setattr("embeddb.ui.cli.verbs.train.buying.runner_here", here)
+    monkeypatch.setattr("embeddb.ui.cli.verbs.train_costmodel.runner_here", here)
     brief = [*kind, "--epochs", "1", "--members", "1", "--predictor", "mlp", "--no-judge"]
     buys = ["--strategy", "mab25", "--budget", "45", "-o", str(tmp_path / "own.safetensors")]
     assert run_verb([*asked, *brief, *buys, "--json"]) == 0

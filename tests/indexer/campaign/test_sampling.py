@@ -443,7 +443,7 @@ def test_plan_run_status_and_plan_again(
         runner = Anything(platform)
         return runner, runner.platform()
 
-    monkeypatch.setattr("embeddb.ui.cli.verbs.campaign.run.runner_here", here)
+    monkeypatch.setattr("embeddb.ui.cli.verbs.campaign_run.runner_here", here)
     plan = ["plan", *asked, "--strategy", "ea10", "--budget", "75"]
     assert _run(*plan, "--json") == 0
     first = _said(capsys)
@@ -492,7 +492,7 @@ def test_what_a_strategy_cannot_do(
 
 
 def test_the_names_on_the_command_line_are_the_strategies() -> None:
-    from embeddb.ui.cli.verbs.campaign import plan
+    from embeddb.ui.cli.verbs import campaign as plan
 
     assert tuple(STRATEGIES) == plan.STRATEGIES
 

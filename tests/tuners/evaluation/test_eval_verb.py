@@ -15,7 +15,7 @@ from command_line import run_verb
 
 from embeddb.core.errors import UsageError
 from embeddb.database import Database
-from embeddb.ui.cli.session import threads
+from embeddb.ui.cli.verbs.train_session import threads
 from tuners.evaluation import learned_rankers as rankers
 
 

@@ -11,18 +11,15 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, plural, share
-from embeddb.ui.cli.arguments import open_database, runner_here, threads_option
-from embeddb.ui.cli.numbers import Number
+from embeddb.ui.cli.arguments import Number, open_database, runner_here, threads_option
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.campaign.run import EXECUTOR_OPTIONS, nodes_words, noting_the_end
+from embeddb.ui.cli.verbs.campaign_run import EXECUTOR_OPTIONS, nodes_words, noting_the_end
 
 if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
     from indexer.calibrate import CalibrationRequest
     from indexer.calibration.report import CalibrationReport, OpReport
-
-__all__ = ["calibrate_verb"]
 
 #: Files named that cannot be used; `--json` has all.
 _NAMED = 5

@@ -18,8 +18,6 @@ from embeddb.store import Store, open_store
 from embeddb.ui.cli.output import COMPLETING, emit, json_option
 from indexer.starter import STARTER, starter_place
 
-__all__ = ["completion_verb", "teach"]
-
 _INSTALL = {
     "bash": "embeddb completion bash > ~/.local/share/bash-completion/completions/embeddb",
     "zsh": 'embeddb completion zsh > "${fpath[1]}/_embeddb"',

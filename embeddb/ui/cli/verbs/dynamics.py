@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from embeddb.dynamics import Cache, Counter, Dynamics
     from embeddb.platforms.platform import Platform
 
-__all__ = ["dynamics_verb"]
-
 _WARM = "values of {} are those of a call with warm caches, simulated ones those of a cold call"
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.emit.emit import Manifest
 
-__all__ = ["emit_verb"]
-
 
 @click.command("emit")
 @click.argument("db")

@@ -13,7 +13,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import factor, many_of, share
 from embeddb.ui.cli.arguments import only_op_option, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.session import threads
+from embeddb.ui.cli.verbs.train_session import threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from embeddb.database import Database
     from tuners.evaluation.fit import Fit
-
-__all__ = ["eval_verb"]
 
 
 @click.command("eval")

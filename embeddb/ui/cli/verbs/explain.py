@@ -11,8 +11,6 @@ from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.explain_text import show_explanation
 from embeddb.ui.cli.output import emit, json_option, note, say, write_page
 
-__all__ = ["explain_verb"]
-
 
 @click.command("explain")
 @click.argument("db")

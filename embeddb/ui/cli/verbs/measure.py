@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from embeddb.core.subject import Subject
     from embeddb.database import Database
 
-__all__ = ["measure_verb"]
-
 #: Lines of the table for people; `--json` has all.
 _SHOWN = 10
 

@@ -21,23 +21,24 @@ from embeddb.explain.explanation import link_words, preparation
 from embeddb.ranking.order_reason import order_notes
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.arguments import (
+    Number,
+    count_first,
     defined,
     known_subjects,
     matrices_held,
     op_option,
     open_database,
+    platform_asked,
     platform_option,
     program_options,
     threads_option,
 )
 from embeddb.ui.cli.coverage_text import show_what_there_is
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
-from embeddb.ui.cli.here import count_first, platform_asked
 from embeddb.ui.cli.kernel_text import fused_seconds, show_fused_seconds, show_occluded
 from embeddb.ui.cli.nest_text import emit_program, emit_schedules
-from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table
-from embeddb.ui.cli.tune_text.fusion import NO_PLAN_FOR_XLA
+from embeddb.ui.cli.tune_text import NO_PLAN_FOR_XLA
 from embeddb.ui.views import Ranking, subject_line
 from indexer.resolve import is_file
 
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from embeddb.core.subject import Subject
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
-
-__all__ = ["query_verb"]
 
 #: Exit code of an answer that is only the platform's default.
 _NO_EVIDENCE = 3

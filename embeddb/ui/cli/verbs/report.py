@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from embeddb.ui.report.facts import DatabaseFacts, Judged
     from embeddb.ui.report.scopes import ScopeFacts
 
-__all__ = ["report_verb"]
-
 #: A larger file is no output of `eval`.
 _MOST_BYTES = 16 << 20
 #: Gaps shown in text; a file and --json have all.

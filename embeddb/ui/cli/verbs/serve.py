@@ -11,16 +11,13 @@ import click
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.store import open_store
-from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.numbers import Number
+from embeddb.ui.cli.arguments import Number, open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 
 if TYPE_CHECKING:
     import socket
 
     from embeddb.ui.serve.access import Address
-
-__all__ = ["serve_verb"]
 
 
 @click.command("serve")

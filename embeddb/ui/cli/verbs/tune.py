@@ -15,16 +15,18 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.subject import Subject
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
-from embeddb.ui.cli.arguments import known_subjects, open_database
+from embeddb.ui.cli.arguments import Number, known_subjects, open_database
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
-from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note
-from embeddb.ui.cli.tune_text.fusion import fusion_document, show_fusion
-from embeddb.ui.cli.tune_text.matrix import matrix_document, show_matrix
-from embeddb.ui.cli.tune_text.tiles import show_tiles, tiles_document
+from embeddb.ui.cli.tune_text import (
+    fusion_document,
+    matrix_document,
+    show_fusion,
+    show_matrix,
+    show_tiles,
+    tiles_document,
+)
 from indexer.resolve import is_file
-
-__all__ = ["tune_verb"]
 
 _PLATFORMS = {"fusion": "xla-cpu", "tile": "tile-cpu"}
 #: Where operations on matrices run.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import run_verb
 
-from embeddb.ui.cli.verbs.platform import platform
+from embeddb.ui.cli.verbs import platform
 
 
 def test_it_is_one_line_and_says_where_the_details_lie(

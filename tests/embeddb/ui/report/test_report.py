@@ -23,8 +23,8 @@ from embeddb.ui.report import (
     explanation_body,
     explanation_html,
     page_style,
-    remarks,
 )
+from embeddb.ui.report import explanation as explanation_page
 from embeddb.ui.report.explanation import settings
 
 VARIANTS = {
@@ -349,9 +349,9 @@ def test_what_looks_odd_is_explained() -> None:
     assert "; explores</td>" in page and REASONS["explores"] in page
     own = msgspec.structs.replace(full().own[0], fastest=1.0, slowest=7.0, times=9)
     noisy = msgspec.structs.replace(full(), own=[own])
-    assert remarks.uneven(noisy) == 7.0
+    assert explanation_page.uneven(noisy) == 7.0
     assert "7.00× the time of the fastest" in explanation_html(noisy)
-    assert remarks.uneven(msgspec.structs.replace(full(), own=[])) is None
+    assert explanation_page.uneven(msgspec.structs.replace(full(), own=[])) is None
 
 
 def test_values_say_what_they_mean_and_the_machine_is_named() -> None:

@@ -1,0 +1,225 @@
+"""Options of a run log, and the platform file proposed for one that has none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from embeddb.core.config import Op
+from embeddb.core.errors import MatrixError, PlatformError, ReaderError, UsageError
+from embeddb.core.wording import clean, duration, plural
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.output import note, say
+from indexer.resolve import is_file
+
+if TYPE_CHECKING:
+    from embeddb.platforms.platform import Platform
+    from indexer.ingest import IngestReport
+    from indexer.readers.base.proposal import Proposal
+    from indexer.readers.base.row import ReadOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Warnings told; `--json` has all.
+_MOST_WARNINGS = 20
+#: Names of matrices told, that were not found.
+_MOST_NAMES = 20
+#: Reasons for rejected rows told, the most frequent first.
+_MOST_REASONS = 8
+_READING = (
+    click.option("--platform", default="", help="Name, name@instance or TOML file."),
+    click.option("--format", "reader", default="", help="Reader; recognised if left out."),
+    click.option("--matrices", default="", help="Folder of the matrices or nests the runs name."),
+    click.option("--features", default="", help="File of matrix features that goes with the runs."),
+    click.option("--op", default="", help="Operation, if the file does not say: spmm:128."),
+    click.option("--unit", default="", help="Of times without one: s, ms, us, ns or cycles."),
+    click.option("--map", "columns", multiple=True, metavar="ROLE=COLUMN", help="A role's column."),
+    click.option("--matrix", default="", help="Matrix name, if the file lacks it."),
+    click.option(
+        "--instance",
+        default="",
+        help="Device, if the file lacks it; `this`: the file's own command.",
+    ),
+    click.option("--yes", "-y", is_flag=True, help="Read columns as they are proposed."),
+)
+
+
+def reading_options(command: F) -> F:
+    """The options that say how a run log is to be read; `read_options` takes most of them."""
+    for option in reversed(_READING):
+        command = option(command)
+    return command
+
+
+def read_options(asked: dict[str, Any]) -> ReadOptions:
+    """Raises: UsageError for an operation or a --map that is none."""
+    from indexer.readers.base.row import ReadOptions
+
+    return ReadOptions(
+        op=Op.parse(asked["op"]) if asked["op"] else None,
+        unit=asked["unit"],
+        columns=_columns(asked["columns"]),
+        features=Path(asked["features"]) if asked["features"] else None,
+        matrix=asked["matrix"],
+        instance=asked["instance"],
+    )
+
+
+def _columns(pairs: tuple[str, ...]) -> dict[str, str]:
+    columns = {}
+    for pair in pairs:
+        role, sep, column = pair.partition("=")
+        if not (sep and role and column):
+            raise UsageError(f"--map {pair}: not ROLE=COLUMN", hint="--map time_ms=elapsed")
+        columns[role] = column
+    return columns
+
+
+def show_file(report: IngestReport) -> None:
+    """What became of one log."""
+    new = f"{plural(report.added, 'run')} added"
+    known = f", {report.duplicates:,} known already" if report.duplicates else ""
+    say(
+        f"{report.file}: {plural(report.rows, 'row')} read as {report.reader} in "
+        f"{duration(report.seconds)}: {new}{known}, {report.rejected:,} rejected"
+    )
+    if report.repeats:
+        why = f" ({'; '.join(report.same_values)})" if report.same_values else ""
+        say(f"  {plural(report.repeats, 'row')} of them equal to another one: kept as repeats{why}")
+    if report.resumed_at:
+        say(f"  taken up at row {report.resumed_at:,}: what lies before was read earlier")
+    for name, rows in report.new_values.items():
+        named = ", ".join(f"{value} ({plural(n, 'row')})" for value, n in rows.items())
+        say(f"  new values of {name}, which the platform leaves open: {named}")
+    if report.matrices and report.matrices_found + len(report.matrices_missing):
+        names = report.matrices_found + len(report.matrices_missing)
+        lost = f"; not found: {_few(report.matrices_missing)}" if report.matrices_missing else ""
+        say(f"  {report.matrices_found} of {names} names found in {report.matrices}{lost}")
+    frequent = sorted(report.reasons.items(), key=lambda found: -found[1])
+    for reason, times in frequent[:_MOST_REASONS]:
+        say(f"  {plural(times, 'row')} rejected: {reason}")
+    if report.rejected:
+        say(f"  the first one rejected, {report.first_reject}")
+        more = len(frequent) - _MOST_REASONS
+        others = f" ({more} more of these)" if more > 0 else ""
+        say(f"  rejected rows with their reasons{others}: {report.rejects_file}")
+    for line in report.changes:
+        note(f"warning: {line}, for the runs stored before too")
+
+
+def refuse_empty(reports: Sequence[IngestReport]) -> None:
+    """Raises: ReaderError if a log was read of which no row could be used."""
+    for report in reports:
+        if report.nothing_read:
+            why = f"none of its {plural(report.rows, 'row')} could be used" if report.rows else ""
+            first = f"the first: {report.first_reject}" if report.first_reject else ""
+            raise ReaderError(why or "it holds no rows", where=report.file, hint=first)
+
+
+def refuse_foreign_folder(reports: Sequence[IngestReport]) -> None:
+    """Raises: MatrixError if a folder of matrices was given and has none that the runs name."""
+    missing = list(dict.fromkeys(name for r in reports for name in r.matrices_missing))
+    if not missing or any(report.matrices_found for report in reports):
+        return
+    raise MatrixError(
+        f"none of the {len(missing)} matrices that the runs name is there",
+        where=reports[0].matrices,
+        hint=f"the runs name {_few(missing)}; they are kept by name, and "
+        "`embeddb index` with the folder of these files adds the structures",
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def warn(lines: Sequence[str]) -> None:
+    """Each as a warning, as many as one reads."""
+    for line in lines[:_MOST_WARNINGS]:
+        note(f"warning: {line}")
+    if len(lines) > _MOST_WARNINGS:
+        note(f"warning: and {len(lines) - _MOST_WARNINGS} more like these")
+
+
+def platform_asked(db: str, text: str) -> Platform | None:
+    """The platform that logs are of, before a database is made for them; None if none is named.
+
+    Raises: PlatformError if there is none of that name, in the database neither.
+    """
+    from indexer.index_runs import platform_of_runs
+
+    try:
+        return platform_of_runs(None, text)
+    except PlatformError:
+        if text.endswith(".toml") or not is_file(db):
+            raise
+    with open_database(db, readonly=True) as opened:
+        return platform_of_runs(opened.index, text)
+
+
+def accepted(
+    files: Sequence[str | Path],
+    platform: Platform | None,
+    options: ReadOptions,
+    *,
+    reader: str = "",
+    yes: bool = False,
+) -> ReadOptions:
+    """The options with what the columns of logs are taken for, where their names do not say: shown,
+    and taken with `yes`, or when whoever sits at the terminal agrees.
+
+    Raises: UsageError if nobody does, or if something is lacking that nothing in the log tells;
+    ReaderError for a file that no reader knows.
+    """
+    from indexer.ingest import completed, reader_of
+    from indexer.readers.base.proposal import propose
+
+    if platform is None:
+        return options
+    options = replace(options, log=platform.log)
+    for path in map(Path, files):
+        found = propose(path, reader or reader_of(path), platform, completed(options, platform))
+        if found is None:
+            continue
+        _show(path, found, platform)
+        if found.lacking:
+            raise UsageError(f"{clean(path)}: {found.lacking[0]}")
+        if found.guesses:
+            _agree(path, found, yes=yes)
+            options = replace(options, log=found.log)
+    return options
+
+
+def _show(path: Path, found: Proposal, platform: Platform) -> None:
+    """On stderr: what is read so far are data of other commands."""
+    if found.guesses:
+        note(f"{path} does not name everything as {platform.name} does; it may be read as")
+    width = max((len(guess.what) for guess in found.guesses), default=0)
+    role = max((len(guess.taken_for) for guess in found.guesses), default=0)
+    for guess in found.guesses:
+        note(f"  {guess.what.ljust(width)}  as {guess.taken_for.ljust(role)}  ({guess.why})")
+    if found.unused and found.guesses:
+        note(f"  not used: {', '.join(found.unused)}")
+    for line in found.open:
+        note(f"  open: {line}")
+    if found.guesses:
+        where = platform.file or f"the platform file of {platform.name}"
+        note(f"in {where} this keeps it, then nothing is asked:")
+        for line in found.log.toml.splitlines():
+            note(f"    {line}" if line else "")
+
+
+def _agree(path: Path, found: Proposal, *, yes: bool) -> None:
+    if yes or (sys.stdin.isatty() and click.confirm("read it so?", default=True, err=True)):
+        return
+    what = plural(len(found.guesses), "thing")
+    raise UsageError(
+        f"{clean(path)}: {what} would be guessed",
+        hint="--yes reads it so; --map corrects a column",
+    )

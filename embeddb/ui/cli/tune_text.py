@@ -1,0 +1,337 @@
+"""Results of tuning as text: matrices, tiles and cuts of programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from embeddb.core.wording import duration, factor, plural
+from embeddb.tensors.edges import edges_of
+from embeddb.ui.cli.output import note, say, table
+
+if TYPE_CHECKING:
+    from embeddb.core.config import Config
+    from tuners.fusion_cuts import FusionTuned, Tried
+    from tuners.search import Tuned
+    from tuners.tune_fusion import TuneRequest
+    from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest, Ranking
+    from tuners.tune_tiles import TilesTuned
+
+
+def measured(seconds: float | None, unit: str = "s") -> str:
+    """A dash for what did not run or failed."""
+    return "-" if seconds is None or not math.isfinite(seconds) else duration(seconds, unit)
+
+
+#: Of the ranking, so many are told.
+_MOST_TOLD = 10
+
+
+def matrix_document(found: MatrixTuned, asked: MatrixTuneRequest) -> dict[str, Any]:
+    """Seconds; null for what did not run or failed."""
+    done = found.tuned
+    m, n, nnz = done.subject.sizes
+    return {
+        "matrix": {"id": done.subject.id, "name": done.subject.name, "m": m, "n": n, "nnz": nnz},
+        "platform": found.platform,
+        "op": str(found.op),
+        "time_unit": found.time_unit,
+        "by": done.by,
+        "model": done.model or None,
+        "seed": asked.seed,
+        "model_seconds": {"asked": asked.model_s, "spent": done.model_s},
+        "hardware_seconds": {"asked": asked.hardware_s, "spent": done.hardware_s},
+        "rounds_seconds": done.rounds_s,
+        "ranked": done.ranked,
+        "first": [dict(config) for config in found.ranking.configs[:_MOST_TOLD]],
+        "tried": len(done.tried),
+        "fresh": done.fresh,
+        "failed": {str(config): error for config, error in done.failed.items()},
+        "rows": [
+            {
+                "what": "default" if config == done.default else "fastest",
+                "config": dict(config),
+                "seconds": done.tried.get(config),
+                "rounds_s": done.rounds.get(config, []),
+                "median_s": _finite(done.again_s(config)),
+            }
+            for config in _shown(done)
+        ],
+        "default": dict(done.default),
+        "default_s": _finite(done.again_s(done.default)),
+        "best": dict(done.best),
+        "best_s": _finite(done.again_s(done.best)),
+        "gain": done.gain,
+        "warning": done.warning,
+    }
+
+
+def show_matrix(found: MatrixTuned, asked: MatrixTuneRequest) -> None:
+    """The default and the fastest, what was spent, and what the gain is."""
+    done = found.tuned
+    m, n, nnz = done.subject.sizes
+    say(f"{done.subject.name}: {m:,} x {n:,}, {nnz:,} nonzeros; {found.op} on {found.platform}")
+    model = f", in {done.model_s:.0f} s" if done.model_s else ""
+    many = plural(done.ranked, "configuration")
+    say(f"ranked by: {done.by}" + (f" ({many}{model})" if done.ranked else " (nobody knows any)"))
+    if not asked.hardware_s:
+        table(["rank", "configuration"], [[str(n), str(c)] for n, c in _first(found.ranking)])
+        return
+    failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
+    say(
+        f"hardware: {plural(len(done.tried), 'configuration')} in {done.hardware_s:.1f} of "
+        f"{asked.hardware_s:g} s{failed}; {plural(done.fresh, 'run')} now"
+    )
+    say()
+    base = done.again_s(done.default)
+    rows = []
+    for config in _shown(done):
+        again = done.again_s(config)
+        what = "default" if config == done.default else "fastest"
+        gain = factor(base / again if math.isfinite(again) else None)
+        times = [measured(done.tried.get(config), found.time_unit)]
+        if not done.exact:
+            times.append(measured(again, found.time_unit))
+        rows.append([what, *times, gain, str(config)])
+    table(["", "measured", *([] if done.exact else ["rounds"]), "gain", "configuration"], rows)
+    say()
+    say(_matrix_verdict(done))
+    if done.warning:
+        say(f"warning: {done.warning}")
+
+
+def _matrix_verdict(done: Tuned) -> str:
+    gain = done.gain
+    if gain is None:
+        return "nothing can be told: the default, or all that was tried, did not run"
+    if done.best == done.default:
+        return "nothing is faster than the default"
+    if done.exact:
+        return f"{factor(gain)} over the default: simulated, so nothing was repeated"
+    counted = plural(min(map(len, done.rounds.values()), default=0), "round")
+    sure = "" if done.apart else "; its rounds and the default's overlap, so it may be chance"
+    return f"{factor(gain)} over the default in {counted}{sure}"
+
+
+def _shown(done: Tuned) -> list[Config]:
+    fastest = sorted(done.finalists, key=done.again_s)
+    return list(dict.fromkeys([done.default, *fastest]))
+
+
+def _first(ranked: Ranking) -> list[tuple[int, Config]]:
+    return list(enumerate(ranked.configs[:_MOST_TOLD], 1))
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
+#: Kernels without tiles that are named.
+_MOST_NOTES = 10
+
+
+def tiles_document(done: TilesTuned) -> dict[str, Any]:
+    """Kernels as they are in the program; seconds of all of them together."""
+    tuned, times = done.kernels, done.times
+    default_s, best_s = _total(tuned, times)
+    return {
+        "platform": done.platform,
+        "op": "tile",
+        "kernels": [
+            {
+                "id": one.subject.id,
+                "name": one.subject.name,
+                "times": times[one.subject.id],
+                "by": one.by,
+                "ranked": one.ranked,
+                "tried": len(one.tried),
+                "default": dict(one.default),
+                "default_s": one.again_s(one.default),
+                "best": dict(one.best),
+                "best_s": one.again_s(one.best),
+                "gain": one.gain,
+            }
+            for one in tuned
+        ],
+        "fresh": sum(one.fresh for one in tuned),
+        "skipped": dict(done.skipped),
+        "default_s": default_s,
+        "best_s": best_s,
+        "gain": default_s / best_s if best_s else None,
+    }
+
+
+def show_tiles(done: TilesTuned) -> None:
+    """A row for each kernel, and the sum."""
+    tuned, skipped, times = done.kernels, done.skipped, done.times
+    rows = [
+        [
+            one.subject.name,
+            one.by,
+            f"{len(one.tried)} of {one.ranked}",
+            measured(one.again_s(one.default)),
+            measured(one.again_s(one.best)),
+            factor(one.gain),
+            str(one.best),
+        ]
+        for one in tuned
+    ]
+    if rows:
+        head = ["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"]
+        table(head, rows)
+    for name, reason in list(skipped.items())[:_MOST_NOTES]:
+        note(f"{name} has no tiles: {reason}")
+    if len(skipped) > _MOST_NOTES:
+        note(f"and {len(skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
+    default_s, best_s = _total(tuned, times)
+    if len(tuned) > 1 and best_s:
+        say()
+        both = f"{measured(default_s)} untiled, {measured(best_s)} tuned"
+        say(f"all: {both}, {factor(default_s / best_s)}")
+
+
+def _total(tuned: Sequence[Tuned], times: Mapping[str, int]) -> tuple[float, float]:
+    """Seconds of the defaults and of the fastest; where neither is known, of neither."""
+    told = [
+        (times[one.subject.id], one.again_s(one.default), one.again_s(one.best)) for one in tuned
+    ]
+    known = [row for row in told if math.isfinite(row[1]) and math.isfinite(row[2])]
+    return sum(n * default for n, default, _ in known), sum(n * best for n, _, best in known)
+
+
+#: What a plan is good for.
+NO_PLAN_FOR_XLA = (
+    "XLA takes no fusion plan: this is a prediction until you compile the kernels one by one, as "
+    "HLO that `embeddb emit` writes of a query's answer"
+)
+#: What a cut must promise where nothing runs: of held-out programs, those that promised less were
+#: more often slower than the default than faster (docs/results.md).
+_WORTH = 1.2
+
+
+def fusion_document(done: FusionTuned, asked: TuneRequest) -> dict[str, Any]:
+    """Seconds; null for what did not run or failed."""
+    return {
+        "program": {
+            "id": done.program.id,
+            "name": done.program.name,
+            "operations": len(done.program.operations),
+            "edges": len(edges_of(done.program).pairs),
+        },
+        "platform": done.platform,
+        "op": "fusion",
+        "start": asked.start,
+        "seed": asked.seed,
+        "model": done.model or None,
+        "model_seconds": {"asked": asked.model_s, "spent": done.model_s},
+        "hardware_seconds": {"asked": asked.hardware_s, "spent": done.hardware_s},
+        "reference_seconds": done.reference_s,
+        "again": [one.cut.text for one in done.again],
+        "rounds_seconds": done.rounds_s,
+        "predicted": {"cuts": done.predicted_cuts, "kernels": done.predicted_kernels},
+        "tried": len(done.tried),
+        "fresh": done.fresh,
+        "kernels": done.kernels,
+        "failed": {one.cut.text: one.error for one in done.failed},
+        "rows": [_row(what, one, done) for what, one in _rows(done)],
+        "gain": done.gain,
+    }
+
+
+def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
+    """The table, what was spent, and what the gain is."""
+    program = done.program
+    say(
+        f"{program.name}: {plural(len(program.operations), 'operation')}, "
+        f"{plural(len(edges_of(program).pairs), 'edge')}; fusion on {done.platform}"
+    )
+    if done.model:
+        say(
+            f"model {done.model[:8]}: {plural(done.predicted_cuts, 'cut')} priced in "
+            f"{done.model_s:.0f} of {asked.model_s:g} s"
+        )
+    failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
+    say(
+        f"hardware: {plural(len(done.tried), 'cut')} in {done.hardware_s:.1f} of "
+        f"{asked.hardware_s:g} s{failed}; {plural(done.fresh, 'cut')}, "
+        f"{plural(done.kernels, 'kernel')} measured now"
+    )
+    if len(done.again) > 1:
+        plans = plural(len(done.again), "plan")
+        say(f"the fastest single timing did not repeat: {plans} were measured again")
+    rerun = f"{done.rounds_s:.1f} s for running again and the rounds"
+    say(f"beside: {done.reference_s:.1f} s for the defaults, {rerun}")
+    say()
+    head = ["", "predicted", "measured", "rounds", "in a row", "gain", "kernels", "cut"]
+    table(head, [_cells(_row(what, one, done)) for what, one in _rows(done)])
+    for one in done.failed[:_MOST_NOTES]:
+        note(f"failed: {one.error}")
+    say()
+    say(_verdict(done))
+    say(NO_PLAN_FOR_XLA)
+
+
+def _verdict(done: FusionTuned) -> str:
+    best, gain = done.best, done.gain
+    if best is None:
+        return f"nothing ran: the cut that is best predicted is no more than that{_promised(done)}"
+    if gain is None:
+        return "not run again: the gain of one timing is partly luck"
+    default = "XLA's own choice" if done.default == done.defaults[0] else "the compiler's cut"
+    if best.cut == done.default.cut:
+        return f"nothing is faster than {default}"
+    counted = plural(min(map(len, done.rounds.values())), "round")
+    if gain <= 1:
+        return f"no gain: {factor(gain)} over {default} in {counted}"
+    faster = f"{factor(gain)} faster than {default} in {counted.replace(' ', ' alternating ', 1)}"
+    least = min(done.in_a_row_s(one.cut) for one in done.defaults)
+    own = done.in_a_row_s(best.cut)
+    if math.isfinite(own) and own >= least:
+        slower = f"{100 * (own / least - 1):.0f} % slower when called back to back"
+        return f"{faster}, {slower}: treat as no gain"
+    slowest = max(one.seconds for one in done.rounds[best.cut])
+    apart = slowest < min(one.seconds for one in done.rounds[done.default.cut])
+    return faster if apart else f"{faster}; its rounds and the default's overlap: may be chance"
+
+
+def _promised(done: FusionTuned) -> str:
+    """Whether a cut that did not run is worth taking."""
+    said = [one.said_s for one in done.defaults if one.said_s is not None]
+    first = done.best_predicted
+    if not said or first is None or not first.said_s:
+        return ""
+    promised = min(said) / first.said_s
+    kept = "" if promised >= _WORTH else f", below {factor(_WORTH)}: keep the default"
+    return f"; it promises {factor(promised)}{kept}"
+
+
+def _rows(done: FusionTuned) -> list[tuple[str, Tried]]:
+    names = ("whole (XLA's own)", "compiler's cut")
+    rows = list(zip(names, done.defaults, strict=False))
+    told = (("best predicted", done.best_predicted), ("best measured", done.best))
+    return rows + [(what, one) for what, one in told if one is not None]
+
+
+def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
+    again, default = done.again_s(one.cut), done.again_s(done.default.cut)
+    row = done.in_a_row_s(one.cut)
+    return {
+        "what": what,
+        "cut": one.cut.text,
+        "predicted_s": one.said_s,
+        "seconds": one.seconds,
+        "rounds_s": [held.seconds for held in done.rounds.get(one.cut, ())],
+        "median_s": again,
+        "in_a_row_s": row if math.isfinite(row) else None,
+        "gain": default / again if math.isfinite(again) and math.isfinite(default) else None,
+        "kernels": one.kernels or None,
+        "error": one.error or None,
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    times = ("predicted_s", "seconds", "median_s", "in_a_row_s")
+    told = [measured(row[name]) for name in times]
+    kernels = "-" if row["kernels"] is None else str(row["kernels"])
+    return [row["what"], *told, factor(row["gain"]), kernels, row["cut"]]

@@ -1,0 +1,297 @@
+"""`campaign plan|run|status|collect|work`: measurements of many matrices, planned and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.core.wording import plural
+from embeddb.store import is_database
+from embeddb.ui.cli.arguments import Number, database_to_fill, families, open_database
+from embeddb.ui.cli.campaign_text import command_line, show_plan
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+from embeddb.ui.cli.verbs.campaign_run import resume_verb, run_verb, status_verb, work_verb
+from indexer.starter import STARTER
+
+if TYPE_CHECKING:
+    from embeddb.core.pattern import Pattern
+    from embeddb.database import Database
+    from embeddb.platforms.platform import Platform
+    from indexer.campaign.folder import Campaign
+    from indexer.campaign.plan import Matrix, Plan, PlanOptions
+
+#: Those of `indexer.campaign.budget`, which a help text must not import.
+STRATEGIES = ("ea10", "ea25", "mab25", "binned", "random", "kmeans")
+_USUAL_BUDGET = 500
+#: Options of `campaign plan` that say what a strategy decides.
+_DECIDED = ("configs", "top", "sample", "shared", "grid", "grid_op", "rounds", "repeat_share")
+
+
+def _with_strategy(command: Any) -> Any:
+    """The options --strategy and --budget."""
+    for option in (
+        click.option("--budget", type=click.IntRange(1), help=f"Samples; {_USUAL_BUDGET} usually."),
+        click.option("--strategy", default="", help=f"Buys samples: {', '.join(STRATEGIES)}."),
+    ):
+        command = option(command)
+    return command
+
+
+_SAMPLES = ("shared", "per-matrix")
+
+
+@click.command("plan")
+@click.argument("db")
+@click.argument("folder", metavar="DIR")
+@click.option("--platform", required=True, help="A platform with a runner: cpu.")
+@click.option("--op", "ops", multiple=True, required=True, help="As spmm:128; several allowed.")
+@click.option("--matrices", required=True, help="Folder of matrix files.")
+@click.option("--manifest", default="", help="CSV with columns name and family: the groups.")
+@click.option(
+    "--configs", default=60, show_default=True, type=click.IntRange(2, 100_000), help="Per matrix."
+)
+@click.option("--top", default=10, show_default=True, type=click.IntRange(0), help="Static top.")
+@click.option("--sample", default="shared", show_default=True, type=click.Choice(_SAMPLES))
+@click.option("--shared", default=0, type=click.IntRange(0), help="Of --sample per-matrix.")
+@click.option("--grid", default=0, type=click.IntRange(0), help="Matrices that run everything.")
+@click.option("--grid-op", default="", help="The op they run everything of.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), help="Default: 2, of a simulated platform 1."
+)
+@click.option(
+    "--repeat-share",
+    default=1.0,
+    show_default=True,
+    type=Number(0, 1, min_open=True),
+    help="Share of the configurations in rounds after the first.",
+)
+@click.option("--min-nnz", default=0, type=click.IntRange(0))
+@click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
+@click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@_with_strategy
+@json_option
+def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
+    """Plan a campaign in DIR for DB, made if there is none: every matrix, op, configuration, round.
+
+    Every matrix runs the default, the --top configurations that serve most matrices of DB, and a
+    sample: one for all, or with --sample per-matrix one of its own beside --shared ones. Matrices
+    of one family (or, without a manifest, of one name) are held out together when answers are
+    judged. The same plan in the same folder is taken up again.
+
+    With --strategy, matrices and configurations are bought round by round under a --budget of
+    samples: `campaign run` measures a round and buys the next from its results, and so does this
+    verb where another machine has measured.
+
+    \b
+    Example:
+      embeddb campaign plan runs.db camp --platform cpu --op spmm:128 --matrices matrices/ \\
+          --manifest matrices/MANIFEST.csv --configs 100 --sample per-matrix --max-nnz 2000000
+      embeddb campaign plan runs.db few --platform spade --op spmm:32 --matrices matrices/ \\
+          --strategy ea25 --budget 500
+    """
+    from indexer.campaign.budget.growing_plan import bought
+    from indexer.campaign.run import seconds_seen, surprising_cost
+
+    _check_options(asked)
+    with _readable(db) as opened, Progress() as progress:
+        platform = opened.platform(asked["platform"])
+        campaign, top = _campaign(opened, folder, platform, asked, progress)
+        sample_s = seconds_seen(opened.store, platform)
+    plan, done, spent = campaign.plan, campaign.progress(), bought(campaign)
+    samples = done.points if spent is None else spent.budget
+    document: dict[str, Any] = {
+        "campaign": plan.id,
+        "folder": folder,
+        "platform": platform.id,
+        **_planned(plan),
+        "top": {op: len(configs) for op, configs in top.items()},
+        "tasks": done.tasks,
+        "points": done.points,
+        "seconds_per_sample": sample_s,
+        "estimated_seconds": None if sample_s is None else sample_s * samples,
+        "cost_note": surprising_cost(platform, sample_s),
+        "strategy": None if spent is None else spent.document(),
+    }
+    if as_json:
+        emit(document)
+    else:
+        again = asked["platform"] if platform.command else ""
+        show_plan(document, command_line("run", db, folder, again))
+
+
+@contextmanager
+def _readable(db: str) -> Iterator[Database]:
+    """The database for reading, or a new one where there is none."""
+    if db == STARTER or is_database(db):
+        with open_database(db, readonly=True) as opened:
+            yield opened
+    else:
+        with database_to_fill(db) as made:
+            yield made
+
+
+def _check_options(asked: dict[str, Any]) -> None:
+    """Check what goes together; for a strategy, --max-work becomes a limit on the non-zeros.
+
+    Raises: UsageError if a strategy is asked for together with what it decides, or not of one op,
+    or a budget without a strategy.
+    """
+    if not asked["strategy"]:
+        if asked["budget"] is not None:
+            raise UsageError("--budget is of a --strategy", hint="add --strategy ea25")
+        return
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in _DECIDED if source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{names} and --strategy: the strategy decides that", hint="leave it out")
+    if len(set(asked["ops"])) != 1:
+        raise UsageError(
+            "a strategy buys samples of one --op", hint="plan a campaign in a folder for each"
+        )
+    if asked["max_work"]:
+        most = max(1, asked["max_work"] // max(1, Op.parse(asked["ops"][0]).width))
+        asked["max_nnz"] = min(asked["max_nnz"] or most, most)
+
+
+def _campaign(
+    db: Database, folder: str, platform: Platform, asked: dict[str, Any], progress: Progress
+) -> tuple[Campaign, dict[str, list[Config]]]:
+    """The campaign in a folder, new or taken up, and the static top by op."""
+    from indexer.campaign.run import plan_campaign
+
+    if asked["strategy"]:
+        return _bought(db, Path(folder), platform, asked, progress), {}
+    ops, options = [Op.parse(op) for op in asked["ops"]], _plan_options(asked)
+    for op in ops:
+        platform.space(op)  # an op it lacks is told before all files are read
+    pool = _pool(asked, progress)
+    return plan_campaign(
+        db.index, Path(folder), platform, ops, pool, options, top=asked["top"], told=progress
+    )
+
+
+def _bought(
+    db: Database, folder: Path, platform: Platform, asked: dict[str, Any], progress: Progress
+) -> Campaign:
+    from indexer.campaign.budget.growing_plan import (
+        BudgetRequest,
+        PoolVectors,
+        is_campaign,
+        planned,
+    )
+
+    vectors = PoolVectors(db.index, asked["strategy"], wanted=not is_campaign(folder), note=note)
+    pool = _pool(asked, progress, seen=vectors)
+    wish = BudgetRequest(
+        platform=platform,
+        op=Op.parse(asked["ops"][0]),
+        strategy=asked["strategy"],
+        budget=asked["budget"] or _USUAL_BUDGET,
+        seed=asked["seed"],
+    )
+    return planned(folder, wish, pool, lambda count: vectors.clusters(count, asked["seed"]))
+
+
+def _pool(
+    asked: dict[str, Any], progress: Progress, seen: Callable[[Pattern], None] | None = None
+) -> list[Matrix]:
+    from indexer.campaign.run import planned_matrices
+
+    return planned_matrices(
+        asked["matrices"],
+        groups=families(asked["manifest"]),
+        nnz=(asked["min_nnz"], asked["max_nnz"]),
+        seen=seen,
+        told=progress,
+        note=note,
+    )
+
+
+def _planned(plan: Plan) -> dict[str, Any]:
+    return {
+        "ops": plan.ops,
+        "matrices": len({matrix.path for matrix in plan.matrices}),
+        "configs": {op: len(configs) for op, configs in plan.configs.items()},
+        "grid": {"op": plan.grid_op, "matrices": [plan.matrices[at].name for at in plan.grid]},
+        "left_out": [{"matrix": name, "op": op} for name, op in plan.left_out()],
+        "rounds": plan.rounds,
+    }
+
+
+def _plan_options(asked: dict[str, Any]) -> PlanOptions:
+    from indexer.campaign.plan import PlanOptions
+
+    names = ("configs", "rounds", "repeat_share", "grid", "max_work", "seed")
+    return PlanOptions(
+        **{name: asked[name] for name in names},
+        shared=asked["shared"] if asked["sample"] == "per-matrix" else asked["configs"],
+        sampled=asked["sample"] == "per-matrix",
+        grid_op=str(Op.parse(asked["grid_op"])) if asked["grid_op"] else "",
+    )
+
+
+@click.command("collect")
+@click.argument("db")
+@click.argument("folder", metavar="DIR")
+@json_option
+def collect_verb(db: str, folder: str, as_json: bool) -> None:
+    """Read what nodes have measured of the campaign in DIR into DB, each task once.
+
+    Nothing is measured, and nodes may go on working. `campaign run --executor` does the same on
+    its way.
+
+    \b
+    Example:
+      embeddb campaign collect runs.db camp
+    """
+    from indexer.campaign.folder import Campaign
+    from indexer.campaign.nodes.coordinator import collect
+    from indexer.embed import embed
+
+    campaign = Campaign(Path(folder))
+    with open_database(db) as opened, Progress() as progress:
+        found = collect(campaign, opened.index, told=progress)
+        if found.tasks:
+            embed(opened.index, progress=progress)
+        done = campaign.progress(opened.index)
+    document = {
+        "campaign": campaign.id,
+        "folder": folder,
+        "collected": found.tasks,
+        "runs": found.runs,
+        "tasks": done.tasks,
+        "tasks_done": done.tasks_done,
+        "tasks_stored": done.tasks_stored,
+    }
+    if as_json:
+        emit(document)
+        return
+    say(f"{plural(found.tasks, 'task')} read in, {plural(found.runs, 'run')} added")
+    say(f"{done.tasks_stored:,} of {plural(done.tasks, 'task')} stored in the database")
+
+
+@click.group("campaign")
+def campaign_verb() -> None:
+    """Measure many matrices and configurations in shuffled rounds, resumable.
+
+    A campaign is a folder DIR: plan it, run it, stop it at any time, run it again.
+
+    \b
+    Example:
+      embeddb campaign plan runs.db camp --platform cpu --op spmm:32 --op spmm:128 \\
+          --matrices matrices/ --configs 60 --rounds 2
+      embeddb campaign run runs.db camp
+      embeddb campaign status runs.db camp
+    """
+
+
+for _verb in (plan_verb, run_verb, resume_verb, work_verb, collect_verb, status_verb):
+    campaign_verb.add_command(_verb)

@@ -1,0 +1,306 @@
+"""`campaign run|resume|work|status`: measure the tasks of a campaign here, or on nodes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.errors import InputError, RunnerUnavailable, UsageError
+from embeddb.core.records import STATUSES
+from embeddb.core.wording import plural
+from embeddb.platforms.platform import load_platform, parse_platform
+from embeddb.ui.cli.arguments import Number, open_database, runner_here, threads_option
+from embeddb.ui.cli.campaign_text import command_line, show_progress
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+
+if TYPE_CHECKING:
+    from indexer.campaign.folder import Campaign
+    from indexer.campaign.folder import Progress as CampaignProgress
+    from indexer.campaign.nodes.coordinator import NodesJob, NodesWords
+    from indexer.campaign.nodes.worker import Worked
+
+AGREE_OPTION = click.option(
+    "--agree",
+    default=0.9,
+    show_default=True,
+    type=Number(-1, 1),
+    help="Spearman below which rounds disagree, near-ties apart.",
+)
+
+
+@click.command("status")
+@click.argument("db")
+@click.argument("folder", metavar="DIR")
+@AGREE_OPTION
+@json_option
+def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
+    """How far the campaign in DIR is, what became of its measurements, and whether its rounds
+    tell the same order.
+
+    \b
+    Example:
+      embeddb campaign status runs.db camp
+    """
+    from indexer.campaign.folder import Campaign
+
+    campaign = Campaign(Path(folder))
+    with open_database(db, readonly=True) as opened:
+        done = campaign.progress(opened.index)
+    report(campaign, done, agree, as_json=as_json)
+
+
+def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json: bool) -> None:
+    """Print how far a campaign is; `campaign run` ends in the same."""
+    from embeddb.platforms.platform import parse_platform
+    from indexer.campaign.budget.growing_plan import bought
+    from indexer.campaign.nodes.submissions import Attempts, spread_of
+    from indexer.campaign.run import seconds_spent, surprising_cost
+
+    spent, sample_s = bought(campaign), seconds_spent(campaign)
+    document: dict[str, Any] = {
+        "campaign": campaign.id,
+        "folder": str(campaign.folder),
+        "points": done.points,
+        "measured": done.measured,
+        "under_way": Attempts(campaign.folder).under_way(),
+        "seconds_per_sample": sample_s,
+        "cost_note": surprising_cost(parse_platform(campaign.plan.platform), sample_s),
+        "statuses": dict(done.statuses),
+        "tasks": done.tasks,
+        "tasks_done": done.tasks_done,
+        "tasks_stored": done.tasks_stored,
+        "nodes": spread_of(campaign),
+        "settling_rounds": campaign.settling_rounds,
+        "other_state": len(campaign.spoilt()),
+        "agreement": campaign.agreement(agree),
+        "strategy": None if spent is None else spent.document(),
+    }
+    if as_json:
+        emit(document)
+    else:
+        show_progress(document)
+
+
+#: Of a verb that other processes or nodes may work for.
+EXECUTOR_OPTIONS = (
+    click.option(
+        "--executor", default="", help="Who measures: local, slurm, dask; else this process does."
+    ),
+    click.option("--address", default="", help="Of the executor: Dask's scheduler."),
+    click.option("--script", default="", help="Of the executor: a slurm.sh that you have edited."),
+    click.option(
+        "--chunks",
+        default=0,
+        type=click.IntRange(0, 1000),
+        help="Most jobs of one submission, where the site limits job arrays.  [default: 1000]",
+    ),
+    click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
+)
+
+_RUNNING = (
+    click.argument("db"),
+    click.argument("folder", metavar="DIR"),
+    click.option("--platform", default="", help="Its file again, where a command measures it."),
+    click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000)),
+    click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are."),
+    click.option(
+        "--settle",
+        default=1,
+        show_default=True,
+        type=click.IntRange(0, 100),
+        help="Further rounds for matrices whose rounds disagree.",
+    ),
+    AGREE_OPTION,
+    *EXECUTOR_OPTIONS,
+    click.option(
+        "--mixed", is_flag=True, help="With an executor: nodes of several kinds may work."
+    ),
+    click.option("--again", default="", metavar="STATUS,...", help="Repeat what failed like that."),
+    json_option,
+)
+
+
+def _running(command: Any) -> Any:
+    for option in reversed(_RUNNING):
+        command = option(command)
+    return command
+
+
+@click.command("run")
+@_running
+def run_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
+    """Measure what is missing of the campaign in DIR, into DB.
+
+    Matrices whose rounds disagree are measured again. Ctrl-C stops it with everything measured
+    kept, and so does a machine that fails (no space, a killed compiler); the same command goes on.
+
+    With --executor other processes or nodes measure what is missing, and this one collects it.
+
+    \b
+    Example:
+      embeddb campaign run runs.db camp
+      embeddb campaign run runs.db camp --executor slurm
+    """
+    _run(db, folder, as_json, asked)
+
+
+@click.command("resume")
+@_running
+def resume_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
+    """Go on with the campaign in DIR where it stopped; the same as `run`.
+
+    \b
+    Example:
+      embeddb campaign resume runs.db camp
+      embeddb campaign resume runs.db camp --again build,crash
+    """
+    _run(db, folder, as_json, asked)
+
+
+def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
+    from indexer.campaign.folder import Campaign
+    from indexer.campaign.nodes.coordinator import refuse_without_executor
+    from indexer.campaign.run import CampaignJob, Settle, run_campaign
+    from indexer.runners.base import RunOptions
+
+    again = _failures(asked["again"])
+    campaign = Campaign(Path(folder))
+    if asked["executor"]:
+        campaign, done = _on_nodes(db, campaign, asked)
+        report(campaign, done, asked["agree"], as_json=as_json)
+        return
+    refuse_without_executor(asked)
+    repeats, threads = asked["repeats"], asked["threads"]
+    options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
+    with open_database(db) as opened, Progress() as progress:
+        planned = parse_platform(campaign.plan.platform, where=folder)
+        # A plan holds a platform's text; a command is only run out of a file that the user names.
+        platform = load_platform(asked["platform"]) if asked["platform"] else planned
+        runner, _ = runner_here(platform, threads)
+        job = CampaignJob(campaign, opened.index, runner, options, told=progress, again=again)
+        try:
+            campaign, done = run_campaign(job, Settle(asked["settle"], asked["agree"]))
+        except (KeyboardInterrupt, RunnerUnavailable):
+            note("")
+            note(f"stopped; go on with: {command_line('resume', db, folder, asked['platform'])}")
+            raise
+    report(campaign, done, asked["agree"], as_json=as_json)
+
+
+def _on_nodes(db: str, campaign: Campaign, asked: dict[str, Any]) -> tuple[Campaign, Any]:
+    """The campaign run by an executor, and how far it is."""
+    from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
+    from indexer.campaign.run import Settle
+    from indexer.executors.base import Effort
+
+    named = named_on_nodes(asked["platform"])
+    effort = Effort(repeats=asked["repeats"], threads=asked["threads"], platform=named)
+    words, again = nodes_words(asked), _failures(asked["again"])
+    with (
+        open_database(db) as opened,
+        Progress() as progress,
+        nodes_job(
+            campaign, opened.index, effort, words, again=again, told=progress, note=note
+        ) as job,
+        noting_the_end(job),
+    ):
+        return job.run(Settle(asked["settle"], asked["agree"]))
+
+
+def nodes_words(asked: Mapping[str, Any]) -> NodesWords:
+    """The executor options of a verb, as keyword arguments of `nodes_job`."""
+    return {
+        "executor": asked["executor"],
+        "address": asked["address"],
+        "script": asked["script"],
+        "chunks": asked["chunks"],
+        "mixed": asked.get("mixed", False),
+        "no_wait": asked["no_wait"],
+    }
+
+
+@contextmanager
+def noting_the_end(job: NodesJob) -> Iterator[None]:
+    """What is said after Ctrl-C of what was submitted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("")
+        if job.executor.detached:
+            note("what was submitted goes on; the same command waits for it again")
+        raise
+
+
+def _failures(text: str) -> frozenset[str]:
+    """Raises: UsageError for a word that is no status of a failure."""
+    named = frozenset(word.strip() for word in text.split(",") if word.strip())
+    failures = [status for status in STATUSES if status != "ok"]
+    if unknown := sorted(named.difference(failures)):
+        raise UsageError(
+            f"--again: {unknown[0]!r} is no failure", hint=f"one or more of {', '.join(failures)}"
+        )
+    return named
+
+
+@click.command("work")
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--task", "tasks", multiple=True, metavar="ID", help="As in results/; again for more."
+)
+@click.option("--submission", default=0, type=click.IntRange(0), help="Its number in submit/.")
+@click.option("--chunk", default=-1, type=click.IntRange(-1), help="Of --submission, from 0.")
+@click.option("--platform", default="", help="Its file again, where a command measures it.")
+@click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
+@threads_option
+@json_option
+def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **asked: Any) -> None:
+    """Measure tasks of the campaign in DIR on this node, into DIR alone; no database is opened.
+
+    Executors start it (`campaign run --executor`); by hand it works on tasks by their names. What
+    is done already is left alone, and any number of nodes may work at the same time.
+
+    \b
+    Example:
+      embeddb campaign work camp --task 0000-spmm_32-0
+      embeddb campaign work camp --submission 1 --chunk 12
+    """
+    if bool(tasks) == bool(asked["submission"]) or bool(tasks) != (asked["chunk"] < 0):
+        raise UsageError("name tasks by --task, or a --submission and a --chunk of it")
+    # What ends a job asks first: the point in hand is then not blamed for the end.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        worked = _worked(Path(folder), tasks, asked)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    document = {
+        "host": socket.gethostname(),
+        "done": worked.done,
+        "there": worked.there,
+        "failed": worked.failed,
+    }
+    if as_json:
+        emit(document)
+    else:
+        say(f"{plural(len(worked.done), 'task')} done here, {len(worked.there)} were done already")
+    if worked.failed:
+        for name, reason in worked.failed.items():
+            note(f"{name}: {reason}")
+        raise InputError(f"{plural(len(worked.failed), 'task')} failed", where=folder)
+
+
+def _worked(folder: Path, tasks: Sequence[str], asked: dict[str, Any]) -> Worked:
+    from indexer.campaign.nodes.worker import work_chunk, work_tasks
+    from indexer.executors.base import Effort
+
+    effort = Effort(**{name: asked[name] for name in ("platform", "repeats", "threads")})
+    with Progress() as progress:
+        if tasks:
+            return work_tasks(folder, tasks, effort, told=progress)
+        return work_chunk(folder, asked["submission"], asked["chunk"], effort, progress)

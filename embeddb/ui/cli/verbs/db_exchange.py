@@ -1,0 +1,311 @@
+"""`db export|import|copy|push|sources|withdraw`: rows that leave or enter a database."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from embeddb.core.config import Op
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.records import STATUSES
+from embeddb.core.wording import duration, plural
+from embeddb.store.sources import Source
+from embeddb.store.withdrawn import RunSelection
+from embeddb.ui.cli.arguments import database_to_fill, only_op_option, open_database
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+
+
+@click.command("export")
+@click.argument("db")
+@click.argument("file")
+@click.option("--format", default="", help="jsonl, csv, t4 or c-header; else by FILE's ending.")
+@click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
+@only_op_option
+@click.option("--brief", is_flag=True, help="JSONL: five quantiles instead of every repeat.")
+@json_option
+def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
+    """Write DB to FILE; `-` is stdout. JSONL loses no run; structures and answers stay behind.
+    CSV and T4 name loop nests; their code is written beside FILE, for `index --matrices FOLDER`.
+
+    FILE ending in .jsonl, .csv, .json (T4) or .h tells the format; .gz packs it.
+
+    \b
+    Example:
+      embeddb db export runs.db runs.jsonl.gz
+      embeddb db export runs.db best.h --platform cpu --op spmm:128
+    """
+    from indexer.exchange.exchange import export, export_file
+
+    if file == "-" and as_json:
+        raise UsageError("stdout holds either the export or the document of --json")
+    op = Op.parse(asked["op"]) if asked["op"] else None
+    only: dict[str, Any] = {"platform": asked["platform"], "op": op, "brief": asked["brief"]}
+    with open_database(db, readonly=True) as opened:
+        if file == "-":
+            out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+            try:
+                report = export(opened.index, out, format=asked["format"] or "jsonl", **only)
+            finally:
+                out.flush()
+                out.detach()  # else stdout is closed with it
+        else:
+            report = export_file(opened.index, Path(file), format=asked["format"], **only)
+    if report.nests_without_code:
+        many = plural(report.nests_without_code, "nest")
+        note(f"{many} by name only: `embeddb nest show {db} NAME --as json` writes their code")
+    line = f"{plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} written to {file}"
+    if file == "-":
+        note(line)
+    elif as_json:
+        emit(report.document())
+    else:
+        say(line)
+        for beside in report.nest_files:
+            say(f"the code of its nests written to {beside}")
+
+
+@click.command("import")
+@click.argument("db")
+@click.argument("file")
+@json_option
+def import_verb(db: str, file: str, as_json: bool) -> None:
+    """Read an export FILE (JSONL, perhaps .gz) into DB, made if there is none, and embed it.
+
+    \b
+    Example:
+      embeddb db import other.db runs.jsonl.gz
+    """
+    from indexer.embed import embed
+    from indexer.exchange.exchange import import_file
+
+    if not Path(file).is_file():
+        raise click.BadParameter(f"{file}: no such file", param_hint="FILE")
+    with database_to_fill(db) as opened, Progress() as progress:
+        report = import_file(opened.index, Path(file), progress=lambda n: progress("read", n))
+        embed(opened.index, progress=progress)
+    if as_json:
+        emit(report.document())
+        return
+    say(
+        f"{file}: {plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} in "
+        f"{duration(report.seconds)}: {report.added:,} added, {report.duplicates:,} known already, "
+        f"{report.rejected:,} rejected"
+    )
+    if report.kept:
+        say(f"  {report.kept:,} said something else than is known here, which stays")
+    if report.rejects_file:
+        say(f"  these records with their reasons: {report.rejects_file}")
+
+
+@click.command("copy")
+@click.argument("source")
+@click.argument("db")
+@json_option
+def copy_verb(source: str, db: str, as_json: bool) -> None:
+    """Make DB a copy of SOURCE, everything in it: runs, structures, answers, models. Each is a
+    folder or a database on a server. An interrupted copy is gone on with by the same command.
+
+    \b
+    Example:
+      embeddb db copy runs.db postgresql://db.example.org/team
+      embeddb db copy postgresql://db.example.org/team mine.db
+    """
+    from embeddb.store.copy import copy_database
+
+    with open_database(source, readonly=True) as opened, Progress() as progress:
+        report = copy_database(opened.store, db, progress=progress)
+    if as_json:
+        emit(report.document())
+        return
+    again = ", gone on with" if report.continued else ""
+    say(f"{report.database}: a copy of {report.source}{again}, {duration(report.seconds)}")
+    counts = ", ".join(plural(n, table) for table, n in report.rows.items() if n)
+    say(f"  {counts or 'nothing in it'}; {plural(report.models, 'model file')}")
+    say(f"  {report.written:,} rows written, {report.removed:,} removed")
+
+
+@click.command("push")
+@click.argument("source")
+@click.argument("db")
+@click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
+@click.option("--as", "name", default="", metavar="NAME", help="Who pushes; else user@host.")
+@json_option
+def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> None:
+    """Add the runs of SOURCE that were made or read there to the team's database DB.
+
+    What is known in DB stays; runs that are there already are counted. `embeddb db sources DB`
+    tells who pushed what, and `embeddb db withdraw DB --source NAME` takes a source back.
+
+    \b
+    Example:
+      embeddb db push runs.db postgresql://db.example.org/team --platform cpu
+    """
+    from indexer.embed import embed
+    from indexer.exchange.push import push
+
+    with (
+        open_database(source, readonly=True) as own,
+        open_database(db) as team,
+        Progress() as progress,
+    ):
+        report = push(own.index, team.index, platform=platform, source=name, progress=progress)
+        if report.added:
+            embed(team.index, build=False, progress=progress)
+    if as_json:
+        emit(report.document())
+        return
+    say(
+        f"{report.source} to {report.database}: {plural(report.runs, 'run')} of "
+        f"{plural(report.patterns, 'pattern')} in {duration(report.seconds)}: {report.added:,} "
+        f"added, {report.duplicates:,} known already, {report.rejected:,} rejected"
+    )
+    if report.kept:
+        say(f"  {report.kept:,} said something else than is known there, which stays")
+    for line in report.reasons:
+        note(f"  {line}")
+
+
+@click.command("sources")
+@click.argument("db")
+@json_option
+def sources_verb(db: str, as_json: bool) -> None:
+    """Who pushed runs into DB: from which machines, when, how many, and how many are withdrawn.
+
+    \b
+    Example:
+      embeddb db sources postgresql://db.example.org/team
+    """
+    with open_database(db, readonly=True) as opened:
+        entries = opened.store.sources.entries()
+        withdrawn = opened.store.sources.withdrawn() if entries else {}
+        place = opened.store.place
+    told = [_told(source, withdrawn) for source in entries]
+    if as_json:
+        emit({"database": place, "sources": told})
+    elif not told:
+        say(f"{db}: nobody pushed anything; `embeddb db push` does")
+    else:
+        head = ("source", "runs", "withdrawn", "known already", "pushes", "last", "from")
+        table(head, [_row(one) for one in told])
+
+
+def _told(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
+    pushes = sorted(source.pushes, key=lambda push: push.when)
+    return {
+        "source": source.name,
+        "runs": sum(push.added for push in pushes),
+        "withdrawn": withdrawn.get(source.number, 0),
+        "duplicates": sum(push.duplicates for push in pushes),
+        "against": sum(push.against for push in pushes),
+        "platforms": sorted({name for push in pushes for name in push.platforms}),
+        "pushes": [
+            {"when": p.when, "user": p.user, "host": p.host, "added": p.added} for p in pushes
+        ],
+    }
+
+
+def _row(told: Mapping[str, Any]) -> tuple[object, ...]:
+    pushes = told["pushes"]
+    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(pushes[-1]["when"]))
+    places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in pushes}))
+    counts = (told["runs"], told["withdrawn"], told["duplicates"], len(pushes))
+    return (told["source"], *counts, last, places)
+
+
+_WHICH = "name --platform, --op, --status, --campaign, --since, --source"
+
+
+@click.command("withdraw")
+@click.argument("db")
+@click.option("--platform", default="", help="Of this platform (a bare name: all instances).")
+@click.option("--op", default="", help="Of this operation.")
+@click.option("--status", default="", metavar="STATUS,...", help="That ended like that.")
+@click.option("--campaign", default="", help="Stored by it: an id, measure, calibrate or query.")
+@click.option("--since", default="", metavar="TIME", help="Made since then: 2026-05-01T14:00.")
+@click.option("--source", default="", metavar="NAME", help="That this source pushed.")
+@click.option("--undo", is_flag=True, help="Have withdrawn runs count again.")
+@click.option("--yes", is_flag=True, help="Do it; without, only say what would be done.")
+@json_option
+def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **asked: str) -> None:
+    """Have runs of DB count no longer: in no answer, no evidence, no figure and no export.
+
+    Nothing is erased; --undo brings back all, or those selected. Without --yes it only says which
+    runs would be meant.
+
+    \b
+    Example:
+      embeddb db withdraw runs.db --status build,crash --since 2026-05-01
+      embeddb db withdraw runs.db --status build,crash --since 2026-05-01 --yes
+      embeddb db withdraw team.db --source ann@cluster7 --yes
+      embeddb db withdraw runs.db --undo --yes
+    """
+    selection = _selection(asked)
+    if selection.all and not undo:
+        raise UsageError("which runs?", hint=_WHICH)
+    with open_database(db, readonly=not yes) as opened:
+        held = opened.store.withdrawn
+        if not yes:
+            chosen = held.chosen(selection, back=undo)
+        else:
+            chosen = held.restore(selection) if undo else held.withdraw(selection)
+        left = held.count()
+    if not chosen:
+        raise NothingFound("no withdrawn run is like that" if undo else "no run is like that")
+    document: dict[str, Any] = {
+        "database": db,
+        "undo": undo,
+        "changed": yes,
+        "runs": sum(kind.runs for kind in chosen),
+        "selected": [kind._asdict() for kind in chosen],
+        "withdrawn": left,
+    }
+    if as_json:
+        emit(document)
+    else:
+        _show(document)
+
+
+def _show(document: dict[str, Any]) -> None:
+    rows = [(k["platform"], k["op"], k["status"], k["runs"]) for k in document["selected"]]
+    table(("platform", "op", "status", "runs"), rows)
+    runs, undo = plural(document["runs"], "run"), document["undo"]
+    if document["changed"]:
+        say(f"{runs} {'brought back' if undo else 'withdrawn'}, {document['withdrawn']:,} are now")
+    else:
+        say(f"{runs} would be {'brought back' if undo else 'withdrawn'}")
+        note("nothing was changed: add --yes to do it")
+
+
+def _selection(asked: dict[str, str]) -> RunSelection:
+    return RunSelection(
+        platform=asked["platform"],
+        op=Op.parse(asked["op"]) if asked["op"] else None,
+        statuses=_statuses(asked["status"]),
+        campaign=asked["campaign"],
+        since=_moment(asked["since"]),
+        source=asked["source"],
+    )
+
+
+def _statuses(text: str) -> frozenset[str]:
+    named = frozenset(word.strip() for word in text.split(",") if word.strip())
+    if unknown := sorted(named.difference(STATUSES)):
+        hint = f"one or more of {', '.join(STATUSES)}"
+        raise UsageError(f"--status: there is no {unknown[0]!r}", hint=hint)
+    return named
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970 of a date or time, which is local unless it says otherwise; 0 for none."""
+    try:
+        return max(datetime.fromisoformat(text).timestamp(), 1e-9) if text else 0.0
+    except (ValueError, OverflowError, OSError):
+        hint = "write it as 2026-05-01 or 2026-05-01T14:00"
+        raise UsageError(f"--since: {text!r} is no time", hint=hint) from None

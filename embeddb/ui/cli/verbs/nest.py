@@ -1,0 +1,280 @@
+"""`nest import|measure|count|show`: loop nests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+import click
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NestError, NothingFound, UsageError
+from embeddb.core.wording import plural
+from embeddb.nests.check import canonical_schedule
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_text
+from embeddb.nests.schedule import Schedule
+from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.platform import load_platform
+from embeddb.ui.cli.arguments import (
+    database_to_fill,
+    defined,
+    matrices_held,
+    open_database,
+    program_options,
+)
+from embeddb.ui.cli.nest_text import array_rows, dependence_lines, lines_words, listing, loop_words
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.verbs.nest_measure import count_verb, measure_verb
+
+
+@click.command("import")
+@click.argument("db")
+@click.argument("files", nargs=-1)
+@click.option(
+    "--dace", "dace", multiple=True, metavar="PROGRAM.py", help="Run it, and read what DaCe makes."
+)
+@program_options(several=True)
+@json_option
+def import_verb(
+    db: str,
+    files: tuple[str, ...],
+    defines: tuple[str, ...],
+    dace: tuple[str, ...],
+    held: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Keep the loop nests of FILES in DB, made if there is none.
+
+    A file is C with #pragma scop (.c), a graph of DaCe (.sdfg) or nests as embeddb writes them
+    (.json). With --matrix there is one of each matrix, which its index arrays hold. Runs of nests
+    that DB knows by their names only move to them. A program that --dace names is run by the
+    interpreter in EMBEDDB_DACE_PYTHON, so name only what you trust.
+
+    \b
+    Example:
+      embeddb nest import nests.db gemm.c stencil.sdfg
+      embeddb nest import nests.db gemm.c -D N=512 -D M=64
+      embeddb nest import nests.db spmm.c -D K=512 --matrix A.mtx
+    """
+    from indexer.add import add_coded
+
+    nests, notes, lines = _read(files, dace, defines, held)
+    with database_to_fill(db) as opened, Progress() as progress:
+        done = add_coded(opened.index, nests, progress=progress)
+    for line in notes:
+        note(line)
+    if as_json:
+        emit(
+            {
+                "database": db,
+                "added": [_import_document(nest, lines) for nest in done.added],
+                "known": [_import_document(nest, lines) for nest in done.known],
+                "adopted_runs": done.adopted_runs,
+                "notes": notes,
+            }
+        )
+        return
+    told = [(nest, "added") for nest in done.added] + [(nest, "known") for nest in done.known]
+    rows = [
+        (nest.name, _range(lines.get(nest.id)), str(nest.sizes), len(nest.body), nest.id, word)
+        for nest, word in told
+    ]
+    table(("nest", "lines", "sizes", "statements", "id", ""), rows)
+    say(f"{db}: {plural(len(done.added), 'nest')} added, {len(done.known):,} known already")
+    if done.adopted_runs:
+        say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their nest")
+
+
+def _read(
+    files: tuple[str, ...], dace: tuple[str, ...], defines: tuple[str, ...], held: tuple[str, ...]
+) -> tuple[list[Nest], list[str], dict[str, tuple[int, int]]]:
+    """The nests of all files, what was left out of them, by file, and the first and last line of
+    those of texts, by id.
+
+    Raises: UsageError without a file; NestError for one that cannot be read or has no nest.
+    """
+    from indexer.frontends import extract
+
+    if not files and not dace:
+        raise UsageError("which program?", hint="name files, or a Python program with --dace")
+    given, matrices = defined(defines), matrices_held(held)
+    nests: list[Nest] = []
+    notes: list[str] = []
+    lines: dict[str, tuple[int, int]] = {}
+    for file in (*files, *dace):
+        if not Path(file).is_file():
+            raise NestError("no such file", where=file)
+        if file not in dace and file.endswith(".py"):
+            raise NestError("is not read without being run", where=file, hint=f"--dace {file}")
+        for matrix in matrices:
+            found = extract(file, defines=given, matrix=matrix)
+            if not found.nests:
+                raise NestError("has no loop nest", where=file, hint="; ".join(found.notes))
+            nests += found.nests
+            lines |= {n.id: at for n, at in zip(found.nests, found.lines, strict=False)}
+            notes += [f"{file}: {line}" for line in found.notes]
+    return nests, notes, lines
+
+
+def _range(lines: tuple[int, int] | None) -> str:
+    return "-" if lines is None else f"{lines[0]}-{lines[1]}"
+
+
+def _import_document(nest: Nest, lines: Mapping[str, tuple[int, int]]) -> dict[str, object]:
+    known = {"lines": list(lines[nest.id])} if nest.id in lines else {}
+    sizes = dict(nest.sizes.named)
+    return {"id": nest.id, "name": nest.name, "group": nest.group, "sizes": sizes, **known}
+
+
+@click.command("show")
+@click.argument("place", metavar="DB|FILE")
+@click.argument("name", default="")
+@click.option(
+    "--as", "form", default="text", type=click.Choice(["text", "json", "c"]), help="How to show it."
+)
+@click.option("--config", "given", default="", metavar="A=1,B=2", help="As this schedule makes it.")
+@program_options()
+@json_option
+def show_verb(
+    place: str, name: str, form: str, given: str, defines: tuple[str, ...], held: str, as_json: bool
+) -> None:
+    """Loops, statements, arrays and dependences of a nest: the one called NAME (or of that id) in
+    DB, or in a program FILE, where a single nest needs no name.
+
+    --as json is the nest as a file that embeddb reads, --as c a C program that runs it; with
+    --config, as that configuration of nest-cpu makes it.
+
+    \b
+    Example:
+      embeddb nest show nests.db gemm
+      embeddb nest show gemm.c -D N=64 --as json
+      embeddb nest show nests.db gemm --as c --config 'tile_2=32,parallel=outer,schedule=static'
+    """
+    nest = _nest(place, name, defines, held)
+    schedule = _schedule(nest, given)
+    if as_json:
+        emit(_document(nest, schedule))
+    elif form == "json":
+        say(nest_text(nest).decode())
+    elif form == "c":
+        from indexer.runners.nest_code.program import c_program
+
+        click.echo(c_program(nest, schedule or canonical_schedule(nest)))
+    else:
+        _show(nest, schedule)
+
+
+def _nest(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
+    """Raises: NestError for a file that cannot be read; NothingFound for a nest that is not there,
+    or whose code is not; UsageError where a name is lacking or superfluous."""
+    if Path(place).is_file():
+        return _of_file(place, name, defines, held)
+    if defines or held or not name:
+        why = f"which nest of {place}?" if not name else "-D and --matrix are for a program"
+        raise UsageError(why, hint="embeddb nest show DB NAME, or FILE -D N=64")
+    with open_database(place, readonly=True) as opened:
+        found = opened.find(name, kind="nest")
+        nest = opened.store.nest(found.id)
+    if nest is None:
+        what = "known by its name only" if found.kind == "nest" else "a matrix"
+        raise NothingFound(f"{name} is {what}", hint="`embeddb nest import` adds nests")
+    return nest
+
+
+def _of_file(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
+    from indexer.frontends import extract
+
+    if place.endswith(".py"):
+        hint = f"embeddb nest import DB --dace {place}"
+        raise NestError("is not read without being run", where=place, hint=hint)
+    (matrix,) = matrices_held([held] if held else [])
+    found = extract(place, defines=defined(defines), matrix=matrix)
+    fits = [nest for nest in found.nests if name in ("", nest.name, nest.id)]
+    if len(fits) == 1:
+        return fits[0]
+    lines = zip_longest(found.nests, found.lines[: len(found.nests)])
+    names = ", ".join(
+        f"{nest.name} ({lines_words(at)})" if at else nest.name for nest, at in islice(lines, 20)
+    )
+    if not fits:
+        raise NothingFound(f"{place}: no nest {name!r}", hint=f"there are: {names or 'none'}")
+    raise UsageError(f"{place} has {len(fits)} nests", hint=f"name one: {names}")
+
+
+def _schedule(nest: Nest, given: str) -> Schedule | None:
+    """What is not given is as in the nest as it stands. Raises: UsageError for a configuration
+    that is none of nest-cpu, or not legal for the nest."""
+    if not given:
+        return None
+    config = Config.parse(given)
+    space = space_of(load_platform("nest-cpu"), Op("nest"), nest)
+    try:
+        schedule = Schedule.of(config, nest.depth)
+        whole = space.canonical(Config({**schedule.config, **config}))
+        reason = space.reason(whole)
+    except (TypeError, ValueError):
+        raise UsageError(f"{config} is no schedule of {nest.depth} loops") from None
+    if reason is not None:
+        raise UsageError(f"{config} is not legal: {reason}")
+    return Schedule.of(whole, nest.depth)
+
+
+def _document(nest: Nest, schedule: Schedule | None) -> dict[str, Any]:
+    fields = ("name", "type", "shape", "fill", "used")
+    return {
+        "id": nest.id,
+        "name": nest.name,
+        "group": nest.group,
+        "sizes": dict(nest.sizes.named),
+        "loops": [
+            {"name": nest.loop_name(at), "trip": trip, "turns": word}
+            for at, (trip, word) in enumerate(zip(nest.trips, loop_words(nest), strict=True))
+        ],
+        "arrays": [dict(zip(fields, row, strict=True)) for row in array_rows(nest)],
+        "dependences": dependence_lines(nest),
+        "listing": listing(nest, schedule).splitlines(),
+        "schedule": None if schedule is None else dict(schedule.config),
+        "nest": json.loads(nest_text(nest)),
+    }
+
+
+def _show(nest: Nest, schedule: Schedule | None) -> None:
+    say(f"{nest.name or 'a nest'} ({nest.id}): {nest.sizes}; the body runs {nest.points:,} times")
+    say()
+    for line in listing(nest, schedule).splitlines():
+        say(f"  {line}")
+    say()
+    loops = zip(nest.trips, loop_words(nest), strict=True)
+    rows = [(nest.loop_name(at), trip, word) for at, (trip, word) in enumerate(loops)]
+    table(("loop", "turns", "to each other"), rows)
+    say()
+    table(("array", "type", "shape", "holds", "used"), array_rows(nest))
+    found = dependence_lines(nest)
+    if found:
+        say()
+        say("dependences between turns:")
+        for line in found:
+            say(f"  {line}")
+
+
+@click.group("nest")
+def nest_verb() -> None:
+    """Loop nests of programs: import, show, measure, count.
+
+    \b
+    Example:
+      embeddb nest import nests.db gemm.c -D N=512
+      embeddb nest show nests.db gemm
+      embeddb nest measure nests.db
+      embeddb nest count training.db --synthetic 8500
+    """
+
+
+for _verb in (import_verb, show_verb):
+    nest_verb.add_command(_verb)
+nest_verb.add_command(measure_verb)
+nest_verb.add_command(count_verb)

@@ -1,0 +1,333 @@
+"""`platform list|show|draft|check|nearest`: platforms, and the files that describe them."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.errors import InputError, PlatformError, RunnerUnavailable
+from embeddb.core.files.own_files import check_place, whole_file
+from embeddb.core.kinds import operation_of
+from embeddb.core.wording import clean, plural
+from embeddb.platforms.machines import described
+from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, runner_for
+from embeddb.platforms.space.space import Param
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.logs import read_options
+from embeddb.ui.cli.output import emit, json_option, note, say, table
+from embeddb.ui.cli.verbs.platform_nearest import nearest_verb
+from indexer.resolve import is_file
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+
+
+@click.command("list")
+@click.option("--db", default="", help="Those of a database instead of the built-in ones.")
+@json_option
+def list_verb(db: str, as_json: bool) -> None:
+    """Built-in platforms, or those of a database.
+
+    \b
+    Example:
+      embeddb platform list --db runs.db
+    """
+    if db:
+        with open_database(db, readonly=True) as opened:
+            found = [opened.platform(name) for name in opened.store.platforms()]
+    else:
+        found = [load_platform(name) for name in builtin_platforms()]
+    if as_json:
+        emit([head(platform) for platform in found])
+        return
+    rows = [(p.id, " ".join(p.ops), "yes" if p.runner else "no", kind(p), p.what) for p in found]
+    table(("platform", "operations", "runs here", "times", "what it is"), rows)
+
+
+def kind(platform: Platform) -> str:
+    """Of its times."""
+    return "simulated" if platform.simulated else "real"
+
+
+def head(platform: Platform) -> dict[str, Any]:
+    """What every list of platforms says of one."""
+    return {
+        "id": platform.id,
+        "name": platform.name,
+        "instance": platform.instance,
+        "version": platform.version,
+        "title": platform.title,
+        "ops": list(platform.ops),
+        "simulated": platform.simulated,
+        "portable": platform.portable,
+        "runner": platform.runner,
+        "cost_per_sample": platform.cost_per_sample,
+    }
+
+
+#: Values of a parameter shown in the table for people.
+_SHOWN_VALUES = 8
+
+
+@click.command("show")
+@click.argument("platform")
+@click.option("--db", default="", help="Look it up in this database.")
+@json_option
+def show_verb(platform: str, db: str, as_json: bool) -> None:
+    """Parameters, values, defaults and mapping of a PLATFORM: a name, or a TOML file; and what is
+    known of its machines: of this one, or of those in a database.
+
+    \b
+    Example:
+      embeddb platform show cpu
+      embeddb platform show cpu --db runs.db
+    """
+    if db:
+        with open_database(db, readonly=True) as opened:
+            found = opened.platform(platform)
+            instances = _stored_instances(opened, found)
+    else:
+        found = load_platform(platform)
+        instances = _local_instance(found)
+    kernels = [_kernel(found, kernel) for kernel in found.ops]
+    if as_json:
+        facts = {"traits": dict(found.traits), "environment": dict(found.environment)}
+        machines = {p.id: dict(p.environment) for p in instances}
+        body = {"digest": found.digest, **facts, "instances": machines, "kernels": kernels}
+        emit({**head(found), **body, "meaning": dict(found.meaning)})
+        return
+    _show_head(found)
+    for instance in instances:
+        say(f"{instance.id}:" if db else f"this machine is {instance.id}:")
+        _show_facts(instance)
+    for kernel in kernels:
+        _show_kernel(kernel)
+    if found.meaning:
+        say()
+        table(("value", "means"), sorted(found.meaning.items()), indent="  ")
+
+
+def _stored_instances(db: Database, platform: Platform) -> list[Platform]:
+    if platform.instance:
+        return []
+    stored = (db.store.sound_platform(i) for i in db.store.platforms())
+    return [p for p in stored if p is not None and p.name == platform.name and p.instance]
+
+
+def _local_instance(platform: Platform) -> list[Platform]:
+    """This machine, where the runner tells facts of it; nothing is measured or started for it."""
+    if platform.instance or not platform.runner:
+        return []
+    with suppress(RunnerUnavailable):
+        runner = runner_for(platform)
+        return [runner.platform()] if hasattr(runner, "facts") else []
+    return []
+
+
+def _show_facts(platform: Platform) -> None:
+    for words, value in described(platform.environment):
+        say(f"  {words}: {value}")
+
+
+def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
+    part = platform.kernel(kernel)
+    space = part.space
+    return {
+        "kernel": kernel,
+        "parameters": [_param(param) for param in space.params],
+        "constraints": list(space.constraints),
+        "varying": None if part.varying is None else list(part.varying),
+        "default": dict(part.default),
+        "size": None if space.shaped_by else space.size(),
+        "shaped_by": list(space.shaped_by),
+        "homogeneous": list(part.homogeneous),
+        "heterogeneous": list(part.heterogeneous),
+    }
+
+
+def _param(param: Param) -> dict[str, Any]:
+    return {
+        "name": param.name,
+        "type": param.kind,
+        "values": list(param.values),
+        "when": param.when,
+        "aliases": dict(param.aliases),
+        "open": param.open,
+    }
+
+
+def _show_head(p: Platform) -> None:
+    say(f"{p.id}: {p.title} (version {p.version})")
+    runner = f"measured by the runner `{p.runner}`" if p.runner else "no runner: its runs are read"
+    shared = "other instances count as evidence" if p.portable else "each instance for itself"
+    say(f"{kind(p)} times; {runner}; {shared}; cost per sample {p.cost_per_sample:g}")
+    for name, value in p.traits.items():
+        say(f"  {name} = {value}")
+    _show_facts(p)
+
+
+def _show_kernel(kernel: dict[str, Any]) -> None:
+    size = "over a million" if kernel["size"] is None else f"{kernel['size']:,}"
+    told = f"{size} legal configurations"
+    if kernel["shaped_by"]:
+        by = ", ".join(kernel["shaped_by"])
+        told = f"which configurations are legal depends on {by} and sizes"
+    say()
+    say(f"{kernel['kernel']}: {told}")
+    rows = []
+    for param in kernel["parameters"]:
+        name = param["name"]
+        role = [w for w in ("homogeneous", "heterogeneous") if name in kernel[w]]
+        part = {"homogeneous": "loop nest", "heterogeneous": "own"}
+        values = [clean(v) for v in param["values"]]
+        more = f" ... ({len(values)})" if len(values) > _SHOWN_VALUES else ""
+        more += " and new ones" if param["open"] else ""
+        rows.append(
+            (
+                name,
+                param["type"],
+                kernel["default"].get(name),
+                " + ".join(part[w] for w in role),
+                param["when"],
+                " ".join(values[:_SHOWN_VALUES]) + more,
+            )
+        )
+    table(("parameter", "type", "default", "part of", "only when", "values"), rows, indent="  ")
+    for constraint in kernel["constraints"]:
+        say(f"  must hold: {constraint}")
+    for condition in kernel["varying"] or ():
+        say(f"  sums in varying order: {condition}")
+
+
+@click.command("draft")
+@click.argument("log")
+@click.option("-o", "--out", "file", default="", metavar="FILE", help="Else it is printed.")
+@click.option("--name", default="", help="Of the platform.  [default: that of FILE, else of LOG]")
+@click.option("--op", default="", help="Operation, if the log does not say: spmm:128.")
+@click.option("--unit", default="", help="Of times without one: s, ms, us, ns or cycles.")
+@click.option("--map", "columns", multiple=True, metavar="ROLE=COLUMN", help="A role's column.")
+@click.option("--matrix", default="", help="Matrix name, if the log lacks it.")
+@click.option("--format", "reader", default="", help="csv or jsonl; recognised if left out.")
+@json_option
+def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **asked: Any) -> None:
+    """Write a platform file from a LOG of runs: CSV, or JSON lines.
+
+    Columns that are neither matrix, time, status nor another role are parameters, with the values
+    that the log has; a parameter that is empty in some rows gets the condition that says in which.
+    What the log cannot say, such as the default, is a guess, marked in the file by the word GUESS.
+    What is never guessed is asked for: the operation, and the unit of the times.
+
+    \b
+    Example:
+      embeddb platform draft runs.csv --op spmm:32 -o my.toml
+      embeddb platform check my.toml
+      embeddb index my.db runs.csv --platform my.toml --matrices matrices/
+    """
+    from indexer.drafting.draft import draft_platform
+
+    if file:
+        _refuse_existing(Path(file))
+    options = read_options({**asked, "features": "", "instance": ""})
+    draft = draft_platform(Path(log), options, reader=reader, name=name or (file or log))
+    if file:
+        with whole_file(Path(file)) as out:
+            out.write(draft.text.encode())
+    if as_json:
+        body = {"platform": draft.name, "file": file or None, "text": draft.text}
+        counts = {"rows": draft.rows, "rejected": draft.rejected, "reason": draft.reason}
+        emit({**body, **counts, "guesses": draft.guesses, "left_out": draft.left_out})
+        return
+    if not file:
+        for line in draft.text.splitlines():
+            say(line)
+    for guess in draft.guesses:
+        note(f"guess: {guess}")
+    for column, reason in draft.left_out.items():
+        note(f"no parameter: {column} ({reason})")
+    if draft.rejected:
+        note(f"{plural(draft.rejected, 'row')} left out, the first at {draft.reason}")
+    if file:
+        say(f"wrote {file}; next: embeddb platform check {shlex.quote(file)}")
+
+
+def _refuse_existing(file: Path) -> None:
+    """Raises: InputError where something is there: a platform file may have been edited."""
+    check_place(file)
+    if file.exists():
+        raise InputError("is there already", where=str(file), hint="name another file")
+
+
+@click.command("check")
+@click.argument("file")
+@json_option
+def check_verb(file: str, as_json: bool) -> int:
+    """Check a platform FILE; every problem is a line. Ends with code 1 if there is one.
+
+    \b
+    Example:
+      embeddb platform check my_platform.toml
+    """
+    from embeddb.platforms.check import check_platform
+
+    try:
+        platform = load_platform(file)
+    except PlatformError as error:
+        if not is_file(file):
+            raise
+        if as_json:
+            emit({"platform": None, "digest": None, "problems": list(error.problems)})
+        for line in () if as_json else error.problems:
+            say(line)
+        if not as_json:
+            say(f"{file}: {plural(len(error.problems), 'problem')}")
+        return 1
+    problems = check_platform(platform)
+    if as_json:
+        emit({"platform": platform.id, "digest": platform.digest, "problems": problems})
+    else:
+        for line in problems:
+            say(line)
+        if not problems:
+            said = ", ".join(map(partial(_count, platform), platform.ops))
+            say(f"{platform.id}: no problems; legal configurations: {said}")
+            for kind in dict.fromkeys(operation_of(name)[1] for name in platform.ops):
+                if text := kind.transfer_note(platform):
+                    say(f"{kind.many}: {text}")
+        else:
+            say(f"{platform.id}: {plural(len(problems), 'problem')}")
+    return 1 if problems else 0
+
+
+def _count(platform: Platform, kernel: str) -> str:
+    """Of a nest, whose depth decides what parameters there are, an example's."""
+    space, of = platform.kernel(kernel).space, ""
+    workload, text = operation_of(kernel)[1].example()
+    if workload is not None:
+        space, of = space.bind(workload.sizes.symbols), f" ({text})"
+    if space.shaped_by:
+        return f"{kernel} depends on {', '.join(space.shaped_by)}"
+    size = space.size()
+    return f"{kernel} {size:,}{of}" if size else f"{kernel} over a million{of}"
+
+
+@click.group("platform")
+def platform_verb() -> None:
+    """Platforms: operations, parameters and constraints, described in one TOML file each.
+
+    \b
+    Example:
+      embeddb platform list
+      embeddb platform show spade
+      embeddb platform draft runs.csv --op spmm:32 -o my_platform.toml
+      embeddb platform check my_platform.toml
+      embeddb platform nearest spade cpu --op spmm:128 --sizes 50000,20000,1000000
+    """
+
+
+for _verb in (list_verb, show_verb, draft_verb, check_verb, nearest_verb):
+    platform_verb.add_command(_verb)

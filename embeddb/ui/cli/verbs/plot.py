@@ -1,0 +1,443 @@
+"""`plot map|curve|spy|winners|training|speedups`: drawings as files, .svg or .png."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, NothingFound, UsageError
+from embeddb.core.kinds import kind_of
+from embeddb.core.wording import duration, many_of, one_of, plural
+from embeddb.ui.cli.arguments import only_op_option, op_option, open_database, platform_option
+from embeddb.ui.cli.output import Progress, emit, json_option, say
+from embeddb.ui.plot_data import (
+    figures,
+    is_simulated,
+    kinds_by,
+    measured_on,
+    nothing_of,
+    short_names,
+    simulated_mark,
+)
+
+if TYPE_CHECKING:
+    from embeddb.index.projection import Projection
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _target(_: click.Context, __: click.Parameter, value: str) -> Path:
+    """Before minutes are spent on a drawing that cannot be written."""
+    from embeddb.ui.draw import check_target
+
+    out = Path(value)
+    check_target(out)
+    return out
+
+
+def out_option(command: F) -> F:
+    """The -o of every drawing; arrives as the path `out`."""
+    help_text = "The .svg or .png to write."
+    add = click.option("-o", "out", required=True, metavar="FILE", callback=_target, help=help_text)
+    return add(command)
+
+
+def finish(svg: str, out: Path, document: Mapping[str, Any], as_json: bool) -> None:
+    """Write the drawing, and say so."""
+    from embeddb.ui.draw import write
+
+    write(svg, out)
+    if as_json:
+        emit({"file": str(out), **document})
+        return
+    say(f"{out}: {document['title']}")
+
+
+@click.command("map")
+@click.argument("db")
+@platform_option
+@op_option
+@click.option(
+    "--color",
+    default="winner",
+    show_default=True,
+    type=click.Choice(["winner", "group", "platform"]),
+    help="What shape and colour of a dot say.",
+)
+@out_option
+@json_option
+def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bool) -> None:
+    """Draw the measured patterns of DB on a map: what is near each other answers for each other.
+
+    Distances are those by which neighbours are found, as far as a plane can show them. The eight
+    most frequent winners (fastest configurations), groups or platforms are told apart.
+
+    \b
+    Example:
+      embeddb plot map starter --platform cpu --op spmm:128 -o map.svg
+      embeddb plot map runs.db --platform spade --op spmm:128 --color group -o groups.png
+    """
+    from embeddb.ui.draw import Dot, dots
+
+    with open_database(db, readonly=True) as opened, Progress() as progress:
+        where, what = opened.platform(platform), Op.parse(op)
+        progress("map", 0)
+        atlas = opened.atlas(what, where)
+        if atlas is None or not atlas.ids:
+            if not what.workload.embedded:
+                raise NothingFound("programs have no places on a map: each is tuned by itself")
+            raise nothing_of(opened, f"{what} on {where.id}")
+        kinds = kinds_by(opened, atlas, color)
+    points = [
+        Dot(x, y, kind, _hover(atlas, at))
+        for at, (x, y, kind) in enumerate(zip(atlas.x, atlas.y, kinds, strict=True))
+    ]
+    simulated = simulated_mark(where)
+    title = f"{plural(len(points), 'pattern')} by {color}: {what} on {atlas.scope}{simulated}"
+    svg = dots(points, title=title, width=900, height=560)
+    document = {
+        "title": title,
+        "patterns": len(points),
+        "kinds": dict(Counter(kinds).most_common()),
+        "featurizer": atlas.featurizer,
+        "simulated": where.simulated,
+    }
+    finish(svg, out, document, as_json)
+
+
+def _hover(atlas: Projection, at: int) -> str:
+    best = atlas.winners[at]
+    lines = [atlas.names[at] or atlas.ids[at], atlas.groups[at]]
+    lines.append(f"best: {Config.from_json(best)}" if best else "nothing ran")
+    return "\n".join(line for line in lines if line)
+
+
+@click.command("curve")
+@click.argument("db")
+@click.argument("matrix")
+@platform_option
+@op_option
+@out_option
+@json_option
+def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json: bool) -> None:
+    """Draw the sorted times of all that was measured on MATRIX, over the best; default marked.
+
+    MATRIX is a file, or name or id of a pattern in DB; a nest is named. A steep curve says that the
+    choice matters.
+
+    \b
+    Example:
+      embeddb plot curve starter raefsky3 --platform cpu --op spmm:128 -o curve.svg
+    """
+    from embeddb.index.scopes import scope_of, scope_partitions
+    from embeddb.ui.draw import curves
+
+    with open_database(db, readonly=True) as opened:
+        where, what = opened.platform(platform), Op.parse(op)
+        pattern = opened.find(matrix, kind=what.kind)
+        found = [
+            line
+            for partition in scope_partitions(opened.store, what, scope_of(where))
+            if (line := measured_on(opened, partition, pattern.id)) is not None
+        ]
+        name = pattern.name or pattern.id
+        if not found:
+            raise nothing_of(opened, f"{what} on {where.id} for {name}")
+    lines, facts = [line for line, _ in found], [fact for _, fact in found]
+    if len(lines) == 1:
+        lines = [lines[0]._replace(name="")]
+    title = f"{name}: {what} on {where.id}{simulated_mark(where)}"
+    svg = curves(
+        lines,
+        title=title,
+        x_label="configurations, fastest first",
+        y_label="time / best",
+        log_y=True,
+    )
+    document = {"title": title, "simulated": where.simulated, "platforms": facts}
+    finish(svg, out, document, as_json)
+    if not as_json:
+        for fact in facts:
+            best, default = duration(fact["best_s"]), duration(fact["default_s"])
+            ran = f"{fact['ran']:,} of {plural(fact['configs'], 'configuration')} ran"
+            say(f"  {fact['platform']}: {ran}; best {best}, default {default}")
+
+
+@click.command("spy")
+@click.argument("place")
+@click.argument("matrix", required=False)
+@out_option
+@json_option
+def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
+    """Draw where the non-zeros lie: of a matrix file PLACE, or of MATRIX in the database PLACE.
+
+    32 x 32 cells, the stronger the denser, on a log scale.
+
+    \b
+    Example:
+      embeddb plot spy A.mtx -o spy.svg
+      embeddb plot spy starter raefsky3 -o spy.png
+    """
+    from embeddb.core.pattern import Pattern
+    from embeddb.core.thumbnail import thumbnail
+    from embeddb.matrix_files import read_pattern
+    from embeddb.ui.draw import spy
+
+    if matrix is None:
+        found: Any = read_pattern(place)
+    else:
+        with open_database(place, readonly=True) as opened:
+            found = opened.find(matrix)
+            if not isinstance(found, Pattern) and not found.thumbnail:
+                found = opened.store.structure(found.id) or found
+    if not kind_of(found.kind).sparse:
+        raise UsageError(
+            f"{found.name or found.id} is a {one_of(found.kind)}: it has no non-zeros to draw"
+        )
+    picture = thumbnail(found) if isinstance(found, Pattern) else found.thumbnail
+    name = found.name or found.id
+    if not picture:
+        raise NothingFound(f"{name}: its structure was never seen", hint="give the matrix file")
+    m, n = found.shape if isinstance(found, Pattern) else (found.m, found.n)
+    title = f"{name}: {m:,} × {n:,}, {found.nnz:,} non-zeros"
+    svg = spy(picture, title=title, width=384)
+    document = {"title": title, "pattern": found.id, "m": m, "n": n, "nnz": found.nnz}
+    finish(svg, out, document, as_json)
+
+
+#: Configurations drawn.
+_MOST_WINNERS = 20
+
+
+@click.command("winners")
+@click.argument("db")
+@click.option("--platform", default="", help="Only this platform.")
+@only_op_option
+@out_option
+@json_option
+def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> None:
+    """Draw how often each configuration is the fastest, over all patterns it was measured on.
+
+    Equal times go to the configuration first in order of its text.
+
+    \b
+    Example:
+      embeddb plot winners starter --platform cpu --op spmm:128 -o winners.svg
+    """
+    from embeddb.index.winners import wins
+    from embeddb.ui.draw import Bar, bars
+
+    with open_database(db, readonly=True) as opened, Progress() as progress:
+        scopes = opened.index.scopes(platform, Op.parse(op) if op else None)
+        counts, extent = wins(opened.store, scopes, progress)
+        total = sum(counts.values())
+        if not total:
+            raise nothing_of(opened, " on ".join(x for x in (op, platform) if x) or "anything")
+        simulated = any(is_simulated(opened, scope) for _, scope in scopes)
+    first = counts.most_common(_MOST_WINNERS)
+    first.sort(key=lambda pair: (-pair[1], pair[0].json))
+    names = short_names(config for config, _ in first)
+    rows = [
+        Bar(names[c], 100 * n / total, note=f"{n:,}", marked=not at)
+        for at, (c, n) in enumerate(first)
+    ]
+    of = extent.words(*(asked.kind for asked, _ in scopes))
+    title = f"{plural(len(counts), 'configuration')} won on {of}: "
+    title += _named(scopes)
+    title += " (simulated)" if simulated else ""
+    svg = bars(rows, title=title, unit=" %", width=760)
+    document = {
+        "title": title,
+        "patterns": extent.patterns,
+        "machines": extent.machines,
+        "races": total,
+        "configs": len(counts),
+        "winners": [{"config": dict(c), "wins": n} for c, n in first],
+        "simulated": simulated,
+    }
+    finish(svg, out, document, as_json)
+
+
+def _named(scopes: Sequence[tuple[Op, str]], most: int = 3) -> str:
+    said = ", ".join(f"{op} on {scope}" for op, scope in scopes[:most])
+    return said + (f" and {len(scopes) - most} more" if scopes[most:] else "")
+
+
+#: Where a figure of a training belongs by the end of its name; all else is a loss.
+_ORDERS = ("opa", "tau")
+_NOT_DRAWN = {"epoch", "seconds", "epochs_left"}
+
+
+@click.command("training")
+@click.argument("curve")
+@out_option
+@json_option
+def training_verb(curve: str, out: Path, as_json: bool) -> None:
+    """Draw CURVE, the curve.jsonl of a training, also of one that still runs.
+
+    Losses (with PRL, the pairwise ranking loss) above, how well pairs are ordered (OPA, Kendall's
+    tau) below; the epoch with the smallest validation loss is marked.
+
+    \b
+    Example:
+      embeddb plot training scnn.training/curve.jsonl -o curve.svg
+    """
+    from embeddb.ui.draw import curves, stack
+    from indexer.training.curves import read_curve
+
+    epochs = read_curve(Path(curve))
+    names = dict.fromkeys(n for line in epochs for n in line if n not in _NOT_DRAWN)
+    orders = [name for name in names if name.endswith(_ORDERS)]
+    losses = [name for name in names if name not in orders]
+    drawn = [figures(epochs, held) for held in (losses, orders)]
+    panels = [
+        curves(
+            lines,
+            title=f"{label} by epoch",
+            x_label="epoch",
+            y_label=label,
+            log_y=label == "loss" and all(y > 0 for line in lines for y in line.y),
+            height=280,
+            key=label,
+        )
+        for label, lines in zip(("loss", "order of pairs"), drawn, strict=True)
+        if lines
+    ]
+    title = f"training: {plural(len(epochs), 'epoch')}"
+    svg = stack(panels or [curves([], title=title, x_label="", y_label="")], title=title)
+    finish(svg, out, {"title": title, "figures": [*losses, *orders]}, as_json)
+
+
+#: An output of `embeddb eval --json` is far smaller.
+_MOST_BYTES = 64 << 20
+#: Panels below each other.
+_MOST_PANELS = 12
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """What is drawn of a row of `embeddb eval --json`."""
+
+    platform: str
+    op: str
+    method: str
+    speedups: list[float]
+    simulated: bool = False
+
+
+@click.command("speedups")
+@click.argument("eval_file", metavar="EVAL", type=click.Path(dir_okay=False))
+@click.option("--platform", default="", help="Only this platform or instance of EVAL.")
+@click.option("--op", default="", help="Only this op of EVAL: KERNEL:WIDTH, as spmm:64 or spmv.")
+@click.option("--method", "methods", multiple=True, help="Only this method; again for more.")
+@out_option
+@json_option
+def speedups_verb(
+    eval_file: str, platform: str, op: str, methods: tuple[str, ...], out: Path, as_json: bool
+) -> None:
+    """Draw the speed-up over the default on each matrix, largest first, a line for each method.
+
+    EVAL is what `embeddb eval DB --json > eval.json` wrote; each platform and op of it is a panel.
+
+    \b
+    Example:
+      embeddb plot speedups eval.json --method embeddb --method oracle -o speedups.svg
+    """
+    from embeddb.ui.draw import stack
+
+    rows = [
+        row
+        for row in _rows(eval_file)
+        if (not platform or row.platform == platform)
+        and (not op or row.op == op)
+        and (not methods or row.method in methods)
+        and row.method != "default"
+    ]
+    panels: dict[tuple[str, str], list[_Row]] = {}
+    for row in rows:
+        panels.setdefault((row.op, row.platform), []).append(row)
+    if not 1 <= len(panels) <= _MOST_PANELS:
+        raise InputError(
+            f"{len(panels)} platforms and ops to draw, not 1 to {_MOST_PANELS}",
+            where=eval_file,
+            hint="choose with --platform, --op and --method",
+        )
+    simulated = " (simulated)" if any(row.simulated for row in rows) else ""
+    title = f"speed-up over the default{simulated}"
+    svg = stack([_panel(*named, held) for named, held in panels.items()], title=title)
+    found = [_figures(row) for row in rows]
+    finish(svg, out, {"title": title, "rows": found}, as_json)
+    if not as_json:
+        for figures in found:
+            told = f"{figures['method']}: {figures['median']:.2f}x in the middle, "
+            say(f"  {figures['op']} on {figures['platform']}, {told}{figures['largest']:.2f}x most")
+
+
+def _rows(file: str) -> list[_Row]:
+    """Raises: InputError for a file that is not what `eval --json` writes."""
+    path = Path(file)
+    if not path.is_file():
+        raise InputError("no such file", where=file, hint="embeddb eval DB --json > eval.json")
+    if path.stat().st_size > _MOST_BYTES:
+        raise InputError("too large for the output of `embeddb eval --json`", where=file)
+    try:
+        rows = msgspec.json.decode(path.read_bytes(), type=list[_Row])
+    except msgspec.MsgspecError as e:
+        raise InputError(
+            f"not the output of `embeddb eval --json`: {e}",
+            where=file,
+            hint="embeddb eval DB --json > eval.json",
+        ) from None
+    return [row for row in rows if row.speedups]
+
+
+def _panel(op: str, platform: str, rows: list[_Row]) -> str:
+    from embeddb.ui.draw import Line, curves
+
+    count = max(len(row.speedups) for row in rows)
+    lines = [
+        Line(row.method, list(range(1, len(row.speedups) + 1)), sorted(row.speedups, reverse=True))
+        for row in rows
+    ]
+    return curves(
+        lines,
+        title=f"{op} on {platform}",
+        x_label=f"{op} on {platform}: {count:,} {many_of(Op.parse(op).kind)}, largest first",
+        y_label="default / first answer",
+        log_y=True,
+        key=f"{op} {platform}",
+    )
+
+
+def _figures(row: _Row) -> dict[str, str | float | int]:
+    return {
+        "platform": row.platform,
+        "op": row.op,
+        "method": row.method,
+        "matrices": len(row.speedups),
+        "median": median(row.speedups),
+        "largest": max(row.speedups),
+        "simulated": row.simulated,
+    }
+
+
+@click.group("plot")
+def plot_verb() -> None:
+    """Draw what a database knows, as .svg (light and dark) or .png (needs the extra `plot`).
+
+    \b
+    Example:
+      embeddb plot map starter --platform cpu --op spmm:128 -o map.svg
+      embeddb plot curve starter raefsky3 --platform cpu --op spmm:128 -o curve.svg
+      embeddb plot spy A.mtx -o spy.png
+    """
+
+
+for _verb in (map_verb, curve_verb, spy_verb, winners_verb, training_verb, speedups_verb):
+    plot_verb.add_command(_verb)

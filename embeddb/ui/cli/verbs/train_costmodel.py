@@ -1,0 +1,324 @@
+"""`train costmodel`: a model that ranks configurations of sparse kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.config import Op
+from embeddb.core.errors import UsageError
+from embeddb.core.extras import needing
+from embeddb.core.subject import matrices_only
+from embeddb.core.wording import plural
+from embeddb.ui.cli.arguments import Number, families, open_database, runner_here
+from embeddb.ui.cli.output import Progress, emit, json_option, note
+from embeddb.ui.cli.verbs.train_session import session, show_samples, show_trained
+from indexer.starter import source_model
+from tuners.evaluation.choose_predictor import Training, TrainingRequest
+
+if TYPE_CHECKING:
+    from embeddb.cost_model.model import CostModel
+    from embeddb.database import Database
+    from embeddb.platforms.platform import Platform
+    from embeddb.store import Store
+    from indexer.campaign.folder import Campaign
+    from indexer.training.cost_model.samples import Samples
+    from indexer.training.cost_model.settings import CostSettings
+    from indexer.training.cost_model.whole import Whole
+    from tuners.evaluation.choose_predictor import TrainingRequest
+
+_USUAL_BUDGET = 500
+#: The strategies are those of `campaign plan`.
+_OPTIONS = (
+    click.option("--strategy", default="", help="Buy runs first: ea10, ea25, mab25, random, ..."),
+    click.option("--budget", type=click.IntRange(1), help=f"Runs; {_USUAL_BUDGET} usually."),
+    click.option("--manifest", default="", help="CSV with columns name and family: the groups."),
+)
+
+
+def buying_options(command: Any) -> Any:
+    """Adds --strategy and what goes with it."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def check_buying(ops: tuple[str, ...], asked: dict[str, Any]) -> None:
+    """Raises: UsageError for options that do not go together."""
+    if not asked["strategy"]:
+        for name in ("budget", "manifest"):
+            if asked[name]:
+                raise UsageError(f"--{name} is of a --strategy", hint="add --strategy ea25")
+        return
+    if len(set(ops)) != 1:
+        raise UsageError("a strategy buys samples of one --op", hint="train a model for each")
+    if not asked["matrices"]:
+        raise UsageError("a strategy chooses among matrix files", hint="add --matrices DIR")
+    for name in ("samples", "encoder"):
+        if asked[name]:
+            raise UsageError(f"--{name} and --strategy do not go together", hint="leave one out")
+
+
+def in_rounds(
+    request: TrainingRequest, start: CostModel | None
+) -> tuple[CostSettings, CostModel | None]:
+    """What learns as it is bought: the network that is asked for; trees cannot."""
+    network = "mlp" if request.predictor in ("auto", "trees") else request.predictor
+    return request.settings(network), start
+
+
+def buy(
+    db: str,
+    where: tuple[str, str, str],
+    asked: dict[str, Any],
+    learner: tuple[CostSettings, CostModel | Whole | None],
+    progress: Progress,
+) -> None:
+    """Measure what the strategy buys, in a folder, where it goes on after a stop. `where` are
+    platform, op and -o as they were given; `learner` is what the model in training is made of and
+    starts from.
+
+    Raises: as `planned` and `run_campaign`; RunnerUnavailable where nothing can measure here.
+    """
+    from indexer.campaign.budget.growing_plan import bought
+    from indexer.campaign.run import CampaignJob, run_campaign
+    from indexer.runners.base import RunOptions
+    from indexer.training.cost_model.model_place import own_file
+
+    with open_database(db) as opened:
+        platform = opened.platform(where[0])
+        runner, _ = runner_here(platform, 0)
+        op = Op.parse(where[1])
+        file = own_file(opened.store, "costmodel", platform, op, where[2])
+        folder = file.with_name(f"{file.stem}.buying")
+        campaign = _planned(opened, (platform, op, folder), asked, learner, progress)
+        job = CampaignJob(campaign, opened.index, runner, RunOptions(), told=progress)
+        campaign, _ = run_campaign(job)
+    spent = bought(campaign)
+    assert spent is not None
+    matrices, rounds = plural(spent.matrices, "matrix", "matrices"), plural(spent.rounds, "round")
+    note(f"{folder}: {spent.measured} runs bought by {spent.strategy} of {matrices} in {rounds}")
+
+
+def _planned(
+    db: Database,
+    where: tuple[Platform, Op, Path],
+    asked: dict[str, Any],
+    learner: tuple[CostSettings, CostModel | Whole | None],
+    progress: Progress,
+) -> Campaign:
+    from indexer.campaign.budget.growing_plan import (
+        BudgetRequest,
+        PoolVectors,
+        is_campaign,
+        planned,
+    )
+    from indexer.campaign.budget.teaching import lessons, put_start
+    from indexer.campaign.run import planned_matrices
+
+    (settings, start), (platform, op, folder) = learner, where
+    wish = BudgetRequest(
+        platform=platform,
+        op=op,
+        strategy=asked["strategy"],
+        budget=asked["budget"] or _USUAL_BUDGET,
+        seed=asked["seed"],
+        teaching=lessons(settings, start, asked["featurizer"]),
+    )
+    vectors = PoolVectors(db.index, asked["strategy"], wanted=not is_campaign(folder), note=note)
+    groups = families(asked["manifest"])
+    pool = planned_matrices(
+        asked["matrices"], groups=groups, seen=vectors, told=progress, note=note
+    )
+    found = planned(folder, wish, pool, lambda count: vectors.clusters(count, asked["seed"]))
+    put_start(folder, start)
+    return found
+
+
+_PREDICTORS = ("auto", "mlp", "trees")
+
+
+@click.command("costmodel")
+@click.argument("db")
+@click.option("--platform", required=True, help="Whose runs: name, id or TOML file.")
+@click.option("--op", "ops", required=True, multiple=True, help="Again for more widths.")
+@click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
+@click.option("--preset", default="", help="COGNATE's model whole: cognate, cognate-tiles.")
+@click.option("--matrices", default="", metavar="DIR", help="Structures that DB does not keep.")
+@click.option("--encoder", default="", metavar="FILE", help="First weights of a preset's network.")
+@click.option("--sites", default=64, show_default=True, type=click.IntRange(1, 2048))
+@click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
+@click.option("--from", "source", default="", metavar="MODEL", help="Begin with it; or `starter`.")
+@click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
+@buying_options
+@click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
+@click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
+@click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
+@click.option(
+    "--threads",
+    "count",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0, 1024),
+    help="0: torch's.",
+)
+@click.option("--no-judge", is_flag=True, help="Do not judge it; queries then do not rank by it.")
+@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@json_option
+def costmodel_verb(
+    db: str, platform: str, ops: tuple[str, ...], out: str, as_json: bool, **asked: Any
+) -> None:
+    """Train a model on the runs in DB that ranks configurations on matrices nobody ran.
+
+    Without -o the model is the database's own from then on, and `db models` lists what it learned
+    from. It is also judged: trained five times more, each time without a fifth of the groups, and
+    asked about these. Queries rank by it, by neighbours or by both, whichever was best there; the
+    last line says which, and by how much.
+
+    --predictor auto: with fewer than 8 groups or 5,000 runs trees (where lightgbm is installed),
+    with more a network or trees, whichever is better on groups it did not see.
+
+    With --from, what another platform taught is kept: a network goes on from there, trees are told
+    what that model says. `--from starter` is the model of CPUs that ships. --samples 500 takes 100
+    runs of each of 5 matrices that differ in size and density.
+
+    --preset trains COGNATE as its authors wrote it: its sparse network on the patterns' own
+    coordinates (in at most --sites squared cells), learned by run times with the rest, from random
+    weights or those of --encoder. --epochs and --lr change the preset. The network becomes a
+    featurizer beside the model. It is judged by one more training. Hours, where other models take
+    minutes. Other papers' models are in reproductions/.
+
+    With --strategy, --budget runs of the files in --matrices are measured first, by a strategy of
+    `campaign plan`; rewards of ea10, ea25 and mab25 say how well the model orders what is new to
+    it, after some epochs on each round. The same command goes on after a stop (folder *.buying).
+
+    Checkpoints and curves are kept in a folder that ends
+    in .training beside the model; Ctrl-C keeps finished epochs.
+
+    \b
+    Example:
+      embeddb train costmodel runs.db --platform cpu --op spmm:32 --op spmm:128
+      embeddb train costmodel spade.db --platform spade --op spmm:128 -o spade.safetensors \\
+          --from starter --samples 500
+      embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
+      embeddb train costmodel spade.db --platform spade --op spmm:128 --from cpu.safetensors \\
+          --matrices matrices/ --strategy mab25 --budget 500
+    """
+    check_buying(ops, asked)
+    asked["source"] = source_model(asked["source"], _ops(ops)[0])
+    with session(asked["count"]) as progress:
+        train = _train_whole if asked["preset"] else _train
+        document = train(db, platform, ops, out, asked, progress)
+    if as_json:
+        emit(document)
+        return
+    show_trained(document, db)
+
+
+def _train(
+    db: str,
+    platform: str,
+    ops: tuple[str, ...],
+    out: str,
+    asked: dict[str, Any],
+    progress: Progress,
+) -> dict[str, Any]:
+    from embeddb.cost_model.model import CostModel
+
+    with needing("training"):
+        from indexer.training.cost_model.model_place import save_model
+        from indexer.training.cost_model.samples import samples_of
+    request = _request(asked)
+    start = CostModel.load(asked["source"]) if asked["source"] else None
+    if asked["strategy"]:
+        buy(db, (platform, ops[0], out), asked, in_rounds(request, start), progress)
+    with open_database(db, readonly=True) as opened:
+        where, wanted = opened.platform(platform), _ops(ops)
+        known = samples_of(opened.index, where, wanted, featurizer=request.featurizer)
+        samples = request.limited(known)
+        file, folder = _place(opened.store, samples, out, asked["resume"])
+        training = Training(opened.index, known, request, start, folder, note)
+        model = training.model(progress)
+        home = opened.store.path
+    version, problems = save_model(model, file, home, lambda: open_database(db).index)
+    return _saved(db, model, (file, folder), (version, problems), samples)
+
+
+def _train_whole(
+    db: str,
+    platform: str,
+    ops: tuple[str, ...],
+    out: str,
+    asked: dict[str, Any],
+    progress: Progress,
+) -> dict[str, Any]:
+    with needing("training"):
+        from embeddb.ui.cli.verbs.train_session import whole_request
+        from indexer.training.cost_model.whole import encoder_file, load_whole, save_whole
+        from tuners.evaluation.whole_training import prepared
+    request = whole_request(asked)
+    if asked["strategy"]:
+        learner = (request.settings, load_whole(request.start) if request.start else None)
+        buy(db, (platform, ops[0], out), asked, learner, progress)
+    with open_database(db, readonly=True) as opened:
+        where = opened.platform(platform)
+        training = prepared(opened.index, where, _ops(ops), request, note=note, progress=progress)
+        samples = training.samples
+        file, folder = _place(opened.store, samples, out, asked["resume"])
+        encoder_file(file)  # a name that cannot be is told before the hours of training
+        whole = training.whole(folder, progress)
+        home = opened.store.path
+    written = save_whole(whole, file, home, lambda: open_database(db).index)
+    return _saved(db, whole.model, (file, folder), written, samples)
+
+
+def _ops(texts: tuple[str, ...]) -> list[Op]:
+    wanted = [Op.parse(op) for op in texts]
+    matrices_only(wanted, "a cost model")
+    return wanted
+
+
+def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path, Path]:
+    """The model's file and the folder of its checkpoints, told what is learned from.
+
+    Raises: UsageError if there is too little of it, or a training is unfinished there."""
+    from indexer.training.cost_model.model_place import model_file
+    from indexer.training.cost_model.train import unfinished
+    from indexer.training.trainer import folder_of
+
+    samples.check()
+    file = model_file(store, samples, out)
+    folder = folder_of(file)
+    if not resume and unfinished(folder):
+        raise UsageError(
+            f"{folder}: a training is unfinished there",
+            hint="add --resume to go on with it, or remove that folder to begin anew",
+        )
+    show_samples(samples)
+    return file, folder
+
+
+def _saved(
+    db: str, model: CostModel, at: tuple[Path, Path], written: tuple[str, list[str]], known: Samples
+) -> dict[str, Any]:
+    """The document of a model that is saved; its checkpoints are dropped."""
+    from indexer.training.cost_model.train import curves, forget
+
+    (file, folder), (version, problems) = at, written
+    for line in problems:
+        note(f"warning: {file} is saved and in use but not registered: {line}")
+        note(f"the next answer that rests on it, or `embeddb db rebuild {db}`, registers it")
+    forget(folder)
+    drawn = [] if model.card["settings"]["predictor"] == "trees" else curves(folder)
+    told = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
+    return {"file": str(file), **told, "left_out": dict(known.left_out)}
+
+
+def _request(asked: dict[str, Any]) -> TrainingRequest:
+    names = ("predictor", "featurizer", "samples", "members", "epochs", "lr", "seed")
+    own = {name: asked[name] for name in names}
+    return TrainingRequest(**own, judged=not asked["no_judge"])

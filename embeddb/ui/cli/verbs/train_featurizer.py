@@ -1,0 +1,155 @@
+"""`train featurizer`: a network that embeds sparsity patterns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.extras import needing
+from embeddb.core.files.own_files import check_place
+from embeddb.core.reports import Progress
+from embeddb.core.wording import plural
+from embeddb.ui.cli.arguments import Number, families
+from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli.verbs.train_session import session
+
+if TYPE_CHECKING:
+    from indexer.training.featurizer.dataset import Dataset, Recipe
+
+#: Problems named; the document of `--json` has all.
+_NAMED = 10
+
+
+@click.command("featurizer")
+@click.argument("matrices")
+@click.option("-o", "out", required=True, metavar="FILE", help="The model file to write.")
+@click.option("--manifest", default="", help="CSV with columns name and family: the groups.")
+@click.option(
+    "--network", default="cognate", show_default=True, type=click.Choice(["cognate", "waco"])
+)
+@click.option(
+    "--reduction",
+    default="grid",
+    show_default=True,
+    type=click.Choice(["grid", "windows", "both", "sites"]),
+    help="What the network sees of a pattern.",
+)
+@click.option(
+    "--size", default=128, show_default=True, type=click.IntRange(1, 2048), help="Grid, sites."
+)
+@click.option(
+    "--windows", default=8, show_default=True, type=click.IntRange(1, 4096), help="How many."
+)
+@click.option("--window", default=64, show_default=True, type=click.IntRange(1), help="Their side.")
+@click.option(
+    "--target",
+    default="area",
+    show_default=True,
+    type=click.Choice(["area", "log"]),
+    help="The picture to decode: shares of areas, or their logarithms.",
+)
+@click.option("--binary", is_flag=True, help="The network sees only where the nonzeros are.")
+@click.option("--no-shape", is_flag=True, help="Nor is it handed the size that it is asked for.")
+@click.option("--balance", is_flag=True, help="Shape and picture count alike in the loss.")
+@click.option("--epochs", default=100, show_default=True, type=click.IntRange(1, 100_000))
+@click.option(
+    "--patience",
+    default=15,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Epochs without a better validation before it stops.",
+)
+@click.option("--copies", default=4, show_default=True, type=click.IntRange(0, 1000))
+@click.option("--no-transpose", is_flag=True, help="Copies are not transposed.")
+@click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 4096))
+@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
+@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
+@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@json_option
+def featurizer_verb(matrices: str, out: str, as_json: bool, **asked: Any) -> None:
+    """Train a featurizer on the patterns below the folder MATRICES; no run times are needed.
+
+    An autoencoder learns to tell shape and picture of a pattern from its embedding. Checkpoint and
+    curve are kept beside FILE, in a folder that ends in .training; Ctrl-C keeps finished epochs.
+
+    \b
+    Example:
+      embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv --copies 8
+      embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv --copies 8 \\
+          --resume
+    """
+    file = Path(out)
+    check_place(file)
+    with session(asked["threads"]) as progress:
+        document = _train(matrices, file, asked, progress)
+    if as_json:
+        emit(document)
+        return
+    _show(document)
+
+
+def _train(matrices: str, out: Path, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    from indexer.training.featurizer.dataset import read_dataset
+
+    with needing("training"):
+        from indexer.training.featurizer.pretrain import Pretraining, check_free, pretrain
+        from indexer.training.trainer import Settings
+    if not asked["resume"]:
+        check_free(out)
+    recipe = _recipe(asked)
+    data = read_dataset(
+        Path(matrices), recipe, groups=families(asked["manifest"]), progress=progress
+    )
+    _warn(data)
+    settings = Settings(
+        epochs=asked["epochs"], lr=asked["lr"], patience=asked["patience"], seed=asked["seed"]
+    )
+    how = Pretraining(
+        asked["network"],
+        recipe,
+        settings,
+        target=asked["target"],
+        balanced=asked["balance"],
+        batch=asked["batch"],
+        binary=asked["binary"],
+        no_shape=asked["no_shape"],
+    )
+    document = pretrain(data, how, out, progress=progress)
+    return {"file": str(out), **document, "problems": list(data.problems)}
+
+
+def _recipe(asked: dict[str, Any]) -> Recipe:
+    from embeddb.featurizers.network.reduction import Reduction
+    from indexer.training.featurizer.dataset import Recipe
+
+    return Recipe(
+        Reduction(asked["reduction"], asked["size"], asked["windows"], asked["window"]),
+        copies=asked["copies"],
+        seed=asked["seed"],
+        transposed=not asked["no_transpose"],
+    )
+
+
+def _warn(data: Dataset) -> None:
+    for problem in data.problems[:_NAMED]:
+        note(f"warning: left out: {problem}")
+    if data.problems[_NAMED:]:
+        note(f"warning: and {plural(len(data.problems) - _NAMED, 'more file')} left out")
+    note(
+        f"{plural(data.patterns, 'pattern')} of {plural(data.groups, 'group')}: "
+        f"{len(data.train):,} samples to learn from, {len(data.valid):,} to validate"
+    )
+
+
+def _show(document: dict[str, Any]) -> None:
+    figures = ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in document["metrics"].items()
+    )
+    say(
+        f"{document['file']}: version {document['version']}, {figures} (epoch "
+        f"{document['best_epoch']} of {document['epochs']}); always answering the mean gives "
+        f"{document['mean_metrics']['valid_loss']:.4g}"
+    )

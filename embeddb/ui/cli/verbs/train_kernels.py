@@ -1,0 +1,186 @@
+"""`train kernels`: a model that ranks tiles, or predicts seconds of fused kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.config import Op
+from embeddb.core.errors import UsageError
+from embeddb.core.extras import needing
+from embeddb.core.reports import Progress
+from embeddb.core.wording import plural
+from embeddb.tensors.computation import is_probe
+from embeddb.ui.cli.arguments import Number, open_database
+from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli.verbs.train_session import session
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from embeddb.platforms.platform import Platform
+    from embeddb.tensors.roofline.analysis import Analysis
+    from indexer.training.tensors.samples import KernelRuns
+
+_PREDICTORS = click.Choice(["auto", "network", "trees", "operations"])
+#: As the card has them, for people.
+_METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
+
+
+@click.command("kernels")
+@click.argument("db")
+@click.option(
+    "--task", required=True, type=click.Choice(["tile", "fused"]), help="What is learned."
+)
+@click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
+@click.option("--platform", default="", help="The instance whose runs are taken.")
+@click.option("--tests", default="", metavar="DB", help="Kernels to judge by, never learned from.")
+@click.option("--predictor", default="auto", show_default=True, type=_PREDICTORS)
+@click.option(
+    "--hidden",
+    default=128,
+    show_default=True,
+    type=click.IntRange(4, 4096),
+    help="Width of the network.",
+)
+@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+@click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--patience", default=10, show_default=True, type=click.IntRange(1))
+@click.option("--batch", default=8, show_default=True, type=click.IntRange(1, 4096))
+@click.option("--tiles", default=16, show_default=True, type=click.IntRange(2, 4096))
+@click.option("--steps", default=0, type=click.IntRange(0, 1_000_000), help="Batches of an epoch.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
+@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
+@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@json_option
+def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
+    """Train the model of tensor kernels on the runs in DB.
+
+    --task tile learns to rank the tiles of a kernel, --task fused its seconds (A Learned
+    Performance Model for Tensor Processing Units). --predictor auto: the paper's network, or what
+    reads plain rows, whichever is better on what was held out. Of tiles these are boosted trees
+    (where lightgbm is installed), which learn what the analytical model misses, where it knows the
+    code; of fused kernels sums of what trees and a network say each operation takes (`operations`;
+    `trees`: without the network), which are better where probes ran (`kernel import --probes`).
+    A batch has --tiles tiles of each of --batch kernels, drawn evenly from the model families;
+    whole families are held out for early stopping and for that choice. Ctrl-C keeps finished
+    epochs. The paper's other networks are in reproductions/.
+
+    \b
+    Example:
+      embeddb train kernels kernels.db --task tile
+      embeddb train kernels kernels.db --task fused --hidden 64 -o a.safetensors
+    """
+    with session(asked["threads"]) as progress:
+        document = _train(db, asked, progress)
+    if as_json:
+        emit(document)
+        return
+    _show(document)
+
+
+def _train(db: str, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    with needing("training", extra="graphs"):
+        from indexer.training.cost_model.model_place import own_file, replaced_by, written
+        from indexer.training.tensors.how import recipe
+        from indexer.training.tensors.samples import about
+        from indexer.training.tensors.train import KernelTraining, train_kernels
+        from indexer.training.trainer import folder_of
+    how = KernelTraining(
+        recipe(asked["task"], asked["hidden"], asked["lr"]),
+        epochs=asked["epochs"],
+        patience=asked["patience"],
+        kernels=asked["batch"],
+        tiles=asked["tiles"],
+        steps=asked["steps"],
+        seed=asked["seed"],
+        predictor=asked["predictor"],
+    )
+    runs = _runs(db, asked)
+    tests = _runs(asked["tests"], asked, runs.analysis).samples if asked["tests"] else []
+    with open_database(db, readonly=True) as opened:
+        file = own_file(opened.store, "kernels", runs.platform, runs.op, asked["out"])
+        home = opened.store.path
+    begun = folder_of(file).exists() and any(folder_of(file).glob("**/checkpoint*"))
+    if not asked["resume"] and (begun or (asked["out"] and file.exists())):
+        raise UsageError(f"{file} is there already", hint="--resume goes on, or name another file")
+    before = replaced_by(file)
+    judge = partial(_judged, db, runs.platform)
+    about_runs = about(runs)
+    card = train_kernels(
+        runs.samples,
+        how,
+        file,
+        tests=tests,
+        about=about_runs,
+        analysis=runs.analysis,
+        judge=judge,
+        progress=progress,
+    )
+    for line in written(file, before, home, lambda: open_database(db).index):
+        note(f"warning: {file} is saved and in use but not registered: {line}")
+    return {"file": str(file), **card, "left_out": dict(runs.left_out)}
+
+
+def _judged(
+    db: str,
+    where: Platform,
+    card: dict[str, Any],
+    weights: dict[str, NDArray[Any]],
+    families: Sequence[str],
+) -> dict[str, Any]:
+    """What the card says of the model beside neighbours, on the families that were held out."""
+    from embeddb.cost_model.graph_model import GraphModel
+    from embeddb.cost_model.kernel_trees import predictor_from
+    from tuners.evaluation.kernel_models import judged_tiles
+
+    model = GraphModel(predictor_from(card, weights))
+    with open_database(db, readonly=True) as opened:
+        found = judged_tiles(opened.index, model, where, families)
+    if not found:
+        note("warning: nothing to judge it by beside neighbours: it will not rank")
+        return {}
+    calibration = {**card["calibration"], "guard": found["guard"]}
+    judged = {name: {"tile": found[name]} for name in ("held_out", "hidden")}
+    return {**judged, "calibration": calibration, "judged_kernels": found["kernels"]}
+
+
+def _runs(db: str, asked: dict[str, Any], analysis: Analysis | None = None) -> KernelRuns:
+    from indexer.training.tensors.samples import runs_of
+
+    with open_database(db, readonly=True) as opened:
+        runs = runs_of(opened.store, Op(asked["task"]), asked["platform"], analysis)
+    for reason, count in runs.left_out.items():
+        note(f"warning: {plural(count, 'kernel')} of {db} left out: {reason}")
+    real = [sample for sample in runs.samples if not is_probe(sample.group)]
+    families, probes = len({sample.group for sample in real}), len(runs.samples) - len(real)
+    note(
+        f"{plural(sum(len(s.seconds) for s in runs.samples), 'run')} of "
+        f"{plural(len(real), 'kernel')} in {plural(families, 'family', 'families')}"
+        + (f" and of {plural(probes, 'probe')}" if probes else "")
+    )
+    return runs
+
+
+def _show(document: dict[str, Any]) -> None:
+    how = document["settings"]["predictor"]
+    if "epochs" in document:
+        how += f", epoch {document['best_epoch']} of {document['epochs']}"
+    say(
+        f"{document['file']}: version {document['version']}, {document['parameters']:,} parameters "
+        f"from {document['parts']['train']['kernels']:,} kernels ({how})"
+    )
+    told = {"ape": "loses {:.1f} % of the time", "mape": "errs by {:.1f} %", "tau": "tau {:.2f}"}
+    for name, figures in document["figures"].items():
+        others = {n: other[name] for n, other in document.get("others", {}).items()}
+        for which, found in {"": figures, **others}.items():
+            known = [text.format(found[at]) for at, text in told.items() if at in found]
+            kernels = plural(document["parts"][name]["kernels"], "kernel")
+            beside = f" (not chosen: {which})" if which else ""
+            say(f"  {name}, {kernels}: {', '.join(known) or 'nothing to judge by'}{beside}")
+    for method, shares in document.get("held_out", {}).get("tile", {}).items():
+        at = f"{shares['of_optimum@1']:.3f} / {shares['of_optimum@5']:.3f}"
+        say(f"  of the optimum at 1 / 5 on held-out families, {_METHODS[method]}: {at}")

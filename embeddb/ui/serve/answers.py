@@ -1,0 +1,188 @@
+"""Answers of the server, and what is kept of a database between two requests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from threading import Lock
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from embeddb.core.errors import StoreError
+from embeddb.core.records import PatternInfo
+from embeddb.ranking.recommendation import Candidate, Recommendation
+from embeddb.store import Store, Txn
+from embeddb.store.lmdb_engine import DATA_FILE
+from embeddb.store.tables import decoded
+
+T = TypeVar("T")
+RESTART = "start the server again once it is back"
+
+
+def file_of(store: Store) -> os.stat_result | None:
+    """Of the data file that is there now; None in memory and on a server.
+
+    Raises: StoreError if there is none.
+    """
+    if store.path is None or store.shared:
+        return None
+    try:
+        return (store.path / DATA_FILE).stat()
+    except OSError:
+        raise StoreError(f"{store.path.name} was removed", hint=RESTART) from None
+
+
+class PageCache:
+    """Values by key, dropped together when the token they were made under is another.
+
+    At most `most` are kept, those used last. A value is made outside the lock: two threads may
+    make the same one, neither waits for the other.
+    """
+
+    def __init__(self, token: Callable[[], Hashable], most: int = 512) -> None:
+        self._token = token
+        self._most = most
+        self._now: Hashable = None
+        self._held: OrderedDict[Hashable, object] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of a key as of now."""
+        now = self._token()
+        with self._lock:
+            if now != self._now:
+                self._held.clear()
+                self._now = now
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key]  # type: ignore[return-value]  # a key has one maker
+        made = make()
+        with self._lock:
+            if now == self._now:
+                self._held[key] = made
+                while len(self._held) > self._most:
+                    self._held.popitem(last=False)
+        return made
+
+
+#: Questions whose answers are remembered.
+_MOST_QUESTIONS = 1000
+
+
+class AnswerHead(msgspec.Struct, frozen=True):
+    """What a list of answers shows of one."""
+
+    id: str
+    pattern_id: str
+    pattern_name: str
+    platform: str
+    op: str
+    link: str
+    confidence: str
+    created: float
+    candidates: list[Candidate]
+    simulated: bool
+
+
+class ServerAnswer(NamedTuple):
+    """An answer and the pattern it is about, which the database may not know."""
+
+    made: Recommendation
+    info: PatternInfo
+
+
+class _Row(msgspec.Struct):
+    """Of an answer, in the order they were given; `size` is that of the whole."""
+
+    head: AnswerHead
+    info: PatternInfo
+    size: int
+
+
+def stored_head(answer_id: str, raw: bytes) -> AnswerHead:
+    """Raises: StoreCorrupt for what is no answer."""
+    return decoded(raw, AnswerHead, f"answer {answer_id}")
+
+
+class ServerAnswers:
+    """The last answers, within `most` of them and `most_bytes` of their encoded form."""
+
+    def __init__(self, store: Store, most: int = 500, most_bytes: int = 64 << 20) -> None:
+        self._engine = store.engine
+        self._most, self._most_bytes = most, most_bytes
+
+    @property
+    def version(self) -> object:
+        return self._engine.version()
+
+    def keep(self, made: Recommendation, info: PatternInfo) -> None:
+        raw = msgspec.json.encode(made)
+        row = msgspec.json.encode(_Row(stored_head(made.id, raw), info, len(raw)))
+
+        def body(txn: Txn) -> None:
+            number = int.from_bytes(txn.get("meta", b"answers") or b"", "big") + 1
+            txn.put("meta", b"answers", number.to_bytes(8, "big"))
+            txn.put("note", number.to_bytes(8, "big"), row)
+            txn.put("recommendation", made.id.encode(), raw)
+            self._forget(txn)
+
+        self._engine.write(body)
+
+    def _forget(self, txn: Txn) -> None:
+        """The oldest, until the others are within bounds; never the last."""
+        rows = [(key, row) for key, row in _rows(txn)]
+        size = sum(row.size for _, row in rows)
+        while len(rows) > 1 and (len(rows) > self._most or size > self._most_bytes):
+            key, row = rows.pop(0)
+            size -= row.size
+            txn.delete("note", key)
+            txn.delete("recommendation", row.head.id.encode())
+
+    def get(self, answer_id: str) -> ServerAnswer | None:
+        key = answer_id.encode()
+        if not 1 <= len(key) < 100:
+            return None
+        with self._engine.read() as txn:
+            raw = txn.get("recommendation", key)
+            infos = [row.info for _, row in _rows(txn) if row.head.id == answer_id] if raw else []
+        if raw is None or not infos:
+            return None
+        return ServerAnswer(msgspec.json.decode(raw, type=Recommendation), infos[-1])
+
+    def heads(self) -> list[AnswerHead]:
+        with self._engine.read() as txn:
+            return [row.head for _, row in _rows(txn)]
+
+    def pattern(self, pattern_id: str) -> PatternInfo | None:
+        """What is known of a pattern that was asked about."""
+        with self._engine.read() as txn:
+            infos = [row.info for _, row in _rows(txn) if row.info.id == pattern_id]
+        return infos[-1] if infos else None
+
+    # -- questions -------------------------------------------------------------------------
+
+    def known(self, question: str) -> str:
+        """The id of the answer that a question was given; empty if it is not known."""
+        with self._engine.read() as txn:
+            return (txn.get("journal", _key(question)) or b"").decode()
+
+    def remember(self, question: str, answer_id: str) -> None:
+        def body(txn: Txn) -> None:
+            if txn.count("journal") >= _MOST_QUESTIONS:
+                for key, _ in list(txn.scan("journal")):
+                    txn.delete("journal", key)
+            txn.put("journal", _key(question), answer_id.encode())
+
+        self._engine.write(body)
+
+
+def _rows(txn: Txn) -> Iterator[tuple[bytes, _Row]]:
+    for key, raw in txn.scan("note"):
+        yield key, msgspec.json.decode(raw, type=_Row)
+
+
+def _key(question: str) -> bytes:
+    return hashlib.blake2b(question.encode("utf-8", "replace"), digest_size=16).digest()
