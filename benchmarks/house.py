@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Arrow", "against", "arrows_of", "circles", "figures", "layers_of", "modules_of"]
-
 PACKAGES = ("embeddb", "indexer", "tuners")
 #: Loads a module whose name is a string.
 _BY_NAME = ("import_module", "__import__")

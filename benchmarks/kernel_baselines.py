@@ -18,8 +18,6 @@ from embeddb.tensors.encoding.flat import statistics
 from indexer.training.tensors.grown_trees import boosted_by_family, grown, said_by
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["BASELINES", "SECONDS", "Ranking"]
-
 Floats = NDArray[np.float64]
 #: Scores float64[c] of a kernel's configurations.
 Ranking = Callable[[KernelSample], Floats]

@@ -16,8 +16,6 @@ from indexer.training.tensors.figures import summary
 from indexer.training.tensors.samples import KernelSample
 from indexer.training.tensors.train import KernelTraining, train_kernels
 
-__all__ = ["ByProgram", "Rows", "ahead", "over_seeds", "trained"]
-
 #: Figures by program.
 ByProgram = dict[str, dict[str, float]]
 

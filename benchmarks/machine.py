@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["about", "spread"]
-
 
 def about() -> dict[str, Any]:
     """CPU, cores, load, Python, and the commit with a mark if the tree had changes."""

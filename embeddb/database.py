@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest
     from tuners.tune_tiles import TilesTuned, TileTuneRequest
 
-__all__ = ["Database", "open_database"]
-
 
 def open_database(
     place: str | Path,

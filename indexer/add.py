@@ -12,8 +12,6 @@ from embeddb.core.subject import Subject
 from embeddb.index.lookup import Lookup
 from indexer.embed import adopted
 
-__all__ = ["Added", "add_coded"]
-
 T = TypeVar("T", bound=Subject)
 
 #: Subjects that are written together: what a kill can cost, about a second's work.

@@ -46,8 +46,6 @@ from indexer.calibration.report import CalibrationReport, Tally, op_report
 from indexer.campaign.plan import Told, untold
 from indexer.runners.base import RunOptions
 
-__all__ = ["CAMPAIGN", "Calibration", "CalibrationRequest", "measured_ops"]
-
 #: What stored runs are called.
 CAMPAIGN = "calibrate"
 

@@ -12,8 +12,6 @@ from embeddb.core.records import PatternInfo
 from embeddb.index.lookup import Lookup
 from indexer.campaign.budget.samplers import cluster
 
-__all__ = ["PatternCluster", "PatternClusters", "cluster_patterns"]
-
 #: Clusters unless asked otherwise: the most matrices of the paper's smaller selection (EA-10).
 _USUAL = 10
 #: Share of the patterns that a featurizer must know to be used unasked.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
 
-__all__ = ["Coverage", "Question", "example", "scope_states", "unembedded"]
-
 #: A difference in the share of the optimum between all groups and half of them from which more
 #: groups are advised.
 _LEARNS = 0.01

@@ -27,8 +27,6 @@ from embeddb.store import Store
 from embeddb.store.counters import counting_platforms
 from indexer.library import Library
 
-__all__ = ["EmbedReport", "adopt_stubs", "adopted", "embed"]
-
 #: Most vectors and seconds of work per transaction: what a kill can cost.
 _BATCH, _BATCH_S = 256, 1.0
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
 
-__all__ = ["FAMILIES", "SIZES", "generate", "generated"]
-
 Ints = NDArray[np.int64]
 
 #: Non-zeros by the word for them; what is made is within a third of it.

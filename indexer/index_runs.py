@@ -27,8 +27,6 @@ from indexer.ingest import IngestReport, ingest
 from indexer.library import Library
 from indexer.readers.base.row import ReadOptions
 
-__all__ = ["IndexReport", "check_inputs", "index_runs", "platform_of_runs"]
-
 #: Matrix files tried for one that can be read and asked about.
 _MOST_TRIED = 5
 

@@ -35,8 +35,6 @@ from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 from indexer.row_subjects import RowPlatforms, RowSubjects
 
-__all__ = ["MOST_REASONS", "THIS", "IngestReport", "completed", "ingest", "reader_of"]
-
 #: Rows per transaction: large enough that the disk's fsync does not matter, small enough that a
 #: kill loses less than a second of work.
 BATCH = 10_000

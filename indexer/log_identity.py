@@ -17,8 +17,6 @@ from embeddb.core.files.gate import open_regular, refusing
 from embeddb.core.records import REPEAT, Run, in_context
 from embeddb.store import Store
 
-__all__ = ["Content", "LogName", "Repeats", "content_of"]
-
 _encode = msgspec.msgpack.Encoder().encode
 _BLOCK = 1 << 20
 

@@ -10,8 +10,6 @@ from embeddb.core.errors import ReaderError
 from indexer.readers.base.row import MatrixRef, Reject, count, number
 from indexer.readers.base.table import Table
 
-__all__ = ["by_name", "matrix_features"]
-
 _WHAT = "ginkgo features"
 
 

@@ -36,9 +36,6 @@ from indexer.runners.base import RunOptions
 from indexer.runners.counters.nest import count_nest
 from indexer.runners.counters.perf import available
 
-__all__ = ["CountJob", "Counted", "Measure", "Tried", "beam_search", "counted", "moves"]
-
-
 #: Seconds of each schedule, infinite for one that failed.
 Measure = Callable[[list[Schedule]], Sequence[float]]
 

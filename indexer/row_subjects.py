@@ -16,8 +16,6 @@ from embeddb.store import Store
 from indexer.library import Library
 from indexer.readers.base.row import MatrixRef, RunRow
 
-__all__ = ["Met", "RowPlatforms", "RowSubjects"]
-
 
 class Met(Protocol):
     """Counts of the workloads that rows name, in a report."""

@@ -19,8 +19,6 @@ from tuners.tune_fusion import TuneRequest, tune_fusion
 from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest, tune_matrix
 from tuners.tune_tiles import TilesTuned, TileTuneRequest, tune_tiles
 
-__all__ = ["How", "tuned"]
-
 
 class How(TypedDict, total=False):
     """`op` of a matrix, as "spmm:128"; `platform` by name or whole, else `cpu`, `xla-cpu` or

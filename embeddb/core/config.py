@@ -14,8 +14,6 @@ from typing import Any
 from embeddb.core.errors import UsageError
 from embeddb.core.kinds import Operation, WorkloadKind, operation_of
 
-__all__ = ["Config", "Op", "Value"]
-
 #: A parameter's value. Permutations are tuples of names.
 Value = int | float | str | bool | tuple[str, ...]
 

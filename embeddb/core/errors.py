@@ -7,29 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "EmbeddbError",
-    "InputError",
-    "MatrixError",
-    "MissingDependency",
-    "ModelError",
-    "NestError",
-    "NothingFound",
-    "PlatformError",
-    "PluginError",
-    "ReaderError",
-    "RunnerUnavailable",
-    "SpaceError",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreFull",
-    "StoreLocked",
-    "StoreReadOnly",
-    "StoreVersion",
-    "TensorError",
-    "UsageError",
-]
-
 
 class EmbeddbError(Exception):
     """Base of all errors. `str(e)` is one line; `hint` says what to do about it."""

@@ -10,8 +10,6 @@ from pathlib import Path
 from embeddb.core import __version__
 from embeddb.core.errors import MissingDependency
 
-__all__ = ["EXTRA_OF", "install_command", "install_hint", "missing_extra", "needing"]
-
 #: Optional packages by the name they are imported by, and the smallest extra that brings each.
 EXTRA_OF = {
     "dask": "dask",

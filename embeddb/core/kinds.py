@@ -21,21 +21,6 @@ from embeddb.core import plugins
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.gate import reason_of
 
-__all__ = [
-    "Limit",
-    "Operation",
-    "WorkloadKind",
-    "kind_exists",
-    "kind_of",
-    "kind_with",
-    "kinds",
-    "kinds_among",
-    "nameless",
-    "operation_of",
-    "operations",
-    "register",
-]
-
 #: Bytes of the longest file form that is read back.
 _MAX_BYTES = 1 << 26
 

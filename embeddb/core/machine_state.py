@@ -14,18 +14,6 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "APART",
-    "State",
-    "apart",
-    "astray",
-    "between",
-    "state_now",
-    "state_of",
-    "tells_state",
-    "usual",
-]
-
 State = Mapping[str, float]
 
 #: Two states further apart are not the same machine any more: a fourth more or less in each figure.

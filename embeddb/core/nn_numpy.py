@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
 
-__all__ = ["NORM_EPSILON", "check_weights", "dense", "layer_norm", "linear", "relu"]
-
 #: Added to the variance of a layer, as torch does.
 NORM_EPSILON = 1e-5
 #: Multiplications of one product up to which OpenBLAS stays on one thread (its interface/gemm.c).

@@ -24,8 +24,6 @@ from typing import Any
 from embeddb.core.errors import EmbeddbError, MissingDependency, PluginError, UsageError
 from embeddb.core.files.gate import reason_of
 
-__all__ = ["available", "load"]
-
 _HOMES = {
     "reader": "indexer.readers",
     "featurizer": "embeddb.featurizers",

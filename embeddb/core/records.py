@@ -18,24 +18,6 @@ from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject
 
-__all__ = [
-    "AGAIN",
-    "ARRAYS",
-    "CYCLES_PER_S",
-    "IN_A_ROW",
-    "OF_PROGRAM",
-    "REMEASURED",
-    "REPEAT",
-    "ROUNDS",
-    "SOURCES",
-    "STATUSES",
-    "Measurement",
-    "PatternInfo",
-    "Run",
-    "id_parts",
-    "in_context",
-]
-
 #: What can become of one run. Everything but `ok` is a failure of that configuration.
 STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
 SOURCES = ("hardware", "simulator", "imported")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_server_url", "redacted"]
-
 _URL = re.compile(r"postgres(?:ql)?://", re.I)
 #: Up to the last @ of the word: a password that holds one is hidden whole.
 _PASSWORD = re.compile(r"(postgres(?:ql)?://[^\s:/@]*):\S*@", re.I)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["draw_with", "html_of"]
-
 _drawing: list[Callable[[object], str]] = []
 
 

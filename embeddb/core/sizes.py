@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from embeddb.core.kinds import kind_with, kinds
 
-__all__ = ["MATRIX_SYMBOLS", "MAX_DIM", "UNKNOWN", "Sizes"]
-
 #: Largest number of rows or columns: indices are kept as int32.
 MAX_DIM = 2**31 - 1
 

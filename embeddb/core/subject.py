@@ -10,8 +10,6 @@ from embeddb.core.errors import UsageError
 from embeddb.core.kinds import kind_exists
 from embeddb.core.sizes import Sizes
 
-__all__ = ["Subject", "is_workload", "matrices_only"]
-
 
 class Subject(Protocol):
     """Something with an id, whose runs, vectors and answers are kept under it.

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from embeddb.core.errors import InputError
 from embeddb.core.pattern import Pattern
 
-__all__ = ["SIDE", "density", "thumbnail", "thumbnail_array"]
-
 SIDE = 32
 #: Byte steps per halving of the density: 255 is full, 1 is 2^-25.4 (and anything thinner).
 _STEPS = 10.0

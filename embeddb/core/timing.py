@@ -11,8 +11,6 @@ from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import State, astray, tells_state
 from embeddb.core.records import Run
 
-__all__ = ["Timing", "joined_seconds", "timings_of"]
-
 
 class Timing(NamedTuple):
     """What one configuration did on one pattern, over all its runs.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", CostModel, GraphModel)
 
-__all__ = ["CostModelFiles"]
-
 
 class CostModelFiles:
     """The cost models of one database, below its folder. None ships for all: a model trained on

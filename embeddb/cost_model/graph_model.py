@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["GraphModel", "KernelScorer"]
-
 _AGAIN = "train it again with `embeddb train kernels`"
 
 

@@ -28,8 +28,6 @@ from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.predictor import GraphPredictor, KernelPredictor, reads_rows
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
 
-__all__ = ["KernelTrees", "predictor_from", "predictor_of", "table_of"]
-
 _AGAIN = "train it again with `embeddb train kernels`"
 
 

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
     Floats = NDArray[np.float64]
 
-__all__ = ["CostModel", "space_digest"]
-
 #: Prepared sets of configurations that are remembered.
 _REMEMBERED = 8
 _MOST_MEMBERS = 64

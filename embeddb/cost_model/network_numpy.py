@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
     Floats32 = NDArray[np.float32]
 
-__all__ = ["FORMS", "FUSIONS", "PARTS", "Mlp", "calibration_problem", "form_of"]
-
 FUSIONS = ("add", "concat")
 #: What the model sees; what is left out is all zeros.
 PARTS = ("featurizer", "mapper", "tiles", "latent")

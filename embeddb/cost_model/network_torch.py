@@ -22,8 +22,6 @@ from torch import Tensor, nn
 
 from embeddb.core.errors import UsageError
 
-__all__ = ["MAPPED", "MATRIX", "NEST", "CostNetwork", "MlpPredictor", "Shape", "mapper"]
-
 #: Numbers of a loop nest and its tiles, of the matrix embedding, and of the mapper.
 NEST, MATRIX, MAPPED = 65, 128, 64
 _BILINEAR = 32

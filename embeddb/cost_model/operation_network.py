@@ -13,8 +13,6 @@ from embeddb.core.errors import ModelError
 from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
 from embeddb.tensors.encoding.operation_rows import OPERATION
 
-__all__ = ["CLIP", "NETWORK", "OperationNetwork", "shapes_of"]
-
 #: What the names of its tensors begin with in a file.
 NETWORK = "network."
 #: Deviations from the mean beyond which a number is read as so many.

@@ -34,8 +34,6 @@ from embeddb.tensors.encoding.operation_rows import (
 )
 from embeddb.tensors.encoding.predictor import KernelPredictor
 
-__all__ = ["TREES", "OperationSums"]
-
 #: What the names of the tensors of trees begin with (`trees_numpy.TENSORS`).
 TREES = "trees."
 _AGAIN = "train it again with `embeddb train kernels`"

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bits = NDArray[np.uint32]
 
-__all__ = ["MOST_SPLITS", "TENSORS", "Forest"]
-
 #: A leaf is a bit of 32.
 MOST_SPLITS = 31
 #: Tensors of a member and their types.

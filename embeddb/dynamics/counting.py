@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["BINS", "assign", "emit", "reuse"]
-
 #: Distances are below 2^31, so bins 0 to 31 hold all.
 BINS = 32
 _KINDS = {"static": 0, "dynamic": 1, "guided": 2}

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from embeddb.core.config import Op
     from embeddb.core.pattern import Pattern
 
-__all__ = ["MAX_ACCESSES", "MAX_NNZ", "imbalance", "profile"]
-
 #: More accesses to dense rows are sampled by a window of each thread's entries.
 MAX_ACCESSES = 8_000_000
 #: Larger patterns are refused: the walk holds about 100 bytes per non-zero.

@@ -14,8 +14,6 @@ from embeddb.dynamics.traffic import matrix_bytes
 from embeddb.dynamics.walk import Execution, entries_of, middle_of, plain
 from embeddb.platforms.loopnest import LoopNest, complete_order
 
-__all__ = ["ReuseCurve", "Walk", "Walks", "by_columns"]
-
 
 @dataclass(frozen=True, eq=False)
 class ReuseCurve:

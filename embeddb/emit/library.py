@@ -19,9 +19,6 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels.bodies import Variant
 from embeddb.kernels.codegen import SCHEDULES, Launch, conversions, declarations, plan, source
 
-__all__ = ["Library", "Part", "RuleText", "checked_prefix", "filled", "parts_of", "readme_parts"]
-
-
 _CONVERSIONS = {"csc": "columns", "dcsr": "panels", "bcsr": "blocks"}
 
 

@@ -22,8 +22,6 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from embeddb.tensors.tiling.plan import plan_of
 
-__all__ = ["TileLibrary"]
-
 #: Of the rounding that explains a difference, to the largest element; and the share of elements
 #: that may be anything where rounding turns a decision.
 _MARGIN, _TURNED = 4.0, 1000

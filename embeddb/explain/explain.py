@@ -42,8 +42,6 @@ from embeddb.store.models import ModelFacts, facts_of
 from embeddb.store.provenance import Provenance, Provenances
 from embeddb.store.usual_state import usual_at
 
-__all__ = ["explain", "near_ties", "novelty"]
-
 #: Features shown where the query differs from its neighbours, at most.
 _MOST_DIFFERENCES = 6
 #: A difference is worth a word from this many standard deviations of the partition on.

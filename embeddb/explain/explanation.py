@@ -23,25 +23,6 @@ from embeddb.ranking.recommendation import (
 from embeddb.store.models import ModelFacts
 from embeddb.store.provenance import Provenance
 
-__all__ = [
-    "BESIDE",
-    "LINK_WORDS",
-    "RESTS",
-    "Agreement",
-    "Difference",
-    "Explanation",
-    "MachineShare",
-    "NeighbourEvidence",
-    "NestView",
-    "OwnRuns",
-    "PatternView",
-    "best_here",
-    "fails",
-    "link_words",
-    "paid_off",
-    "preparation",
-]
-
 #: Each link of the fallback chain in words, for `link_words`.
 LINK_WORDS = {
     "measured": "measured on this very {one}",

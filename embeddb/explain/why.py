@@ -8,8 +8,6 @@ from embeddb.core.config import Config
 from embeddb.core.wording import factor, many_of, one_of
 from embeddb.explain.explanation import Explanation
 
-__all__ = ["why"]
-
 
 def why(e: Explanation) -> str:
     """By what the answer was chosen, what it gains, and how sure that is."""

@@ -12,21 +12,6 @@ from numpy.typing import NDArray
 from embeddb.core.records import PatternInfo
 from embeddb.nests.counters import CounterVector
 
-__all__ = [
-    "CountersOf",
-    "Counting",
-    "Featurizer",
-    "FromRuns",
-    "FromWeights",
-    "Joint",
-    "MayLack",
-    "Occluding",
-    "Travelling",
-    "WithCounters",
-    "counted_name",
-    "counted_parts",
-]
-
 #: From the ids of a nest and a platform instance to what was counted there; None: nothing was.
 CountersOf = Callable[[str, str], CounterVector | None]
 

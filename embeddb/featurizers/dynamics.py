@@ -23,8 +23,6 @@ from embeddb.dynamics.walk import middle_of, plain
 from embeddb.featurizers.base import Featurizer
 from embeddb.nests.counters import COUNTERS, STATISTICS
 
-__all__ = ["COUNTED", "PLUGIN", "DynamicsFeatures"]
-
 _THREADS = 16
 #: Those of modelled nests where a machine's are not known: 32 KiB, 1 MiB, and a part of 32 MiB.
 _CACHES = (Cache(1, 32 << 10, False), Cache(2, 1 << 20, False), Cache(3, 32 << 20, True))

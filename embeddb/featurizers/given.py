@@ -5,8 +5,6 @@ from __future__ import annotations
 from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.sizes import MOMENTS, ORDER, LogSizes
 
-__all__ = ["PLUGIN", "Given"]
-
 _EACH = (*ORDER, "max", "padding", "cv", *MOMENTS)
 
 

@@ -25,8 +25,6 @@ from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 from embeddb.tensors.encoding.predictor import reads_rows
 
-__all__ = ["PLUGIN", "KernelEmbedding"]
-
 #: Where a database keeps models of tiles, below its folder.
 OWN = "models/kernels-*-tile.safetensors"
 

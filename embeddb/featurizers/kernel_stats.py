@@ -16,8 +16,6 @@ from embeddb.featurizers.base import Travelling
 from embeddb.tensors.analysis import TRANSCENDENTAL, work_of
 from embeddb.tensors.computation import DTYPES, Computation, Shape
 
-__all__ = ["PLUGIN", "KernelStats"]
-
 _MOST_DIMS = 6
 #: What an opcode is for; a transcendental one is `function`, what is not listed is arithmetic.
 _CLASSES = {

@@ -24,8 +24,6 @@ from embeddb.nests.encoding.forward import DIM, NestNetwork
 from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.nest import Nest
 
-__all__ = ["PLUGIN", "CountedEmbedding", "NestEmbedding", "install"]
-
 SHIPPED = Path(__file__).parent.parent / "data" / "nests.safetensors"
 #: Where a database keeps weights of its own, below its folder.
 OWN = Path("models", "nests.safetensors")

@@ -17,8 +17,6 @@ from embeddb.nests.check import canonical_schedule
 from embeddb.nests.encoding.features import FEATURES, KINDS
 from embeddb.nests.encoding.graph import graph_of
 
-__all__ = ["PLUGIN", "NestGraphFeatures"]
-
 #: By kind of node, the features that are its own.
 _OWN = {kind: [at for at, n in enumerate(FEATURES) if n.startswith(f"{kind}.")] for kind in KINDS}
 _POOLED = [FEATURES[at] for own in _OWN.values() for at in own]

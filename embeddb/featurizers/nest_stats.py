@@ -26,8 +26,6 @@ from embeddb.nests.encoding.features import (
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, MOST_LOOPS, Access
 
-__all__ = ["PLUGIN", "NestStats"]
-
 _LINE_BYTES = 64
 #: Loops whose strides are told apart, and what a stride may be.
 _LOOPS = ("innermost", "second", "outermost")

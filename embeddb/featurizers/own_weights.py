@@ -9,8 +9,6 @@ from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.core.files.model_file import MAX_BYTES, digest
 from embeddb.core.files.own_files import OwnFolder
 
-__all__ = ["adopt"]
-
 
 def adopt(weights: Path, folder: Path, own: Path, *, version: str) -> None:
     """Copy weights of that version to `own`, below a database's folder; old ones are replaced

@@ -5,8 +5,6 @@ from __future__ import annotations
 from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.sizes import LogSizes
 
-__all__ = ["PLUGIN", "Rows"]
-
 
 class Rows(LogSizes):
     """`sizes` plus longest row, its ratio to the mean (the padding of ELL) and std over mean.

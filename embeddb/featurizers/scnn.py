@@ -26,8 +26,6 @@ from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.featurizers.own_weights import adopt
 
-__all__ = ["PLUGIN", "TRAINED", "Scnn", "install"]
-
 SHIPPED = Path(__file__).parent.parent / "data" / "scnn.safetensors"
 #: Where a database keeps weights of its own, below its folder.
 OWN = Path("models", "scnn.safetensors")

@@ -25,8 +25,6 @@ from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.stats import Lengths, column_lengths, pattern_symmetry, row_lengths
 
-__all__ = ["MOMENTS", "ORDER", "PLUGIN", "LogSizes", "coordinates", "statistics"]
-
 #: Other spellings that run logs use, and the canonical name of each.
 _SPELLINGS = {
     "min_nnz_per_row": "row_min",

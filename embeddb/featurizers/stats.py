@@ -22,19 +22,6 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
 
-__all__ = [
-    "PLUGIN",
-    "ROWS",
-    "Lengths",
-    "Stats",
-    "column_lengths",
-    "contains",
-    "pattern_symmetry",
-    "row_blocks",
-    "row_lengths",
-]
-
-
 #: Rows looked at together; whole slices of 32 of them.
 ROWS = 1 << 20
 #: Lengths below this have a counter each.

@@ -13,8 +13,6 @@ from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
 
-__all__ = ["PLUGIN", "StatsScnn"]
-
 
 class StatsScnn:
     """`stats` followed by `scnn`, float32[d]; `parts` are the two.

@@ -27,8 +27,6 @@ from embeddb.platforms.platform import load_platform
 if TYPE_CHECKING:
     from embeddb.database import Database
 
-__all__ = ["Choice", "asked", "default_of", "given"]
-
 _FORMAT = "embeddb-choice-1"
 #: About what importing the starter takes before its first use.
 _STARTER_S = 3.0

@@ -18,8 +18,6 @@ from embeddb.handle.choice import Choice
 from embeddb.handle.matrix import Matrix, matrix_of, operand, result_of
 from embeddb.handle.served import Served, by_kernel, by_scipy
 
-__all__ = ["Handle", "Later", "warn_of_scipy"]
-
 Floats = NDArray[Any]
 _reasons: set[str] = set()
 

@@ -17,8 +17,6 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel
 from embeddb.kernels.forms import FormSpec, Refusal, as_scipy
 
-__all__ = ["FormRefused", "Served", "by_kernel", "by_scipy", "is_plain"]
-
 Floats = NDArray[Any]
 #: Terms of SDDMM computed together without a kernel.
 _CHUNK = 1 << 15

@@ -23,8 +23,6 @@ from embeddb.handle.handle import Handle
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.kernels.forms import as_scipy
 
-__all__ = ["Compile", "Products", "array_of", "dots", "product", "sorted_csr"]
-
 #: What compiles a scipy matrix for one kernel (`spmm`, `spmv`, `sddmm`), as the caller wished; the
 #: last says whether it is the one that was asked for.
 Compile = Callable[[Any, str, bool], Handle]

@@ -15,8 +15,6 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.handle.tensor_products import Compile, Products, array_of, dots, sorted_csr
 
-__all__ = ["TensorHandle", "tensor_handle"]
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NO_TRANSFORM = "{} cannot look into a compiled kernel"
 _BACKWARD = "torch.autograd.grad and backward() go through it, and so does vmap"

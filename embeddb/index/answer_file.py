@@ -28,8 +28,6 @@ from embeddb.matrix_files.npz_archive import npy_header
 from embeddb.store.codec import pattern_key
 from embeddb.store.tables import decoded, reading
 
-__all__ = ["from_bytes", "to_bytes"]
-
 Arrays = Mapping[str, NDArray[Any]]
 
 #: Every array beside the head: its type and number of dimensions.

@@ -40,11 +40,6 @@ from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import ConfigTable
 
-__all__ = [
-    "AnswerIndex",
-]
-
-
 Floats = NDArray[np.float64]
 
 #: Views that stay at hand: one per machine and number of calls asked about.

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 
-__all__ = ["Failures"]
-
 #: Patterns as which the rate of all configurations counts beside a configuration's own.
 _PSEUDO_PATTERNS = 2.0
 

@@ -40,8 +40,6 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.tables import decoded, reading
 
-__all__ = ["READABLE", "IndexFiles"]
-
 #: The share of the measured patterns that a featurizer must know to be chosen among others.
 READABLE = 0.9
 

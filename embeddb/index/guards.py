@@ -13,16 +13,6 @@ from numpy.typing import NDArray
 from embeddb.core.kinds import Limit
 from embeddb.index.vote import standard_error
 
-__all__ = [
-    "NEVER",
-    "GainErrors",
-    "errors_across_machines",
-    "gain_errors",
-    "margin_of",
-    "safe_guard",
-    "usual_guard",
-]
-
 Floats = NDArray[np.float64]
 
 #: The mean log gain that may be given up so that fewer answers are slower than the default.

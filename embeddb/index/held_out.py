@@ -16,16 +16,6 @@ from numpy.typing import NDArray
 from embeddb.index.run_matrix import FAILED_GAIN
 from embeddb.index.vote import PSEUDO_RUNS, doubt, effects, is_default, votes, weigh
 
-__all__ = [
-    "FirstChoices",
-    "Judged",
-    "Near",
-    "first_choices",
-    "losses_of",
-    "split_groups",
-    "with_itself",
-]
-
 Floats = NDArray[np.float64]
 
 #: Numbers of neighbours and of pseudo-neighbours that are compared.

@@ -24,8 +24,6 @@ from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.store import Store
 from embeddb.store.tables import decoded
 
-__all__ = ["IndexFolder", "PartitionNote"]
-
 #: Digest of what is saved, process that saved it, generation. Older programs wrote `.faiss` too.
 _STEM = r"[0-9a-f]{16}-\d{1,10}-\d{1,19}"
 _FILE = re.compile(rf"({_STEM})\.(npz|lists|faiss)")

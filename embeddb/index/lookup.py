@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
 
-__all__ = ["Lookup"]
-
 #: Matrices, and runs of each, that tell whether anything ran on an instance.
 _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
 

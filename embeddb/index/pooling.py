@@ -33,18 +33,6 @@ from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.vote import is_default, votes
 from embeddb.platforms.machines import Facts, unlike
 
-__all__ = [
-    "Belief",
-    "Layer",
-    "Pooled",
-    "Source",
-    "beliefs_of",
-    "correlation_of",
-    "layers_of",
-    "pooled",
-    "shift_of",
-]
-
 Floats = NDArray[np.float64]
 
 #: Variance of a repeated measurement of a log gain: 5 %.

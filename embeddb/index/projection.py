@@ -19,8 +19,6 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.store import Store
 from embeddb.store.tables import decoded
 
-__all__ = ["Projection", "layout", "projection_of"]
-
 Floats = NDArray[np.float64]
 
 #: Counted up when the same vectors get other places.

@@ -19,8 +19,6 @@ from embeddb.core.config import Config, Op
 from embeddb.core.timing import Timing
 from embeddb.core.wording import many_of, one_of, plural
 
-__all__ = ["FAILED_GAIN", "Extent", "MatrixRow", "RowRuns", "RunMatrix", "join"]
-
 #: Gain that a failed configuration counts with when neighbours vote: as if four times slower than
 #: the default. It must be finite (one failure is not certainty for another matrix) and clearly
 #: worse than any schedule one would choose.

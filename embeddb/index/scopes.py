@@ -19,18 +19,6 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Partition, Store
 from embeddb.store.usual_state import usual_at
 
-__all__ = [
-    "Scope",
-    "facts_of",
-    "members_of",
-    "nearest_widths",
-    "pooled_partitions",
-    "run_matrix_of",
-    "scope_of",
-    "scope_partitions",
-    "scopes",
-]
-
 #: With fewer patterns measured at an op, other widths and value types of the kernel count as well.
 _ENOUGH_PATTERNS = 40
 

@@ -26,8 +26,6 @@ from embeddb.index.vectors.numpy_index import NumpyIndex
 from embeddb.index.vote import CLIP, Metric, VoteSettings, effects, plain_metric, votes
 from embeddb.index.vote_fit import Key, Shown, chosen_key, expected, settings_of
 
-__all__ = ["MOST_ASKED", "Fitted", "Trial", "cross_validated", "fit_policy"]
-
 Floats = NDArray[np.float64]
 
 #: Weight of the foretold gains in the metric against the plain features.

@@ -30,20 +30,6 @@ from embeddb.index.vote import (
 from embeddb.index.vote_fit import LeftOut, leave_out, losses_by, refit
 from embeddb.platforms.machines import Facts, same_machine
 
-__all__ = [
-    "Averages",
-    "Foretold",
-    "Ground",
-    "View",
-    "across",
-    "base_gains",
-    "foretold",
-    "ground_of",
-    "known_policy",
-    "view_of",
-    "without",
-]
-
 Floats = NDArray[np.float64]
 
 #: With fewer groups of its own a machine's answers are judged by leaving machines out.

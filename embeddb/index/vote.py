@@ -26,23 +26,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "CLIP",
-    "PSEUDO_RUNS",
-    "Metric",
-    "VoteSettings",
-    "doubt",
-    "effects",
-    "greedy_cover",
-    "is_default",
-    "mean_gain",
-    "plain_metric",
-    "standard_error",
-    "surely_positive",
-    "votes",
-    "weigh",
-]
-
 Floats = NDArray[np.float64]
 
 #: Bounds the weight of a neighbour at distance zero to 11 times that of the k-th.

@@ -36,19 +36,6 @@ from embeddb.index.vote import (
     surely_positive,
 )
 
-__all__ = [
-    "FIT_VERSION",
-    "Key",
-    "LeftOut",
-    "Shown",
-    "chosen_key",
-    "expected",
-    "leave_out",
-    "losses_by",
-    "refit",
-    "settings_of",
-]
-
 Floats = NDArray[np.float64]
 #: Neighbours, pseudo-neighbours, and whether the metric is a learned one.
 Key = tuple[int, float, bool]

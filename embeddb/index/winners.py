@@ -12,8 +12,6 @@ from embeddb.index.run_matrix import Extent, MatrixRow, RunMatrix
 from embeddb.index.scopes import run_matrix_of
 from embeddb.store import Store
 
-__all__ = ["Wins", "wins", "wins_of"]
-
 
 class Wins(NamedTuple):
     """How often each configuration was the fastest, each pattern on each machine counting once, and

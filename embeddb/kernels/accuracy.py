@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from embeddb.tensors.computation import Computation
 
-__all__ = ["kernel_error", "may_jump", "needs_positive", "relative_error"]
-
 _UNITS = {"f32": 2.0**-24, "f64": 2.0**-53}
 #: Roundings that one operation may cost: vector functions and reciprocals are not exact.
 _COST = 16.0

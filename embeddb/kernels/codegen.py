@@ -19,8 +19,6 @@ from embeddb.core.errors import SpaceError
 from embeddb.kernels.bodies import MAX_BLOCK, Variant, sddmm_body, spmm_body, spmv_body, types
 from embeddb.kernels.forms import FormSpec
 
-__all__ = ["GENERATION", "SCHEDULES", "Launch", "conversions", "declarations", "plan", "source"]
-
 #: Part of the platform's instance: raised by every change that makes kernels faster or slower, so
 #: that times of other code are not taken for times of this one.
 GENERATION = 2

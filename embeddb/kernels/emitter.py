@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["INCLUDES", "TOOLS", "Lines", "signature", "step", "timed"]
-
-
 _WIDTH = 100
 
 

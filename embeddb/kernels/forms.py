@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PADDING", "Converter", "Form", "FormSpec", "Refusal", "aligned", "as_scipy"]
-
 #: Rows behind the matrix in every dense operand: a whole block or slice fits, and a dummy row.
 PADDING = 64
 _SLACK = 4096

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from embeddb.core.errors import RunnerUnavailable
 
-__all__ = ["AGAIN", "Deadline", "blamed_line", "full_line", "killed_by", "refuse_full"]
-
 #: How to go on, behind what to do about the machine.
 AGAIN = "then run the same command again: nothing is stored of what could not be measured"
 #: Sent by a person, by the system when memory runs out or at its end, or at a limit of the shell.

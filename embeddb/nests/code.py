@@ -19,8 +19,6 @@ from embeddb.nests.parts import (
     Statement,
 )
 
-__all__ = ["code_of", "code_text"]
-
 
 def code_text(loops: Sequence[Loop], arrays: Sequence[Array], body: Sequence[Statement]) -> bytes:
     """`code_of` as canonical JSON, without any name."""

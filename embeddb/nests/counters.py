@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from embeddb.core.errors import NestError
 from embeddb.core.files.gate import refusing
 
-__all__ = ["COUNTERS", "GIVEN", "LINE_BYTES", "SOURCES", "STATISTICS", "CounterVector"]
-
 #: Table 5, in its order. Of instructions: the first twelve and loads and stores; arithmetic by type
 #: and width, in the scalar class where the source knows no width. Of cache lines: the last six.
 COUNTERS = (

@@ -8,8 +8,6 @@ from typing import Any
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
 
-__all__ = ["nest_of", "sample_nests"]
-
 
 def nest_of(
     loops: list[Any],

@@ -6,8 +6,6 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Call, Const, Expr, Index, LoopIndex, Read, Statement
 from embeddb.nests.schedule import Piece, Schedule
 
-__all__ = ["PARALLEL", "access_text", "index_text", "loop_lines", "statement_line"]
-
 #: What the line of the loop that runs in parallel says.
 PARALLEL = "in parallel"
 _INFIX = ("+", "-", "*", "/", "<", "<=", "==", "!=")

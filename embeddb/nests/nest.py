@@ -23,8 +23,6 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.nests.code import code_text
 from embeddb.nests.parts import Access, Affine, Array, Index, Loop, Statement
 
-__all__ = ["Nest", "fills_of", "index_range", "loop_range", "trips", "values_of"]
-
 
 def loop_range(loops: Sequence[Loop], arrays: Sequence[Array], loop: int) -> tuple[int, int]:
     """The least index and the largest, over all turns of the loops around."""

@@ -40,8 +40,6 @@ from embeddb.nests.parts import (
     Statement,
 )
 
-__all__ = ["MOST_TEXT", "nest_from_text", "nest_text"]
-
 T = TypeVar("T")
 
 #: Longer texts are no nests.

@@ -6,24 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = [
-    "COMBINES",
-    "DTYPES",
-    "MOST_LOOPS",
-    "OPERATORS",
-    "Access",
-    "Affine",
-    "Array",
-    "Call",
-    "Const",
-    "Expr",
-    "Index",
-    "Loop",
-    "LoopIndex",
-    "Read",
-    "Statement",
-]
-
 #: As many slots as a platform's file can name.
 MOST_LOOPS = 6
 

@@ -16,23 +16,6 @@ from embeddb.nests.check import packable
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 
-__all__ = [
-    "Inner",
-    "Order",
-    "Pack",
-    "Parallel",
-    "Step",
-    "Tile",
-    "apply",
-    "as_it_stands",
-    "named",
-    "recipe_of",
-    "schedule_of",
-    "step_from_json",
-    "step_json",
-    "step_text",
-]
-
 _POLICIES = ("static", "dynamic", "guided")
 _INNER = ("plain", "simd", "unroll4", "jam4")
 _PLACES = ("outer", "second")

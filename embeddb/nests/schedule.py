@@ -17,9 +17,6 @@ from embeddb.core.config import Config
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import MOST_LOOPS
 
-__all__ = ["KNOWN", "Piece", "Schedule", "designed", "parameters"]
-
-
 #: Blocks of the second loop from inside that `jam4` runs at once.
 JAMMED = 4
 

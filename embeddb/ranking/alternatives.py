@@ -31,8 +31,6 @@ from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.recommendation import Diagnostics, NextRun, Recommendation, SimplerAnswer
 from embeddb.store.usual_state import usual_at
 
-__all__ = ["Deepen", "NearestRun", "expected_improvement", "insight", "nearest_run", "renewed"]
-
 Floats = NDArray[np.float64]
 #: Adds to what was found out about an answer.
 Deepen = Callable[[Diagnostics, Answer], Diagnostics]

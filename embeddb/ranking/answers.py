@@ -14,8 +14,6 @@ from embeddb.ranking.recommendation import Recommendation
 from embeddb.store.codec import pattern_key
 from embeddb.store.tables import decoded, reading
 
-__all__ = ["in_order", "keep", "problems", "recommendation", "recommendations"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,6 @@ from embeddb.core.timing import timings_of
 from embeddb.ranking.query import Query
 from embeddb.ranking.recommendation import Candidate, Recommendation
 
-__all__ = ["break_even", "measured_break_even", "with_break_even"]
-
 
 def break_even(prepared: float, saved: float) -> float | None:
     """Calls after which `prepared`, the cost of preparing, is made up for by what each call saves,

@@ -32,8 +32,6 @@ from embeddb.ranking.prediction import predicted
 from embeddb.ranking.query import Neighbour, OwnTimings, Promise, Query, Vote
 from embeddb.store.usual_state import usual_at
 
-__all__ = ["build_query", "named_features", "with_evidence"]
-
 #: A pattern's own curve at another width counts from this many measured configurations on.
 _ENOUGH_AT_OTHER_WIDTH = 8
 

@@ -14,15 +14,6 @@ from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS
 from embeddb.ranking.rankers.order import chances
 from embeddb.ranking.recommendation import DEFAULT_FAILS, LIKELY, Candidate
 
-__all__ = [
-    "GOOD",
-    "UNCHECKED",
-    "confidence_of",
-    "default_fails",
-    "failure_chance",
-    "untried_doubt",
-]
-
 #: Below this share of the optimum, held out, an answer is not called sure.
 GOOD = 0.9
 #: Nor where answers were judged on fewer groups.

@@ -21,8 +21,6 @@ from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
 from embeddb.ranking.rankers.order import likely_last
 from embeddb.ranking.recommendation import Candidate
 
-__all__ = ["Answer", "answer", "cost_of"]
-
 #: A choice was measured: the default and something else, or two others.
 _FEWEST_MEASURED = 2
 

@@ -25,8 +25,6 @@ from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store.usual_state import usual_at
 
-__all__ = ["Measure", "Search", "measure_answer", "ranked_by_time", "state_warning"]
-
 #: Measures configurations, or replays them, in the order given.
 Measure = Callable[[Sequence[Config]], Iterable[tuple[Config, Measurement]]]
 #: From the answer, and what measures here, to the candidates that were measured.

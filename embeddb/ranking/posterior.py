@@ -18,8 +18,6 @@ from embeddb.core.timing import Timing
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import REACH
 
-__all__ = ["Posterior", "alike", "anchored", "over_default_of", "with_spread"]
-
 Floats = NDArray[np.float64]
 
 #: With fewer configurations measured on the pattern, what ranks cannot be checked against them.

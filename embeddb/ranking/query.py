@@ -20,18 +20,6 @@ from embeddb.nests.matching.transfer import StepOutcome
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 
-__all__ = [
-    "LINKS",
-    "Neighbour",
-    "OwnTimings",
-    "Predict",
-    "Prediction",
-    "Promise",
-    "Query",
-    "Transferred",
-    "Vote",
-]
-
 #: The fallback chain, strongest evidence first; an answer names the link that gave it. The last is
 #: none of the chain: a tuner that the user named.
 LINKS = ("measured", "other-width", "neighbours", "model", "static-best", "default", "tuner")

@@ -31,8 +31,6 @@ from embeddb.nests.schedule import KNOWN, Schedule
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.query import Query, Transferred, Vote
 
-__all__ = ["carried_over", "with_transfers", "with_votes"]
-
 Floats = NDArray[np.float64]
 #: From a source and a target to what matches their nodes.
 Matching = Callable[[Nest, Nest], Matcher]

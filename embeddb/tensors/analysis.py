@@ -17,22 +17,6 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Attribute, Computation, Operation, Shape, reduced
 from embeddb.tensors.edges import ConvolutionLabels, spatial_meeting
 
-__all__ = [
-    "COMBINES",
-    "ELEMENTWISE",
-    "FREE",
-    "MOVING",
-    "TRANSCENDENTAL",
-    "Region",
-    "Work",
-    "combine_of",
-    "operation_work",
-    "region_of",
-    "region_text",
-    "work_of",
-]
-
-
 #: What a body is called by, where it is this one operation on its two parameters.
 COMBINES = ("add", "multiply", "minimum", "maximum", "and", "or")
 _WORDS = {"parameter": "number", "constant": "value", "compare": "direction"}

@@ -10,8 +10,6 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
 from embeddb.tensors.computation import DTYPES, KINDS, MOST_RANK, Computation, Operation, Shape
 
-__all__ = ["MOST_OPERATIONS", "check_fit", "check_operation", "computation"]
-
 MOST_OPERATIONS = 200_000
 #: The largest array, in elements, and the most attributes and results of one operation.
 _LARGEST = 1 << 40

@@ -19,22 +19,6 @@ from typing import Any
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import UNKNOWN, Sizes
 
-__all__ = [
-    "DTYPES",
-    "KINDS",
-    "MOST_RANK",
-    "PROBE",
-    "Attribute",
-    "Computation",
-    "Operation",
-    "Shape",
-    "code_of",
-    "is_probe",
-    "program_of",
-    "reduced",
-]
-
-
 #: Bytes of an element, by HLO's name of the type.
 DTYPES = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),

@@ -12,20 +12,6 @@ import numpy as np
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation, Operation
 
-__all__ = [
-    "CUT",
-    "MOST_EDGES",
-    "SINGLE",
-    "WHOLE",
-    "ConvolutionLabels",
-    "Cut",
-    "Edges",
-    "edges_of",
-    "meeting",
-    "spatial_meeting",
-]
-
-
 #: The parameter of a configuration that is a cut.
 CUT = "cut"
 #: As many as the text of a cut has room for in a configuration.

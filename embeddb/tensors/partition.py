@@ -21,17 +21,6 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation, Operation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, Edges, edges_of
 
-__all__ = [
-    "MOST_AVERAGE",
-    "CutJudge",
-    "Partition",
-    "PlacedKernel",
-    "flipped",
-    "near_cut",
-    "placed_kernel",
-    "random_cut",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedKernel:

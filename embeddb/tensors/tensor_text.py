@@ -19,8 +19,6 @@ from embeddb.core.files.gate import refusing
 from embeddb.tensors.check import MOST_OPERATIONS, computation
 from embeddb.tensors.computation import MOST_RANK, Attribute, Computation, Operation, Shape, code_of
 
-__all__ = ["MOST_TEXT", "tensor_from_text", "tensor_text"]
-
 #: Longer texts are no computations.
 MOST_TEXT = 1 << 26
 _FORM = 1

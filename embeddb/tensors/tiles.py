@@ -17,22 +17,6 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiling.plan import Plan, plan_of
 
-__all__ = [
-    "BY",
-    "MOST_BLOCKS",
-    "MOST_RANKS",
-    "MOST_SCRATCH",
-    "PARAMETERS",
-    "Carried",
-    "Tile",
-    "TileJudge",
-    "carried",
-    "carried_tile",
-    "untiled",
-    "why_not",
-]
-
-
 #: Dimensions of a root that can be tiled: as many as there are parameters.
 MOST_RANKS = 6
 PARAMETERS = (*(f"t{at + 1}" for at in range(MOST_RANKS)), "tr")

@@ -26,8 +26,6 @@ from indexer.campaign.nodes.submissions import Submissions, Submitted
 from indexer.campaign.plan import Matrix, PlanOptions, make_plan
 from indexer.executors.base import Effort, Executor, Submission
 
-__all__ = ["ExecutorContract", "script_campaign", "script_effort"]
-
 _PLATFORM = """
 name = "script"
 version = "1"

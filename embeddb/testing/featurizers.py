@@ -29,13 +29,6 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.tensor_text import tensor_text
 
-__all__ = [
-    "FeaturizerContract",
-    "KernelFeaturizerContract",
-    "NestFeaturizerContract",
-    "extreme_patterns",
-]
-
 
 def extreme_patterns() -> dict[str, Pattern]:
     """Small patterns at the edges of what is legal, by what they are."""

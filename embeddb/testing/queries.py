@@ -19,8 +19,6 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform, parse_platform
 from embeddb.ranking.query import Neighbour, Query
 
-__all__ = ["sample_queries"]
-
 _PLATFORM = """
 name = "contract"
 version = "1"

@@ -29,8 +29,6 @@ from embeddb.core.records import SOURCES, STATUSES, Measurement
 from embeddb.core.sizes import UNKNOWN
 from indexer.readers.base import Reader, ReadOptions, Reject, RunRow
 
-__all__ = ["ReaderContract"]
-
 
 class ReaderContract:
     """Inherit, name the class `Test...`, and give `make` and `example`."""

@@ -26,8 +26,6 @@ from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from indexer.runners.base import KnowsFacts, Runner, RunOptions, TellsState
 
-__all__ = ["RunnerContract"]
-
 
 class RunnerContract:
     """Subclasses give the fixtures `runner`, `options` and `configs`, and `op` if not SpMM. With

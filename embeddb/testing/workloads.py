@@ -20,8 +20,6 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.subject import Subject, is_workload
 from embeddb.store import memory_store
 
-__all__ = ["WorkloadKindContract"]
-
 
 class WorkloadKindContract:
     kind: str

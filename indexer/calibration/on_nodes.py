@@ -44,8 +44,6 @@ from indexer.campaign.plan import Choice, Matrix, Plan, Told, untold
 from indexer.campaign.plan_file import PLAN
 from indexer.campaign.run import Settle
 
-__all__ = ["NodesCalibration", "calibrated"]
-
 _MATRICES = "matrices"
 #: The largest part of the time that one task may be guessed to take.
 _LARGEST_SHARE = 1 / 4

@@ -16,8 +16,6 @@ from embeddb.index.view import View, foretold
 from embeddb.index.vote import is_default
 from embeddb.platforms.platform import Platform
 
-__all__ = ["CalibrationReport", "OpReport", "Tally", "op_report"]
-
 Floats = NDArray[np.float64]
 
 #: An answer is slower than the best if it is by more than so many times the noise: what two runs

@@ -46,8 +46,6 @@ from indexer.campaign.results import (
     normal_of,
 )
 
-__all__ = ["GIVEN_UP", "Campaign", "Progress", "Task"]
-
 #: The file of the rounds that were added; larger ones are none of a campaign's.
 _SETTLE, _MOST_SETTLE_BYTES = "settle.json", 64 << 20
 #: In the context of a point that no worker lived through: how often it was tried.

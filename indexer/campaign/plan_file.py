@@ -16,9 +16,6 @@ from embeddb.core.pattern import Pattern
 from embeddb.matrix_files import read_pattern
 from indexer.campaign.plan import PLAN_VERSION, Matrix, Plan
 
-__all__ = ["PLAN", "from_file", "plan_bytes", "planned_pattern", "read_plan", "write_plan"]
-
-
 #: The file in a campaign's folder.
 PLAN = "plan.json"
 #: Larger plan files are refused before they are read.

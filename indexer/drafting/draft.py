@@ -20,8 +20,6 @@ from indexer.drafting.log_rows import LogRows, configs_of, operations, read_log_
 from indexer.drafting.parameters import Drafted, drafted_parameters, suggested_constraints
 from indexer.readers.base.row import ReadOptions, RunRow
 
-__all__ = ["Draft", "draft_platform"]
-
 #: What stands before every guess in the file.
 GUESS = "# GUESS:"
 

@@ -24,8 +24,6 @@ from indexer.readers.base.proposal import propose
 from indexer.readers.base.reading import read_rows
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
-__all__ = ["LogRows", "configs_of", "operations", "read_log_rows"]
-
 #: Rows that a draft is made from.
 _MOST_ROWS = 200_000
 #: What a log is of that does not say it, as far as a draft can help.

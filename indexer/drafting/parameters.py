@@ -12,8 +12,6 @@ from embeddb.core.config import Value
 from embeddb.platforms.space.rules import MAX_TEXT, MAX_VALUES, SYMBOLS
 from indexer.readers.base.row import RunRow
 
-__all__ = ["Drafted", "drafted_parameters", "suggested_constraints"]
-
 #: More numbers than this, or as many as one in so many rows, are results and no choices.
 _MOST_CHOICES, _ROWS_PER_VALUE = 32, 10
 #: The same of fractions.

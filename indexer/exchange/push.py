@@ -20,8 +20,6 @@ from indexer.exchange.taking import Taking
 from indexer.exchange.telling import platform_docs, with_features
 from indexer.readers.embeddb import Record
 
-__all__ = ["PushReport", "own_source", "push"]
-
 #: The name a contributor goes by, where none is given.
 _VARIABLE = "EMBEDDB_SOURCE"
 

@@ -28,8 +28,6 @@ from embeddb.store.sources import Pushing
 from indexer.readers.base.row import Reject
 from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record
 
-__all__ = ["ImportReport", "Taking"]
-
 #: Records per transaction.
 _BATCH = 10_000
 #: Cards and codes per transaction: a hostile one may be of a quarter of a megabyte.

@@ -11,16 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-__all__ = [
-    "ChunkState",
-    "Effort",
-    "Executor",
-    "ExecutorOptions",
-    "Job",
-    "JobsInOrder",
-    "Submission",
-]
-
 #: A chunk that is in none of them has ended, however that was.
 ChunkState = Literal["waiting", "running", "cancelled"]
 

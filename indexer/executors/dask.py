@@ -13,8 +13,6 @@ from embeddb.core.extras import install_hint
 from indexer.campaign.nodes.worker import chunk_logged
 from indexer.executors.base import ExecutorOptions, Job, JobsInOrder, Submission
 
-__all__ = ["PLUGIN", "DaskExecutor"]
-
 #: The resource that a worker has once per node, so that no two chunks are timed at a time.
 SLOT = "slot"
 _LOOK_S, _ANSWER_S = 0.2, 30

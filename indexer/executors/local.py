@@ -9,8 +9,6 @@ from contextlib import suppress
 from embeddb.core.errors import UsageError
 from indexer.executors.base import ExecutorOptions, Job, JobsInOrder
 
-__all__ = ["PLUGIN", "LocalExecutor"]
-
 _LOOK_S, _GRACE_S = 0.05, 10.0
 
 

@@ -12,8 +12,6 @@ from embeddb.core.errors import InputError, UsageError
 from embeddb.core.files.own_files import OwnFolder, write_new
 from indexer.executors.base import ChunkState, ExecutorOptions, Submission
 
-__all__ = ["PLUGIN", "SlurmExecutor"]
-
 SCRIPT = "slurm.sh"
 _MOST_BYTES = 1 << 20
 _TEMPLATE = """\

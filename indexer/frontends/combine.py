@@ -6,8 +6,6 @@ from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Call, Expr, Read, Statement
 from indexer.frontends.tree import reads
 
-__all__ = ["combined"]
-
 _COMBINES = {"+": "+=", "*": "*=", "min": "min=", "max": "max="}
 
 

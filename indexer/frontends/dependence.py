@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from embeddb.nests.dependence.distances import Row, System
 from embeddb.nests.parts import Access, Affine, Loop
 
-__all__ = ["Site", "meet_later"]
-
 #: Inequalities at which it is given up. Ten times as many as for a nest: these are few questions,
 #: and what may meet is not cut.
 _MOST_ROWS = 600

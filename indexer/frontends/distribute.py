@@ -26,8 +26,6 @@ from indexer.frontends.indices import constant, fixed, fixed_loop
 from indexer.frontends.scalars import without_scalars
 from indexer.frontends.tree import Block, Extraction, Node, Program, Step, accesses
 
-__all__ = ["nests_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Chain:

@@ -10,8 +10,6 @@ from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Index
 from indexer.frontends.tree import Block, Program, accesses, walk
 
-__all__ = ["with_fills"]
-
 #: Of rows that nobody described: as uneven as by chance.
 _EVENNESS = 1
 

@@ -20,24 +20,6 @@ from embeddb.nests.parts import (
     Statement,
 )
 
-__all__ = [
-    "added",
-    "constant",
-    "counted",
-    "divided",
-    "ending_at_last",
-    "expression_of",
-    "fixed",
-    "fixed_loop",
-    "index_pair",
-    "index_power",
-    "mapped",
-    "mapped_access",
-    "mapped_index",
-    "scaled",
-    "whole",
-]
-
 #: Exponents and results of powers: a file may write any.
 _MOST_TIMES, _LARGEST_POWER = 64, 1 << 62
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Array, Expr, Index
 
-__all__ = ["Held", "Refused", "Scope"]
-
 
 @dataclass(frozen=True, slots=True)
 class Held:

@@ -11,8 +11,6 @@ from embeddb.nests.parts import Access, Affine, Array, Call, Expr, Index, Read, 
 from indexer.frontends.indices import mapped
 from indexer.frontends.tree import Block, Node, Program, Step, accesses, reads, walk
 
-__all__ = ["without_scalars"]
-
 #: Operators and operands of an expression that a scalar may stand for.
 _LARGEST = 400
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Array, Call, Expr, Loop, Read, Statement
 
-__all__ = ["Block", "Extraction", "Node", "Program", "Step", "accesses", "reads", "walk"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

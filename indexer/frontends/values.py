@@ -8,19 +8,6 @@ from collections.abc import Sequence
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Array, Call, Const, Expr, LoopIndex, Read
 
-__all__ = [
-    "all_true",
-    "any_true",
-    "chosen",
-    "function",
-    "is_whole",
-    "negated",
-    "opposite",
-    "pair",
-    "power",
-    "truth",
-]
-
 #: The largest power that is written out.
 _MOST_TIMES = 4
 _COMPARISONS = ("<", "<=", "==", "!=")

@@ -32,8 +32,6 @@ from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, con
 from indexer.readers.tensors.tvm_tasks import kernel_of_task
 from indexer.readers.tvm import measured
 
-__all__ = ["AutoTvmReader"]
-
 _TILE = Op("tile")
 _FIRST = re.compile(rb'\{\s*"(input|i)"\s*:\s*\[\s*"')
 #: Knobs that a template has for some sizes or versions only, by what is then added to its name.

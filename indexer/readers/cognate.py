@@ -27,8 +27,6 @@ from indexer.readers.base.row import (
 )
 from indexer.readers.base.table import Table
 
-__all__ = ["CognateReader", "named_rows"]
-
 _COLUMNS = (
     "name",
     "row_panels",

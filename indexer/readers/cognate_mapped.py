@@ -19,8 +19,6 @@ from indexer.readers.base.row import ReadOptions, Reject, RunRow, integer
 from indexer.readers.base.table import Table
 from indexer.readers.cognate import named_rows
 
-__all__ = ["CognateMappedReader"]
-
 _LOOPS = 7
 _OWN = ("barrier", "bypass", "reorder")
 _COLUMNS = (

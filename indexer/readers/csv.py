@@ -14,8 +14,6 @@ from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.base.table import SEPARATORS, Table, header_line
 
-__all__ = ["CsvReader", "quoted"]
-
 #: What a spreadsheet takes for a formula, with the quotes that were put before it.
 _FORMULA = re.compile(r"'*\s*[=+\-@]")
 

@@ -44,8 +44,6 @@ from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
-__all__ = ["VERSION", "EmbeddbReader", "ModelDoc", "PlatformDoc", "Record", "documents"]
-
 VERSION = 1
 T = TypeVar("T")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")

@@ -25,8 +25,6 @@ from indexer.matrix_features import matrix_features
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, count, number, seconds
 from indexer.readers.base.table import Table
 
-__all__ = ["GinkgoReader"]
-
 #: Largest relative error against the reference result that still counts as correct.
 TOLERANCE = 1e-6
 _COLUMNS = ("device", "group", "name", "rows", "cols", "nnz", "format", "time_s", "rel_err")

@@ -16,8 +16,6 @@ from indexer.readers.base.lines import json_list, json_records
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
-__all__ = ["JsonlReader"]
-
 
 class JsonlReader:
     """An object's keys are its columns; a nested object `config` holds the configuration. Lines

@@ -36,8 +36,6 @@ from indexer.readers.base.row import (
 )
 from indexer.readers.base.statuses import status_of
 
-__all__ = ["KernelTunerReader", "moment"]
-
 _ERRORS = ("InvalidConfig", "CompilationFailedConfig", "RuntimeFailedConfig", "ErrorConfig")
 _GAP = re.compile(r"[\s,]*")
 

@@ -29,8 +29,6 @@ from indexer.readers.base.row import (
 )
 from indexer.readers.base.table import Table
 
-__all__ = ["LcmReader"]
-
 _MATRIX = ("Matrix", "nRows", "nCols", "NNZ")
 _SPMM = ("mTileSize", "nTileSize")
 _SPMV = ("size_cutoff", "col_threshold")

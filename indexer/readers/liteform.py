@@ -27,8 +27,6 @@ from indexer.readers.base.row import (
 )
 from indexer.readers.base.table import Table
 
-__all__ = ["LiteformReader"]
-
 _SIZES = ("num_rows", "num_cols", "nnz")
 _TIME, _NAIVE, _TUNING = "exe_time_hyb(ms)", "exe_time_naive(ms)", "autotuning_time(s)"
 _COLUMNS = ("name", *_SIZES, "K", "best_num_partitions", "best_max_bucket_width", _TIME)

@@ -24,8 +24,6 @@ from indexer.matrix_features import by_name, matrix_features
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
 from indexer.readers.base.table import Table
 
-__all__ = ["MorpheusReader"]
-
 _COLUMNS = ("matrix", "Format", "Timings", "OptimumFormat")
 #: By number.
 _FORMATS = ("coo", "csr", "dia", "ell", "hyb", "hdc")

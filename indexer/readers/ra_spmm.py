@@ -29,8 +29,6 @@ from indexer.readers.base.row import (
 )
 from indexer.readers.base.table import Table
 
-__all__ = ["RaSpmmReader"]
-
 _COLUMNS = ("dataset", "M", "K", "nnz", "N", "kernel", "ms_warm", "correct", "tolerance")
 _FEATURES = ("avg_nnz_per_row", "cv_d", "max_nnz_per_row")
 _ABOUT = {"category": "category", "descriptor_category": "category", "synthetic": "synthetic"}

@@ -36,8 +36,6 @@ from indexer.readers.base.statuses import status_of
 from indexer.readers.base.units import UNITS
 from indexer.readers.kernel_tuner import moment
 
-__all__ = ["T4Reader"]
-
 _UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 

@@ -38,8 +38,6 @@ from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, int
 from indexer.readers.tensors.tpu_columns import COLUMNS
 from indexer.readers.tensors.tpu_graph import kernel_of_graph, notes_on
 
-__all__ = ["TpuGraphsReader"]
-
 _TILE = Op("tile")
 _MOST_BYTES = 1 << 28
 _MOST_NODES, _MOST_EDGES, _MOST_TILES = 100_000, 1_000_000, 1_000_000

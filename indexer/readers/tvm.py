@@ -36,8 +36,6 @@ from indexer.readers.base.row import (
     seconds,
 )
 
-__all__ = ["TvmReader", "measured"]
-
 #: `MeasureErrorNo` of auto_scheduler and of AutoTVM: what each error number is in our words.
 _ERRORS = {
     1: ("invalid", "instantiation error"),

@@ -33,8 +33,6 @@ from indexer.readers.base.row import (
     seconds,
 )
 
-__all__ = ["WacoReader"]
-
 _SPLITS = {
     "spmm": ("isplit", "ksplit", "jsplit"),
     "sddmm": ("isplit", "jsplit", "ksplit"),

@@ -13,8 +13,6 @@ from embeddb.core.records import Measurement
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
-__all__ = ["HARDWARE_S", "ForPlatform", "KnowsFacts", "RunOptions", "Runner", "TellsState"]
-
 #: In the context of a run that a tuning paid for: the seconds that compiling and timing took.
 HARDWARE_S = "hardware_s"
 

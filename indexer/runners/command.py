@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from embeddb.platforms.command import CommandSpec
     from embeddb.platforms.platform import Platform
 
-__all__ = ["PLUGIN", "CommandRunner"]
-
 #: Variables every program gets; what else it needs, the platform file lists as `env`.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 _VERSION_TIMEOUT_S = 20.0

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from embeddb.kernels.codegen import Launch
     from embeddb.platforms.platform import Platform
 
-__all__ = ["PLUGIN", "CpuRunner"]
-
 _WORKER = "indexer.runners.cpu_kernels.worker"
 _LOAD_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 60.0

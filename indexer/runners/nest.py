@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from embeddb.nests.nest import Nest
     from embeddb.platforms.platform import Platform
 
-__all__ = ["PLUGIN", "NestRunner"]
-
 _WORKER = "indexer.runners.nest_code.job"
 _PLATFORM = "nest-cpu"
 #: Configurations compiled at a time, before any of them is timed.

@@ -14,8 +14,6 @@ from indexer.runners.base import RunOptions
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
-__all__ = ["ReplayRunner"]
-
 
 class ReplayRunner:
     """Answers from `lookup(pattern_id, op, config)`; `embeddb eval --tuner` compares tuners by it.

@@ -18,8 +18,6 @@ from indexer.runners.spade_model.model import KEEP_BYTES, VERSION, Estimate, Har
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
-__all__ = ["PLUGIN", "SpadeRunner"]
-
 #: What a configuration must say for the model to time it.
 _NEEDED = ("row_panels", "column_panels", "split", "barrier", "bypass", "reorder")
 #: An upper bound of what timing one configuration takes per non-zero, and per row and column.

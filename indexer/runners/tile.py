@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from embeddb.tensors.computation import Computation
 
-__all__ = ["PLUGIN", "TileRunner"]
-
 _WORKER = "indexer.runners.tile_code.job"
 _PLATFORM = "tile-cpu"
 #: Tiles compiled at a time, before any of them is timed.

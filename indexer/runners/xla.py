@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from embeddb.tensors.computation import Computation
     from embeddb.tensors.edges import Cut
 
-__all__ = ["PLUGIN", "VARIABLE", "XlaRunner"]
-
 #: Names the interpreter that has jax, where it is not this one.
 VARIABLE = "EMBEDDB_JAX_PYTHON"
 _WORKER = "indexer.runners.xla_code.worker"

@@ -12,8 +12,6 @@ from indexer.embed import embed
 from indexer.exchange.exchange import import_file
 from indexer.shipped.file import pack
 
-__all__ = ["import_all", "ship"]
-
 
 def import_all(db: Lookup, exports: Sequence[Path]) -> None:
     """Read exports, one after the other, into an empty database, and compute its vectors.

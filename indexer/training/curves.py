@@ -10,8 +10,6 @@ from embeddb.core.errors import InputError
 from embeddb.core.files.gate import read_bounded, reason_of
 from embeddb.core.files.own_files import whole_file
 
-__all__ = ["Line", "read_curve", "write_curve"]
-
 #: Figures of one epoch by name; `epoch` is one of them.
 Line = dict[str, float]
 

@@ -31,18 +31,6 @@ from embeddb.core.files.own_files import OwnFolder
 from embeddb.core.reports import Progress
 from indexer.training.curves import Line, read_curve, write_curve
 
-__all__ = [
-    "Fitted",
-    "Job",
-    "Settings",
-    "checkpoint_of",
-    "curve_of",
-    "fit",
-    "folder_of",
-    "forget",
-]
-
-
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 #: What comes of restoring a checkpoint whose parts are not what they should be.
 _UNSOUND = (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, ValueError)

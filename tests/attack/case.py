@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Case", "Kind"]
-
 
 @dataclass(frozen=True)
 class Case:

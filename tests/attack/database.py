@@ -14,8 +14,6 @@ from typing import Any
 
 from attack.watch import scratch_root
 
-__all__ = ["VERBS", "asked", "base", "make", "with_copy"]
-
 #: Verbs that open a database, by a short name; {db}, {matrix} and {out} are filled in.
 VERBS = {
     "query": "query {db} {matrix} --platform tiny --op spmm:32",

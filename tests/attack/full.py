@@ -24,8 +24,6 @@ from attack.syscalls import Ended, apart, libc
 from attack.verbs import VERBS, Board, Verb, command, state_of
 from attack.watch import scratch_root
 
-__all__ = ["CANNOT", "SYSTEMS", "main", "missing"]
-
 #: By name: bytes, and how it is made in a file ("" in memory).
 SYSTEMS = {"tmpfs": (4 << 20, ""), "ext4": (12 << 20, "mkfs.ext4")}
 #: Exit code where such a file system cannot be mounted.

@@ -30,8 +30,6 @@ from typing import Any
 from attack.case import Case
 from attack.watch import HARD_S, Fault, Outcome, Watch, digest, scratch_root
 
-__all__ = ["KINDS", "Tally", "fuzz", "main", "replay"]
-
 #: In the order of the table.
 KINDS = (
     "matrices", "runs", "platforms", "expressions", "words", "models", "records", "indexes",

@@ -20,8 +20,6 @@ from attack.syscalls import apart
 from attack.verbs import Board, command
 from attack.watch import scratch_root
 
-__all__ = ["KINDS", "Site", "first", "main", "planted", "tried"]
-
 #: Seconds after which a verb hangs; each takes a tenth of one.
 MOST_S = 20.0
 #: Memory of a verb: a device that never ends must not be read to its end.

@@ -21,8 +21,6 @@ from attack.rounds import NotSound, Rounds, Stop, usable
 from attack.verbs import VERBS, Board, Verb
 from attack.watch import scratch_root
 
-__all__ = ["main", "warm"]
-
 
 def warm() -> None:
     """Import what the verbs need, so that a fork has it. No thread is started by it."""

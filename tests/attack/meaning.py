@@ -18,8 +18,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["MEANINGS", "Change", "Difference", "Meaning", "check", "module_of", "sampled"]
-
 F = TypeVar("F")
 #: Takes a form, which it leaves as it is, to another one.
 Change = Callable[[random.Random, F], F]

@@ -11,8 +11,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["MOST", "mutated", "mutated_gzip", "mutated_json", "mutated_tree"]
-
 #: Longest input, bytes.
 MOST = 2_000_000
 

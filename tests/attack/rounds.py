@@ -20,8 +20,6 @@ from typing import Any
 from attack.syscalls import Ended, missing, traced
 from attack.verbs import VERBS, Board, Verb, state_of
 
-__all__ = ["NotSound", "Rounds", "Stop", "usable"]
-
 _MOST_S = 120.0
 
 

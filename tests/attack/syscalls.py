@@ -24,8 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HOWS", "Ended", "apart", "missing", "traced"]
-
 #: `kill` before the call, `torn` after half of what it would write, `full` from it on no space.
 HOWS = ("kill", "torn", "full")
 #: By number: calls that write or make something, calls that only order or remove.

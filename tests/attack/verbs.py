@@ -12,8 +12,6 @@ from typing import Any
 
 from attack.syscalls import Ended, apart
 
-__all__ = ["VERBS", "Board", "Verb", "command", "state_of"]
-
 Work = Callable[[Callable[[str], None]], int]
 _SPACE = "--platform {b}/tiny.toml"
 _TIMED = "--platform {b}/timed.toml --op spmm:32"

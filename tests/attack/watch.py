@@ -19,8 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["HARD_S", "Canary", "Fault", "Outcome", "Watch", "scratch_root"]
-
 #: Seconds after which an input is a hang, and of the processor's time from which on it is slow.
 HARD_S, SLOW_S = 20.0, 10.0
 #: Memory that an input may take over what was held before: this, or ten times its size if larger.

@@ -30,8 +30,6 @@ from embeddb.ranking.recommendation import Candidate
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge
 
-__all__ = ["CURVE", "AcrossRow", "evaluate_across"]
-
 #: Matrices of the machine itself that are given back.
 CURVE = (0, 1, 2, 5, 10, 20, 50)
 #: An instance is judged from so many groups on.

@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from tuners.evaluation.bench import Bench
     from tuners.evaluation.learned import Seen
 
-__all__ = [
-    "HeldOut",
-    "Hidden",
-    "Judge",
-    "Training",
-    "TrainingRequest",
-    "better",
-    "candidates",
-    "hidden_configs",
-]
-
 #: By op and method, `of_optimum@1` and `@5`.
 HeldOut = dict[str, dict[str, dict[str, float]]]
 

@@ -41,8 +41,6 @@ from tuners.evaluation.plain_neighbours import PlainNeighbours
 from tuners.evaluation.replayed import Replayed
 from tuners.ranking import StaticBestTuner, StaticTopKTuner
 
-__all__ = ["Table", "evaluate"]
-
 _RANDOM_DRAWS, _K = 20, 5
 
 

@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 
-__all__ = [
-    "EvalRow",
-    "Outcome",
-    "Truth",
-    "averaged",
-    "judge",
-    "ordering",
-    "speedups_of",
-    "summarise",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Truth:

@@ -13,9 +13,6 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.prediction import Scorer
 
-__all__ = ["Fit"]
-
-
 #: Evidence, raw vectors by featurizer (one) and pattern id, what is known of the patterns, and
 #: what they ran on: only of the groups to learn from.
 Fit = Callable[

@@ -37,8 +37,6 @@ from embeddb.tensors.computation import Computation
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge
 
-__all__ = ["Held", "TileJudgement", "held_kernels", "judged_tiles"]
-
 _OP, _K = Op("tile"), 5
 #: How far the model counts beside the vote, where both do.
 _WEIGHTS = (0.25, 0.5, 0.75)

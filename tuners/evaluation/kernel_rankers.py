@@ -22,9 +22,6 @@ from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, sample_of
 from tuners.evaluation.fit import Fit
 
-__all__ = ["KernelTreesScorer", "kernel_rankers"]
-
-
 Vectors = Mapping[str, Mapping[str, NDArray[np.float32]]]
 
 

@@ -27,18 +27,6 @@ from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
 from tuners.evaluation.fit import Fit
 
-__all__ = [
-    "JOINED",
-    "WEIGHTS",
-    "Learned",
-    "Seen",
-    "best_weight",
-    "held_out",
-    "hidden_figures",
-    "outcome_of",
-    "seen_by",
-]
-
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tuners.evaluation.bench import Vectors
     from tuners.evaluation.fit import Fit
 
-__all__ = ["learned_rankers"]
-
 
 def learned_rankers(*, note: Callable[[str], None] | None = None) -> dict[str, Fit]:
     """Those whose packages are installed, by name; `note` is told which is not.

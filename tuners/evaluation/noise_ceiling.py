@@ -15,8 +15,6 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.store import Store
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
 
-__all__ = ["measured_again"]
-
 #: A matrix was measured twice when at least this share of its configurations was.
 _TWICE_SHARE = 0.6
 

@@ -11,8 +11,6 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vectors.numpy_index import NumpyIndex
 from embeddb.index.vote import plain_metric
 
-__all__ = ["PlainNeighbours"]
-
 #: Neighbours of the plain baseline, as in the prototype that docs/evaluation.md cites.
 _PLAIN_K = 7
 

@@ -19,8 +19,6 @@ from tuners.by_name import Watched
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge
 
-__all__ = ["STEPS", "Replayed"]
-
 #: After so many measurements a tuner's best is compared with the optimum.
 STEPS = (1, 2, 5, 10)
 #: Rows of the table that are no tuner's: one of such a name gets another.

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from indexer.training.cost_model.settings import CostSettings
     from indexer.training.cost_model.whole import Whole
 
-__all__ = ["WholeRequest", "WholeTraining", "prepared"]
-
-
 #: The groups are cut into so many parts, of which one is held out.
 _PARTS = 5
 

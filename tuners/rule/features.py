@@ -18,8 +18,6 @@ from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.sizes import coordinates
 
-__all__ = ["NAMES", "PARTS", "features_of", "told_features"]
-
 _SIZES = ("rows", "cols", "nnz", "density", "aspect", "row_mean")
 _ROWS = ("row_square", "row_max", "row_empty", "row_change", "slice_padding")
 _SPLITS = ("imbalance_4", "imbalance_32")

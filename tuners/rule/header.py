@@ -15,8 +15,6 @@ from indexer.exchange.export_formats import c_comment, c_fields, c_literal, c_sy
 from tuners.rule.features import NAMES, PARTS
 from tuners.rule.trees import Forest
 
-__all__ = ["rule_header", "rule_symbol"]
-
 _CALLS = {
     "sizes": "embeddb_rule_sizes(m, n, nnz, {at});",
     "rows": "embeddb_rule_rows(m, nnz, rows, wide, {at});",

@@ -15,8 +15,6 @@ from tuners.rule.features import features_of
 from tuners.rule.header import rule_header, rule_symbol
 from tuners.rule.trees import Forest
 
-__all__ = ["HeldOutRow", "Rule", "greedy_portfolio"]
-
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRow:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SCALE", "Forest", "Shape", "Tree", "grow_trees"]
-
 #: Gains in a leaf are kept in thousandths of a natural logarithm, as int16.
 SCALE = 1000
 _LARGEST = 32000

@@ -11,8 +11,6 @@ from embeddb.cost_model.encoders.nearest import Nearest, nearest_configs
 from embeddb.platforms.loopnest import in_words
 from embeddb.platforms.platform import Platform
 
-__all__ = ["correspondence"]
-
 
 def correspondence(
     source: Platform,

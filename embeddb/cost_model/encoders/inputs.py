@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Floats32 = NDArray[np.float32]
 
-__all__ = ["CLIP", "TreeTable", "nest_inputs", "problem", "seen_parts"]
-
 #: Standardised numbers of a matrix beyond it count as it: one strange matrix is not extrapolated.
 CLIP = 4.0
 #: log2 of sizes and counts is brought to the size of a one-hot.

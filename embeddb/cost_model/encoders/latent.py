@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 #: Weights float32[in,out] and biases float32[out] by layer, with ReLU in between.
 Layers = tuple[tuple["NDArray[np.float32]", "NDArray[np.float32]"], ...]
 
-__all__ = [
-    "KINDS",
-    "LATENT_DIM",
-    "READERS",
-    "Fitted",
-    "LatentEncoder",
-    "Layers",
-    "checked",
-    "forward",
-    "from_tensors",
-    "space_rows",
-]
-
 KINDS = ("ae", "vae", "pca")
 #: By kind, what makes an encoder of its tensors: kinds that do not ship.
 READERS: dict[str, Callable[[Mapping[str, NDArray[Any]]], LatentEncoder]] = {}

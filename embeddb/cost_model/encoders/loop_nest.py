@@ -17,8 +17,6 @@ from embeddb.platforms.space.rules import SYMBOLS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["HOMOGENEOUS_DIM", "homogeneous"]
-
 #: Four log2 split sizes (I, J, K, K2) and the 7x7 one-hot loop order: `LoopNest.vector`.
 HOMOGENEOUS_DIM = 53
 

@@ -22,8 +22,6 @@ from embeddb.platforms.space.rules import Param
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Nearest", "config_vectors", "nearest_configs", "nearest_legal", "nest_distances"]
-
 #: What a distance of 1 is in log2 of a split: 2^16 is the largest split of the built-in platforms.
 _SPLIT_RANGE = 16.0
 #: Up to so many choices of a nest are compared whole; among more the nearest is searched for.

@@ -30,8 +30,6 @@ from embeddb.platforms.space.rules import SYMBOLS, Param, join, show
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Block", "Layout", "signed_log"]
-
 
 @dataclass(frozen=True)
 class Block:

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
 
-__all__ = ["TILES_DIM", "tiles"]
-
 #: Tile sizes and tile counts of I, J, K and K2, three kinds of filling, and tiles of the matrix.
 TILES_DIM = 12
 

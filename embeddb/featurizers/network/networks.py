@@ -31,8 +31,6 @@ from embeddb.featurizers.network.reduction import Input
 from embeddb.featurizers.network.sparse_conv import SparseTensor
 from embeddb.featurizers.network.sparse_maps import Level
 
-__all__ = ["BACKENDS", "NETWORKS", "Cognate", "Waco", "build", "collate", "complete"]
-
 #: Where the layers come from. The weights are the same.
 BACKENDS = {
     "own": "embeddb.featurizers.network.sparse_conv",

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from embeddb.featurizers.network.site_table import compiled, numba_pays
 
-__all__ = ["arrange", "arrange_numba", "arrange_torch"]
-
 Arranged = tuple[Tensor, Tensor, list[int], Tensor, Tensor]
 
 

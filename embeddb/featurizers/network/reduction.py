@@ -26,8 +26,6 @@ from embeddb.core.errors import InputError
 from embeddb.core.pattern import Pattern
 from embeddb.featurizers.network.sites import occupied
 
-__all__ = ["CHANNELS", "Input", "Kind", "Reduction", "reduce", "seen_through"]
-
 Kind = Literal["grid", "windows", "both", "sites"]
 
 #: Features per site.

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["compiled", "neighbours", "numba_pays", "table_numba", "table_torch"]
-
 #: Sites from which loading numba for one pattern pays.
 NUMBA_FROM = 100_000
 

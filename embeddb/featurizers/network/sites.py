@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
 
-__all__ = ["occupied"]
-
 Ints = NDArray[np.int64]
 #: Keys row * columns + column of cells, sorted, their counts, and the rows and columns of the grid.
 _Grid = tuple[Ints, Ints, tuple[int, int]]

@@ -30,15 +30,6 @@ from torch.nn import functional
 from embeddb.core.errors import InputError
 from embeddb.featurizers.network.sparse_maps import KernelMap, Level, Plan
 
-__all__ = [
-    "SparseConv2d",
-    "SparseMaxPool2d",
-    "SparseTensor",
-    "convolve",
-    "global_average",
-    "global_max",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseTensor:

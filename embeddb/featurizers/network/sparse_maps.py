@@ -22,8 +22,6 @@ from embeddb.core.errors import InputError
 from embeddb.featurizers.network.pair_order import arrange
 from embeddb.featurizers.network.site_table import neighbours
 
-__all__ = ["MAX_COORDINATE", "MAX_ENTRIES", "Chunk", "KernelMap", "Level", "Plan"]
-
 #: Coordinates stay below this, so that the keys of 10^7 sites fit an int64.
 MAX_COORDINATE = 2**36
 

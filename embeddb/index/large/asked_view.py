@@ -19,8 +19,6 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.view import Averages, View
 from embeddb.index.vote import PSEUDO_RUNS, votes
 
-__all__ = ["asked_view"]
-
 Floats = NDArray[np.float64]
 
 

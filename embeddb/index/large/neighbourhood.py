@@ -17,8 +17,6 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.vectors.inverted_lists import InvertedLists
 from embeddb.store import Store
 
-__all__ = ["wanted", "widened"]
-
 #: Neighbours whose runs are read for a question beside those that its policy asks for: some of them
 #: may have lost their runs, or have no second configuration.
 _SPARE = 8

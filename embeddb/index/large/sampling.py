@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-__all__ = ["OF_EACH", "held_of", "read_of"]
-
 #: A partition of more patterns holds `HELD` of them, in memory and in its file, and of each source
 #: at least `OF_EACH`: what a machine with few runs says of itself must not be lost among others'.
 MOST_HELD, HELD, OF_EACH = 4000, 2000, 250

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op, Value
 from embeddb.index.run_matrix import RunMatrix
 
-__all__ = ["Entries", "means", "telling_parameters"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

@@ -23,8 +23,6 @@ from embeddb.core.config import Config, Op, Value
 from embeddb.index.preparation.entries import Entries, means, telling_parameters
 from embeddb.index.run_matrix import RunMatrix
 
-__all__ = ["PreparationCost", "PreparationTable"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Key = tuple[Value | None, ...]

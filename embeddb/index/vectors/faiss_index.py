@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from embeddb.index.vectors.numpy_index import Rows
 
-__all__ = ["FaissIndex", "centres_of", "nearest_places"]
-
 #: Neighbours asked for beyond k.
 _SLACK = 16
 #: Of k-means: more rounds, or more vectors for each centre, find hardly better centres.

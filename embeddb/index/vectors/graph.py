@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from embeddb.index.vectors.faiss_index import _faiss
 
-__all__ = ["links"]
-
 #: Links per node of the ground level are twice this (Malkov and Yashunin, HNSW).
 _DEGREE = 16
 

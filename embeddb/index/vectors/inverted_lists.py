@@ -26,8 +26,6 @@ from embeddb.core.errors import StoreCorrupt
 from embeddb.index.vectors.faiss_index import centres_of, nearest_places
 from embeddb.index.vectors.numpy_index import distances
 
-__all__ = ["InvertedLists", "Recall"]
-
 _ID, _DIGEST, _WORDS = 16, 16, 5
 #: Lists per square root of the number of vectors: a question then looks at as many centres as at
 #: vectors.

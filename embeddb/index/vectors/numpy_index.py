@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import InputError, UsageError
 
-__all__ = ["NumpyIndex", "Rows", "distances"]
-
 
 class Rows:
     """Checked ids and vectors of an index, and the order that breaks ties.

@@ -28,9 +28,6 @@ from embeddb.nests.nest import Nest, loop_range, values_of
 from embeddb.nests.parts import DTYPES, Access, Affine, Index, Statement
 from embeddb.nests.schedule import JAMMED, Piece, Schedule
 
-__all__ = ["FLAGS", "GENERATION", "PRELUDE", "c_function", "flags"]
-
-
 #: Raised when the same schedule becomes other code: times of different generations are not mixed.
 GENERATION = 1
 

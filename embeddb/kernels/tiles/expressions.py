@@ -11,9 +11,6 @@ from embeddb.tensors.tiling.forms import Form, Forms, Part, whole
 from embeddb.tensors.tiling.plan import Plan, Stage
 from embeddb.tensors.tiling.values import Value, number_of
 
-__all__ = ["C_TYPES", "Elements", "combined", "constant", "element", "form_text"]
-
-
 C_TYPES = {
     "f32": "float",
     "f64": "double",

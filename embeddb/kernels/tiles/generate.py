@@ -20,8 +20,6 @@ from embeddb.tensors.tiling.forms import Form, Forms, Span, Var, of_var, whole
 from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of
 from embeddb.tensors.tiling.values import strides_of
 
-__all__ = ["FLAGS", "GENERATION", "PRELUDE", "arguments", "c_function", "flags"]
-
 #: Raised when the same tile becomes other code: times of different generations are not mixed.
 GENERATION = 3
 #: What stands once above all functions of a file.

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from embeddb.nests.nest import Nest, loop_range
 from embeddb.nests.parts import Access, Affine, Index
 
-__all__ = ["ZERO", "Distances", "Row", "System", "Vector", "feasible"]
-
-
 Row = tuple[int, ...]
 
 #: Inequalities at which an elimination is given up, where nobody says: a solution is then taken for

@@ -14,16 +14,6 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
 from embeddb.nests.schedule import Schedule
 
-__all__ = [
-    "MOST_PRIVATE",
-    "Dependence",
-    "Legality",
-    "dependences",
-    "packable",
-    "parallel_loops",
-    "reduction_loops",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Dependence:

@@ -37,23 +37,6 @@ from embeddb.nests.parts import (
 )
 from embeddb.nests.schedule import Piece, Schedule
 
-__all__ = [
-    "FEATURES",
-    "KINDS",
-    "OPERATIONS",
-    "Encoder",
-    "Group",
-    "Span",
-    "around",
-    "groups_of",
-    "log_size",
-    "operations",
-    "spans",
-    "strides_of",
-    "uses_loop",
-]
-
-
 #: Operators by what they cost.
 OPERATIONS = {
     "add": ("+", "-"),

@@ -30,8 +30,6 @@ from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 
-__all__ = ["DIM", "INPUTS", "NestNetwork", "encoding_version", "shapes_of"]
-
 #: Numbers of a node, of a graph and of a nest.
 DIM = 128
 #: What the network looks at; the ablations leave one branch out, which is then all zeros.

@@ -24,8 +24,6 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
 from embeddb.nests.schedule import Schedule
 
-__all__ = ["NestGraph", "Node", "graph_of"]
-
 
 class Node(NamedTuple):
     """`kind` is one of `array`, `entry`, `exit`, `body`, `memlet`; the rest says what of the nest

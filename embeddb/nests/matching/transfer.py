@@ -37,28 +37,6 @@ from embeddb.nests.recipe import (
 )
 from embeddb.nests.schedule import Schedule
 
-__all__ = [
-    "TILES",
-    "Legal",
-    "Matcher",
-    "Matching",
-    "NodeVectors",
-    "Pair",
-    "StepOutcome",
-    "Transfer",
-    "assign",
-    "at_once",
-    "by_slot",
-    "loop_vectors",
-    "raw_vectors",
-    "remembered",
-    "slot_copy",
-    "spreads",
-    "step_by_step",
-    "transfer",
-]
-
-
 #: The nodes of a nest under a schedule, and float32[n,d], a vector for each.
 NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float32]]]
 

@@ -17,8 +17,6 @@ from embeddb.core.kinds import kind_of
 from embeddb.core.sizes import MATRIX_SYMBOLS
 from embeddb.platforms.space.expression import FUNCTIONS, Expression
 
-__all__ = ["SYMBOLS", "Judge", "Kind", "Param", "Rules", "join", "show"]
-
 #: Sizes that a value of a parameter may stand for.
 SYMBOLS = MATRIX_SYMBOLS
 

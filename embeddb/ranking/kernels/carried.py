@@ -23,8 +23,6 @@ from embeddb.ranking.transferred import with_votes
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Carried, carried, carried_tile
 
-__all__ = ["MOST_CARRIED", "NEIGHBOURS", "with_carried_tiles"]
-
 #: The nearest neighbours whose tiles are carried over, and how many of each, fastest first.
 NEIGHBOURS, MOST_CARRIED = 10, 4
 

@@ -13,8 +13,6 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 
-__all__ = ["FusedSeconds", "fused_seconds_of"]
-
 _FUSED = Op("fused")
 
 

@@ -23,8 +23,6 @@ from embeddb.tensors.computation import Computation
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
 
-__all__ = ["MOST_NODES", "MOST_TILES", "READS", "predicted_tiles", "tiles_of", "with_tiles"]
-
 #: So many tiles are predicted; by a network, of larger kernels as many as come to so many
 #: operations, and so many of the largest: about 0.1 s of one thread for networks of 128 numbers a
 #: node.

@@ -10,8 +10,6 @@ import msgspec
 from embeddb.tensors.analysis import work_of
 from embeddb.tensors.computation import Computation
 
-__all__ = ["MOST_SHOWN", "KernelView", "OperationView", "kernel_view"]
-
 #: Of kernels with more operations only the opcodes are counted: nobody reads such a drawing.
 MOST_SHOWN = 64
 #: Characters of an opcode or a shape: texts come from strangers' files.

@@ -14,8 +14,6 @@ from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.search import SearchRanker, predicted_whole
 
-__all__ = ["FEWEST_NEIGHBOURS", "Rankers", "ranker_of"]
-
 #: With fewer neighbours than this the vote is left to the platform's average.
 FEWEST_NEIGHBOURS = 3
 

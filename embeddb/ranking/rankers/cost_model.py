@@ -19,8 +19,6 @@ from embeddb.ranking.rankers.base import Floats, Ranker, between, default_candid
 from embeddb.ranking.rankers.order import behind_default, order_to_try, ran_first, settled
 from embeddb.ranking.recommendation import Candidate
 
-__all__ = ["CostModelRanker", "over_default"]
-
 
 class CostModelRanker(Ranker):
     """Ranks by prediction; the default alone where there is no model."""

@@ -24,8 +24,6 @@ from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun
 from embeddb.ranking.rankers.order import behind_default, order_to_try, ran_first, settled
 from embeddb.ranking.recommendation import Candidate
 
-__all__ = ["Joined", "JointRanker", "guard_of", "joined"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:

@@ -28,8 +28,6 @@ from embeddb.ranking.rankers.base import Floats, Ranker, between, default_candid
 from embeddb.ranking.rankers.order import behind_default, settled
 from embeddb.ranking.recommendation import Candidate
 
-__all__ = ["NeighbourVote", "doubt_of_unrun", "scores"]
-
 #: How many proposals are chosen as a set; after them the order is by score alone.
 _SET = 8
 #: With fewer neighbours that ran it, their scatter gives no interval.

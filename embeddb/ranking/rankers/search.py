@@ -28,8 +28,6 @@ from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.order import order_to_try
 from embeddb.ranking.recommendation import Candidate
 
-__all__ = ["Predicted", "SearchRanker", "anneal", "graph_search", "predicted_whole"]
-
 #: Predictions of one search: half for the graph, half for annealing. Twice as many find no more.
 _BUDGET = 2048
 #: Configurations that the graph is over; a smaller space is in it whole.

@@ -22,17 +22,6 @@ from embeddb.tensors.analysis import work_of
 from embeddb.tensors.computation import DTYPES, Computation, Operation, Shape, reduced
 from embeddb.tensors.encoding.operation_rows import OPCODES
 
-__all__ = [
-    "NODE",
-    "STATIC",
-    "TILE",
-    "TILE_PARAMETERS",
-    "encoding_version",
-    "node_row",
-    "static_row",
-    "tile_rows",
-]
-
 #: Numbers of a vector before its sum and product.
 _PLACES = 6
 _WINDOW = ("size", "stride", "low", "high", "lhs_dilate", "rhs_dilate")

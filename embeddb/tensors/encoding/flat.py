@@ -9,8 +9,6 @@ from embeddb.tensors.encoding.features import NODE, STATIC, TILE
 from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.operation_rows import OPCODES
 
-__all__ = ["STATISTICS", "TILED", "flat_rows", "statistics"]
-
 Floats = NDArray[np.float32]
 _SHAPE = slice(NODE.index("shape_1"), NODE.index("shape_sum"))
 _SIDES = slice(TILE.index("tile_1"), TILE.index("tile_sum"))

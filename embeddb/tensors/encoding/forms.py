@@ -11,20 +11,6 @@ from embeddb.tensors.analysis import MOVING, TRANSCENDENTAL, Work, operation_wor
 from embeddb.tensors.computation import Operation, Shape, reduced
 from embeddb.tensors.edges import ConvolutionLabels
 
-__all__ = [
-    "FORM",
-    "MOVE_FORMS",
-    "SUM_FORMS",
-    "Form",
-    "combine_number",
-    "counted",
-    "form_of",
-    "halvings",
-    "rough_seconds",
-    "whole_number",
-]
-
-
 #: What `operation_forms.form_of` may tell. `run`: elements that lie and are walked in one piece;
 #: `minor`: whether the dimension that is vectorised is the one that the operation is about;
 #: `pieces`: how often what is for each product, kept and summed over take turns in memory;

@@ -27,8 +27,6 @@ from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.predictor import GraphPredictor
 from embeddb.tensors.encoding.spec import FINAL, LAYERS, WAYS, NetworkSpec, shapes_of
 
-__all__ = ["CLIP", "KernelNetwork", "scaled"]
-
 #: Numbers scaled by the training set that are further out than this are not believed.
 CLIP = (-1.0, 2.0)
 #: Nodes times tiles that are computed together: what a core's caches hold.

@@ -11,8 +11,6 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import NODE, node_row, static_row
 from embeddb.tensors.encoding.operation_rows import opcode_number
 
-__all__ = ["MOST_NEIGHBOURS", "KernelGraph", "graph_of", "hidden"]
-
 #: Neighbours of a node in one direction; what is beyond is left out (Table 5).
 MOST_NEIGHBOURS = 20
 

@@ -15,19 +15,6 @@ from embeddb.tensors.analysis import FREE, TRANSCENDENTAL, Work, operation_work,
 from embeddb.tensors.computation import DTYPES, Computation, Operation, Shape
 from embeddb.tensors.encoding.forms import FORM, counted, form_of, halvings, rough_seconds
 
-__all__ = [
-    "BLOCKS",
-    "CALL",
-    "OPCODES",
-    "OPERATION",
-    "USUAL",
-    "opcode_number",
-    "operation_places",
-    "operation_rows",
-    "operations_version",
-]
-
-
 #: Those of HLO that a kernel may have; place 0 stands for all others.
 OPCODES: tuple[str, ...] = (
     "",

@@ -14,8 +14,6 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 
-__all__ = ["GraphPredictor", "KernelPredictor", "reads_rows"]
-
 Floats = NDArray[np.float32]
 _OF_ROWS = ("trees", "operations")
 

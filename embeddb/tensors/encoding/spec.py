@@ -20,8 +20,6 @@ from embeddb.core.errors import ModelError
 from embeddb.tensors.encoding.features import NODE, STATIC, TILE, encoding_version
 from embeddb.tensors.encoding.operation_rows import OPCODES
 
-__all__ = ["FINAL", "LAYERS", "OPCODE", "TASKS", "WAYS", "NetworkSpec", "shapes_of"]
-
 TASKS = ("tile", "fused")
 #: Numbers of an opcode's embedding, graph layers, and layers after them (Table 5).
 OPCODE, LAYERS, FINAL = 256, 3, 3

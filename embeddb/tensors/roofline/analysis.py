@@ -21,19 +21,6 @@ from embeddb.tensors.roofline.traffic import Layout, Levels
 from embeddb.tensors.tiles import Tile, untiled
 from embeddb.tensors.tiling.plan import plan_of
 
-__all__ = [
-    "ANALYSED",
-    "ANALYSIS_VERSION",
-    "TOLD",
-    "TYPES",
-    "Analysis",
-    "TileModel",
-    "analysis_of",
-    "fused_seconds",
-    "type_of",
-]
-
-
 #: Cycles of a call.
 _CALLED = 20.0
 #: Tiles that are looked at together: what is known of them stays in the caches of a processor.

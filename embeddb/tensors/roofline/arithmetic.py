@@ -26,8 +26,6 @@ from embeddb.tensors.roofline.machine import LINE, Machine, function_cycles
 from embeddb.tensors.roofline.traffic import Layout
 from embeddb.tensors.tiling.forms import Var
 
-__all__ = ["Arithmetic"]
-
 #: Cycles of a turn of an outer loop, of entering a loop of known and of unknown length, of a loop's
 #: end that was not foreseen, and turns from which on it is not.
 _TURN, _KNOWN, _ENTERED, _MISSED, _FORESEEN = 2.0, 2.0, 7.0, 14.0, 32

@@ -15,27 +15,6 @@ from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.forms import Span, Var
 from embeddb.tensors.tiling.plan import Plan, Stage
 
-__all__ = [
-    "BRANCH",
-    "CHOICE",
-    "INDEX",
-    "ROWS",
-    "Access",
-    "Extents",
-    "Floats",
-    "Ints",
-    "Lengths",
-    "Loops",
-    "Nest",
-    "Step",
-    "blocked",
-    "by_loops",
-    "lengths",
-    "longest",
-    "runs_of",
-]
-
-
 #: A part of a form (`//`, `%`) as a step.
 INDEX = "index"
 #: A condition, around what is read beside a padding or of one of two joined arrays; and one of more

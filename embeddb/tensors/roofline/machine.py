@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["LINE", "Cache", "Machine", "function_cycles"]
-
 #: Bytes of a line of a cache, and of a page.
 LINE, PAGE = 64, 4096
 #: Of a thread: vector units of 32 bytes, each of which multiplies and adds once a cycle.

@@ -20,8 +20,6 @@ from embeddb.tensors.tiling.forms import (
 from embeddb.tensors.tiling.plan import BYTES, Plan, Stage, Write
 from embeddb.tensors.tiling.values import Value, strides_of
 
-__all__ = ["nests_of"]
-
 
 def nests_of(plan: Plan) -> tuple[Nest, ...]:
     """In the order in which they are run."""

@@ -21,17 +21,6 @@ from embeddb.tensors.roofline.loops import Access, Extents, Floats, Ints, Nest, 
 from embeddb.tensors.roofline.machine import Cache
 from embeddb.tensors.tiling.forms import Var
 
-__all__ = [
-    "Layout",
-    "Levels",
-    "Touched",
-    "cycles_of",
-    "held_by",
-    "layout_of",
-    "levels_of",
-    "touched",
-]
-
 _LINE = 64
 
 

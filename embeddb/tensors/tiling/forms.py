@@ -6,22 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = [
-    "ZERO",
-    "Form",
-    "Forms",
-    "Part",
-    "Span",
-    "Var",
-    "divided",
-    "modulo",
-    "of_var",
-    "span_of",
-    "tile_span",
-    "whole",
-    "whole_span",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Var:

@@ -12,8 +12,6 @@ from embeddb.tensors.tiling.forms import ZERO, Forms, divided, modulo, whole
 from embeddb.tensors.tiling.sums import Sums
 from embeddb.tensors.tiling.values import SUPPORTED, Value, Values, number_of, strides_of
 
-__all__ = ["values_of"]
-
 #: What passes its operand on as it is.
 _SAME = ("copy", "optimization-barrier", "domain", "reduce-precision")
 

@@ -29,9 +29,6 @@ from embeddb.tensors.tiling.forms import (
 from embeddb.tensors.tiling.kernel_values import values_of
 from embeddb.tensors.tiling.values import Value, Values, identity
 
-__all__ = ["ALIGNED", "BYTES", "Loops", "Plan", "Stage", "Write", "plan_of"]
-
-
 #: An operand is copied if each of its elements is read at least so often.
 _WORTH = 4
 #: What reading with a stride costs beside reading in order, and a loop too short for vectors.

@@ -9,8 +9,6 @@ from embeddb.tensors.computation import Operation, Shape
 from embeddb.tensors.tiling.forms import ZERO, Form, Forms, Var, divided
 from embeddb.tensors.tiling.values import Access, Value
 
-__all__ = ["Sums"]
-
 _COMBINES = ("add", "multiply", "minimum", "maximum", "and", "or")
 
 

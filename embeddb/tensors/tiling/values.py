@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from embeddb.tensors.computation import Shape
 from embeddb.tensors.tiling.forms import ZERO, Forms, Var, of_var
 
-__all__ = ["SUPPORTED", "Access", "Value", "Values", "identity", "number_of", "strides_of"]
-
 #: Types that are computed with.
 SUPPORTED = ("f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred")
 #: From the indices of an element, and those of a sum's terms, to the indices of each operand.

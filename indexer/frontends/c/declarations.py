@@ -18,8 +18,6 @@ from indexer.frontends.c.text import SourceText
 from indexer.frontends.indices import constant
 from indexer.frontends.names import Held, Refused, Scope
 
-__all__ = ["Declarations", "holds_scop"]
-
 _TYPES = {
     ("float",): "f32",
     ("double",): "f64",

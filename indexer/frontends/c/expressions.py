@@ -25,8 +25,6 @@ from indexer.frontends.values import (
     pair,
 )
 
-__all__ = ["value_of"]
-
 
 def value_of(node: Any, scope: Scope) -> Expr:
     """The value of an expression.

@@ -12,8 +12,6 @@ from indexer.frontends.c.subscripts import index_of
 from indexer.frontends.indices import constant, counted
 from indexer.frontends.names import Scope
 
-__all__ = ["header"]
-
 
 def header(node: Any, depth: int, scope: Scope) -> tuple[str, Loop, Index]:
     """Name and loop, and the value of its index; `depth`: loops around it.

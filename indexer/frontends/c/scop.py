@@ -35,8 +35,6 @@ from indexer.frontends.c.text import SourceText, source_text, undefined, undefin
 from indexer.frontends.names import Scope
 from indexer.frontends.tree import Node, Program
 
-__all__ = ["CFile", "Scop", "c_program", "read_c"]
-
 #: Types of headers, which are not read; on the first line, so that lines keep their numbers.
 _TYPEDEFS = "typedef int int32_t; typedef long int64_t; typedef long size_t; typedef int bool; "
 

@@ -20,8 +20,6 @@ from indexer.frontends.names import Refused, Scope
 from indexer.frontends.tree import Block, Node, Step, reads, walk
 from indexer.frontends.values import chosen, is_whole, opposite, truth
 
-__all__ = ["Statements", "on_line"]
-
 _BEYOND = {
     c_ast.While: "a while loop",
     c_ast.DoWhile: "a do loop",

@@ -12,8 +12,6 @@ from embeddb.nests.parts import Access, Const, Index
 from indexer.frontends.indices import index_pair, scaled, whole
 from indexer.frontends.names import Held, Scope
 
-__all__ = ["access_of", "index_of", "number_of"]
-
 _NUMBER = re.compile(
     r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*|((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fFlL]?"
 )

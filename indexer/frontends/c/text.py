@@ -14,8 +14,6 @@ from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
 from embeddb.nests.nest import fills_of
 
-__all__ = ["SourceText", "source_text", "undefined", "undefined_macro"]
-
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.S)
 _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\"(?:\\.|[^\"\\])*\"")
 _DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)")

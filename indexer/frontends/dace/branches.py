@@ -16,8 +16,6 @@ from indexer.frontends.names import Refused
 from indexer.frontends.tree import Block, Node, Step, walk
 from indexer.frontends.values import all_true, opposite, truth
 
-__all__ = ["condition_of", "flagged", "forget", "join_of", "under"]
-
 #: States of a program beyond which branches of it are not followed.
 _MOST_STATES = 256
 

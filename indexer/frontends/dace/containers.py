@@ -17,8 +17,6 @@ from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import index_of, number_of
 from indexer.frontends.indices import constant
 
-__all__ = ["Containers"]
-
 _TYPES = {
     **{"float32": "f32", "float": "f32", "float64": "f64", "double": "f64"},
     **{"int32": "i32", "int": "i32", "uint32": "i32", "int64": "i64", "uint64": "i64"},

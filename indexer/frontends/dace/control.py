@@ -28,8 +28,6 @@ from indexer.frontends.names import Refused
 from indexer.frontends.tree import Block, Node
 from indexer.frontends.values import opposite
 
-__all__ = ["program_nodes"]
-
 _MOST_NESTED = 24
 
 

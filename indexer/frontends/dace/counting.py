@@ -11,8 +11,6 @@ from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import expression, index_of, parsed
 from indexer.frontends.indices import added, constant, scaled
 
-__all__ = ["assignment", "code_text", "comparison", "index_of_node", "step_of"]
-
 _FLIPPED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _AROUND = str.maketrans("<>", "><")
 

@@ -9,8 +9,6 @@ from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Array, Index
 from indexer.frontends.indices import added, scaled, whole
 
-__all__ = ["Part", "Registry", "View"]
-
 
 @dataclass
 class Registry:

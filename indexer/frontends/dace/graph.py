@@ -12,8 +12,6 @@ from indexer.frontends.dace.data import Part, View
 from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import index_of, number_of
 
-__all__ = ["Edge", "Graph", "GraphNode", "parts_of"]
-
 _DEEPEST = 32
 
 

@@ -10,8 +10,6 @@ from embeddb.nests.parts import Expr, Index, Loop
 from indexer.frontends.dace.data import Registry, View
 from indexer.frontends.names import Refused, Scope
 
-__all__ = ["Place", "Views"]
-
 
 class Views(Protocol):
     """The arrays of one (nested) program by their names."""

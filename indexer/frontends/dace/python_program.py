@@ -17,8 +17,6 @@ from embeddb.kernels.machine_failures import Deadline
 from indexer.frontends.dace import driver
 from indexer.runners.command_run.process import run_once
 
-__all__ = ["VARIABLE", "sdfg_files"]
-
 #: Names the interpreter, where the caller does not.
 VARIABLE = "EMBEDDB_DACE_PYTHON"
 TIME_LIMIT_S = 300.0

@@ -15,8 +15,6 @@ from indexer.frontends.dace.place import Place
 from indexer.frontends.names import Scope
 from indexer.frontends.tree import Program
 
-__all__ = ["sdfg_program"]
-
 #: Lists and objects in a file: what they need of memory is many times their text.
 _MOST_PARTS = 3_000_000
 #: Of no use here, and most of a file.

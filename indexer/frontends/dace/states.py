@@ -19,8 +19,6 @@ from indexer.frontends.indices import added, ending_at_last, whole
 from indexer.frontends.names import Refused
 from indexer.frontends.tree import Block, Node, Step
 
-__all__ = ["Nested", "state_nodes"]
-
 #: How a nested program is read: its declarations and graphs, in a place.
 Nested = Callable[[dict[str, Any], Place], list[Node]]
 

@@ -32,8 +32,6 @@ from indexer.frontends.values import (
     power,
 )
 
-__all__ = ["Values", "index_of", "number_of", "parsed"]
-
 _LONGEST = 4000
 _ARITHMETIC: dict[type[ast.operator], str] = {
     ast.Add: "+",

@@ -18,8 +18,6 @@ from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import Values, expression, parsed
 from indexer.frontends.values import chosen, opposite, truth
 
-__all__ = ["Output", "combine_of", "tasklet"]
-
 
 @dataclass(frozen=True, slots=True)
 class Output:

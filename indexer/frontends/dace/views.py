@@ -16,8 +16,6 @@ from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import index_of, number_of
 from indexer.frontends.indices import constant
 
-__all__ = ["CONNECTOR", "is_view", "view_of"]
-
 #: Connector of the view's node on the edge to the array that it is a view of.
 CONNECTOR = "views"
 

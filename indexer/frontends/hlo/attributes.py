@@ -9,8 +9,6 @@ from embeddb.tensors.computation import Attribute
 from indexer.frontends.hlo.instructions import Instruction
 from indexer.frontends.hlo.tokens import joined
 
-__all__ = ["BODIES", "MOST_RAW", "canonical", "numbers_of"]
-
 #: Attributes that name bodies: what they hold is told otherwise.
 BODIES = frozenset(
     """

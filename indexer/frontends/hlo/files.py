@@ -16,8 +16,6 @@ from embeddb.tensors.tensor_text import tensor_from_text
 from indexer.frontends.hlo.module import MOST_TEXT, read_module
 from indexer.frontends.hlo.subjects import kernels_of, program_of
 
-__all__ = ["TensorFile", "holds_tensors", "read_tensors", "tensor_files"]
-
 _SUFFIXES = (".txt", ".hlo", ".json", ".gz")
 _MOST_LIST = 100_000
 _HEAD = 4096

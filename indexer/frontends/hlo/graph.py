@@ -15,8 +15,6 @@ from indexer.frontends.hlo.instructions import Body, Instruction, Module
 from indexer.frontends.hlo.opcodes import OPAQUE, OPCODES
 from indexer.frontends.hlo.shapes import ShapeTree, leaves
 
-__all__ = ["Graph", "Value", "in_order"]
-
 _DEEPEST = 64
 _MOST_VISITS = 4 * MOST_OPERATIONS
 _MOST_REGION = 64

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from indexer.frontends.hlo.shapes import ShapeTree
 
-__all__ = ["Body", "Instruction", "Module"]
-
 
 @dataclass(frozen=True, slots=True)
 class Instruction:

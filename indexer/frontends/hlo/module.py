@@ -18,8 +18,6 @@ from indexer.frontends.hlo.shapes import ShapeTree, past_brackets, read_shape
 from indexer.frontends.hlo.tokens import Statement, joined, statements
 from indexer.frontends.hlo.verify import check_module
 
-__all__ = ["MOST_TEXT", "read_module"]
-
 MOST_TEXT = 1 << 28
 _MOST_INSTRUCTIONS = 1_000_000
 _MOST_NAME = 200

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ENTERED", "IDLE", "OPAQUE", "OPCODES"]
-
 #: Kept as one operation: what they do inside is not told.
 OPAQUE = frozenset(("while", "conditional", "custom-call"))
 #: They bring bodies along that an optimised module's kernels lie in.

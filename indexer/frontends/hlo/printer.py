@@ -9,8 +9,6 @@ from embeddb.tensors.analysis import Region, region_of
 from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.partition import Partition
 
-__all__ = ["fused_text", "hlo_text"]
-
 #: What is written of a window, by our names; pads are written together.
 _WINDOW = (("stride", "stride"), ("lhs_dilate", "lhs_dilate"), ("rhs_dilate", "rhs_dilate"))
 _DOT = ("lhs_batch", "lhs_contracting", "rhs_batch", "rhs_contracting")

@@ -15,8 +15,6 @@ from embeddb.tensors.analysis import ELEMENTWISE
 from embeddb.tensors.computation import DTYPES, Attribute, Shape
 from indexer.frontends.hlo.attributes import numbers_of
 
-__all__ = ["RULES", "SAME_TYPE", "Applied", "Dims", "Rule", "check_axes"]
-
 Dims = tuple[int, ...]
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Shape
 
-__all__ = ["ShapeTree", "leaves", "past_brackets", "read_shape", "shape_text"]
-
 #: An array, or a tuple of such.
 ShapeTree = Shape | tuple["ShapeTree", ...]
 

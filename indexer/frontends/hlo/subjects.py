@@ -10,8 +10,6 @@ from indexer.frontends.hlo.graph import Graph, Value, body_of, in_order
 from indexer.frontends.hlo.instructions import Body, Instruction, Module
 from indexer.frontends.hlo.opcodes import ENTERED, IDLE
 
-__all__ = ["kernels_of", "program_of"]
-
 _CALLED = ("to_apply", "body", "condition", "branch_computations")
 _CALLED_BEFORE = ("true_computation", "false_computation")
 

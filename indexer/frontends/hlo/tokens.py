@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from embeddb.core.errors import TensorError
 
-__all__ = ["Statement", "joined", "statements"]
-
 _TOKEN = re.compile(
     r'"(?:[^"\\]++|\\.)*+"?+'  # a text
     r"|/\*(?:[^*]++|\*(?!/))*+(?:\*/)?+|//.*+"  # a remark

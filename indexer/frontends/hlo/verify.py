@@ -16,8 +16,6 @@ from indexer.frontends.hlo.shape_rules import RULES, SAME_TYPE, Applied
 from indexer.frontends.hlo.shapes import ShapeTree, leaves
 from indexer.frontends.hlo.window_rules import WINDOW_RULES
 
-__all__ = ["check_module", "check_opcode", "tree_text"]
-
 _RULES = RULES | WINDOW_RULES
 _MOST_SHOWN = 200
 #: XLA lets these be mixed.

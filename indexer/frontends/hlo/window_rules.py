@@ -9,8 +9,6 @@ from embeddb.tensors.computation import Operation
 from embeddb.tensors.edges import ConvolutionLabels
 from indexer.frontends.hlo.shape_rules import Applied, Dims, Rule, check_axes
 
-__all__ = ["WINDOW_RULES"]
-
 _PARTS = ("size", "stride", "low", "high", "lhs_dilate", "rhs_dilate")
 
 

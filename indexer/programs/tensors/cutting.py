@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation, Operation
 
-__all__ = ["MOST_OPERATIONS", "VIEWS", "Piece", "distinct_kernels", "pieces_of"]
-
 #: Of one kernel, parameters and copies counted.
 MOST_OPERATIONS = 64
 VIEWS = frozenset("bitcast broadcast iota reshape reverse slice transpose".split())  # noqa: SIM905

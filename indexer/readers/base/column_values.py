@@ -21,17 +21,6 @@ from indexer.readers.base.statuses import status_of
 from indexer.readers.base.table import Table
 from indexer.readers.base.units import numbers_in
 
-__all__ = [
-    "MOSTLY",
-    "Column",
-    "fits",
-    "head_records",
-    "is_duration",
-    "is_ok",
-    "is_status",
-    "likeness",
-]
-
 #: Rows looked at.
 _ROWS = 20_000
 #: Part of a column's values that must fit what it is taken for: logs have broken rows.

@@ -18,18 +18,6 @@ from embeddb.core.errors import ReaderError
 from embeddb.core.files.gate import open_regular, reason_of
 from indexer.readers.base.row import Reject
 
-__all__ = [
-    "LINE_BYTES",
-    "head_of",
-    "json_lines",
-    "json_list",
-    "json_records",
-    "numbered",
-    "open_bytes",
-    "whole",
-    "whole_bytes",
-]
-
 _decode = msgspec.json.Decoder().decode
 
 #: Longest line that is read; a longer one becomes a reject, whatever it holds.

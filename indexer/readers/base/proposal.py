@@ -36,8 +36,6 @@ from indexer.readers.base.time_column import (
     unit_in,
 )
 
-__all__ = ["Guess", "Proposal", "propose"]
-
 #: Names alike by this much are taken for the same, if the values fit too.
 _ALIKE = 0.75
 _GROUP_WORDS = {"family", "suite", "collection", "domain"}

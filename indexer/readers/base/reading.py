@@ -11,8 +11,6 @@ from embeddb.core.errors import EmbeddbError, ReaderError
 from embeddb.core.files.gate import reason_of
 from indexer.readers.base.row import Reader, ReadOptions, Reject, RunRow
 
-__all__ = ["MOST_FILES", "files_below", "read_rows"]
-
 #: Files looked at below a folder that is given as a log.
 MOST_FILES = 100_000
 

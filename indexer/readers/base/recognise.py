@@ -10,8 +10,6 @@ from embeddb.core.files.gate import refusing
 from indexer.readers.base.lines import head_of, whole_bytes
 from indexer.readers.base.row import Reader
 
-__all__ = ["document_of", "guess", "refuse_other", "wrong_file"]
-
 
 def guess(path: Path) -> list[str]:
     """Names of the readers that recognise the file, the most specific first."""

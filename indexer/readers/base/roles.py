@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.units import UNIT_WORDS, unit_of
 
-__all__ = ["DURATIONS", "MATRIX_WORDS", "ROLES", "by_name", "chosen", "folded", "timed", "words_of"]
-
 #: Roles a column can have, with the column names that take them when no map is given, the role's
 #: own name first. A role `time` may carry its unit (`time_ms`), and `config.NAME` is the parameter
 #: NAME.

@@ -20,23 +20,6 @@ from embeddb.core.subject import Subject
 from embeddb.platforms.log_table import LogTable
 from indexer.readers.base.units import divisor
 
-__all__ = [
-    "MatrixRef",
-    "ReadOptions",
-    "Reader",
-    "Reject",
-    "RunRow",
-    "config_of",
-    "cost",
-    "count",
-    "integer",
-    "label",
-    "need_op",
-    "number",
-    "seconds",
-    "value",
-]
-
 
 class MatrixRef(msgspec.Struct, frozen=True, gc=False):
     """The matrix a row speaks of, as far as the file says. Sizes are -1 where it does not.

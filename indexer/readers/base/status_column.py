@@ -11,8 +11,6 @@ from indexer.readers.base.column_values import MOSTLY, Column, is_duration
 from indexer.readers.base.roles import words_of
 from indexer.readers.base.statuses import status_meant
 
-__all__ = ["is_flag", "is_status_column", "statuses_meant"]
-
 #: Words in a name: of a state, of what is true when a run is good, and when it failed.
 _STATES = {"status", "result", "state", "outcome", "verdict"}
 _GOOD = {"success", "successful", "succeeded", "ok", "valid", "passed", "pass", "correct",

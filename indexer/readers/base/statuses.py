@@ -9,8 +9,6 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError
 
-__all__ = ["is_nothing", "no_value", "status_meant", "status_of"]
-
 #: Words other programs use for a status, beside our own.
 _WORDS = {
     "": "ok",

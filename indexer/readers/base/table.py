@@ -13,8 +13,6 @@ from indexer.readers.base.lines import numbered
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import Reject
 
-__all__ = ["SEPARATORS", "Table", "header_line", "separator_of"]
-
 #: Characters between cells; of several in a header the most frequent one, then the first.
 SEPARATORS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"')

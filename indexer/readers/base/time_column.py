@@ -11,17 +11,6 @@ from indexer.readers.base.roles import words_of
 from indexer.readers.base.statuses import is_nothing, status_meant
 from indexer.readers.base.units import in_cells, unit_of
 
-__all__ = [
-    "Candidates",
-    "has_durations",
-    "has_units",
-    "is_count",
-    "is_rate",
-    "is_total",
-    "sentinels",
-    "unit_in",
-]
-
 _NAMED = {"time", "runtime", "elapsed", "duration", "latency", "wall", "exec"}
 #: Words for what is not the time of a run, though it may be a time.
 _OTHERS = {

@@ -11,18 +11,6 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError
 
-__all__ = [
-    "UNITS",
-    "UNIT_WORDS",
-    "Cells",
-    "comma_of",
-    "decimal_point",
-    "divisor",
-    "in_cells",
-    "numbers_in",
-    "unit_of",
-]
-
 #: How many of a unit make one second. Times are divided, which rounds once.
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 #: Units by the words for them.

@@ -8,8 +8,6 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Attribute, Shape
 from indexer.readers.tensors.tpu_columns import Row
 
-__all__ = ["attributes_of", "called_combiner", "in_order"]
-
 #: What they take elements from is the largest of their operands, and stands first in HLO.
 _LARGEST_FIRST = frozenset(
     ("reduce", "reduce-window", "select-and-scatter", "pad", "dynamic-slice", "gather")

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Shape
 
-__all__ = ["COLUMNS", "MOST", "Row"]
-
 COLUMNS = 140
 #: Entries of a list that are told.
 MOST = 6

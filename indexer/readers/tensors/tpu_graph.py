@@ -29,8 +29,6 @@ from indexer.readers.tensors.tpu_attributes import attributes_of, called_combine
 from indexer.readers.tensors.tpu_columns import Row
 from indexer.readers.tensors.tpu_opcodes import opcode_of
 
-__all__ = ["kernel_of_graph", "notes_on"]
-
 _NOTHING = Shape("token")
 #: Their operands may have the root of a body among them.
 _WITH_BODY = frozenset(

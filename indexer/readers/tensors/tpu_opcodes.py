@@ -4,8 +4,6 @@ longer has. The dataset's own list (`hlo_opcode.h`), which may only grow at its 
 
 from __future__ import annotations
 
-__all__ = ["opcode_of"]
-
 _OPCODES = """
     abs add add-dependency after-all all-reduce all-to-all atan2 batch-norm-grad
     batch-norm-inference batch-norm-training bitcast bitcast-convert broadcast call ceil cholesky

@@ -18,8 +18,6 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
 from indexer.readers.base.row import integer
 
-__all__ = ["kernel_of_task"]
-
 _DTYPES = {
     "float32": "f32",
     "float64": "f64",

@@ -26,8 +26,6 @@ from indexer.runners.baselines.problem import Failed, Problem, Ready, problem_of
 if TYPE_CHECKING:
     from indexer.runners.cpu_kernels.job import Loaded
 
-__all__ = ["names", "time_baseline"]
-
 Prepare = Callable[[Problem, int], AbstractContextManager[Ready]]
 
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from indexer.runners.baselines.problem import Failed, Problem, Ready
 
-__all__ = ["library", "prepare", "wrapped"]
-
 #: Of mkl_spblas.h: row-major dense operands, A as it is, no structure known.
 _ROW_MAJOR, _AS_IT_IS, _GENERAL = 101, 10, 20
 _ALLOC_FAILED = 2

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from indexer.runners.baselines.problem import Failed, Problem, Ready
 
-__all__ = ["prepare"]
-
 
 @contextmanager
 def prepare(problem: Problem, threads: int) -> Iterator[Ready]:

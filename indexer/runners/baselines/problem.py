@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from indexer.runners.cpu_kernels.job import Loaded
 
-__all__ = ["Failed", "Problem", "Ready", "problem_of"]
-
 
 class Failed(Exception):
     """A baseline that cannot run here: the status of its measurement, and why in one line."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from embeddb.kernels import build as cpu_build
 from indexer.runners.baselines.problem import Failed, Problem, Ready
 
-__all__ = ["SCHEDULES", "Schedule", "prepare"]
-
 _TIMEOUT_S = 5.0
 #: Values of OpenMP's omp_sched_t.
 _STATIC, _DYNAMIC = 1, 2

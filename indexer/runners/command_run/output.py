@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from embeddb.platforms.command import TimeSpec
 
-__all__ = ["one_line", "read_times"]
-
 _MAX_TIMES = 10_000
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.kernels.machine_failures import AGAIN, Deadline
 
-__all__ = ["Ended", "run_once"]
-
 #: How long output that is still in the pipes is waited for once the program itself has ended.
 _DRAIN_S = 0.05
 _POLL_S = 0.02

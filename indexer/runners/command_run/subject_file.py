@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from embeddb.core.subject import Subject
     from embeddb.platforms.command import CommandSpec
 
-__all__ = ["most_bytes", "scratch_folder", "write_subject"]
-
 #: An upper bound of what one entry takes in any of the formats, and one row.
 _ENTRY_BYTES, _ROW_BYTES = 48, 24
 

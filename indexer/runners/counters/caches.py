@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["PLAIN", "Caches", "Level", "caches_here"]
-
-
 _MACHINE = Path("/sys/devices/system/cpu/cpu0/cache")
 
 

@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
     from embeddb.kernels.bodies import Variant
 
-__all__ = [
-    "MAX_BYTES",
-    "Program",
-    "build_program",
-    "compile_program",
-    "head_of",
-    "program_text",
-    "write_problem",
-]
-
 #: Matrix, dense operands and scratch together; more is refused before anything is allocated.
 MAX_BYTES = 4 << 30
 _AVX2_BYTES = 32

@@ -27,9 +27,6 @@ from indexer.runners.counters.source import KINDS, Pass, addresses, source
 from indexer.runners.counters.work import deciding, work_of
 from indexer.runners.nest_code.fill import contents
 
-__all__ = ["MOST_STEPS", "Share", "Values", "deciding_values", "model_counts", "share_of"]
-
-
 #: Accesses, and turns of the innermost loop, that are counted; about as many more warm the caches.
 #: A nest takes up to a second then.
 MOST_STEPS = 10_000_000

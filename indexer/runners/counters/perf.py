@@ -26,20 +26,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "FLOPS",
-    "TOGETHER",
-    "Event",
-    "Events",
-    "Kernel",
-    "Linux",
-    "available",
-    "count_threads",
-    "events_here",
-    "events_of",
-]
-
-
 #: Events counted at one time.
 TOGETHER = 4
 _REPEATS = 3

@@ -20,8 +20,6 @@ from indexer.runners.counters.work import (
     work_of,
 )
 
-__all__ = ["KINDS", "Pass", "addresses", "source"]
-
 #: What the program prints of a thread, in this order; then turns counted, and passes cut short.
 KINDS = (
     *("loads", "stores", "points", "f32", "f64", "other", "branches", "mispredictions"),

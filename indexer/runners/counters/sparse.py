@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from embeddb.core.config import Config, Op
     from embeddb.core.pattern import Pattern
 
-__all__ = ["Counted", "cachegrind", "perf"]
-
-
 #: Calls whose average is taken; a simulator needs no average.
 _PERF_CALLS = 20
 #: Events counted together: more than a processor has counters for would be estimated.

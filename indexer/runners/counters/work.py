@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Array, Call, Const, Expr, LoopIndex, Read
 
-__all__ = ["Operations", "Step", "Work", "deciding", "dtype_of", "work_of"]
-
 #: Operations that count as arithmetic where their operands are floating; comparing and choosing do
 #: not (Intel's manual on FP_ARITH_INST_RETIRED).
 _ARITHMETIC = frozenset({"+", "-", "*", "/", "min", "max", "sqrt"})

@@ -17,8 +17,6 @@ from embeddb.kernels.forms import (
     as_scipy,
 )
 
-__all__ = ["Loaded"]
-
 #: Values looked at together while results are computed or compared: they stay in the cache.
 _CHUNK = 1 << 15
 #: Rounding grows as the square root of a sum's length; the bound does from this, squared, on.

@@ -24,8 +24,6 @@ from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.job import Loaded
 from indexer.runners.harness.serving import Reply, serve
 
-__all__ = ["main"]
-
 
 class Worker:
     """Answers requests; holds one loaded pattern and every kernel loaded so far."""

@@ -14,9 +14,6 @@ from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.build import compile_to
 
-__all__ = ["LIBRARIES", "Built", "Source", "build_all", "build_one", "command", "one_file"]
-
-
 #: Variants a file: the headers and the start of the compiler are shared, and a file that fails
 #: costs this many compilations.
 TOGETHER = 8

@@ -12,8 +12,6 @@ from indexer.runners.harness.session import Closing, Session
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
-__all__ = ["LocalRunner"]
-
 _ENV = {
     "OMP_WAIT_POLICY": "passive",
     "OMP_DYNAMIC": "false",

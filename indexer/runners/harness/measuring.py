@@ -19,9 +19,6 @@ from indexer.runners.harness.building import Built
 if TYPE_CHECKING:
     from indexer.runners.harness.session import Session
 
-__all__ = ["Measured", "Measuring"]
-
-
 #: A call may take so many times the default's, and this much beside: threads have to be woken.
 SLOWEST, SLOWEST_BESIDE_S = 10.0, 0.25
 #: From so many times the default's and this long on, one call tells enough: it is no candidate.

@@ -21,9 +21,6 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, BinaryIO
 
-__all__ = ["Reply", "serve"]
-
-
 Reply = dict[str, Any]
 
 

@@ -21,9 +21,6 @@ from embeddb.kernels.machine_failures import AGAIN, Deadline, blamed_line, kille
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Closing", "Session"]
-
-
 _ROOT = Path(__file__).resolve().parents[3]
 
 

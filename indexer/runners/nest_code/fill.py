@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array
 
-__all__ = ["DTYPE_OF", "contents", "fill_c", "filled"]
-
 DTYPE_OF: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}
 #: Elements that are made at once: they stay in the cache.
 _CHUNK = 1 << 16

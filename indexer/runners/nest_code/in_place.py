@@ -19,8 +19,6 @@ from embeddb.nests.schedule import Schedule
 from indexer.frontends.c.scop import CFile, Scop
 from indexer.frontends.tree import Step, accesses, walk
 
-__all__ = ["Tuned", "program_in_place"]
-
 _FEATURES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+_\w*SOURCE\b.*$", re.M)
 
 

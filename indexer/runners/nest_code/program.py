@@ -11,8 +11,6 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from indexer.runners.nest_code import fill
 
-__all__ = ["c_program", "nest_lines"]
-
 _MAIN = """\
 int main(void)
 {{

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Call, Const, Expr, Index, LoopIndex, Read, Statement
 
-__all__ = ["evaluate", "fixed_loops", "free_loops", "suits"]
-
-
 #: Points and turns one by one, beyond which a compiled nest is the reference.
 MOST_POINTS = 2e7
 MOST_TURNS = 20_000

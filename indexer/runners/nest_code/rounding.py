@@ -16,8 +16,6 @@ from embeddb.kernels.nests.expressions import type_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Array, Call, Const, Expr, Read, Statement
 
-__all__ = ["Checked", "checked_nest", "may_jump", "tolerance_of"]
-
 _COMPARISONS = ("<", "<=", "==", "!=")
 
 

@@ -21,8 +21,6 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["simulate"]
-
 #: Entries an element works through before the next element has its turn at the shared cache.
 _TURN = 256
 #: What is counted: slices through the shared cache, slices from and to memory.

@@ -22,8 +22,6 @@ from embeddb.core.pattern import Pattern
 if TYPE_CHECKING:
     from indexer.runners.spade_model.tiles import Tiling
 
-__all__ = ["KEEP_BYTES", "VERSION", "Estimate", "Hardware", "Model"]
-
 #: Changes when the same assumptions would give other times.
 VERSION = "1"
 #: Bytes of a value; half precision counts as such though SPADE may lack it.

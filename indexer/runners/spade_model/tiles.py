@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
 
-__all__ = ["Tiling", "natural", "similar_first", "tiling_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tiling:

@@ -12,8 +12,6 @@ from scipy.special import erf
 
 from embeddb.tensors.computation import Operation
 
-__all__ = ["FUNCTIONS", "convolution", "dot", "padded", "window_terms"]
-
 
 def _divide(a: Any, b: Any) -> Any:
     if a.dtype.kind == "f":

@@ -24,9 +24,6 @@ from indexer.runners.tile_code.operations import (
     window_terms,
 )
 
-__all__ = ["DTYPE_OF", "Told", "elementwise_error", "error_of", "evaluate", "logical", "physical"]
-
-
 DTYPE_OF: dict[str, Any] = {
     "f32": np.float32,
     "f64": np.float64,

@@ -16,9 +16,6 @@ from jaxlib import _hlo, _jax, xla_client
 
 from indexer.runners.harness.serving import Reply, serve
 
-__all__ = ["Executable", "disagreement", "drawn", "main", "timed_in_rounds"]
-
-
 _EFFORT = ("repeats", "max_repeats", "min_time_s")
 
 

@@ -12,17 +12,6 @@ from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from indexer.training.cost_model.samples import Samples
 
-__all__ = [
-    "FEWEST_TO_TRUST",
-    "FOLDS",
-    "LEAST_GROUPS",
-    "calibrated",
-    "centred",
-    "held_out",
-    "judged_only",
-    "trust",
-]
-
 #: One group in so many is held out of a member, another one of each member.
 FOLDS = 10
 #: With fewer groups none is held out of a member, and training ends after `few_epochs`.

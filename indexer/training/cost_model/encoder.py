@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
     from indexer.training.cost_model.settings import CostSettings
 
-__all__ = ["Encoder", "Reading", "StructureReader", "Structures", "WholeNetwork", "one_scale"]
-
 Floats = NDArray[np.float32]
 
 #: Numbers of an embedding (COGNATE, Table 6).

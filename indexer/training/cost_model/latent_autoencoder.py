@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from embeddb.cost_model.encoders.latent import Layers
 
-__all__ = ["train"]
-
 #: Table 4 of COGNATE: Adam, 0.001, batches of 32, 1000 epochs, mean squared error.
 RATE, BATCH, EPOCHS = 1e-3, 32, 1000
 #: Steps of one training; only spaces of more than 640 distinct rows see fewer epochs for it.

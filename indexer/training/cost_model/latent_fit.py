@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
     from indexer.training.cost_model.settings import CostSettings
 
-__all__ = ["FITTERS", "fit"]
-
 
 def _fitted(
     platform: Platform, ops: Sequence[Op], settings: CostSettings, start: CostModel | None

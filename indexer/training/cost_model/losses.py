@@ -16,8 +16,6 @@ from torch.nn import functional
 
 from embeddb.core.errors import UsageError
 
-__all__ = ["PAIRWISE", "figures", "listwise", "loss_names", "loss_of", "pairwise"]
-
 #: Losses of pairs: what one costs whose scores are so far ahead in favour of the faster.
 PAIRWISE: dict[str, Callable[[Tensor], Tensor]] = {
     # COGNATE, Appendix A.4.

@@ -23,8 +23,6 @@ from indexer.training.trainer import Job, Settings, fit
 if TYPE_CHECKING:
     from indexer.training.cost_model.settings import CostSettings
 
-__all__ = ["FittedMember", "Member", "fit_member"]
-
 #: An epoch has at least so many batches: few samples would otherwise mean few steps.
 _LEAST_STEPS = 16
 

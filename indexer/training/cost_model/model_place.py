@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
     from indexer.training.cost_model.samples import Samples
 
-__all__ = ["model_file", "own_file", "replaced_by", "save_model", "written"]
-
 
 def model_file(store: Store, samples: Samples, out: str = "") -> Path:
     """The file of a cost model: `out`, else the database's own; its folder is there.

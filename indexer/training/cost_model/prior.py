@@ -13,8 +13,6 @@ from embeddb.cost_model.model import CostModel, space_digest
 from indexer.training.cost_model.samples import Samples
 from indexer.training.cost_model.tables import Tables
 
-__all__ = ["Prior", "fit_priors"]
-
 #: Ridge penalty as a share of the entries: the inputs are of size one.
 _RIDGE = 0.01
 #: Pseudo-runs with which the mean of a configuration is drawn to what the regression says.

@@ -24,8 +24,6 @@ from embeddb.platforms.platform import Platform, runner_for
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
 
-__all__ = ["SampleRow", "Samples", "from_evidence", "join", "samples_of"]
-
 #: Upper ends of the row bins from which matrices are chosen evenly; the last bin has no end.
 #: Source: COGNATE, Section 4.1.
 ROW_BINS = (8192, 32768, 65536, 131072)

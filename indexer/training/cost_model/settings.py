@@ -11,8 +11,6 @@ from embeddb.cost_model.encoders.latent import KINDS, READERS
 from embeddb.cost_model.network_numpy import FORMS, FUSIONS
 from indexer.training.cost_model.losses import loss_names
 
-__all__ = ["PRESETS", "CostSettings", "forest", "paper", "preset", "settings_of"]
-
 #: Sparse networks that can be trained within a cost model.
 ENCODERS = ("cognate", "waco")
 

@@ -13,8 +13,6 @@ from embeddb.cost_model.encoders.latent import LatentEncoder
 from embeddb.cost_model.encoders.own_parameters import Layout
 from indexer.training.cost_model.samples import Samples
 
-__all__ = ["Tables"]
-
 Floats = NDArray[np.float32]
 
 

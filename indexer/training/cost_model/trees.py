@@ -25,8 +25,6 @@ from indexer.training.cost_model.calibration import centred
 from indexer.training.cost_model.losses import figures
 from indexer.training.cost_model.samples import Samples
 
-__all__ = ["FittedTrees", "Grown", "available", "boosted", "grow", "levelled", "require", "tables"]
-
 _TREES = 400
 _SETTINGS: dict[str, Any] = {
     "objective": "regression",

@@ -34,8 +34,6 @@ from indexer.training.cost_model.train import learned
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
 
-__all__ = ["Whole", "encoder_file", "first_encoder", "load_whole", "save_whole", "train_whole"]
-
 Arrays = dict[str, NDArray[Any]]
 
 #: Vectors may be so much farther from the mean than those that were learned from before

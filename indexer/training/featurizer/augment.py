@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import MAX_DIM, Pattern
 
-__all__ = ["augment", "crop", "permute_blocks", "resize", "transpose"]
-
 Ints = NDArray[np.int64]
 
 #: Smallest side of a window and of a shrunk pattern, as a share of the whole.

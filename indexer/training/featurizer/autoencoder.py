@@ -36,19 +36,6 @@ from embeddb.featurizers.network.networks import collate
 from indexer.training.featurizer.dataset import Sample
 from indexer.training.trainer import Job
 
-__all__ = [
-    "Autoencoder",
-    "Batch",
-    "Decoded",
-    "Scales",
-    "Target",
-    "batches_of",
-    "job_of",
-    "mean_errors",
-    "picture",
-    "scales_of",
-]
-
 Target = Literal["area", "log"]
 #: What the errors of shape and picture are divided by in the loss; (1, 1) is the paper's.
 Scales = tuple[float, float]

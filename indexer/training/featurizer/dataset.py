@@ -18,8 +18,6 @@ from embeddb.featurizers.network.reduction import Input, Reduction, reduce
 from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
 from indexer.training.featurizer.augment import augment
 
-__all__ = ["FEWEST_GROUPS", "Dataset", "Recipe", "Sample", "read_dataset"]
-
 #: With fewer, one group more or less in the validation decides what is learned.
 FEWEST_GROUPS = 8
 #: Share of the groups that is held out for early stopping and for the figures in the card.

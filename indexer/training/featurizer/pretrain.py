@@ -36,8 +36,6 @@ from indexer.training.trainer import (
     saved,
 )
 
-__all__ = ["Pretraining", "check_free", "pretrain"]
-
 _DIM = 128
 
 

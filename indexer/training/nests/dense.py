@@ -9,19 +9,6 @@ import numpy as np
 from indexer.training.nests.draft import At, Draft, Value
 from indexer.training.nests.draws import chance, expression, order, pick, size, split, total
 
-__all__ = [
-    "contraction",
-    "convolution",
-    "elementwise",
-    "fused",
-    "min_plus",
-    "pairwise",
-    "recurrence",
-    "reduction",
-    "stencil",
-    "triangular",
-]
-
 #: Products of tensors, letters of the result first: how the letters of each operand are ordered
 #: decides which loop walks along its rows.
 _PRODUCTS = (

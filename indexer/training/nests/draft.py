@@ -21,8 +21,6 @@ from embeddb.nests.parts import (
     Statement,
 )
 
-__all__ = ["At", "Draft", "Held", "Value"]
-
 
 @dataclass(frozen=True, slots=True)
 class At:

@@ -10,8 +10,6 @@ import numpy as np
 
 from indexer.training.nests.draft import Draft, Value
 
-__all__ = ["Family", "chance", "expression", "order", "pick", "size", "split", "total"]
-
 T = TypeVar("T")
 
 #: A way to fill a draft with a nest of about so many points.

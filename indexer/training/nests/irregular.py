@@ -10,8 +10,6 @@ import numpy as np
 from indexer.training.nests.draft import Draft, Held
 from indexer.training.nests.draws import chance, expression, order, pick, size, split
 
-__all__ = ["gather", "histogram", "mask", "scatter", "sddmm", "spmm", "spmv"]
-
 
 def mask(draft: Draft, rng: np.random.Generator, points: int) -> None:
     """A statement that runs where a mask of 0 and 1, or a comparison, says so."""

@@ -21,8 +21,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch_geometric.nn import AttentionalAggregation, TransformerConv
 
-__all__ = ["Batch", "TrainedNetwork", "collate", "counter_inputs"]
-
 
 class Batch(NamedTuple):
     """b nests: `features` float32[n,f] and `edges` int64[2,e] of all their nodes, `owner` int64[n]

@@ -18,17 +18,6 @@ from embeddb.nests.encoding.graph import NestGraph, graph_of
 from embeddb.nests.nest import Nest
 from indexer.training.nests.targets import targets_of
 
-__all__ = [
-    "COUNTED",
-    "FEWEST_GROUPS",
-    "NestSample",
-    "content_of",
-    "counters_of",
-    "held_out",
-    "sample_of",
-    "targets_there",
-]
-
 #: Numbers of a vector of counters.
 COUNTED = len(COUNTERS) * len(STATISTICS)
 #: With fewer, one group more or less in the validation decides what is learned.

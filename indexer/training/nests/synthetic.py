@@ -10,8 +10,6 @@ from indexer.training.nests import dense, irregular
 from indexer.training.nests.draft import Draft
 from indexer.training.nests.draws import Family
 
-__all__ = ["MOST_BYTES", "MOST_POINTS", "families", "synthetic"]
-
 #: Arrays from a part of a first cache to four times a large last one.
 LEAST_BYTES, MOST_BYTES = 1 << 13, 1 << 27
 LEAST_POINTS, MOST_POINTS = 1 << 11, 20_000_000

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from embeddb.nests.counters import LINE_BYTES, CounterVector
 
-__all__ = ["LOGARITHMS", "TARGETS", "targets_of", "value_of"]
-
 #: Operations that one count stands for, by counter.
 _LANES = {
     f"{dtype}_{width}": lanes

@@ -41,8 +41,6 @@ from indexer.training.trainer import (
     saved,
 )
 
-__all__ = ["NestTraining", "pearson", "train_nests"]
-
 #: Samples that are looked at together where nothing is learned from them.
 _AT_ONCE = 256
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["calibration"]
-
 
 def calibration(
     samples: Sequence[KernelSample], said: Sequence[NDArray[np.float64]]

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["Drawn", "drawn_batches"]
-
 
 class Drawn(NamedTuple):
     """The kernel at a place, and the places int64[t] of some of its tiles."""

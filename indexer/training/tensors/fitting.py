@@ -22,8 +22,6 @@ from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.trainer import Fitted, Job, fit, folder_of, run_name
 
-__all__ = ["fitted_network"]
-
 
 def fitted_network(
     train: Sequence[KernelSample],

@@ -16,8 +16,6 @@ from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
 from indexer.training.cost_model.trees import boosted, weights
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["boosted_by_family", "evenly", "grown", "said_by", "tree_weights", "trees_card"]
-
 _SETTINGS = MappingProxyType(
     {
         "objective": "regression",

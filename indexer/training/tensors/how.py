@@ -13,8 +13,6 @@ from embeddb.tensors.encoding.spec import NetworkSpec
 from indexer.training.tensors.network import TrainedNetwork
 from indexer.training.trainer import Settings
 
-__all__ = ["KernelTraining", "Loss", "Recipe", "recipe", "wrong_orders"]
-
 #: The scalar to be minimised, of what is predicted float32[b] (lower is faster), standardised log
 #: seconds float32[b] and which kernel each is of, int64[b].
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -13,8 +13,6 @@ from indexer.training.tensors.how import Loss
 from indexer.training.tensors.network import TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["figures_of", "loss_on", "said_of"]
-
 #: Operations that are looked at together where nothing is learned from them.
 _AT_ONCE = 16_384
 #: Tiles of one kernel that a loss compares.

@@ -23,8 +23,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch_geometric.utils import scatter
 
-__all__ = ["Batch", "Sage", "TrainedNetwork", "collate", "plain_layer", "scaled"]
-
 #: Opcodes' embeddings are begun no larger than the other features, which are in [0, 1].
 _BEGUN = 0.1
 #: The share of operations whose opcode is not told in training, so that one that was never seen has

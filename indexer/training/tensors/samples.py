@@ -27,17 +27,6 @@ from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.operation_rows import OPERATION, operation_rows
 from embeddb.tensors.roofline.analysis import Analysis, analysis_of
 
-__all__ = [
-    "SPLITS",
-    "KernelRuns",
-    "KernelSample",
-    "about",
-    "content_of",
-    "runs_of",
-    "sample_of",
-    "split",
-]
-
 #: What is held out together: programs ("random" in the paper) or model families ("manual").
 SPLITS = ("program", "family")
 #: With fewer, one more or less in the validation decides what is learned.

@@ -14,8 +14,6 @@ from typing import Any
 
 from attack.meaning import Change
 
-__all__ = ["ALTERS", "KEEPS", "answers", "draw", "expected", "read"]
-
 Record = Mapping[str, Any]
 #: Powers of ten from microseconds.
 _UNITS = {"s": -6, "ms": -3, "us": 0, "ns": 3}

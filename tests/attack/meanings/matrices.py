@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ALTERS", "KEEPS", "Form", "draw", "expected", "read"]
-
 Entries = tuple[tuple[int, int], ...]
 
 

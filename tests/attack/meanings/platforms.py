@@ -16,8 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ALTERS", "KEEPS", "Form", "draw", "expected", "read"]
-
 _FOLDER = Path(__file__).parents[3] / "embeddb" / "platforms"
 #: Files that are small or have a part of their own; and a command, a log and units.
 _SHIPPED = ("gpu-hyb", "gpu-sparsetir", "lcm-tiles", "morpheus-formats", "spade", "spmv-formats",

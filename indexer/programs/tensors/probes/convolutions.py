@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from indexer.programs.tensors.probes.draft import Case, Dims, Draft
 from indexer.programs.tensors.probes.loops import followed
 
-__all__ = ["CASES"]
-
 #: Multiplications of the longest.
 _MOST = 8e7
 

@@ -11,8 +11,6 @@ import numpy as np
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
 
-__all__ = ["Case", "Dims", "Draft"]
-
 Dims = tuple[int, ...]
 T = TypeVar("T")
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from indexer.programs.tensors.probes.draft import Case, Dims, Draft
 
-__all__ = ["CASES", "chained", "followed"]
-
 _PAIRS = ("add", "subtract", "multiply", "maximum", "minimum", "divide")
 _SINGLE = ("negate", "abs", "sign", "floor")
 _USUAL = ("exponential", "tanh", "rsqrt", "sqrt", "log", "logistic")

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from indexer.programs.tensors.probes.draft import Case, Dims, Draft
 from indexer.programs.tensors.probes.loops import chained
 
-__all__ = ["CASES"]
-
 _ORDERS: tuple[Dims, ...] = (
     *((1, 0), (1, 0), (0, 2, 1), (2, 0, 1), (1, 0, 2), (2, 1, 0), (0, 3, 1, 2), (0, 3, 1, 2)),
     *((0, 2, 1, 3), (0, 2, 3, 1), (3, 0, 1, 2), (0, 1, 3, 2), (0, 1, 2, 4, 3), (0, 1, 3, 2, 4)),

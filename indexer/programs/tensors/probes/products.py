@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from indexer.programs.tensors.probes.draft import Case, Draft
 from indexer.programs.tensors.probes.loops import chained, followed
 
-__all__ = ["CASES"]
-
 
 def _sizes(draft: Draft) -> tuple[int, int, int]:
     """Rows, terms and columns of a product that takes long enough to be timed, and not longer."""

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from indexer.programs.tensors.probes.draft import Case, Draft
 from indexer.programs.tensors.probes.loops import chained
 
-__all__ = ["CASES"]
-
 _OVER = {
     1: ((0,),),
     2: ((1,), (1,), (0,), (0, 1)),

@@ -10,8 +10,6 @@ import numpy as np
 from embeddb.tensors.encoding.operation_rows import USUAL
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["FAR", "level"]
-
 #: Of log seconds: what is missed by more counts by its size, no longer by its square. Processes
 #: that time the same kernel differ by less.
 FAR = 0.4

@@ -26,8 +26,6 @@ from indexer.training.tensors.operations.missed import FAR, level
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.trainer import Job, Settings, fit
 
-__all__ = ["NetworkTraining", "network_weights"]
-
 
 @dataclass(frozen=True, slots=True)
 class NetworkTraining:

@@ -21,8 +21,6 @@ from indexer.training.tensors.operations.network import NetworkTraining, network
 from indexer.training.tensors.operations.trees import SETTINGS, TREE_COUNT, tree_weights
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["MEMBERS", "members_here", "summed", "summed_card", "summed_said", "summed_weights"]
-
 Tensors = dict[str, NDArray[Any]]
 #: What may tell of operations, and together does.
 MEMBERS = ("trees", "network")

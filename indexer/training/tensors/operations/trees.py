@@ -17,8 +17,6 @@ from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.operations.missed import FAR, level
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["SETTINGS", "TREE_COUNT", "tree_weights"]
-
 TREE_COUNT = 800
 #: Operations in a leaf; a share of all where there are few.
 _LEAF, _LEAF_SHARE = 20, 100
