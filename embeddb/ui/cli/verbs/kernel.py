@@ -176,7 +176,7 @@ def _import_document(made: Computation) -> dict[str, object]:
 
 
 #: Operations, and characters of attributes, that the table shows.
-_MOST_ROWS, _MOST_WORDS = 200, 60
+_MOST_OPERATIONS, _MOST_WORDS = 200, 60
 
 
 @click.command("show")
@@ -254,9 +254,9 @@ def _list(place: str, kind: str, *, as_json: bool) -> None:
         hint = "`embeddb kernel import` adds kernels and programs"
         raise NothingFound(f"no tensor {kind or 'kernel'} is here", hint=hint)
     rows = [(info.name or info.id, info.kind, info.group, str(info.sizes)) for info in held]
-    table(("name", "kind", "family", "sizes"), rows[:_MOST_ROWS])
-    if len(rows) > _MOST_ROWS:
-        note(f"and {len(rows) - _MOST_ROWS:,} more: --json has them all")
+    table(("name", "kind", "family", "sizes"), rows[:_MOST_OPERATIONS])
+    if len(rows) > _MOST_OPERATIONS:
+        note(f"and {len(rows) - _MOST_OPERATIONS:,} more: --json has them all")
 
 
 def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[FusedSeconds]]:
@@ -350,12 +350,12 @@ def _show(made: Computation, took: list[FusedSeconds]) -> None:
             f"{row['flops'] + row['transcendentals']:,}",
             *([time_of(parts[at]) if at in parts else ""] if parts else []),
         )
-        for at, row in enumerate(_rows(made)[:_MOST_ROWS])
+        for at, row in enumerate(_rows(made)[:_MOST_OPERATIONS])
     ]
     told = ("at", "operation", "gives", "takes", "attributes", "computes")
     table((*told, "predicted") if parts else told, rows)
-    if len(made.operations) > _MOST_ROWS:
-        say(f"and {len(made.operations) - _MOST_ROWS:,} operations more: --json has them all")
+    if len(made.operations) > _MOST_OPERATIONS:
+        say(f"and {len(made.operations) - _MOST_OPERATIONS:,} operations more: --json has them all")
     say("* is given out")
 
 
