@@ -48,8 +48,7 @@ from indexer.training.cost_model.train import (
     train,
 )
 from reproductions.cost_models import MODELS, settings_of
-from tuners.evaluation.figures import Outcome, Truth, judge, ordering, summarise
-from tuners.evaluation.fit import Scorer
+from tuners.evaluation.figures import Outcome, Scorer, Truth, judge, ordering, summarise
 
 #: Everything there is.
 ALL = 1_000_000

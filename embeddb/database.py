@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from indexer.readers.base.row import ReadOptions
     from indexer.resolve import WorkloadLike
     from indexer.runners.base import RunOptions
-    from tuners.evaluation.figures import EvalRow
-    from tuners.evaluation.fit import Fit
+    from tuners.evaluation.figures import EvalRow, Fit
     from tuners.fusion_cuts import FusionTuned
     from tuners.tune import How
     from tuners.tune_fusion import TuneRequest

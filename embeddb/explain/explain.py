@@ -29,8 +29,8 @@ from embeddb.explain.explanation import (
     OwnRuns,
     PatternView,
     best_here,
+    why,
 )
-from embeddb.explain.why import why
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.featurizers import COSTLY
+from embeddb.index.conversion import PreparationTable
 from embeddb.index.held_out import Near, split_groups
 from embeddb.index.large.asked_view import asked_view
 from embeddb.index.pooling import Source
-from embeddb.index.preparation.table import PreparationTable
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
 from embeddb.index.trial import Trial, cross_validated
 from embeddb.index.vectors import VectorIndex

@@ -16,8 +16,15 @@ from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.platforms.platform import builtin_platforms, parse_platform
-from indexer.drafting.log_rows import LogRows, configs_of, operations, read_log_rows
-from indexer.drafting.parameters import Drafted, drafted_parameters, suggested_constraints
+from indexer.drafting.parameters import (
+    Drafted,
+    LogRows,
+    configs_of,
+    drafted_parameters,
+    operations,
+    read_log_rows,
+    suggested_constraints,
+)
 from indexer.readers.base.row import ReadOptions, RunRow
 
 #: What stands before every guess in the file.

@@ -17,14 +17,136 @@ from itertools import combinations
 
 from embeddb.core.errors import NestError
 from embeddb.nests.check import in_order
+from embeddb.nests.dependence.distances import Row, System
 from embeddb.nests.nest import Nest, trips
 from embeddb.nests.nest_text import nest_from_text, nest_text
-from embeddb.nests.parts import Statement
-from indexer.frontends.dependence import Site, meet_later
-from indexer.frontends.fills import with_fills
-from indexer.frontends.indices import constant, fixed, fixed_loop
+from embeddb.nests.parts import Access, Affine, Call, Expr, Loop, Read, Statement
+from indexer.frontends.indices import constant, fixed, fixed_loop, with_fills
 from indexer.frontends.scalars import without_scalars
-from indexer.frontends.tree import Block, Extraction, Node, Program, Step, accesses
+from indexer.frontends.tree import Block, Extraction, Node, Program, Step, accesses, reads
+
+_COMBINES = {"+": "+=", "*": "*=", "min": "min=", "max": "max="}
+
+
+def combined(target: Access, op: str, value: Expr, mask: Expr | None) -> Statement:
+    """`target op value` where `mask` is not 0. `op`: `=`, `+=`, `-=`, `*=`, `/=`, `min=`, `max=`.
+
+    `x = x + e`, `x = min(x, e)` and `if (e < x) x = e` are reductions, unless e reads x itself.
+
+    Raises: NestError for other operators.
+    """
+    if op == "-=":
+        return Statement(target, "+=", Call("neg", (value,)), mask)
+    if op == "/=":
+        return Statement(target, "=", Call("/", (Read(target), value)), mask)
+    if op in ("+=", "*=", "min=", "max="):
+        own = any(access == target for access in reads(value))
+        if not own:
+            return Statement(target, op, value, mask)
+        return Statement(target, "=", Call(op.removesuffix("="), (Read(target), value)), mask)
+    if op != "=":
+        raise NestError(f"operator {op} is not known in a nest")
+    if isinstance(mask, Call) and mask.op in ("<", "<="):
+        if mask.args == (value, Read(target)):
+            return Statement(target, "min=", value)
+        if mask.args == (Read(target), value):
+            return Statement(target, "max=", value)
+    for operator, combine in _COMBINES.items():
+        rest = _without(value, Read(target), operator)
+        if rest is not None and all(access != target for access in reads(rest)):
+            return Statement(target, combine, rest, mask)
+    return Statement(target, "=", value, mask)
+
+
+def _without(value: Expr, own: Read, op: str) -> Expr | None:
+    """What a sum (product, ...) is made of beside `own`, which stands in it once; None: it is not
+    such a sum."""
+    if not isinstance(value, Call):
+        return None
+    if value.op == op:
+        one, other = value.args
+        if one == own:
+            return other
+        if other == own:
+            return one
+        rest = _without(one, own, op)
+        return None if rest is None else Call(op, (rest, other))
+    if value.op == "-" and op == "+":
+        one, other = value.args
+        if one == own:
+            return Call("neg", (other,))
+        rest = _without(one, own, op)
+        return None if rest is None else Call("-", (rest, other))
+    return None
+
+
+#: Inequalities at which it is given up. Ten times as many as for a nest: these are few questions,
+#: and what may meet is not cut.
+_MOST_ROWS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An access, and all the loops around it from the outermost."""
+
+    access: Access
+    loops: tuple[Loop, ...]
+
+
+def meet_later(late: Site, early: Site, loop: int) -> bool:
+    """Whether `early` may touch in a later turn of a loop what `late` touches in an earlier one.
+
+    `loop` counts the loops around both; those further out are at the same turn. Where `late` stands
+    below `early` in the text, this is what makes it illegal to run all of `early` first.
+    """
+    if late.access.array != early.access.array:
+        return False
+    unknowns = len(late.loops) + len(early.loops) - loop
+    first = _Side(late, loop, 0, unknowns)
+    then = _Side(early, loop, len(late.loops) - loop, unknowns)
+    least = [*first.bounds(), *then.bounds()]
+    least.append(_less(then.index(loop), first.index(loop), late.loops[loop].step))
+    equal = [
+        _less(first.row(one.affine), then.row(other.affine))
+        for one, other in zip(late.access.at, early.access.at, strict=True)
+        if one.of is None and other.of is None
+    ]
+    system = System.empty().joined(equal, least)
+    return system is not None and system.feasible(_MOST_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The loops of one side as unknowns: those that both share come first, at their own numbers;
+    its others are further on by `shift`."""
+
+    site: Site
+    shared: int
+    shift: int
+    unknowns: int
+
+    def row(self, affine: Affine) -> Row:
+        row = [0] * self.unknowns
+        for at, coef in enumerate(affine.coefs):
+            row[at if at < self.shared else at + self.shift] = coef
+        return (*row, affine.constant)
+
+    def index(self, loop: int) -> Row:
+        return self.row(Affine(0, (*(0 for _ in range(loop)), 1)))
+
+    def bounds(self) -> Iterator[Row]:
+        """`lower <= index` and `index <= upper - 1`, where these are no elements of arrays."""
+        for at, loop in enumerate(self.site.loops):
+            if loop.lower.of is None:
+                yield _less(self.index(at), self.row(loop.lower.affine))
+            if loop.upper.of is None:
+                yield _less(self.row(loop.upper.affine), self.index(at), 1)
+
+
+def _less(row: Row, other: Row, constant: int = 0) -> Row:
+    """One row less another, and less a constant."""
+    left = [a - b for a, b in zip(row, other, strict=True)]
+    return (*left[:-1], left[-1] - constant)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ numbered for the whole program; a scalar is an array without dimensions.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from embeddb.core.errors import NestError
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Array, Call, Expr, Loop, Read, Statement
+from embeddb.nests.parts import Access, Array, Call, Expr, Index, Loop, Read, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +93,45 @@ def reads(expression: Expr | None) -> Iterator[Access]:
     elif isinstance(expression, Call):
         for argument in expression.args:
             yield from reads(argument)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A name that stands for an array of the program, or a scalar that is stored."""
+
+    array: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A name that may not be used here, and why; with a type, it may be written. `line` is that of
+    its declaration."""
+
+    why: str
+    dtype: str = ""
+    line: int = 0
+
+
+@dataclass
+class Scope:
+    """Names that are known at a place of a program. `arrays` is that of the whole program."""
+
+    arrays: list[Array]
+    names: ChainMap[str, Index | Expr | Held | Refused] = field(default_factory=ChainMap)
+
+    def inner(self) -> Scope:
+        return Scope(self.arrays, self.names.new_child())
+
+    def home(self, name: str) -> Scope:
+        """The scope in which a name is declared."""
+        depth = next(at for at, one in enumerate(self.names.maps) if name in one)
+        return Scope(self.arrays, ChainMap(*self.names.maps[depth:]))
+
+    def of(self, name: str) -> Index | Expr | Held:
+        """Raises: NestError for a name that is not known or may not be used."""
+        found = self.names.get(name)
+        if found is None:
+            raise NestError(f"{name} is not known: give a size by #define or with -D {name}=64")
+        if isinstance(found, Refused):
+            raise NestError(f"{name} {found.why}")
+        return found

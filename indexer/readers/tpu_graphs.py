@@ -35,8 +35,7 @@ from indexer.readers.base.lines import head_of, whole_bytes
 from indexer.readers.base.reading import files_below
 from indexer.readers.base.recognise import refuse_other, wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
-from indexer.readers.tensors.tpu_columns import COLUMNS
-from indexer.readers.tensors.tpu_graph import kernel_of_graph, notes_on
+from indexer.readers.tensors.tpu_graph import COLUMNS, kernel_of_graph, notes_on
 
 _TILE = Op("tile")
 _MOST_BYTES = 1 << 28

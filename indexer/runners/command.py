@@ -19,9 +19,15 @@ from embeddb.kernels.machine_failures import AGAIN, Deadline, full_line, killed_
 from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
-from indexer.runners.command_run.output import one_line, read_times
-from indexer.runners.command_run.process import Ended, run_once
-from indexer.runners.command_run.subject_file import most_bytes, scratch_folder, write_subject
+from indexer.runners.command_programs import (
+    Ended,
+    most_bytes,
+    one_line,
+    read_times,
+    run_once,
+    scratch_folder,
+    write_subject,
+)
 
 if TYPE_CHECKING:
     from embeddb.platforms.command import CommandSpec

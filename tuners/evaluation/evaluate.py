@@ -24,9 +24,10 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.neighbour_vote import scores
 from indexer.coverage import unembedded
 from tuners.by_name import tuner_class
-from tuners.evaluation.bench import Bench
+from tuners.evaluation.bench import Bench, Replayed
 from tuners.evaluation.figures import (
     EvalRow,
+    Fit,
     Outcome,
     Truth,
     averaged,
@@ -35,10 +36,8 @@ from tuners.evaluation.figures import (
     speedups_of,
     summarise,
 )
-from tuners.evaluation.fit import Fit
 from tuners.evaluation.learned import JOINED, Learned
 from tuners.evaluation.plain_neighbours import PlainNeighbours
-from tuners.evaluation.replayed import Replayed
 from tuners.ranking import StaticBestTuner, StaticTopKTuner
 
 _RANDOM_DRAWS, _K = 20, 5

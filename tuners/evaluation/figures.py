@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Config
+from embeddb.core.config import Config, Op
+from embeddb.core.records import PatternInfo
+from embeddb.index.run_matrix import RunMatrix
+from embeddb.platforms.platform import Platform
+from embeddb.ranking.prediction import Scorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +206,17 @@ def _spread_of(speedups: NDArray[np.float64]) -> dict[str, float]:
 def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
     known = [v for v in values if not math.isnan(v)]
     return float(np.mean(known)) if known else math.nan
+
+
+#: Evidence, raw vectors by featurizer (one) and pattern id, what is known of the patterns, and
+#: what they ran on: only of the groups to learn from.
+Fit = Callable[
+    [
+        RunMatrix,
+        Mapping[str, Mapping[str, NDArray[np.float32]]],
+        Mapping[str, PatternInfo],
+        Platform,
+        Op,
+    ],
+    Scorer,
+]

@@ -13,14 +13,14 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
-from embeddb.cost_model.kernel_trees import KernelTrees
+from embeddb.cost_model.graph_model import KernelTrees
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.analysis import Analysis, analysis_of
 from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, sample_of
-from tuners.evaluation.fit import Fit
+from tuners.evaluation.figures import Fit
 
 Vectors = Mapping[str, Mapping[str, NDArray[np.float32]]]
 

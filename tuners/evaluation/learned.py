@@ -24,8 +24,7 @@ from embeddb.ranking.rankers.joint import guard_of, joined
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, scores
 from embeddb.ranking.rankers.order import behind_default, order_to_try, settled
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.figures import Outcome, Truth, judge, ordering
-from tuners.evaluation.fit import Fit
+from tuners.evaluation.figures import Fit, Outcome, Truth, judge, ordering
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

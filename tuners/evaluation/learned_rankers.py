@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from indexer.training.cost_model.samples import Samples
     from tuners.evaluation.bench import Vectors
-    from tuners.evaluation.fit import Fit
+    from tuners.evaluation.figures import Fit
 
 
 def learned_rankers(*, note: Callable[[str], None] | None = None) -> dict[str, Fit]:

@@ -14,8 +14,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
-from embeddb.cost_model.encoders.own_parameters import Layout
-from embeddb.cost_model.encoders.tiles import TILES_DIM, tiles
+from embeddb.cost_model.encoders.own_parameters import TILES_DIM, Layout, tiles
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Array, Const, Expr, Index
-from indexer.frontends.c.expressions import value_of
-from indexer.frontends.c.subscripts import index_of
+from indexer.frontends.c.expressions import index_of, value_of
 from indexer.frontends.c.text import SourceText
 from indexer.frontends.indices import constant
-from indexer.frontends.names import Held, Refused, Scope
+from indexer.frontends.tree import Held, Refused, Scope
 
 _TYPES = {
     ("float",): "f32",

@@ -32,8 +32,7 @@ from embeddb.core.pattern import Pattern
 from indexer.frontends.c.declarations import Declarations, holds_scop
 from indexer.frontends.c.statements import Statements, on_line
 from indexer.frontends.c.text import SourceText, source_text, undefined, undefined_macro
-from indexer.frontends.names import Scope
-from indexer.frontends.tree import Node, Program
+from indexer.frontends.tree import Node, Program, Scope
 
 #: Types of headers, which are not read; on the first line, so that lines keep their numbers.
 _TYPEDEFS = "typedef int int32_t; typedef long int64_t; typedef long size_t; typedef int bool; "

@@ -12,9 +12,8 @@ from embeddb.nests.parts import Access, Array, Expr, Index, Read, Statement
 from indexer.frontends.dace.data import View
 from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import Values, expression
-from indexer.frontends.names import Refused
-from indexer.frontends.tree import Block, Node, Step, walk
-from indexer.frontends.values import all_true, opposite, truth
+from indexer.frontends.scalars import all_true, opposite, truth
+from indexer.frontends.tree import Block, Node, Refused, Step, walk
 
 #: States of a program beyond which branches of it are not followed.
 _MOST_STATES = 256

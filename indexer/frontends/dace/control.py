@@ -24,9 +24,8 @@ from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.states import state_nodes
 from indexer.frontends.dace.symbolic import index_of
 from indexer.frontends.indices import counted
-from indexer.frontends.names import Refused
-from indexer.frontends.tree import Block, Node
-from indexer.frontends.values import opposite
+from indexer.frontends.scalars import opposite
+from indexer.frontends.tree import Block, Node, Refused
 
 _MOST_NESTED = 24
 

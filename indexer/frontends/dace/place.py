@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from embeddb.nests.parts import Expr, Index, Loop
 from indexer.frontends.dace.data import Registry, View
-from indexer.frontends.names import Refused, Scope
+from indexer.frontends.tree import Refused, Scope
 
 
 class Views(Protocol):

@@ -15,7 +15,7 @@ from embeddb.core.errors import MissingDependency, NestError
 from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.kernels.machine_failures import Deadline
 from indexer.frontends.dace import driver
-from indexer.runners.command_run.process import run_once
+from indexer.runners.command_programs import run_once
 
 #: Names the interpreter, where the caller does not.
 VARIABLE = "EMBEDDB_DACE_PYTHON"

@@ -12,8 +12,7 @@ from indexer.frontends.dace.containers import Containers
 from indexer.frontends.dace.control import program_nodes
 from indexer.frontends.dace.data import Registry
 from indexer.frontends.dace.place import Place
-from indexer.frontends.names import Scope
-from indexer.frontends.tree import Program
+from indexer.frontends.tree import Program, Scope
 
 #: Lists and objects in a file: what they need of memory is many times their text.
 _MOST_PARTS = 3_000_000

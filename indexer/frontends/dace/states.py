@@ -16,8 +16,7 @@ from indexer.frontends.dace.symbolic import index_of, number_of
 from indexer.frontends.dace.tasklets import Output, combine_of, tasklet
 from indexer.frontends.dace.views import CONNECTOR, is_view, view_of
 from indexer.frontends.indices import added, ending_at_last, whole
-from indexer.frontends.names import Refused
-from indexer.frontends.tree import Block, Node, Step
+from indexer.frontends.tree import Block, Node, Refused, Step
 
 #: How a nested program is read: its declarations and graphs, in a place.
 Nested = Callable[[dict[str, Any], Place], list[Node]]

@@ -20,7 +20,7 @@ from indexer.frontends.indices import (
     scaled,
     whole,
 )
-from indexer.frontends.values import (
+from indexer.frontends.scalars import (
     all_true,
     any_true,
     chosen,

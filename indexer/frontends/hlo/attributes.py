@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Attribute
-from indexer.frontends.hlo.instructions import Instruction
-from indexer.frontends.hlo.tokens import joined
+from indexer.frontends.hlo.instructions import Instruction, joined
 
 #: Attributes that name bodies: what they hold is told otherwise.
 BODIES = frozenset(

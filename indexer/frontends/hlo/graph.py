@@ -11,8 +11,7 @@ from embeddb.tensors.analysis import Region, combine_of, region_text
 from embeddb.tensors.check import MOST_OPERATIONS, check_operation
 from embeddb.tensors.computation import Attribute, Operation, Shape
 from indexer.frontends.hlo.attributes import MOST_RAW, canonical
-from indexer.frontends.hlo.instructions import Body, Instruction, Module
-from indexer.frontends.hlo.opcodes import OPAQUE, OPCODES
+from indexer.frontends.hlo.instructions import OPAQUE, OPCODES, Body, Instruction, Module
 from indexer.frontends.hlo.shapes import ShapeTree, leaves
 
 _DEEPEST = 64

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from embeddb.core.errors import TensorError
 from indexer.frontends.hlo.shapes import ShapeTree
 
 
@@ -53,3 +56,102 @@ class Module:
             for body in self.bodies.values()
             for one in body.instructions.values()
         )
+
+
+#: Kept as one operation: what they do inside is not told.
+OPAQUE = frozenset(("while", "conditional", "custom-call"))
+#: They bring bodies along that an optimised module's kernels lie in.
+ENTERED = frozenset(("while", "conditional", "call"))
+#: They move and compute nothing: never a kernel of their own.
+IDLE = frozenset(
+    """
+    parameter constant bitcast tuple get-tuple-element after-all opt-barrier add-dependency
+    partition-id replica-id domain get-dimension-size copy-done async-update async-done
+    all-reduce-done all-gather-done collective-permute-done send-done recv-done
+    """.split()  # noqa: SIM905 - a table of words
+)
+OPCODES = (
+    OPAQUE
+    | ENTERED
+    | IDLE
+    | frozenset(
+        """
+        abs acos acosh add all-gather all-gather-start all-reduce all-reduce-start all-to-all and
+        asin asinh async-start atan2 atanh batch-norm-grad batch-norm-inference batch-norm-training
+        bitcast-convert broadcast cbrt ceil cholesky clamp collective-broadcast collective-permute
+        collective-permute-start compare complex concatenate convert convolution copy copy-start cos
+        cosh cosine count-leading-zeros divide dot dynamic-reshape dynamic-slice
+        dynamic-update-slice erf exponential exponential-minus-one fft floor fusion gather imag
+        infeed iota is-finite log log-plus-one logistic map maximum minimum multiply negate not or
+        outfeed pad popcnt power ragged-all-to-all ragged-dot real recv reduce reduce-precision
+        reduce-scatter reduce-window remainder reshape reverse rng rng-bit-generator
+        rng-get-and-update-state round-nearest-afz round-nearest-even rsqrt scaled-dot scan scatter
+        select select-and-scatter send set-dimension-size shift-left shift-right-arithmetic
+        shift-right-logical sign sine sinh slice sort sqrt stochastic-convert subtract tan tanh topk
+        transpose triangular-solve xor
+        """.split()  # noqa: SIM905 - a table of words
+    )
+)
+
+
+_TOKEN = re.compile(
+    r'"(?:[^"\\]++|\\.)*+"?+'  # a text
+    r"|/\*(?:[^*]++|\*(?!/))*+(?:\*/)?+|//.*+"  # a remark
+    r"|->"
+    r"|(?:[\w.%+?@$]|-(?!>))++"  # a name, a number, a word
+    r"|\S"
+)
+_OPENING, _CLOSING = frozenset("({["), frozenset(")}]")
+#: A literal of a large constant goes over several lines.
+_MOST_LINES, _MOST_TOKENS = 1 << 20, 1 << 22
+_WORD = re.compile(r"[\w.%+?@$-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The tokens of a line, and of those after it that its brackets hold together."""
+
+    line: int
+    tokens: list[str]
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Statements in order, without remarks and empty lines. A bracket that ends a line opens a
+    body if it is the only one that is open.
+
+    Raises: TensorError, with the line, for brackets that do not fit.
+    """
+    tokens: list[str] = []
+    depth = first = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        found = [t for t in _TOKEN.findall(line) if not t.startswith(("/*", "//"))]
+        if not found:
+            continue
+        if not tokens:
+            first = number
+        for token in found:
+            if token in _OPENING:
+                depth += 1
+            elif token in _CLOSING:
+                depth -= 1
+        tokens += found
+        opens_body = depth == 1 and found[-1] == "{" and "=" not in tokens[1:3]
+        if depth <= 0 or opens_body:
+            if depth < 0 and tokens[0] != "}":
+                raise TensorError("a bracket closes what was not opened", line=number)
+            yield Statement(first, tokens)
+            tokens, depth = [], 0
+        elif number - first > _MOST_LINES or len(tokens) > _MOST_TOKENS:
+            raise TensorError("a bracket is never closed", line=first)
+    if tokens:
+        raise TensorError("ends inside of brackets: the dump was cut off", line=first)
+
+
+def joined(tokens: list[str]) -> str:
+    """Tokens as a text again, with a space only between words."""
+    parts: list[str] = []
+    for token in tokens:
+        if parts and _WORD.match(token[0]) and _WORD.match(parts[-1][-1]):
+            parts.append(" ")
+        parts.append(token)
+    return "".join(parts)

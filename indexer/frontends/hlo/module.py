@@ -12,10 +12,16 @@ from dataclasses import replace
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Shape
-from indexer.frontends.hlo.instructions import Body, Instruction, Module
-from indexer.frontends.hlo.opcodes import OPCODES
+from indexer.frontends.hlo.instructions import (
+    OPCODES,
+    Body,
+    Instruction,
+    Module,
+    Statement,
+    joined,
+    statements,
+)
 from indexer.frontends.hlo.shapes import ShapeTree, past_brackets, read_shape
-from indexer.frontends.hlo.tokens import Statement, joined, statements
 from indexer.frontends.hlo.verify import check_module
 
 MOST_TEXT = 1 << 28

@@ -7,8 +7,7 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation, Operation, Shape
 from indexer.frontends.hlo.attributes import canonical
 from indexer.frontends.hlo.graph import Graph, Value, body_of, in_order
-from indexer.frontends.hlo.instructions import Body, Instruction, Module
-from indexer.frontends.hlo.opcodes import ENTERED, IDLE
+from indexer.frontends.hlo.instructions import ENTERED, IDLE, Body, Instruction, Module
 
 _CALLED = ("to_apply", "body", "condition", "branch_computations")
 _CALLED_BEFORE = ("true_computation", "false_computation")

@@ -22,8 +22,7 @@ from indexer.readers.base.column_values import (
     is_status,
     likeness,
 )
-from indexer.readers.base.columns import assigned
-from indexer.readers.base.roles import MATRIX_WORDS, words_of
+from indexer.readers.base.columns import MATRIX_WORDS, assigned, words_of
 from indexer.readers.base.row import ReadOptions
 from indexer.readers.base.status_column import is_flag, is_status_column, statuses_meant
 from indexer.readers.base.time_column import (

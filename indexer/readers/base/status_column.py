@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from indexer.readers.base.column_values import MOSTLY, Column, is_duration
-from indexer.readers.base.roles import words_of
+from indexer.readers.base.columns import words_of
 from indexer.readers.base.statuses import status_meant
 
 #: Words in a name: of a state, of what is true when a run is good, and when it failed.

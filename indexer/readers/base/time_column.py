@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from indexer.readers.base.column_values import MOSTLY, Column, is_duration
-from indexer.readers.base.roles import words_of
+from indexer.readers.base.columns import words_of
 from indexer.readers.base.statuses import is_nothing, status_meant
 from indexer.readers.base.units import in_cells, unit_of
 

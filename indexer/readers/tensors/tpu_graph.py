@@ -25,9 +25,241 @@ from numpy.typing import NDArray
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
-from indexer.readers.tensors.tpu_attributes import attributes_of, called_combiner, in_order
-from indexer.readers.tensors.tpu_columns import Row
-from indexer.readers.tensors.tpu_opcodes import opcode_of
+
+COLUMNS = 140
+#: Entries of a list that are told.
+MOST = 6
+#: Of columns 2 to 20; tuples, opaque values and tokens have no elements.
+_TYPES = (
+    *("", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
+    *("f16", "f32", "f64", "bf16", "c64", "c128", "token", "token", "token"),
+)
+#: First column and number of entries of each list.
+_LISTS = {
+    "shape": (21, 6),
+    "dimensions": (31, 6),
+    "size": (37, 6),
+    "stride": (45, 6),
+    "low": (53, 6),
+    "high": (61, 6),
+    "rhs_dilate": (69, 6),
+    "lhs_dilate": (77, 6),
+    "reversal": (85, 6),
+    "input_ends": (93, 2),
+    "input_spatial": (95, 4),
+    "kernel_ends": (99, 2),
+    "kernel_spatial": (101, 4),
+    "output_ends": (105, 2),
+    "groups": (107, 2),
+    "slice_start": (109, 2),
+    "slice_stride": (113, 2),
+    "slice_limit": (117, 2),
+    "pad_low": (125, 2),
+    "pad_high": (129, 2),
+    "layout": (134, 6),
+}
+_SHAPE_SUM = 27
+
+
+class Row:
+    """One operation. Raises: TensorError where a number is asked for that is not whole."""
+
+    def __init__(self, at: int, line: Sequence[float]) -> None:
+        self.at, self._line = at, line
+
+    @property
+    def is_root(self) -> bool:
+        return self._line[0] == 1
+
+    def numbers(self, name: str, count: int) -> tuple[int, ...]:
+        """The first entries of a list, 0 where there is none."""
+        start, length = _LISTS[name]
+        return tuple(self._whole(start + at) for at in range(min(count, length)))
+
+    def told(self, name: str) -> int:
+        """How many entries of a list are not 0, from its beginning."""
+        start, length = _LISTS[name]
+        places = range(start, start + length)
+        return next((at - start for at in places if not self._line[at]), length)
+
+    def shape(self) -> Shape | None:
+        """None of a tuple and of what else has no elements."""
+        types = [at for at in range(len(_TYPES)) if self._line[2 + at] == 1]
+        if len(types) != 1 or not _TYPES[types[0]]:
+            raise TensorError(f"operation {self.at}: has no type of elements")
+        dtype = _TYPES[types[0]]
+        if dtype == "token":
+            return None
+        rank = self.told("shape")
+        dims = self.numbers("shape", rank)
+        if min(dims, default=1) < 1 or abs(self._line[_SHAPE_SUM] - sum(dims)) > 1e-3 * sum(dims):
+            raise TensorError(f"operation {self.at}: {dims} are no sizes, or not all of them")
+        layout = self.numbers("layout", rank)
+        return Shape(dtype, dims, layout if any(layout) else ())
+
+    def _whole(self, column: int) -> int:
+        found = self._line[column]
+        if not found.is_integer() or abs(found) > 2**53:  # also of nan and infinities
+            raise TensorError(f"operation {self.at}: column {column} holds {found}")
+        return int(found)
+
+
+_OPCODES = """
+    abs add add-dependency after-all all-reduce all-to-all atan2 batch-norm-grad
+    batch-norm-inference batch-norm-training bitcast bitcast-convert broadcast call ceil cholesky
+    clamp collective-permute count-leading-zeros compare complex concatenate conditional constant
+    convert convolution copy copy-done copy-start cosine custom-call divide domain dot dynamic-slice
+    dynamic-update-slice exponential exponential-minus-one fft floor fusion gather
+    get-dimension-size set-dimension-size get-tuple-element imag infeed iota is-finite log
+    log-plus-one and not or xor map maximum minimum multiply negate outfeed pad parameter
+    partition-id popcnt power real recv recv-done reduce reduce-precision reduce-window remainder
+    replica-id reshape reverse rng rng-get-and-update-state rng-bit-generator round-nearest-afz
+    rsqrt scatter select select-and-scatter send send-done shift-left shift-right-arithmetic
+    shift-right-logical sign sine slice sort sqrt subtract tanh trace transpose triangular-solve
+    tuple tuple-select while cbrt all-gather collective-permute-start collective-permute-done
+    logistic dynamic-reshape all-reduce-start all-reduce-done reduce-scatter all-gather-start
+    all-gather-done opt-barrier async-start async-update async-done round-nearest-even
+    stochastic-convert tan
+""".split()  # noqa: SIM905 - a table of words
+
+
+def opcode_of(number: int) -> str:
+    """HLO's word; `unknown-7` for a number that is none (0 is what the dataset did not know)."""
+    known = 1 <= number <= len(_OPCODES)
+    return _OPCODES[number - 1] if known else f"unknown-{max(number, 0)}"
+
+
+#: What they take elements from is the largest of their operands, and stands first in HLO.
+_LARGEST_FIRST = frozenset(
+    ("reduce", "reduce-window", "select-and-scatter", "pad", "dynamic-slice", "gather")
+) | {"dynamic-update-slice"}
+_COMBINERS = frozenset(("add", "multiply", "minimum", "maximum", "and", "or"))
+_WINDOW = ("size", "stride", "low", "high", "lhs_dilate", "rhs_dilate")
+Attributes = dict[str, Attribute]
+
+
+def in_order(opcode: str, row: Row, shapes: Sequence[Shape], result: Shape) -> list[int]:
+    """Places among the operands, in HLO's order."""
+    order = list(range(len(shapes)))
+    if opcode in ("convolution", "dot") and len(order) == 1:
+        return [0, 0]
+    if opcode in ("convolution", "dot") and len(order) == 2:
+        fits = _is_filtered if opcode == "convolution" else _is_product
+        first, second = shapes
+        turned = fits(row, second, first, result) and not fits(row, first, second, result)
+        return [1, 0] if turned else order
+    if opcode in _LARGEST_FIRST:
+        return sorted(order, key=lambda at: -shapes[at].elements)
+    if opcode == "select":
+        return sorted(order, key=lambda at: shapes[at].dtype != "pred")
+    return order
+
+
+def attributes_of(opcode: str, row: Row, taken: Sequence[Shape], result: Shape) -> Attributes:
+    """`taken`: shapes of the operands, in order. Raises: TensorError."""
+    first = taken[0] if taken else result
+    match opcode:
+        case "parameter":
+            return {"number": 0}
+        case "broadcast":
+            return {"dimensions": row.numbers("dimensions", first.rank)}
+        case "transpose":
+            return {"dimensions": row.numbers("dimensions", result.rank)}
+        case "reduce":
+            return {"dimensions": row.numbers("dimensions", max(first.rank - result.rank, 0))}
+        case "concatenate" | "iota":
+            return {"dimension": row.numbers("dimensions", 1)[0]}
+        case "dynamic-slice":
+            return {"sizes": result.dims}
+        case "slice" if result.rank <= 2:
+            return {n: row.numbers(f"slice_{n}", result.rank) for n in ("start", "limit", "stride")}
+        case "pad" if result.rank <= 2:
+            return {n: row.numbers(f"pad_{n}", result.rank) for n in ("low", "high")}
+        case "dot" if len(taken) > 1:
+            return _contraction(taken[0], taken[1], result)
+        case "reduce-window" | "select-and-scatter":
+            return _window(row, row.told("size"))
+        case "convolution":
+            return _convolution(row, result)
+    return {}
+
+
+def called_combiner(root: str) -> Attributes:
+    """What a body combines, by the opcode of its root."""
+    return {"combine": root if root in _COMBINERS else "other"}
+
+
+def _window(row: Row, rank: int) -> Attributes:
+    return {name: row.numbers(name, rank) for name in _WINDOW}
+
+
+def _convolution(row: Row, result: Shape) -> Attributes:
+    spatial = row.told("size")
+    if spatial + 2 != result.rank or spatial > 4:
+        raise TensorError(f"operation {row.at}: a window over {spatial} dimensions of {result}")
+    ends = row.numbers("output_ends", 2)
+    between = tuple(at for at in range(result.rank) if at not in ends)
+    labels = (
+        _labels("bf", row.numbers("input_ends", 2), row.numbers("input_spatial", spatial))
+        + "_"
+        + _labels("io", row.numbers("kernel_ends", 2), row.numbers("kernel_spatial", spatial))
+        + "->"
+        + _labels("bf", ends, between)
+    )
+    if "?" in labels:
+        raise TensorError(f"operation {row.at}: a convolution with the dimensions {labels}")
+    features, batches = (max(n, 1) for n in row.numbers("groups", 2))
+    told: Attributes = {"labels": labels, "feature_groups": features, "batch_groups": batches}
+    reversal = row.numbers("reversal", spatial)
+    return _window(row, spatial) | told | ({"reversal": reversal} if any(reversal) else {})
+
+
+def _labels(words: str, ends: Sequence[int], spatial: Sequence[int]) -> str:
+    """`b01f` for batch in 0, features in 3, the window over 1 and 2; `?` where nothing is."""
+    named = {**dict(zip(ends, words, strict=True)), **{d: str(n) for n, d in enumerate(spatial)}}
+    return "".join(named.get(at, "?") for at in range(len(ends) + len(spatial)))
+
+
+def _is_product(row: Row, lhs: Shape, rhs: Shape, result: Shape) -> bool:
+    return bool(_contraction(lhs, rhs, result))
+
+
+def _is_filtered(row: Row, given: Shape, weights: Shape, result: Shape) -> bool:
+    """Whether these can be what a convolution goes over, and its filter."""
+    spatial = row.told("size")
+    if not weights.rank == given.rank == result.rank == spatial + 2:
+        return False
+    terms, features = row.numbers("kernel_ends", 2)
+    places = (terms, features, *row.numbers("kernel_spatial", spatial))
+    taken, made = row.numbers("input_ends", 2)[1], row.numbers("output_ends", 2)[1]
+    if not all(0 <= at < result.rank for at in (*places, taken, made)):
+        return False
+    groups = max(row.numbers("groups", 1)[0], 1)
+    window = tuple(weights.dims[at] for at in places[2:])
+    return (
+        weights.dims[terms] * groups == given.dims[taken]
+        and weights.dims[features] == result.dims[made]
+        and window == row.numbers("size", spatial)
+    )
+
+
+def _contraction(lhs: Shape, rhs: Shape, result: Shape) -> Attributes:
+    """The dimension that is summed over, of both, below the most leading ones that are batches; {}
+    where none fits. The last of the left and the first of the right go first, as in x @ w."""
+    most = min(lhs.rank, rhs.rank, result.rank + 1) - 1
+    for batch in reversed(range(max(most, 0) + 1)):
+        if not lhs.dims[:batch] == rhs.dims[:batch] == result.dims[:batch]:
+            continue
+        for left in reversed(range(batch, lhs.rank)):
+            for right in range(batch, rhs.rank):
+                rest = lhs.dims[batch:left] + lhs.dims[left + 1 :]
+                rest += rhs.dims[batch:right] + rhs.dims[right + 1 :]
+                if lhs.dims[left] == rhs.dims[right] and rest == result.dims[batch:]:
+                    batches = tuple(range(batch))
+                    found: Attributes = {"lhs_contracting": (left,), "rhs_contracting": (right,)}
+                    return found | ({"lhs_batch": batches, "rhs_batch": batches} if batch else {})
+    return {}
+
 
 _NOTHING = Shape("token")
 #: Their operands may have the root of a body among them.

@@ -21,7 +21,7 @@ from embeddb.kernels.machine_failures import Deadline
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Index
-from indexer.runners.command_run.process import run_once
+from indexer.runners.command_programs import run_once
 from indexer.runners.counters.caches import Caches
 from indexer.runners.counters.source import KINDS, Pass, addresses, source
 from indexer.runners.counters.work import deciding, work_of

@@ -11,12 +11,185 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import InputError, MatrixError
-from embeddb.core.pattern import Pattern
+from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.reports import Progress
 from embeddb.core.thumbnail import density
 from embeddb.featurizers.network.reduction import Input, Reduction, reduce
 from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
-from indexer.training.featurizer.augment import augment
+
+Ints = NDArray[np.int64]
+
+#: Smallest side of a window and of a shrunk pattern, as a share of the whole.
+_LEAST_SHARE = 0.25
+#: Largest side of an enlarged pattern; entries grow by the square of it.
+_MOST_SHARE = 2.0
+#: Patterns with more entries are not enlarged.
+_MOST_ENLARGED = 1_000_000
+#: Windows tried until one holds an entry.
+_TRIES = 8
+_MOST_BLOCKS = 16
+#: Wider patterns are not transposed: eight bytes are kept per row.
+_MOST_ROWS = 1 << 24
+
+
+def augment(pattern: Pattern, *, rng: np.random.Generator, transposed: bool = True) -> Pattern:
+    """One crop, resize or block permutation; with `transposed`, every second one is transposed.
+
+    Transposing is off for what is learned about one op whose two sides differ, as SpMM's do. The
+    same generator state gives the same pattern. A pattern without entries is returned as it is.
+    """
+    if not pattern.nnz:
+        return pattern
+    kind = rng.integers(3)
+    if kind == 0:
+        made = _random_crop(pattern, rng)
+    elif kind == 1:
+        made = _random_resize(pattern, rng)
+    else:
+        made = _random_order(pattern, rng)
+    turned = transposed and bool(rng.integers(2)) and made.shape[1] <= _MOST_ROWS
+    return transpose(made) if turned else made
+
+
+def crop(pattern: Pattern, rows: tuple[int, int], cols: tuple[int, int]) -> Pattern:
+    """The window rows[0] <= r < rows[1], cols[0] <= c < cols[1], renumbered from 0.
+
+    Raises: ValueError if a side of the window does not lie within the pattern.
+    """
+    (top, bottom), (left, right), (m, n) = rows, cols, pattern.shape
+    if not (0 <= top <= bottom <= m and 0 <= left <= right <= n):
+        raise ValueError(f"window {rows} x {cols} is not within {m} x {n}")
+    indptr = pattern.indptr[top : bottom + 1]
+    indices = pattern.indices[indptr[0] : indptr[-1]]
+    inside = (indices >= left) & (indices < right)
+    before = np.concatenate([[0], np.cumsum(inside)])
+    return Pattern.from_csr(
+        (bottom - top, right - left),
+        before[indptr - indptr[0]],
+        indices[inside] - left,
+        name=_name(pattern, "crop"),
+        group=_group(pattern),
+    )
+
+
+def resize(pattern: Pattern, shape: tuple[int, int]) -> Pattern:
+    """The same picture on another scale: entries merge where it shrinks, repeat where it grows.
+
+    An entry covers the lines its unit interval is mapped to, at least one. Time and memory are
+    proportional to the entries before or after, whichever are more.
+    """
+    m, n = pattern.shape
+    rows, cols = _coordinates(pattern)
+    first_row, tall = _stretched(rows, m, shape[0])
+    first_col, wide = _stretched(cols, n, shape[1])
+    each = tall * wide
+    at = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
+    wide = np.repeat(wide, each)
+    new_rows = np.repeat(first_row, each) + at // wide
+    new_cols = np.repeat(first_col, each) + at % wide
+    return _from_coordinates(pattern, shape, new_rows, new_cols, "resize")
+
+
+def permute_blocks(pattern: Pattern, row_order: Ints, col_order: Ints) -> Pattern:
+    """Rows and columns in as many nearly equal blocks as the orders are long, put in that order.
+
+    Block `order[i]` comes to place i. What lies within a block stays; nothing is lost.
+
+    Raises: ValueError if an order is no permutation.
+    """
+    m, n = pattern.shape
+    rows, cols = _coordinates(pattern)
+    rows, cols = _moved(rows, m, row_order), _moved(cols, n, col_order)
+    return _from_coordinates(pattern, (m, n), rows, cols, "blocks")
+
+
+def transpose(pattern: Pattern) -> Pattern:
+    m, n = pattern.shape
+    return Pattern.from_csc(
+        (n, m),
+        pattern.indptr,
+        pattern.indices,
+        name=_name(pattern, "transpose"),
+        group=_group(pattern),
+    )
+
+
+def _random_crop(pattern: Pattern, rng: np.random.Generator) -> Pattern:
+    """A window that holds an entry, else the pattern itself."""
+    m, n = pattern.shape
+    for _ in range(_TRIES):
+        made = crop(pattern, _window(m, rng), _window(n, rng))
+        if made.nnz:
+            return made
+    return pattern
+
+
+def _window(size: int, rng: np.random.Generator) -> tuple[int, int]:
+    length = max(1, round(size * rng.uniform(_LEAST_SHARE, 1.0)))
+    start = int(rng.integers(size - length + 1))
+    return start, start + length
+
+
+def _random_resize(pattern: Pattern, rng: np.random.Generator) -> Pattern:
+    """Both sides by one factor and each by up to a half more: kernels meet skewed matrices too."""
+    most = _MOST_SHARE if pattern.nnz <= _MOST_ENLARGED else 1.0
+    both = rng.uniform(np.log(_LEAST_SHARE), np.log(most))
+    factors = np.exp(np.minimum(both + rng.uniform(-0.4, 0.4, size=2), np.log(most)))
+    m, n = (
+        min(max(round(size * factor), 1), MAX_DIM)
+        for size, factor in zip(pattern.shape, factors.tolist(), strict=True)
+    )
+    return resize(pattern, (m, n))
+
+
+def _random_order(pattern: Pattern, rng: np.random.Generator) -> Pattern:
+    """Square patterns keep their diagonal, as reordering the unknowns of a matrix does."""
+    m, n = pattern.shape
+    count = int(rng.integers(2, _MOST_BLOCKS + 1))
+    row_order = rng.permutation(min(count, m))
+    col_order = row_order if m == n else rng.permutation(min(count, n))
+    return permute_blocks(pattern, row_order, col_order)
+
+
+def _coordinates(pattern: Pattern) -> tuple[Ints, Ints]:
+    rows = np.repeat(np.arange(pattern.shape[0], dtype=np.int64), np.diff(pattern.indptr))
+    return rows, pattern.indices.astype(np.int64)
+
+
+def _from_coordinates(
+    source: Pattern, shape: tuple[int, int], rows: Ints, cols: Ints, how: str
+) -> Pattern:
+    name, group = _name(source, how), _group(source)
+    return Pattern.from_coo(shape, rows, cols, name=name, group=group)
+
+
+def _stretched(lines: Ints, size: int, new_size: int) -> tuple[Ints, Ints]:
+    """First new line and number of new lines of each line; int64 holds 2^31 * 2^31."""
+    first = lines * new_size // size if size else lines
+    last = (lines + 1) * new_size // size if size else lines
+    return first, np.maximum(last - first, 1)
+
+
+def _moved(lines: Ints, size: int, order: Ints) -> Ints:
+    """Where each line comes to when the blocks are put in order."""
+    if not np.array_equal(np.sort(order), np.arange(order.size)):
+        raise ValueError("an order of blocks is not a permutation")
+    edges = np.arange(order.size + 1, dtype=np.int64) * size // max(order.size, 1)
+    lengths = np.diff(edges)[order]
+    starts = np.empty(order.size, dtype=np.int64)
+    starts[order] = np.cumsum(lengths) - lengths
+    block = np.searchsorted(edges, lines, side="right") - 1
+    moved: Ints = lines - edges[block] + starts[block] if order.size else lines
+    return moved
+
+
+def _name(source: Pattern, how: str) -> str:
+    return f"{source.name}+{how}" if source.name else how
+
+
+def _group(source: Pattern) -> str:
+    return source.group or source.name
+
 
 #: With fewer, one group more or less in the validation decides what is learned.
 FEWEST_GROUPS = 8

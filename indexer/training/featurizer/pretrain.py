@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from embeddb.core.errors import UsageError
 from embeddb.core.reports import Progress
-from embeddb.featurizers.network.networks import build, complete
+from embeddb.core.thumbnail import SIDE
+from embeddb.featurizers.network.networks import build, collate, complete
 from embeddb.featurizers.network.reduction import CHANNELS, seen_through
-from indexer.training.featurizer.autoencoder import (
-    Autoencoder,
-    Target,
-    job_of,
-    mean_errors,
-    picture,
-    scales_of,
-)
 from indexer.training.featurizer.dataset import Dataset, Recipe, Sample
 from indexer.training.trainer import (
     Fitted,
+    Job,
     Settings,
     checkpoint_of,
     fit,
@@ -35,6 +30,194 @@ from indexer.training.trainer import (
     run_name,
     saved,
 )
+
+Target = Literal["area", "log"]
+#: What the errors of shape and picture are divided by in the loss; (1, 1) is the paper's.
+Scales = tuple[float, float]
+
+#: Halvings of the density that the log picture tells apart: 255 thumbnail steps, ten to each.
+_HALVINGS = 25.4
+_HIDDEN = 64
+#: Sites whose kernel maps are kept over the epochs, about 400 bytes each. Building them took half
+#: of an epoch of `waco` and a tenth of one of `cognate`.
+_KEPT_SITES = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What two decoders make of an embedding, beside it: `shape` float32[b,3], `density`
+    float32[b,32,32], `embedding` float32[b,d]."""
+
+    shape: Tensor
+    density: Tensor
+    embedding: Tensor
+
+
+class Autoencoder(nn.Module):
+    """`encoder(tensor, shapes, owner)` -> float32[b,dim], and two decoders of it.
+
+    `shapes` float32[s,3] and `pictures` float32[s,32,32] of the training samples: the decoders
+    start at their means, which spares the first epochs from learning two constants.
+    """
+
+    def __init__(self, encoder: nn.Module, dim: int, *, shapes: Tensor, pictures: Tensor) -> None:
+        super().__init__()
+        self.encoder = encoder
+        shape_out = nn.Linear(_HIDDEN, 3)
+        picture_out = nn.ConvTranspose2d(16, 1, kernel_size=4, stride=2, padding=1, bias=True)
+        self.shape_decoder = nn.Sequential(nn.Linear(dim, _HIDDEN), nn.ReLU(), shape_out)
+        self.density_decoder = nn.Sequential(*_up_to_16(dim), picture_out)
+        with torch.no_grad():
+            shape_out.bias.copy_(shapes.mean(dim=0))
+            nn.init.constant_(cast("Tensor", picture_out.bias), float(pictures.mean()))
+
+    def forward(self, tensor: Any, shapes: Tensor, owner: Tensor) -> Decoded:
+        embedding: Tensor = self.encoder(tensor, shapes, owner)
+        picture = self.density_decoder(embedding)[:, 0]
+        return Decoded(self.shape_decoder(embedding), picture, embedding)
+
+
+def _up_to_16(dim: int) -> list[nn.Module]:
+    """[b,dim] -> [b,16,16,16] over 4x4 and 8x8."""
+    return [
+        nn.Linear(dim, _HIDDEN * 16),
+        nn.ReLU(),
+        nn.Unflatten(1, (_HIDDEN, SIDE // 8, SIDE // 8)),
+        nn.ConvTranspose2d(_HIDDEN, 32, kernel_size=4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(32, 16, kernel_size=4, stride=2, padding=1),
+        nn.ReLU(),
+    ]
+
+
+def picture(density: NDArray[np.float32], target: Target) -> NDArray[np.float32]:
+    """What the density decoder is to give, float32[32,32] in 0..1, of shares float32[32,32]."""
+    if target == "area":
+        return density
+    full = np.maximum(density, np.float32(2.0**-_HALVINGS))
+    return np.asarray(1.0 + np.log2(full) / _HALVINGS, dtype=np.float32)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Samples that are always read together, with their kernel maps once these are `kept`."""
+
+    samples: Sequence[Sample]
+    kept: bool = False
+    made: tuple[Any, Tensor, Tensor, Tensor] | None = None
+
+    def tensors(self, target: Target, device: torch.device) -> tuple[Any, Tensor, Tensor, Tensor]:
+        """Sites, shapes float32[b,3], owner int64[entries] and pictures float32[b,32,32]."""
+        if self.made is not None:
+            return self.made
+        pictures = torch.from_numpy(_targets(self.samples, target)[1]).to(device)
+        made = (*collate([s.input for s in self.samples], device=device), pictures)
+        if self.kept:
+            self.made = made
+        return made
+
+
+def batches_of(samples: Sequence[Sample], size: int, *, room: int) -> list[Batch]:
+    """The samples in order, `size` to a batch; the maps of the first `room` sites are kept."""
+    batches = []
+    for start in range(0, len(samples), size):
+        part = samples[start : start + size]
+        room -= sum(len(s.input.coords) for s in part)
+        batches.append(Batch(part, kept=room >= 0))
+    return batches
+
+
+def scales_of(train: Sequence[Sample], target: Target) -> Scales:
+    """The mean squared errors of always answering the mean, at least 1e-6."""
+    shape, density = _errors_of_mean(train, train, target)
+    return max(shape, 1e-6), max(density, 1e-6)
+
+
+def mean_errors(
+    train: Sequence[Sample],
+    valid: Sequence[Sample],
+    *,
+    target: Target,
+    scales: Scales = (1.0, 1.0),
+) -> dict[str, float]:
+    """The figures of a network that answers the means of `train` whatever it is asked."""
+    return _figures(*_errors_of_mean(train, valid, target), scales)
+
+
+def _errors_of_mean(
+    train: Sequence[Sample], valid: Sequence[Sample], target: Target
+) -> tuple[float, float]:
+    taught, asked = _targets(train, target), _targets(valid, target)
+    shape, density = (
+        float(((b - a.mean(axis=0)) ** 2).mean()) for a, b in zip(taught, asked, strict=True)
+    )
+    return shape, density
+
+
+def _targets(
+    samples: Sequence[Sample], target: Target
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What is to be decoded: float32[b,3] and float32[b,32,32]."""
+    shapes = np.stack([s.input.shape for s in samples])
+    return shapes, np.stack([picture(s.density, target) for s in samples])
+
+
+def _figures(shape: float, density: float, scales: Scales) -> dict[str, float]:
+    loss = shape / scales[0] + density / scales[1]
+    return {"valid_loss": loss, "valid_shape": shape, "valid_density": density}
+
+
+def job_of(
+    model: Autoencoder,
+    samples: tuple[Sequence[Sample], Sequence[Sample]],
+    *,
+    target: Target,
+    size: int,
+    seed: int,
+    scales: Scales = (1.0, 1.0),
+) -> Job:
+    """Training on samples[0] in batches of `size`, validation on samples[1].
+
+    Which samples make a batch is fixed by the seed, so that kernel maps are built once; batches
+    come in another order each epoch.
+
+    The figures are `valid_shape` and `valid_density`, the mean squared errors over all numbers of
+    all samples, and `valid_loss`, their sum after division by `scales`.
+    """
+    train, valid = samples
+    device = next(model.parameters()).device
+    order = np.random.default_rng(seed).permutation(len(train))
+    taught = batches_of([train[at] for at in order], size, room=_KEPT_SITES)
+    asked = batches_of(valid, size, room=_KEPT_SITES // 4)
+
+    def errors(batch: Batch) -> tuple[Tensor, Tensor]:
+        tensor, shapes, owner, wanted = batch.tensors(target, device)
+        decoded = model(tensor, shapes, owner)
+        mse = nn.functional.mse_loss
+        return mse(decoded.shape, shapes), mse(decoded.density, wanted)
+
+    def batches(epoch: int) -> Iterator[Batch]:
+        for at in np.random.default_rng([seed, epoch]).permutation(len(taught)):
+            yield taught[at]
+
+    def validate() -> dict[str, float]:
+        sums = np.zeros(2)
+        for batch in asked:
+            sums += len(batch.samples) * np.array([error.item() for error in errors(batch)])
+        shape, density = (sums / max(len(valid), 1)).tolist()
+        return _figures(shape, density, scales)
+
+    def loss(batch: Batch) -> Tensor:
+        shape, density = errors(batch)
+        return shape / scales[0] + density / scales[1]
+
+    return Job(
+        steps=len(taught),
+        batches=batches,
+        loss=loss,
+        validate=validate,
+    )
+
 
 _DIM = 128
 

@@ -6,8 +6,18 @@ from itertools import product
 
 import numpy as np
 
-from indexer.training.nests.draft import At, Draft, Value
-from indexer.training.nests.draws import chance, expression, order, pick, size, split, total
+from indexer.training.nests.draws import (
+    At,
+    Draft,
+    Value,
+    chance,
+    expression,
+    order,
+    pick,
+    size,
+    split,
+    total,
+)
 
 #: Products of tensors, letters of the result first: how the letters of each operand are ordered
 #: decides which loop walks along its rows.

@@ -3,12 +3,133 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
+from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
 
-from indexer.training.nests.draft import Draft, Value
+from embeddb.nests.check import check
+from embeddb.nests.nest import Nest
+from embeddb.nests.parts import (
+    Access,
+    Affine,
+    Array,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Loop,
+    Read,
+    Statement,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """An affine index: a loop's, or a sum of such."""
+
+    affine: Affine
+
+    def __add__(self, other: At | int) -> At:
+        more = Affine(other) if isinstance(other, int) else other.affine
+        pairs = zip_longest(self.affine.coefs, more.coefs, fillvalue=0)
+        return At(Affine(self.affine.constant + more.constant, tuple(a + b for a, b in pairs)))
+
+    def __mul__(self, by: int) -> At:
+        return At(Affine(by * self.affine.constant, tuple(by * c for c in self.affine.coefs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An expression of a statement. One that is an array's element is a target or an index too."""
+
+    expr: Expr
+
+    def __add__(self, other: Value | float) -> Value:
+        return self._with("+", other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self._with("-", other)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self._with("*", other)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self._with("/", other)
+
+    def __lt__(self, other: Value | float) -> Value:
+        return self._with("<", other)
+
+    def call(self, op: str, *others: Value) -> Value:
+        """Any operator of `embeddb.nests.parts.OPERATORS`, with this as its first operand."""
+        return Value(Call(op, (self.expr, *(other.expr for other in others))))
+
+    @property
+    def access(self) -> Access:
+        """Raises: TypeError for what is not an array's element."""
+        if not isinstance(self.expr, Read):
+            raise TypeError("not an array's element")
+        return self.expr.access
+
+    def _with(self, op: str, other: Value | float) -> Value:
+        return self.call(op, other if isinstance(other, Value) else Value(Const(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An array, by its place among a draft's."""
+
+    place: int
+
+    def __getitem__(self, at: At | Value | int | Sequence[At | Value | int]) -> Value:
+        every = (at,) if isinstance(at, At | Value | int) else at
+        return Value(Read(Access(self.place, tuple(map(_index, every)))))
+
+
+class Draft:
+    """Loops from the outermost, arrays and statements, as they are added. `dtype` is the type of
+    every array that holds real numbers."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self._loops: list[Loop] = []
+        self._arrays: list[Array] = []
+        self._body: list[Statement] = []
+
+    def loop(self, lower: At | Value | int, upper: At | Value | int, step: int = 1) -> At:
+        """The next loop inwards."""
+        self._loops.append(Loop(_index(lower), _index(upper), step))
+        return At(Affine(0, (*(0,) * (len(self._loops) - 1), 1)))
+
+    def loops(self, sizes: Sequence[int], order: Sequence[int] | None = None) -> list[At]:
+        """A loop for each size, by size; `order[0]` becomes the outermost."""
+        made = {at: self.loop(0, sizes[at]) for at in order or range(len(sizes))}
+        return [made[at] for at in range(len(sizes))]
+
+    def array(self, *shape: int, fill: str = "uniform") -> Held:
+        """Of whole numbers where the fill says so."""
+        dtype = self.dtype if fill in ("uniform", "zero") else "i32"
+        self._arrays.append(Array(dtype, shape, fill))
+        return Held(len(self._arrays) - 1)
+
+    def let(self, target: Value, combine: str, value: Value, where: Value | None = None) -> None:
+        """The next statement."""
+        masked = None if where is None else where.expr
+        self._body.append(Statement(target.access, combine, value.expr, masked))
+
+    def nest(self, *, name: str, group: str) -> Nest:
+        """The checked nest. Raises: NestError."""
+        loops, arrays, body = tuple(self._loops), tuple(self._arrays), tuple(self._body)
+        return check(Nest(loops, arrays, body, name=name, group=group))
+
+
+def _index(at: At | Value | int) -> Index:
+    if isinstance(at, int):
+        return Index(Affine(at))
+    return Index(at.affine) if isinstance(at, At) else Index(of=at.access)
+
 
 T = TypeVar("T")
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from indexer.training.nests.draft import Draft, Held
-from indexer.training.nests.draws import chance, expression, order, pick, size, split
+from indexer.training.nests.draws import Draft, Held, chance, expression, order, pick, size, split
 
 
 def mask(draft: Draft, rng: np.random.Generator, points: int) -> None:

@@ -4,19 +4,114 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import InputError
 from embeddb.nests.check import canonical_schedule
-from embeddb.nests.counters import COUNTERS, STATISTICS, CounterVector
+from embeddb.nests.counters import COUNTERS, LINE_BYTES, STATISTICS, CounterVector
 from embeddb.nests.encoding.forward import encoding_version
 from embeddb.nests.encoding.graph import NestGraph, graph_of
 from embeddb.nests.nest import Nest
-from indexer.training.nests.targets import targets_of
+
+#: Operations that one count stands for, by counter.
+_LANES = {
+    f"{dtype}_{width}": lanes
+    for dtype, most in (("f32", 16), ("f64", 8))
+    for width, lanes in (("scalar", 1), ("128", most // 4), ("256", most // 2), ("512", most))
+}
+
+_Metric = Callable[[CounterVector, float], float]
+
+
+def _bandwidth(*counters: str) -> _Metric:
+    """Bytes a second, in lines of a cache."""
+    return lambda counted, seconds: LINE_BYTES * _sum(counted, *counters) / seconds
+
+
+def _misses(missed: str, *asked: str) -> _Metric:
+    """A share: of what was fetched ahead of time there may be more than was asked for."""
+    return lambda counted, _: min(_rate(counted.of(missed), _sum(counted, *asked)), 1.0)
+
+
+def _sum(counted: CounterVector, first: str, *others: str) -> float:
+    """Without those of the others that are absent."""
+    more = (counted.of(name) for name in others)
+    return counted.of(first) + sum(count for count in more if not math.isnan(count))
+
+
+def _rate(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0 * part
+
+
+def _flops(counted: CounterVector) -> float:
+    each = [lanes * counted.of(name) for name, lanes in _LANES.items()]
+    there = [count for count in each if not math.isnan(count)]
+    return sum(there) if there else math.nan
+
+
+def _per_instruction(count: Callable[[CounterVector], float]) -> _Metric:
+    return lambda counted, seconds: _rate(count(counted), counted.of("instructions"))
+
+
+_METRICS: Mapping[str, _Metric] = MappingProxyType(
+    {
+        "runtime": lambda counted, seconds: seconds,
+        "instructions_per_second": lambda c, seconds: c.of("instructions") / seconds,
+        "flops_per_second": lambda c, seconds: _flops(c) / seconds,
+        "memory_bandwidth": _bandwidth("memory_reads", "memory_writes"),
+        "memory_read_bandwidth": _bandwidth("memory_reads"),
+        "memory_write_bandwidth": _bandwidth("memory_writes"),
+        "l3_bandwidth": _bandwidth("l2_lines_in", "l2_writebacks"),
+        "l3_read_bandwidth": _bandwidth("l2_lines_in"),
+        "l3_write_bandwidth": _bandwidth("l2_writebacks"),
+        "l2_bandwidth": _bandwidth("l1_lines_in", "l1_modified_evictions"),
+        "l2_read_bandwidth": _bandwidth("l1_lines_in"),
+        "l2_write_bandwidth": _bandwidth("l1_modified_evictions"),
+        "l1_misses": _misses("l1_lines_in", "loads", "stores"),
+        "l2_misses": _misses("l2_lines_in", "l1_lines_in"),
+        "l3_misses": _misses("memory_reads", "l2_lines_in"),
+        "mispredictions": _misses("mispredictions", "branches"),
+        "load_rate": _per_instruction(lambda c: c.of("loads")),
+        "store_rate": _per_instruction(lambda c: c.of("stores")),
+        "branch_rate": _per_instruction(lambda c: c.of("branches")),
+        "flop_rate": _per_instruction(_flops),
+        "imbalance": lambda c, _: _rate(c.of("instructions", "max"), c.of("instructions", "mean")),
+    }
+)
+
+TARGETS: tuple[str, ...] = tuple(_METRICS)
+#: Those that are learned as log2(1 + x), seconds as log2(x); the others are shares and ratios.
+LOGARITHMS = frozenset(
+    name for name in TARGETS if name == "runtime" or name.endswith(("_bandwidth", "_per_second"))
+)
+
+
+def targets_of(counted: CounterVector, seconds: float) -> NDArray[np.float32]:
+    """float32[t] as they are learned, in the order of `TARGETS`; nan where absent. `seconds`: the
+    time of the same nest without counting."""
+    values = {name: metric(counted, seconds) for name, metric in _METRICS.items()}
+    learned = [_learned(name, value) for name, value in values.items()]
+    return np.array(learned, dtype=np.float32)
+
+
+def value_of(target: str, learned: float) -> float:
+    """A target in its unit (seconds, 1/s, bytes/s, or none) of the number that is learned."""
+    if target == "runtime":
+        return float(2.0**learned)
+    return float(2.0**learned - 1) if target in LOGARITHMS else learned
+
+
+def _learned(target: str, value: float) -> float:
+    if target == "runtime":
+        return math.log2(value)
+    return math.log2(1 + value) if target in LOGARITHMS else value
+
 
 #: Numbers of a vector of counters.
 COUNTED = len(COUNTERS) * len(STATISTICS)

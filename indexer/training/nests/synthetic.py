@@ -7,8 +7,7 @@ import numpy as np
 
 from embeddb.nests.nest import Nest
 from indexer.training.nests import dense, irregular
-from indexer.training.nests.draft import Draft
-from indexer.training.nests.draws import Family
+from indexer.training.nests.draws import Draft, Family
 
 #: Arrays from a part of a first cache to four times a large last one.
 LEAST_BYTES, MOST_BYTES = 1 << 13, 1 << 27

@@ -22,13 +22,13 @@ from embeddb.nests.encoding.forward import INPUTS, encoding_version
 from indexer.training.nests.network import Batch, TrainedNetwork, collate, counter_inputs
 from indexer.training.nests.samples import (
     COUNTED,
+    TARGETS,
     NestSample,
     content_of,
     counters_of,
     held_out,
     targets_there,
 )
-from indexer.training.nests.targets import TARGETS
 from indexer.training.trainer import (
     Fitted,
     Job,

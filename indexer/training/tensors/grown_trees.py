@@ -1,4 +1,4 @@
-"""Boosted trees of tiles: learned by LightGBM, asked as `embeddb.cost_model.kernel_trees`."""
+"""Boosted trees of tiles: learned by LightGBM, asked as `embeddb.cost_model.graph_model`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.cost_model.kernel_trees import KernelTrees, table_of
+from embeddb.cost_model.graph_model import KernelTrees, table_of
 from embeddb.tensors.encoding.features import encoding_version
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
 from indexer.training.cost_model.trees import boosted, weights

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import UsageError
 from embeddb.core.reports import Progress
-from embeddb.cost_model.kernel_trees import KernelTrees
+from embeddb.cost_model.graph_model import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.computation import is_probe
 from embeddb.tensors.roofline.analysis import Analysis

@@ -7,7 +7,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import homogeneous
-from embeddb.cost_model.encoders.tiles import TILES_DIM, tiles
+from embeddb.cost_model.encoders.own_parameters import TILES_DIM, tiles
 from embeddb.platforms.platform import load_platform
 
 

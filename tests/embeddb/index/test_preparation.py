@@ -18,7 +18,7 @@ from queries import changed
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run
 from embeddb.core.timing import Timing
-from embeddb.index.preparation.table import PreparationCost, PreparationTable
+from embeddb.index.conversion import PreparationCost, PreparationTable
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.break_even import break_even, measured_break_even, with_break_even
 from embeddb.ranking.prediction import shared_out, with_prediction

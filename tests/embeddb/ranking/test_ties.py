@@ -7,7 +7,7 @@ from builders import CONFIGS, DEFAULT
 from queries import changed
 
 from embeddb.core.config import Config
-from embeddb.index.preparation.table import PreparationCost
+from embeddb.index.conversion import PreparationCost
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import settled
 from embeddb.testing.tuners import sample_queries

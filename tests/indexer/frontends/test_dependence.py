@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.nests.parts import Access, Affine, Index, Loop
-from indexer.frontends.dependence import Site, meet_later
+from indexer.frontends.distribute import Site, meet_later
 
 SMALL = st.integers(-2, 2)
 

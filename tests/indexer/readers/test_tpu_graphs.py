@@ -24,8 +24,7 @@ from embeddb.tensors.computation import Computation
 from indexer.ingest import ingest
 from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
-from indexer.readers.tensors.tpu_graph import kernel_of_graph, notes_on
-from indexer.readers.tensors.tpu_opcodes import opcode_of
+from indexer.readers.tensors.tpu_graph import kernel_of_graph, notes_on, opcode_of
 from indexer.readers.tpu_graphs import TpuGraphsReader
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "readers" / "tpu_graphs.npz"

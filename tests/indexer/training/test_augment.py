@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.core.pattern import Pattern
-from indexer.training.featurizer.augment import augment, crop, permute_blocks, resize, transpose
+from indexer.training.featurizer.dataset import augment, crop, permute_blocks, resize, transpose
 
 
 @st.composite

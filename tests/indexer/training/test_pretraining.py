@@ -30,7 +30,7 @@ from indexer.training.featurizer.dataset import Dataset, Recipe, read_dataset
 torch = pytest.importorskip("torch")
 
 from embeddb.featurizers.network.networks import build  # noqa: E402
-from indexer.training.featurizer import autoencoder  # noqa: E402
+from indexer.training.featurizer import pretrain as pretraining  # noqa: E402
 from indexer.training.trainer import checkpoint_of, curve_of  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,17 +142,17 @@ def model_of(data: Dataset, *, name: str = "waco") -> Any:
     encoder = build({"name": name, "dim": 16, "in_channels": 3})
     shapes = torch.stack([torch.from_numpy(s.input.shape) for s in data.train])
     pictures = torch.stack([torch.from_numpy(s.density) for s in data.train])
-    return autoencoder.Autoencoder(encoder, 16, shapes=shapes, pictures=pictures)
+    return pretraining.Autoencoder(encoder, 16, shapes=shapes, pictures=pictures)
 
 
 def test_the_loss_is_the_sum_of_two_mean_squared_errors(tmp_path: Path) -> None:
     write_matrices(tmp_path)
     data = read(tmp_path, copies=0)
     model = model_of(data)
-    job = autoencoder.job_of(model, (data.train, data.valid), target="area", size=3, seed=0)
+    job = pretraining.job_of(model, (data.train, data.valid), target="area", size=3, seed=0)
     (batch, *others) = job.batches(1)
     assert len(batch.samples) == 3 and job.steps == 1 + len(others) == 6
-    tensor, shapes, owner = autoencoder.collate([s.input for s in batch.samples])
+    tensor, shapes, owner = pretraining.collate([s.input for s in batch.samples])
     decoded = model(tensor, shapes, owner)
     assert decoded.embedding.shape == (3, 16) and decoded.density.shape == (3, 32, 32)
     wanted = np.stack([s.density for s in batch.samples])
@@ -163,7 +163,7 @@ def test_the_loss_is_the_sum_of_two_mean_squared_errors(tmp_path: Path) -> None:
     # The validation weighs samples, not batches: 4 samples are batches of 3 and 1.
     with torch.no_grad():
         figures = job.validate()
-        each = [job.loss(autoencoder.Batch([sample])).item() for sample in data.valid]
+        each = [job.loss(pretraining.Batch([sample])).item() for sample in data.valid]
     assert len(data.valid) == 4
     assert figures["valid_loss"] == pytest.approx(np.mean(each), rel=1e-5)
     assert figures["valid_loss"] == figures["valid_shape"] + figures["valid_density"]
@@ -172,28 +172,28 @@ def test_the_loss_is_the_sum_of_two_mean_squared_errors(tmp_path: Path) -> None:
 def test_the_mean_is_what_a_network_must_beat(tmp_path: Path) -> None:
     write_matrices(tmp_path)
     data = read(tmp_path, copies=0)
-    found = autoencoder.mean_errors(data.train, data.valid, target="area")
+    found = pretraining.mean_errors(data.train, data.valid, target="area")
     taught = np.mean([s.input.shape for s in data.train], axis=0)
     wanted = np.mean([((s.input.shape - taught) ** 2).mean() for s in data.valid])
     assert found["valid_shape"] == pytest.approx(wanted, rel=1e-5)
     assert found["valid_loss"] == found["valid_shape"] + found["valid_density"]
-    itself = autoencoder.mean_errors(data.train[:1], data.train[:1], target="log")
+    itself = pretraining.mean_errors(data.train[:1], data.train[:1], target="log")
     assert set(itself.values()) == {0.0}
 
 
 def test_balanced_errors_start_near_one_each(tmp_path: Path) -> None:
     write_matrices(tmp_path)
     data = read(tmp_path, copies=0)
-    scales = autoencoder.scales_of(data.train, "area")
-    figures = autoencoder.mean_errors(data.train, data.train, target="area", scales=scales)
+    scales = pretraining.scales_of(data.train, "area")
+    figures = pretraining.mean_errors(data.train, data.train, target="area", scales=scales)
     assert figures["valid_loss"] == pytest.approx(2.0)
     model, sides = model_of(data), (data.train, data.valid)
-    job = autoencoder.job_of(model, sides, target="area", size=9, seed=0, scales=scales)
+    job = pretraining.job_of(model, sides, target="area", size=9, seed=0, scales=scales)
     with torch.no_grad():
         found = job.validate()
         parts = found["valid_shape"] / scales[0] + found["valid_density"] / scales[1]
         assert found["valid_loss"] == pytest.approx(parts)
-        loss = np.mean([job.loss(autoencoder.Batch([sample])).item() for sample in data.valid])
+        loss = np.mean([job.loss(pretraining.Batch([sample])).item() for sample in data.valid])
     assert found["valid_loss"] == pytest.approx(loss, rel=1e-5)
 
 
@@ -204,7 +204,7 @@ def test_each_epoch_reads_every_sample_once_in_an_order_of_its_own(tmp_path: Pat
 
     def order(seed: int, epoch: int) -> list[tuple[str, ...]]:
         sides = (data.train, data.valid)
-        job = autoencoder.job_of(model, sides, target="area", size=4, seed=seed)
+        job = pretraining.job_of(model, sides, target="area", size=4, seed=seed)
         made = list(job.batches(epoch))
         assert sorted(map(id, chain.from_iterable(b.samples for b in made))) == sorted(
             map(id, data.train)
@@ -221,14 +221,14 @@ def test_kept_maps_are_bounded_and_change_nothing(
     write_matrices(tmp_path)
     data = read(tmp_path, copies=0)
     sites = [len(s.input.coords) for s in data.train]
-    some = autoencoder.batches_of(data.train, 1, room=sum(sites[:5]))
+    some = pretraining.batches_of(data.train, 1, room=sum(sites[:5]))
     assert [b.kept for b in some] == [True] * 5 + [False] * (len(sites) - 5)
     losses = []
     for room in (0, 10**9):
-        monkeypatch.setattr(autoencoder, "_KEPT_SITES", room)
+        monkeypatch.setattr(pretraining, "_KEPT_SITES", room)
         torch.manual_seed(0)
         model = model_of(data)
-        job = autoencoder.job_of(model, (data.train, data.valid), target="log", size=4, seed=0)
+        job = pretraining.job_of(model, (data.train, data.valid), target="log", size=4, seed=0)
         for epoch in (1, 2):
             batches = list(job.batches(epoch))
             losses.append([job.loss(batch).item() for batch in batches])
@@ -240,11 +240,11 @@ def test_the_log_picture_agrees_with_the_thumbnail() -> None:
     from embeddb.core.thumbnail import thumbnail
 
     pattern = Pattern.from_coo((500, 400), np.arange(400), np.arange(400))
-    drawn = autoencoder.picture(density(pattern).astype(np.float32), "log")
+    drawn = pretraining.picture(density(pattern).astype(np.float32), "log")
     steps = np.frombuffer(thumbnail(pattern), dtype=np.uint8).reshape(32, 32)
     assert drawn.dtype == np.float32 and (drawn[steps == 0] == 0).all()
     np.testing.assert_allclose(drawn, np.maximum(steps.astype(float) - 1, 0) / 254, atol=0.006)
-    assert autoencoder.picture(np.ones((32, 32), np.float32), "log").max() == 1
+    assert pretraining.picture(np.ones((32, 32), np.float32), "log").max() == 1
 
 
 @pytest.mark.parametrize("name", ["cognate", "waco"])
@@ -252,7 +252,7 @@ def test_every_weight_is_taught(tmp_path: Path, name: str) -> None:
     write_matrices(tmp_path, each=1)
     data = read(tmp_path, copies=0)
     model = model_of(data, name=name)
-    job = autoencoder.job_of(model, (data.train, data.valid), target="log", size=8, seed=0)
+    job = pretraining.job_of(model, (data.train, data.valid), target="log", size=8, seed=0)
     job.loss(next(iter(job.batches(1)))).backward()
     flat = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert not flat

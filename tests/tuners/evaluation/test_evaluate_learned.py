@@ -31,8 +31,7 @@ from embeddb.ranking.rankers.neighbour_vote import scores
 from indexer.embed import embed
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import evaluate
-from tuners.evaluation.figures import EvalRow
-from tuners.evaluation.fit import Fit
+from tuners.evaluation.figures import EvalRow, Fit
 from tuners.evaluation.learned import WEIGHTS, Seen, best_weight, held_out, seen_by
 from tuners.evaluation.noise_ceiling import measured_again
 

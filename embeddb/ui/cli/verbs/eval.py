@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embeddb.database import Database
-    from tuners.evaluation.fit import Fit
+    from tuners.evaluation.figures import Fit
 
 
 @click.command("eval")
@@ -223,7 +223,7 @@ def _show_steps(rows: list[dict[str, Any]]) -> None:
     """Of tuners that were named: how near to the optimum after how many measurements."""
     if not rows:
         return
-    from tuners.evaluation.replayed import STEPS
+    from tuners.evaluation.bench import STEPS
 
     say("  share of the optimum after so many measurements, told of each:")
     figures = [[_figure(row[f"of_optimum@{k}"]) for k in STEPS] for row in rows]

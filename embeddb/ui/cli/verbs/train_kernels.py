@@ -133,8 +133,7 @@ def _judged(
     families: Sequence[str],
 ) -> dict[str, Any]:
     """What the card says of the model beside neighbours, on the families that were held out."""
-    from embeddb.cost_model.graph_model import GraphModel
-    from embeddb.cost_model.kernel_trees import predictor_from
+    from embeddb.cost_model.graph_model import GraphModel, predictor_from
     from tuners.evaluation.kernel_models import judged_tiles
 
     model = GraphModel(predictor_from(card, weights))

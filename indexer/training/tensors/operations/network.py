@@ -1,4 +1,4 @@
-"""The network of operations (`embeddb.cost_model.operation_network`) in torch, learned from sums
+"""The network of operations (`embeddb.cost_model.operation_sums`) in torch, learned from sums
 alone as the trees beside it are."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from embeddb.core.nn_numpy import NORM_EPSILON
 from embeddb.core.reports import Progress
-from embeddb.cost_model.operation_network import CLIP
+from embeddb.cost_model.operation_sums import CLIP
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
 from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.operations.missed import FAR, level

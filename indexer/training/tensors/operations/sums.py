@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.reports import Progress
-from embeddb.cost_model.operation_network import NETWORK
-from embeddb.cost_model.operation_sums import TREES, OperationSums
+from embeddb.cost_model.operation_sums import NETWORK, TREES, OperationSums
 from embeddb.tensors.encoding.operation_rows import operations_version
 from indexer.training.cost_model.trees import available
 from indexer.training.tensors.operations.missed import FAR

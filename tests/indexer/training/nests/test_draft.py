@@ -7,7 +7,7 @@ import pytest
 from embeddb.core.errors import NestError
 from embeddb.nests.code import code_of
 from embeddb.nests.parts import Affine, Index
-from indexer.training.nests.draft import At, Draft
+from indexer.training.nests.draws import At, Draft
 
 
 def test_a_product_of_a_sparse_matrix() -> None:

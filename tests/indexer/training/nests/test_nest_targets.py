@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
-from indexer.training.nests.targets import LOGARITHMS, TARGETS, targets_of, value_of
+from indexer.training.nests.samples import LOGARITHMS, TARGETS, targets_of, value_of
 
 #: Of each of two threads, and by how much the second has more.
 _COUNTS = {

@@ -20,12 +20,12 @@ from embeddb.nests.counters import COUNTERS, CounterVector  # noqa: E402
 from embeddb.nests.encoding.forward import NestNetwork  # noqa: E402
 from embeddb.nests.nest import Nest  # noqa: E402
 from indexer.training.nests.samples import (  # noqa: E402
+    TARGETS,
     NestSample,
     counters_of,
     held_out,
     sample_of,
 )
-from indexer.training.nests.targets import TARGETS  # noqa: E402
 from indexer.training.nests.train import NestTraining, pearson, train_nests  # noqa: E402
 from indexer.training.trainer import Settings, checkpoint_of, curve_of, folder_of  # noqa: E402
 

@@ -17,7 +17,7 @@ from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
 
 from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
-from embeddb.cost_model.kernel_trees import KernelTrees, predictor_of  # noqa: E402
+from embeddb.cost_model.graph_model import KernelTrees, predictor_of  # noqa: E402
 from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
 from embeddb.tensors.encoding.flat import flat_rows  # noqa: E402
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis  # noqa: E402

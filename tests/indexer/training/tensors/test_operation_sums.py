@@ -18,10 +18,11 @@ from benchmarks.kernel_baselines import SECONDS  # noqa: E402
 from embeddb.core.config import Config  # noqa: E402
 from embeddb.core.errors import ModelError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
-from embeddb.cost_model.graph_model import GraphModel  # noqa: E402
-from embeddb.cost_model.kernel_trees import predictor_of  # noqa: E402
-from embeddb.cost_model.operation_network import NETWORK, OperationNetwork  # noqa: E402
-from embeddb.cost_model.operation_sums import TREES, OperationSums  # noqa: E402
+from embeddb.cost_model.graph_model import (  # noqa: E402
+    GraphModel,
+    predictor_of,
+)
+from embeddb.cost_model.operation_sums import NETWORK, TREES, OperationNetwork, OperationSums  # noqa: E402
 from embeddb.tensors.check import computation  # noqa: E402
 from embeddb.tensors.computation import (  # noqa: E402
     PROBE,

@@ -1,0 +1,268 @@
+"""One program run once: its output bounded, its time limited, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.kinds import kind_of
+from embeddb.core.pattern import Pattern
+from embeddb.kernels.machine_failures import AGAIN, Deadline
+from embeddb.nests.nest import Nest
+
+if TYPE_CHECKING:
+    from embeddb.core.config import Op
+    from embeddb.core.subject import Subject
+    from embeddb.platforms.command import CommandSpec, TimeSpec
+
+
+#: How long output that is still in the pipes is waited for once the program itself has ended.
+_DRAIN_S = 0.05
+_POLL_S = 0.02
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended. `problem` is "" for an end of its own, else "timeout", "output" (it
+    wrote more than allowed) or the line that says why these arguments cannot be passed; `code` is
+    its exit status then, negative for a signal."""
+
+    problem: str
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run_once(
+    argv: Sequence[str],
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    deadline: Deadline,
+    max_bytes: int,
+    max_memory: int,
+) -> Ended:
+    """Run a program in a session of its own until it ends or the time is up.
+
+    Of stdout and stderr at most `max_bytes` each are kept; a program that writes more is killed.
+    `max_memory` bounds the address space of each of its processes, in bytes; 0 does not. Whatever
+    happens, all processes of the session's group are killed before this returns or raises.
+
+    Raises: RunnerUnavailable if it cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            argv,
+            cwd=folder,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+    except ValueError as error:
+        return Ended(f"cannot be started: {error}", 0, b"", b"")
+    except OSError as error:
+        problem = f"cannot be started: {error.strerror}"
+        if error.errno == errno.E2BIG:  # what it is told is that long
+            return Ended(problem, 0, b"", b"")
+        raise RunnerUnavailable(f"{argv[0]} {problem}", hint=f"mend that, {AGAIN}") from None
+    found: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+    try:
+        if max_memory:
+            with suppress(ProcessLookupError):  # it has ended already
+                resource.prlimit(process.pid, resource.RLIMIT_AS, (max_memory, max_memory))
+        problem = _read(process, found, deadline, max_bytes)
+    finally:
+        _kill(process)
+    return Ended(problem, process.returncode, bytes(found["stdout"]), bytes(found["stderr"]))
+
+
+def _read(
+    process: subprocess.Popen[bytes],
+    found: dict[str, bytearray],
+    deadline: Deadline,
+    max_bytes: int,
+) -> str:
+    """Collect output until the program ends; returns what went wrong, or ""."""
+    assert process.stdout is not None and process.stderr is not None
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdout, selectors.EVENT_READ, "stdout")
+        waiting.register(process.stderr, selectors.EVENT_READ, "stderr")
+        ended_at = float("inf")
+        while True:
+            now, left_s = time.monotonic(), deadline.left_s()
+            if ended_at == float("inf") and _ended(process):
+                ended_at = now
+            # A child that outlives the program may hold the pipes open: they are not waited for.
+            if ended_at < float("inf") and (not waiting.get_map() or now > ended_at + _DRAIN_S):
+                return ""
+            if left_s <= 0 and ended_at == float("inf"):
+                return "timeout"
+            if not waiting.get_map():
+                time.sleep(_POLL_S / 10)
+                continue
+            for key, _ in waiting.select(max(0.0, min(_POLL_S, left_s))):
+                data = os.read(key.fd, _CHUNK)
+                if not data:
+                    waiting.unregister(key.fileobj)
+                held = found[key.data]
+                held += data
+                if len(held) > max_bytes:
+                    del held[max_bytes:]
+                    return "output"
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has ended; it is not reaped yet, so its group's number stays its own."""
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, how) is not None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the whole group and reap the program. What it started may have outlived it."""
+    with suppress(ProcessLookupError, PermissionError):  # nobody is left
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+_MAX_TIMES = 10_000
+
+
+def read_times(spec: TimeSpec, text: str) -> list[float]:
+    """Seconds of every repeat. Raises: ValueError with one line if that is not what is there."""
+    raw = spec.regex.findall(text) if spec.regex is not None else _json_field(text, spec.path)
+    if not raw:
+        raise ValueError(f"no time in its {spec.stream}")
+    if len(raw) > _MAX_TIMES:
+        raise ValueError(f"{len(raw)} times in its {spec.stream}, at most {_MAX_TIMES} are read")
+    return [_seconds(value, spec) for value in raw]
+
+
+def _seconds(value: Any, spec: TimeSpec) -> float:
+    shown = one_line(repr(value))[:60]
+    try:
+        seconds = float(value) * spec.unit_s
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"a time of {shown}, which is no number") from None
+    if isinstance(value, bool) or not 0 < seconds < math.inf:
+        raise ValueError(f"a time of {shown}, which nothing can take")
+    return seconds
+
+
+def _json_field(text: str, path: Sequence[str]) -> list[Any]:
+    """The value or list at a path of the text's JSON: all of it, or its last line."""
+    lines = text.strip().splitlines()
+    for part in (text, *lines[-1:]):
+        try:
+            found = json.loads(part)
+            break
+        except (ValueError, RecursionError):
+            continue
+    else:
+        raise ValueError("no JSON, neither the whole output nor its last line")
+    for key in path:
+        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        elif isinstance(found, dict) and key in found:
+            found = found[key]
+        else:
+            raise ValueError(f"no field {'.'.join(path)} in its JSON")
+    return found if isinstance(found, list) else [found]
+
+
+def one_line(text: str) -> str:
+    """The text on one line, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+
+
+#: An upper bound of what one entry takes in any of the formats, and one row.
+_ENTRY_BYTES, _ROW_BYTES = 48, 24
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A private folder. Raises: RunnerUnavailable if none can be made."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="embeddb-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise _unwritten(error) from None
+    with folder as text:
+        yield Path(text)
+
+
+def most_bytes(subject: Subject) -> int:
+    """What its file may need."""
+    if isinstance(subject, Pattern):
+        return subject.nnz * _ENTRY_BYTES + subject.shape[0] * _ROW_BYTES
+    return len(kind_of(subject.kind).write(subject))
+
+
+def write_subject(subject: Subject, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
+    """Write a matrix with values, in the form that a command asks for, or the JSON of what is none.
+
+    Raises: RunnerUnavailable if it cannot be written whole; UsageError for a nest that holds a
+    matrix, which its JSON does not.
+    """
+    if isinstance(subject, Nest) and subject.matrix_ids:
+        raise UsageError(f"{subject.name or subject.id} holds a matrix, which no command is given")
+    path = folder / (f"matrix.{spec.matrix}" if op.workload.sparse else f"{op.kind}.json")
+    try:
+        with path.open("wb") as out:
+            if isinstance(subject, Pattern):
+                _write_matrix(subject, out, spec, op, seed)
+            else:
+                out.write(kind_of(subject.kind).write(subject))
+        path.chmod(0o400)  # every configuration is to see the same file
+    except OSError as error:
+        raise _unwritten(error) from None
+    return path
+
+
+def _write_matrix(pattern: Pattern, out: BinaryIO, spec: CommandSpec, op: Op, seed: int) -> None:
+    """`smtx` has no values. Raises: OSError."""
+    if spec.matrix == "smtx":
+        m, n = pattern.shape
+        out.write(f"{m}, {n}, {pattern.nnz}\n".encode())
+        for numbers in (pattern.indptr, pattern.indices):
+            out.write((" ".join(map(str, numbers.tolist())) + "\n").encode())
+        return
+    from scipy.io import mmwrite
+    from scipy.sparse import csr_matrix, save_npz
+
+    matrix = csr_matrix(pattern.to_scipy(np.float64 if op.dtype == "f64" else np.float32))
+    if spec.values == "random":
+        # Never 0: a program might drop such an entry, and the pattern would be another.
+        matrix.data[:] = 1.0 - np.random.default_rng(seed).random(pattern.nnz, np.float32)
+    if spec.matrix == "npz":
+        save_npz(out, matrix, compressed=False)
+    else:  # to a stream of ours: by its name scipy would write it without a look at errors
+        mmwrite(out, matrix, field="real", symmetry="general")
+
+
+def _unwritten(error: OSError) -> RunnerUnavailable:
+    return RunnerUnavailable(
+        f"its file cannot be written for the program: {error.strerror or error}",
+        hint=f"free space in the folder for temporary files, or name another by TMPDIR; {AGAIN}",
+    )
