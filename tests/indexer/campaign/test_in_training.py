@@ -291,7 +291,7 @@ def asked(tmp_path: Path) -> list[str]:
     return ["train", "costmodel", str(tmp_path / "runs.db"), *where]
 
 
-@pytest.mark.parametrize("kind", [["--latent", "pca"], ["--preset", "waco-fm", "--sites", "8"]])
+@pytest.mark.parametrize("kind", [[], ["--preset", "cognate", "--sites", "8"]])
 def test_a_model_is_trained_on_what_it_buys(
     kind: list[str],
     asked: list[str],

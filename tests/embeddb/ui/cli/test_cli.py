@@ -255,7 +255,7 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "train costmodel": [
             *("train", "costmodel", board.db, "--platform", "toy", "--op", "spmm:32"),
             *("-o", str(tmp / "cost.safetensors"), "--members", "1", "--epochs", "2"),
-            *("--predictor", "mlp", "--latent", "pca", "--threads", "1"),
+            *("--predictor", "mlp", "--threads", "1"),
         ],
         "train nests": [
             *("train", "nests", str(board.counted), "-o", str(tmp / "nests.safetensors")),

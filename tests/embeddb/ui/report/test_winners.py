@@ -42,7 +42,7 @@ def test_neighbours_vote_for_what_won(db: Database) -> None:
 def test_hits_are_counted_where_times_cannot_be_compared(db: Database) -> None:
     (state,) = scope_states(db.index)
     assert state["of_optimum_held_out"] is None
-    assert state["winner_hits_held_out"] > 0.9 > state["static_best_hits_held_out"]
+    assert state["winner_hits_held_out"] > 0.8 > 2 * state["static_best_hits_held_out"]
     assert any("only winners are recorded" in line for line in state["missing"])
     with pytest.raises(NothingFound, match="nothing to judge"):
         evaluate(db.index)
