@@ -12,7 +12,7 @@ import msgspec
 
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.columns import SAMPLE, Plan
-from indexer.readers.base.lines import json_list, json_records
+from indexer.readers.base.lines import RepeatedKey, json_list, json_records, unique_keys
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
@@ -62,9 +62,8 @@ class JsonlReader:
                 line, record = next(first)
             except (StopIteration, ReaderError):  # damage is met again when its line is reached
                 return records
-            if isinstance(record, _Twice):
-                why = f"the key {record.key!r} is there twice"
-                raise ReaderError(why, where=str(path), line=line)
+            if isinstance(record, RepeatedKey):
+                raise ReaderError(str(record), where=str(path), line=line)
             records += [record] if isinstance(record, dict) else []
 
     def _plan(
@@ -82,30 +81,14 @@ class JsonlReader:
         return plans[keys]
 
 
-class _Twice(Exception):
-    """A key that an object has twice."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-
 def _once(line: str) -> Any:
     """The value of a line, or the key that it has twice. Raises: DecodeError if it is no JSON."""
     try:
-        return json.loads(line, object_pairs_hook=_unique)
-    except _Twice as twice:
+        return json.loads(line, object_pairs_hook=unique_keys)
+    except RepeatedKey as twice:
         return twice
     except ValueError as error:
         raise msgspec.DecodeError(str(error)) from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _Twice(next(key for key in keys if keys.count(key) > 1))
-    return record
 
 
 PLUGIN = JsonlReader

@@ -550,12 +550,12 @@ def test_a_list_of_records_is_read_as_lines_are(tmp_path: Path) -> None:
         read(tmp_path / "b.json")
 
 
-def test_a_key_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(
-        '{"matrix": "a", "tile": 64, "order": "row", "time_us": 1, "time_us": 2}\n' * 2
-    )
+@pytest.mark.parametrize("form", ["{0}\n{0}\n", "[{0}, {0}]"], ids=["lines", "list"])
+def test_a_key_twice_is_refused(tmp_path: Path, form: str) -> None:
+    record = '{"matrix": "a", "tile": 64, "order": "row", "time_us": 1, "time_us": 2}'
+    (tmp_path / "a.json").write_text(form.replace("{0}", record))
     with pytest.raises(ReaderError, match="time_us"):
-        read(tmp_path / "a.jsonl")
+        read(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize(

@@ -256,16 +256,34 @@ def json_lines(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[t
 def json_records(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[tuple[int, Any]]:
     """Records of a file as `json_lines`, or of one that is a list of them, by their numbers in it.
 
-    Raises: ReaderError for a list that is damaged.
+    Raises: ReaderError for a list that is damaged, or an object of it that has a key twice.
     """
     if not json_list(head_of(path)):
         yield from json_lines(path, decode)
         return
     try:
-        records = loads(whole(path))
+        records = loads(whole(path), object_pairs_hook=unique_keys)
+    except RepeatedKey as repeated:
+        raise ReaderError(str(repeated), where=str(path)) from None
     except (ValueError, RecursionError) as error:
         raise ReaderError(f"not JSON: {error}"[:200], where=str(path)) from None
     yield from enumerate(records, 1)
+
+
+class RepeatedKey(Exception):
+    """An object has this key twice, so that one of its values would vanish."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key!r} is there twice")
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Hook of `json.loads` for objects. Raises: RepeatedKey."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise RepeatedKey(next(key for key in keys if keys.count(key) > 1))
+    return record
 
 
 def json_list(head: bytes) -> bool:

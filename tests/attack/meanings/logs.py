@@ -179,17 +179,18 @@ def _text(log: Log, rows: list[dict[str, Any]], first: int) -> str:
 
 
 def _object(log: Log, row: Mapping[str, Any]) -> str:
-    shown = {label: row[name] for name, label in log.labels.items()}
-    label = log.labels["times"]
-    cell = shown[label]
+    shown = {name: row[name] for name in log.labels}
+    cell = shown["times"]
     numbers = {"nan": float("nan"), "NaN": float("nan"), "inf": float("inf"), "": None}
     try:
-        shown[label] = numbers[cell] if cell in numbers else float(cell)
+        shown["times"] = numbers[cell] if cell in numbers else float(cell)
     except ValueError:
-        shown[label] = cell
+        shown["times"] = cell
     if cell == "null":
-        del shown[label]
-    return json.dumps(shown)
+        del shown["times"]
+    # Two columns may have one label: both are written.
+    cells = (f"{json.dumps(log.labels[name])}: {json.dumps(v)}" for name, v in shown.items())
+    return f"{{{', '.join(cells)}}}"
 
 
 def _line(log: Log, cells: list[str]) -> str:
@@ -207,7 +208,8 @@ def _files(log: Log, folder: Path) -> list[tuple[Path, bytes]]:
     files = []
     for part in range(log.parts):
         text = _text(log, rows[part * each : (part + 1) * each], part * each)
-        data = text.encode(log.encoding)
+        # Latin-1 has the micro sign and no Greek letter.
+        data = (text.replace("μ", "µ") if log.encoding == "latin-1" else text).encode(log.encoding)
         name = f"part{part}" if part % 2 else "runs"
         place = folder / f"dir{part}" if part > 1 else folder
         ending = "jsonl" if log.lines else "csv"
