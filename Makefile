@@ -18,16 +18,21 @@ MINUTES ?= 60
 ATTACK   = PYTHONPATH=.:tests:tests/fixtures OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	$(BIN)/python -m
 
-.PHONY: demo test test-fast fuzz kill sanitize lint check minkowski clean
+.PHONY: demo test test-more test-all fuzz kill sanitize lint check minkowski clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py $(MATRIX)
 
+# Tiers of tests: tests/conftest.py. `check` runs the first, `test` that and each seam.
 test: $(VENV)/.installed-dev
-	$(PYTEST) -m ""
+	$(PYTEST) --tier test
 
-test-fast: $(VENV)/.installed-dev
-	$(PYTEST)
+# What `test` leaves out, less what is marked slow.
+test-more: $(VENV)/.installed-dev
+	$(PYTEST) --tier more
+
+test-all: $(VENV)/.installed-dev
+	$(PYTEST) -m ""
 
 # Bad input for SECONDS (or HOURS) in all: one KIND or all; REPLAY=FILE feeds a kept one again.
 fuzz: $(VENV)/.installed-dev
@@ -49,7 +54,8 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test-fast
+check: lint
+	$(PYTEST) --tier unit
 
 # Generated C under gcc's sanitizers, for MINUTES or until Ctrl-C (docs/cpu.md).
 sanitize: $(VENV)/.installed-dev

@@ -183,6 +183,13 @@ def test_rooms_ask_the_kind_of_workload() -> None:
     assert len(found) <= MOST_COMPARISONS and len(files) <= MOST_COMPARING, found
 
 
+def test_tiers_list_files_that_exist_once() -> None:
+    tiers = (ROOT / "tests" / "tiers").glob("*.txt")
+    listed = [line for tier in tiers for line in tier.read_text(encoding="utf-8").splitlines()]
+    assert len(listed) > 100 and len(listed) == len(set(listed))
+    assert not [line for line in listed if not (ROOT / line).is_file()]
+
+
 # -- the guards themselves ---------------------------------------------------------------------
 
 UP = """

@@ -192,6 +192,8 @@ def _unknown(head: bytes, *, where: str) -> MatrixError:
 
 #: Files left out that are named.
 _MOST_NAMED, _MOST_BESIDE = 3, 100
+#: Names that files of many matrices have, each in a folder of its own.
+_SAYS_NOTHING = ("matrix", "graph", "data")
 
 
 def matrix_files(folder: str | Path, *, note: Callable[[str], None] = lambda _: None) -> list[Path]:
@@ -237,9 +239,11 @@ def matrix_names(files: Iterable[Path], root: Path) -> dict[Path, str]:
 
 
 def name_beside(file: Path) -> str:
-    """The name of one matrix file: with its folder (`s1/matrix`) where a folder beside that one has
-    a file of the same name, as `matrix_names` tells them apart."""
+    """The name of one matrix file: with its folder (`s1/matrix`) where the file's own name says
+    nothing and a folder beside has a file of that name, as `matrix_names` tells them apart."""
     name, own = matrix_name(file), file.absolute().parent
+    if name.lower() not in _SAYS_NOTHING:
+        return name
     with suppress(OSError), os.scandir(own.parent) as beside:
         for folder in islice(beside, _MOST_BESIDE):
             if folder.name != own.name and Path(folder.path, file.name).is_file():

@@ -266,7 +266,7 @@ def test_it_tells_what_has_changed(db: Database, folder: Path) -> None:
     assert [op.op for op in report.ops] == ["spmm:32", "spmm:64"]
     for op in report.ops:
         assert op.measured == op.matrices == 9 and not op.failures
-        assert op.noise is not None and 0.01 < op.noise < 0.08
+        assert op.noise is not None and 0.005 < op.noise < 0.04
         assert op.before is not None and op.after is not None
         assert op.before < 0.8 < op.after <= 1.0
         assert op.differs is not None and op.differs > 0.8

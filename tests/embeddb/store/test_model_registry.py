@@ -21,7 +21,8 @@ from embeddb.database import Database
 from embeddb.store import lmdb_engine, memory_store
 from embeddb.store.model_files import model_states, register_files
 from embeddb.store.models import MOST_CARD_BYTES, ModelEntry, decode_entry, facts_of
-from indexer.exchange.exchange import adopt_models, export_file, import_file
+from indexer.exchange.exchange import export_file, import_file
+from indexer.exchange.telling import adopt_models
 from tuners.evaluation import choose_predictor as judging
 
 FILE = "costmodel-cpu-spmm.safetensors"
@@ -385,7 +386,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def train(place: Path, *words: str) -> int:
     asked = ("--platform", "tiny", "--op", "spmm:32", "--predictor", "mlp")
-    small = ("--epochs", "1", "--members", "1", "--latent", "pca", *words)
+    small = ("--epochs", "1", "--members", "1", *words)
     return run_verb(["train", "costmodel", str(place), *asked, *small])
 
 

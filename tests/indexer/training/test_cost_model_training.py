@@ -329,7 +329,7 @@ def database(filled: Path, tmp_path: Path) -> str:
     return str(shutil.copytree(filled, tmp_path / "runs.db"))
 
 
-QUICK = ("--latent", "pca", "--members", "1", "--epochs", "2", "--threads", "1")
+QUICK = ("--members", "1", "--epochs", "2", "--threads", "1")
 QUICK += ("--predictor", "mlp")
 
 

@@ -26,7 +26,7 @@ from indexer.training.cost_model.samples import SampleRow, Samples
 from tuners.evaluation import choose_predictor as judging
 
 ASKED = ("--platform", "tiny", "--op", "spmm:32", "--json")
-QUICK = ("--latent", "pca", "--members", "1", "--epochs", "2", "--threads", "1")
+QUICK = ("--members", "1", "--epochs", "2", "--threads", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,6 @@ from embeddb.core.extras import needing
 from embeddb.core.wording import plural, share
 from embeddb.store.model_files import MODELS
 from embeddb.ui.cli.output import Progress, note, say
-from indexer.training.cost_model.settings import preset
 from tuners.evaluation.whole_training import WholeRequest
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def whole_request(asked: dict[str, Any]) -> WholeRequest:
 
     Raises: UsageError for a preset or setting that is not there.
     """
+    with needing("training"):
+        from indexer.training.cost_model.settings import preset
     source = click.get_current_context().get_parameter_source
     given = {n: asked[n] for n in _CHANGES if source(n) is ParameterSource.COMMANDLINE}
     if "epochs" in given:

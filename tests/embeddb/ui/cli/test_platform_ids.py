@@ -66,7 +66,7 @@ def _verbs(at: Path, platform: str) -> dict[str, list[str]]:
         "winners": ["plot", "winners", db, *named, "-o", str(at / "w.svg")],
         "costmodel": [
             *("train", "costmodel", db, *named, *op, "-o", str(at / "cost.safetensors")),
-            *("--members", "1", "--epochs", "1", "--predictor", "mlp", "--latent", "pca"),
+            *("--members", "1", "--epochs", "1", "--predictor", "mlp"),
         ],
     }
 
