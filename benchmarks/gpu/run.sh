@@ -4,7 +4,7 @@
 # LIST: a file of configurations (again.csv) that is timed instead of the whole plan.
 set -u
 cd "$(dirname "$0")"
-T0=$(date +%s); LIMIT=${1:-450}; FIRST=${2:-0}; LIST=${3:-}; W=${W:-/tmp/gpu-work}
+T0=$(date +%s); LIMIT=${1:-450}; FIRST=${2:-0}; LIST=${3:-}; W=${W:-$(mktemp -d)}
 left() { echo $(($LIMIT - $(date +%s) + T0)); }
 say() { echo "[$(($(date +%s) - T0)) s] $*"; }
 mkdir -p $W/k $W/mats "$OUT/run" "$OUT/check"

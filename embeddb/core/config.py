@@ -71,7 +71,7 @@ class Op:
 
     @property
     def traits(self) -> Operation:
-        """What holds for all operations of this name."""
+        """Properties shared by all operations of this name."""
         return operation_of(self.kernel)[0]
 
     def __str__(self) -> str:

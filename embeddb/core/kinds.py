@@ -188,7 +188,7 @@ class WorkloadKind:
     embedded: ClassVar[bool] = True
     #: The kind whose files hold workloads of this one too.
     files_of: ClassVar[str] = ""
-    #: What to do where none has a vector, and where some are known by name only.
+    #: Hints where no workload has a vector, and where some are known by name only.
     unreadable: ClassVar[str] = "its workloads are known by name only"
     adds: ClassVar[str] = "adding the workloads themselves helps"
 
@@ -196,7 +196,7 @@ class WorkloadKind:
         """The files below a folder that may hold workloads of this kind."""
         return ()
 
-    #: What holds a workload, in messages.
+    #: The kind of file that holds a workload, in messages.
     file: ClassVar[str] = "file"
     #: Endings that no file of another kind has.
     endings: ClassVar[tuple[str, ...]] = ()
@@ -207,19 +207,19 @@ class WorkloadKind:
         raise NotImplementedError
 
     def recognises(self, path: Path) -> bool:
-        """Whether the content of a file says that it may hold workloads of this kind."""
+        """Return true if the content of a file shows that it may hold workloads of this kind."""
         return False
 
     def description(self, info: Any, store: Any) -> str:
-        """What tells a stored workload from another of its name and kind."""
+        """Text that distinguishes a stored workload from another of its name and kind."""
         return str(info.sizes)
 
     def other_kind_hint(self, name: str, wanted: str, store: Any) -> str:
-        """What to do where a workload of this name was taken for one of another kind."""
+        """Hint for an error: a workload of this name was used as one of another kind."""
         return f"ask for an operation on a {self.name}"
 
     def holds_more(self, workload: Any, stored: Any) -> bool:
-        """Whether a workload brings parts along that the stored one of its id lacks."""
+        """Return true if a workload has parts that the stored one with its id lacks."""
         return False
 
     def model_facts(self, op: Any, card: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class WorkloadKind:
 
     # -- ui ------------------------------------------------------------------------------------
 
-    #: What the size of a workload counts, above a table's column.
+    #: Column heading for the size of a workload.
     extent: ClassVar[str] = "size"
     #: In commands: a workload, and a file of many ("": there is none).
     placeholder: ClassVar[str] = "PROGRAM"
@@ -250,7 +250,7 @@ class WorkloadKind:
         return {}
 
     def transfer_note(self, platform: Any) -> str:
-        """What becomes of a neighbour's configuration on another workload, in one line."""
+        """One line that says how a neighbour's configuration is transferred to another workload."""
         return ""
 
     def example(self) -> tuple[Any, str]:

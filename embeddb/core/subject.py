@@ -36,7 +36,7 @@ class Subject(Protocol):
 
 
 def is_workload(value: object) -> TypeGuard[Subject]:
-    """Whether an object is a workload of a known kind."""
+    """Return true if an object is a workload of a registered kind."""
     kind = getattr(value, "kind", None)
     return isinstance(kind, str) and hasattr(value, "sizes") and kind_exists(kind)
 

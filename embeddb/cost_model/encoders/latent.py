@@ -38,7 +38,7 @@ _MAX_LAYERS = 4
 
 
 class LatentEncoder(Protocol):
-    """What fitting and `from_tensors` give. h = `width`, e = `dim`."""
+    """Latent encoder, fitted or made by `from_tensors`. h = `width`, e = `dim`."""
 
     @property
     def kind(self) -> str: ...
