@@ -75,6 +75,8 @@ def bind(csr: Csr, plan: Plan, device: Device) -> Product:
     Raises: FormRefused where the format would store too much, or the kernel cannot run with so many
     threads; CompileFailed, RunnerUnavailable, DeviceError as `Device.kernel` does.
     """
+    if plan.algorithm:
+        raise FormRefused("cuSPARSE is not loaded")
     form = form_of(csr, plan)
     kernel = device.kernel(plan.template)
     if plan.block > kernel.max_threads:
