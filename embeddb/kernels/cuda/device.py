@@ -52,6 +52,10 @@ class Device(Protocol):
         """One instance of `kernels.cu`, compiled and loaded once. Raises: CompileFailed;
         RunnerUnavailable."""
 
+    def library(self, name: str) -> Any:
+        """A library of the CUDA toolkit, `cusparse`, with the device's context current. Raises:
+        RunnerUnavailable where it is missing."""
+
     def stream(self) -> int:
         """The caller's current stream, as the driver knows it."""
 
@@ -121,6 +125,19 @@ class Gpu:
         if made is None:
             made = self._kernels[template] = self._load(template)
         return made
+
+    def library(self, name: str) -> ctypes.CDLL:
+        from cuda import pathfinder
+
+        self.use()
+        try:
+            loaded = pathfinder.load_nvidia_dynamic_lib(name)
+            return ctypes.CDLL(loaded.abs_path)
+        except (RuntimeError, OSError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise RunnerUnavailable(
+                f"the library {name} cannot be loaded: {reason}", hint=install_hint("cuda")
+            ) from None
 
     def stream(self) -> int:
         return int(self._stream(self.index))
