@@ -107,6 +107,11 @@ class Chosen:
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    @property
+    def vec(self) -> int:
+        """Neighbouring values of a dense row that are read at once."""
+        return 1 if self.config is None else plan(self.config, self.op).vec
+
     def why(self) -> str:
         """The reason, a line each."""
         m, n = self.compute.csr.shape

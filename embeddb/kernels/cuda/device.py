@@ -36,6 +36,9 @@ class Call(ctypes.Structure):
     _fields_ = (("args", Args), ("params", ctypes.c_void_p))
 
 
+_PARAMS = Call.params.offset
+
+
 class Kernel(Protocol):
     """A loaded kernel. `max_threads`: the largest block that its registers allow."""
 
@@ -202,9 +205,8 @@ class GpuKernel:
         self.max_threads: int = _value(driver, driver.cuFuncGetAttribute(most, function))
 
     def launch(self, grid: int, block: int, shared: int, stream: int, call: Call) -> None:
-        at = ctypes.addressof(call)
-        call.params = at
-        params = at + Call.params.offset
+        call.params = at = ctypes.addressof(call)
+        params = at + _PARAMS
         (error,) = self._launch(self._function, grid, 1, 1, block, 1, 1, shared, stream, params, 0)
         if error:
             if int(error) != _NO_CONTEXT:

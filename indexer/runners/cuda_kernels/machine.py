@@ -16,6 +16,8 @@ _COPY_BYTES, _SHORT_COPY_BYTES = 1 << 30, 1 << 28
 _COPIES, _SHORT_COPIES = 10, 4
 _LAUNCHES = 200
 #: Clock cycles that the GPU is kept busy while the host enqueues what is timed.
+#: Its constructors carry no types.
+_CUDA: Any = torch.cuda
 _BUSY_CYCLES = 100_000
 
 
@@ -53,7 +55,7 @@ class CudaMachine:
     def __init__(self) -> None:
         self.device = gpu(0)
         # The default stream cannot be captured.
-        self._stream = torch.cuda.Stream()
+        self._stream = _CUDA.Stream()
         torch.cuda.set_stream(self._stream)
 
     def identity(self) -> dict[str, str]:
@@ -75,7 +77,7 @@ class CudaMachine:
 
     def once(self, call: Call) -> float:
         start, end = self._events()
-        torch.cuda._sleep(_BUSY_CYCLES)
+        _CUDA._sleep(_BUSY_CYCLES)
         start.record()
         call()
         end.record()
@@ -104,7 +106,7 @@ class CudaMachine:
         return [float(start.elapsed_time(end)) / 1e3 / calls for start, end in replays]
 
     def _events(self) -> tuple[Any, Any]:
-        return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        return _CUDA.Event(enable_timing=True), _CUDA.Event(enable_timing=True)
 
 
 def figures(machine: Machine, *, short: bool) -> dict[str, float]:
