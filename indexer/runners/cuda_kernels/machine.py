@@ -16,8 +16,6 @@ _COPY_BYTES, _SHORT_COPY_BYTES = 1 << 30, 1 << 28
 _COPIES, _SHORT_COPIES = 10, 4
 _LAUNCHES = 200
 #: Clock cycles that the GPU is kept busy while the host enqueues what is timed.
-#: Its constructors carry no types.
-_CUDA: Any = torch.cuda
 _BUSY_CYCLES = 100_000
 
 
@@ -55,7 +53,8 @@ class CudaMachine:
     def __init__(self) -> None:
         self.device = gpu(0)
         # The default stream cannot be captured.
-        self._stream = _CUDA.Stream()
+        self._cuda: Any = torch.cuda
+        self._stream = self._cuda.Stream()
         torch.cuda.set_stream(self._stream)
 
     def identity(self) -> dict[str, str]:
@@ -77,7 +76,7 @@ class CudaMachine:
 
     def once(self, call: Call) -> float:
         start, end = self._events()
-        _CUDA._sleep(_BUSY_CYCLES)
+        self._cuda._sleep(_BUSY_CYCLES)
         start.record()
         call()
         end.record()
@@ -106,7 +105,7 @@ class CudaMachine:
         return [float(start.elapsed_time(end)) / 1e3 / calls for start, end in replays]
 
     def _events(self) -> tuple[Any, Any]:
-        return _CUDA.Event(enable_timing=True), _CUDA.Event(enable_timing=True)
+        return self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)
 
 
 def figures(machine: Machine, *, short: bool) -> dict[str, float]:
