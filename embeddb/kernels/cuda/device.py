@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -50,8 +52,24 @@ class Device(Protocol):
         """One instance of `kernels.cu`, compiled and loaded once. Raises: CompileFailed;
         RunnerUnavailable."""
 
+    def library(self, name: str) -> Any:
+        """A library of the CUDA toolkit, `cusparse`, with the device's context current. Raises:
+        RunnerUnavailable where it is missing."""
+
     def stream(self) -> int:
         """The caller's current stream, as the driver knows it."""
+
+    def is_built(self, template: str) -> bool:
+        """True if `kernel` need not compile it."""
+
+    def build(self, template: str) -> None:
+        """Compile it for the cache, in any thread. Raises: as `kernel`."""
+
+    def seconds(self, product: Callable[[], object]) -> float:
+        """Of one call, caches warm: the least of three means."""
+
+    def facts(self) -> dict[str, str]:
+        """What an instance of the platform is named by."""
 
 
 class DeviceError(Exception):
@@ -108,8 +126,43 @@ class Gpu:
             made = self._kernels[template] = self._load(template)
         return made
 
+    def library(self, name: str) -> ctypes.CDLL:
+        from cuda import pathfinder
+
+        self.use()
+        try:
+            loaded = pathfinder.load_nvidia_dynamic_lib(name)
+            return ctypes.CDLL(loaded.abs_path)
+        except (RuntimeError, OSError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise RunnerUnavailable(
+                f"the library {name} cannot be loaded: {reason}", hint=install_hint("cuda")
+            ) from None
+
     def stream(self) -> int:
         return int(self._stream(self.index))
+
+    def is_built(self, template: str) -> bool:
+        return template in self._kernels or nvrtc.is_kept(template, self.architecture)
+
+    def build(self, template: str) -> None:
+        nvrtc.cubin(template, self.architecture)
+
+    def seconds(self, product: Callable[[], object]) -> float:
+        import torch
+
+        product()
+        event: Any = torch.cuda.Event
+        marks = [event(enable_timing=True) for _ in range(4)]
+        calls = 5
+        for mark in marks:
+            mark.record()
+            if mark is not marks[-1]:
+                for _ in range(calls):
+                    product()
+        marks[-1].synchronize()
+        spans = [float(a.elapsed_time(b)) for a, b in itertools.pairwise(marks)]
+        return min(spans) / calls / 1e3
 
     def facts(self) -> dict[str, str]:
         """What an instance is named by: GPU, compute capability, driver, toolkit."""

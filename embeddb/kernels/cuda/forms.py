@@ -24,7 +24,12 @@ _PACKED = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
 class FormRefused(EmbeddbError):
-    """The matrix does not go into a format: it would store too many zeros."""
+    """The matrix does not go with a configuration. `status` is that of a measurement: `oom` where
+    the format would store too many zeros, `invalid` where the kernel cannot be launched so."""
+
+    def __init__(self, message: str, *, status: str = "oom") -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -70,6 +70,11 @@ def cubin(template: str, architecture: str) -> bytes:
     return code
 
 
+def is_kept(template: str, architecture: str) -> bool:
+    """True if the cache has its machine code."""
+    return _place(template, architecture)[0].is_file()
+
+
 def forget(template: str, architecture: str) -> None:
     """Remove kept machine code that the driver refused."""
     with suppress(OSError):

@@ -18,6 +18,8 @@ GENERATION = 3
 #: C++ types by value type.
 TYPES = {"f32": "float", "f64": "double", "f16": "f16", "bf16": "bf16"}
 SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
+#: cuSPARSE's algorithms by operation.
+ALGORITHMS = {"spmm": ("default", "csr2", "csr3"), "spmv": ("csr1", "csr2")}
 #: Largest difference from a float64 reference, relative to the sum of magnitudes.
 TOLERANCES = {"f32": 1e-5, "f64": 1e-13, "f16": 2e-3, "bf16": 1.6e-2}
 _MATH_TOLERANCES = {"tf32": 2e-3, "tf32x3": 1e-3, "bf16": 1.6e-2, "f16": 2e-3}
@@ -105,7 +107,7 @@ def plan(config: Mapping[str, Any], op: Op) -> Plan:
     work = str(config.get("work", ""))
     try:
         if work == "cusparse":
-            return Plan(op, FormSpec("csr"), algorithm=str(config["algorithm"]))
+            return _cusparse(str(config["algorithm"]), op)
         made = _planned(work, config, op)
     except KeyError as error:
         given = Config(config)
@@ -113,6 +115,12 @@ def plan(config: Mapping[str, Any], op: Op) -> Plan:
     if op.width % made.vec:
         raise SpaceError(f"{op.width} dense columns are no multiple of vec={made.vec}")
     return made
+
+
+def _cusparse(algorithm: str, op: Op) -> Plan:
+    if algorithm not in ALGORITHMS.get(op.kernel, ()):
+        raise SpaceError(f"cuSPARSE has no algorithm={algorithm} for {op}")
+    return Plan(op, FormSpec("csr"), algorithm=algorithm, tolerance=TOLERANCES[op.dtype])
 
 
 def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:

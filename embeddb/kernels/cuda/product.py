@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from embeddb.kernels.cuda.cusparse import CusparseProduct
 from embeddb.kernels.cuda.device import Args, Call, Device, Kernel
 from embeddb.kernels.cuda.forms import Csr, Form, FormRefused, form_of
 from embeddb.kernels.cuda.plan import Plan
@@ -69,21 +70,26 @@ class Product:
             out.copy_(into)
 
 
-def bind(csr: Csr, plan: Plan, device: Device) -> Product:
-    """The matrix in the format of a plan, with its kernel.
+def bind(csr: Csr, plan: Plan, device: Device) -> Product | CusparseProduct:
+    """The matrix in the format of a plan, with its kernel; by cuSPARSE where the plan names one of
+    its algorithms.
 
     Raises: FormRefused where the format would store too much, or the kernel cannot run with so many
     threads; CompileFailed, RunnerUnavailable, DeviceError as `Device.kernel` does.
     """
+    if plan.algorithm:
+        return CusparseProduct(csr, plan, device)
     form = form_of(csr, plan)
     kernel = device.kernel(plan.template)
     if plan.block > kernel.max_threads:
         raise FormRefused(
-            f"the kernel needs more registers than a block of {plan.block} threads has"
+            f"the kernel needs more registers than a block of {plan.block} threads has",
+            status="invalid",
         )
     rows, columns = _blocks(csr, plan, form)
     if rows * columns > _MAX_BLOCKS:
-        raise FormRefused(f"the product needs {rows * columns} blocks, of at most {_MAX_BLOCKS}")
+        reason = f"the product needs {rows * columns} blocks, of at most {_MAX_BLOCKS}"
+        raise FormRefused(reason, status="invalid")
     return Product(csr, plan, form, device, kernel, _call(csr, plan, form), rows * columns)
 
 

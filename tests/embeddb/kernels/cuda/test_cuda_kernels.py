@@ -6,13 +6,13 @@ import csv
 import itertools
 import lzma
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from cuda_cases import csr_of, largest_excess, pattern, patterns, plans
 from emulated_gpu import EmulatedGpu
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,47 +20,12 @@ from hypothesis import strategies as st
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
 from embeddb.kernels.cuda import nvrtc
-from embeddb.kernels.cuda.forms import Csr, FormRefused
+from embeddb.kernels.cuda.forms import FormRefused
 from embeddb.kernels.cuda.plan import Plan, fit, plan
 from embeddb.kernels.cuda.product import bind
 from embeddb.platforms.platform import load_platform
 
-#: One or two of each kind of kernel: operation, configuration (64 threads per block).
-KERNELS = """
-spmm:36 work=rows,lanes=8,vec=4,cols=1,stage=direct,unroll=2
-spmm:33 work=entries,lanes=8,vec=1,cols=2,stage=shared,unroll=2,piece=8
-spmm:36:f64 work=pieces,lanes=4,vec=2,cols=2,stage=shuffle,unroll=1,piece=4,grid=rows,reorder=length
-spmm:40:f16 work=pieces,lanes=4,vec=8,cols=1,stage=direct,unroll=1,piece=4
-spmm:36 work=row-batches,lanes=8,vec=2,cols=1,batch=4
-spmm:36 work=piece-batches,lanes=8,vec=2,cols=1,batch=2,piece=4
-spmm:36 work=window-pieces,math=fp32,lanes=8,vec=2,cols=1,window=4,unroll=2,piece=8,reorder=columns
-spmm:36 work=window-pieces,math=tf32x3,window=8,cols=1,piece=16
-spmm:33 work=windows,math=tf32,window=16,cols=2,reorder=columns
-spmm:36 work=windows,math=bf16,window=8,cols=1
-spmm:40:bf16 work=windows,math=bf16,window=16,cols=1
-spmm:40:f16 work=window-pieces,math=f16,window=16,cols=1,piece=16
-spmv:f64 work=slices,unroll=2,sigma=256
-spmv work=slices,unroll=1,sigma=1
-spmv work=slices,unroll=1,sigma=0
-spmv work=entries,piece=32
-spmv work=piece-batches,lanes=4,unroll=1,reorder=length,piece=8,batch=2
-spmv work=stream,lanes=4,piece=64
-spmv work=rows,lanes=4,unroll=2,reorder=length
-sddmm:36 work=entries,lanes=4,vec=4,unroll=2,piece=2
-sddmm:36 work=coo,lanes=8,vec=2,unroll=1,piece=3
-sddmm:36 work=rows,lanes=8,vec=2,unroll=2,reorder=length
-sddmm:28 work=window-pieces,math=tf32x3,window=16,reorder=columns,piece=8
-"""
 RUNS = Path(__file__).parents[4] / "benchmarks/results/gpu/runs.csv.xz"
-TORCH = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
-
-
-def plans() -> Iterator[Plan]:
-    for line in KERNELS.split("\n")[1:-1]:
-        text, config = line.split()
-        op = Op.parse(text)
-        plain = {"grid": "columns", "reorder": "none"} if op.kernel == "spmm" else {}
-        yield plan({"block": 64, **plain, **Config.parse(config)}, op)
 
 
 @pytest.fixture(scope="module")
@@ -70,56 +35,8 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> EmulatedGpu:
     return made
 
 
-def pattern(rows: int, columns: int, lengths: list[int], seed: int) -> sp.csr_array:
-    rng = np.random.default_rng(seed)
-    chosen = [np.sort(rng.choice(columns, n, replace=False)) for n in lengths]
-    ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    idx = np.concatenate(chosen).astype(np.int32) if chosen else np.zeros(0, np.int32)
-    return sp.csr_array((rng.random(len(idx)) - 0.5, idx, ptr), (rows, columns))
-
-
-def patterns() -> dict[str, sp.csr_array]:
-    lengths = np.random.default_rng(5).integers(0, 11, 45).tolist()
-    lengths[7], lengths[44] = 70, 0
-    ends = [n + d for n in (4, 8, 16, 32, 64) for d in (-1, 0, 1)]
-    return {
-        "nothing": pattern(3, 5, [0, 0, 0], 0),
-        "one": pattern(1, 1, [1], 0),
-        "column": pattern(40, 1, [1] * 39 + [0], 0),
-        "dense": pattern(17, 19, [19] * 17, 0),
-        "ends": pattern(len(ends) + 1, 80, [0, *ends], 1),
-        "random": pattern(45, 90, lengths, 2),
-    }
-
-
-def csr_of(a: sp.csr_array, dtype: torch.dtype) -> Csr:
-    parts = (torch.from_numpy(one.astype(np.int32)) for one in (a.indptr, a.indices))
-    return Csr(a.shape, *parts, torch.from_numpy(a.data).to(dtype))
-
-
 def check(a: sp.csr_array, wanted: Plan, device: EmulatedGpu) -> None:
-    """Equal to the float64 product of the rounded operands, within the plan's tolerance of the sum
-    of magnitudes."""
-    op, dtype = wanted.op, TORCH[wanted.op.dtype]
-    rng = np.random.default_rng(7)
-    csr = csr_of(a, dtype)
-    width = () if op.kernel == "spmv" else (op.width,)
-    b = torch.from_numpy(rng.random((a.shape[1], *width)) - 0.5).to(dtype)
-    x = torch.from_numpy(rng.random((a.shape[0], *width)) - 0.5).to(dtype)
-    made = bind(csr, wanted, device)
-    shape = (a.nnz,) if op.kernel == "sddmm" else (a.shape[0], *width)
-    out = torch.full(shape, float("nan"), dtype=dtype)
-    made(b, x if op.kernel == "sddmm" else None, out)
-    held, dense = csr.values.double().numpy(), b.double().numpy()
-    if op.kernel == "sddmm":
-        rows = np.repeat(np.arange(a.shape[0]), np.diff(a.indptr))
-        terms = x.double().numpy()[rows] * dense[a.indices]
-        expected, size = held * terms.sum(1), np.abs(held) * np.abs(terms).sum(1)
-    else:
-        full = sp.csr_array((held, a.indices, a.indptr), a.shape)
-        expected, size = full @ dense, abs(full) @ np.abs(dense)
-    off = np.abs(out.double().numpy() - expected)
-    assert (off <= wanted.tolerance * (size + np.abs(expected)) + 1e-7).all(), wanted
+    assert largest_excess(a, wanted, device) <= 1, wanted
 
 
 @pytest.mark.parametrize("name", patterns())
