@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +26,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
+from embeddb.featurizers.stats import Stats
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import Platform, load_platform
 
@@ -62,7 +64,7 @@ def main(results: Path, matrices: Path, place: Path, configurations: int = CONFI
     kept = {op: select(timings, Op.parse(op), platform, configurations) for op in operations}
     with Database.create(place) as db:
         db.store.put_platform(platform)
-        db.store.put_structures((p, PatternInfo.of(p)) for p in patterns.values())
+        db.store.put_patterns(map(info_of, patterns.values()))
         for op in operations:
             db.store.append(
                 Run(patterns[matrix].id, Op.parse(op), platform.id, config, m)
@@ -83,9 +85,14 @@ def read_patterns(results: Path, matrices: Path) -> Iterator[tuple[str, Pattern]
             yield name, read_pattern(matrices / f"{name}.npz", name=name, group=group)
 
 
-def read_timings(
-    results: Path, platform: Platform, patterns: dict[str, Pattern]
-) -> Timings:
+def info_of(pattern: Pattern) -> PatternInfo:
+    """Sizes, statistics and density of a matrix, which stand for its structure in the starter."""
+    info, stats = PatternInfo.of(pattern), Stats()
+    features = stats.as_features(stats.embed(pattern))
+    return msgspec.structs.replace(info, features=features, **info.workload.facts(pattern))
+
+
+def read_timings(results: Path, platform: Platform, patterns: dict[str, Pattern]) -> Timings:
     """The float32 rows whose configuration is legal on their matrix."""
     timings: Timings = defaultdict(dict)
     legal: dict[tuple[str, str, Config], bool] = {}
@@ -137,9 +144,7 @@ def select(timings: Timings, op: Op, platform: Platform, count: int) -> set[Conf
     seconds = np.array([[seconds_of(found.get(c)) for found in ran] for c in everywhere])
     exact = np.array([kernel.is_exact(c) for c in everywhere])
     given = [
-        at
-        for at, c in enumerate(everywhere)
-        if c == kernel.default or c.get("work") == "cusparse"
+        at for at, c in enumerate(everywhere) if c == kernel.default or c.get("work") == "cusparse"
     ]
     chosen = greedy(seconds, exact, given, round(EXACT * count))
     chosen = greedy(seconds, np.ones(len(exact), bool), chosen, count)
