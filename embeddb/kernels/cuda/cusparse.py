@@ -127,6 +127,7 @@ class CusparseProduct:
         self._multiply = self._library.function(f"cusparse{self._name}")
         self._set_values = self._library.function(f"cusparse{self._dense}SetValues")
         self._set_stream = self._library.function("cusparseSetStream")
+        self._stream = device.stream()
         if csr.nnz and plan.op.width:
             self._prepare()
 
@@ -137,10 +138,13 @@ class CusparseProduct:
         """
         if not self.csr.nnz or not out.numel():
             return out.zero_()
-        library = self._library
+        library, stream = self._library, self._device.stream()
         with library.lock:
+            if stream != self._stream:  # the work buffer serves one call at a time
+                self._device.wait_for(self._stream)
+                self._stream = stream
             status = (
-                self._set_stream(library.handle, self._device.stream())
+                self._set_stream(library.handle, stream)
                 or self._set_values(self._b, b.data_ptr())
                 or self._set_values(self._out, out.data_ptr())
                 or self._multiply(*self._arguments, self._buffer)
