@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from embeddb.core.config import Config, Op
@@ -98,6 +99,11 @@ class Plan:
 
 
 def plan(config: Mapping[str, Any], op: Op) -> Plan:
+    """`Plan` of a configuration; those of a `Config` are remembered. Raises: as `planned`."""
+    return _remembered(config, op) if isinstance(config, Config) else planned(config, op)
+
+
+def planned(config: Mapping[str, Any], op: Op) -> Plan:
     """The kernel and geometry of a configuration.
 
     Raises: SpaceError for a configuration that has no kernel for the operation or its width.
@@ -121,6 +127,9 @@ def _cusparse(algorithm: str, op: Op) -> Plan:
     if algorithm not in ALGORITHMS.get(op.kernel, ()):
         raise SpaceError(f"cuSPARSE has no algorithm={algorithm} for {op}")
     return Plan(op, FormSpec("csr"), algorithm=algorithm, tolerance=TOLERANCES[op.dtype])
+
+
+_remembered = lru_cache(maxsize=4096)(planned)
 
 
 def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
