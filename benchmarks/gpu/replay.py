@@ -82,7 +82,9 @@ def figures(bench: Bench, library: dict[str, float]) -> dict[str, Any]:
                 for method, order in proposals(query, able, vector, plain, trees, truth.times):
                     one, five = truth.after(order, 1), truth.after(order, COUNT)
                     over = library[name] / one
-                    logs[method + suffix].append((best / one, best / five, truth.default_s / one, over))
+                    logs[method + suffix].append(
+                        (best / one, best / five, truth.default_s / one, over)
+                    )
     return {
         "matrices": len(logs["default"]),
         "configurations": bench.tried,

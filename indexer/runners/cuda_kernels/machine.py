@@ -53,7 +53,8 @@ class CudaMachine:
     def __init__(self) -> None:
         self.device = gpu(0)
         # The default stream cannot be captured.
-        self._stream = torch.cuda.Stream()
+        self._cuda: Any = torch.cuda
+        self._stream = self._cuda.Stream()
         torch.cuda.set_stream(self._stream)
 
     def identity(self) -> dict[str, str]:
@@ -75,7 +76,7 @@ class CudaMachine:
 
     def once(self, call: Call) -> float:
         start, end = self._events()
-        torch.cuda._sleep(_BUSY_CYCLES)
+        self._cuda._sleep(_BUSY_CYCLES)
         start.record()
         call()
         end.record()
@@ -104,7 +105,7 @@ class CudaMachine:
         return [float(start.elapsed_time(end)) / 1e3 / calls for start, end in replays]
 
     def _events(self) -> tuple[Any, Any]:
-        return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        return self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)
 
 
 def figures(machine: Machine, *, short: bool) -> dict[str, float]:
