@@ -4,8 +4,9 @@
 
 RESULTS is the folder of the campaign's rows. Beside the answers stand the default, the best fixed
 configuration, plain neighbours, stock extremely randomised trees (scikit-learn's defaults, on the
-same statistics and one column per parameter value; where it is installed) and the oracle; `exact` leaves configurations of
-reduced precision out for all of them. Every configuration ran on the matrix that is asked about.
+same statistics and one column per parameter value; where it is installed) and the oracle; `exact`
+leaves configurations of reduced precision out for all of them. Every configuration ran on the
+matrix that is asked about.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ def figures(bench: Bench, library: dict[str, float]) -> dict[str, Any]:
         trees = ExtraTrees(known, vectors) if find_spec("sklearn") else None
         for row, query in bench.queries_of(train, test):
             truth, name = bench.truth(row), query.pattern.name
+            exact = {c for c in truth.times if kernel.is_exact(c)}
             vector = vectors[query.pattern.id]
-            for suffix, allowed in (("", lambda _: True), (", exact", kernel.is_exact)):
-                able = {c for c in truth.times if allowed(c)}
+            for suffix, able in (("", set(truth.times)), (", exact", exact)):
                 best = min(truth.times[c] for c in able)
                 for method, order in proposals(query, able, vector, plain, trees, truth.times):
                     one, five = truth.after(order, 1), truth.after(order, COUNT)
