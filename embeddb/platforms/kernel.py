@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from embeddb.core.config import Config, Value
@@ -229,9 +229,11 @@ class KernelSpace:
 
     def is_exact(self, config: Mapping[str, Any]) -> bool:
         """Whether a legal configuration computes at the full precision of its operands' type."""
-        if not self.inexact:
-            return True
-        return self.space.without(self.inexact, INEXACT).reason(config) != INEXACT
+        return not self.inexact or self._exact_space.reason(config) != INEXACT
+
+    @cached_property
+    def _exact_space(self) -> ConfigSpace:
+        return self.space.without(self.inexact, INEXACT)
 
     def digest_form(self) -> dict[str, Any]:
         """Everything that makes two spaces different, as plain data. Whether a choice is open, what
