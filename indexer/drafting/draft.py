@@ -223,7 +223,7 @@ class _Text:
         return lines
 
     def _command(self, *, cycles: bool) -> list[str]:
-        words = ["python3", "simulator.py", "{matrix}"]
+        words = ["python3", "simulator.py", "{matrix}", "--width", "{op.width}"]
         for p in self.params:
             absent = ":-0" if p.when else ""
             words += [f"--{p.name.replace('_', '-')}", f"{{config.{p.name}{absent}}}"]
@@ -232,6 +232,7 @@ class _Text:
             "# The program that measures, for `embeddb measure` and campaigns. Uncomment it with",
             "# `runner` at the top and `instance` under [log], before the first `embeddb index`:",
             "# [command]",
+            '# matrix = "mtx"  # the form of {matrix}: mtx (Matrix Market), npz (scipy) or smtx',
             f"# run = {_toml(words)}",
             f"# time = {{ regex = '{regex}', unit = \"{unit}\" }}",
         ]
