@@ -230,9 +230,10 @@ class _Text:
         unit, regex = ("cycles", r"cycles: (\d+)") if cycles else ("ms", r"time: (\S+) ms")
         return [
             "# The program that measures, for `embeddb measure` and campaigns. Uncomment it with",
-            "# `runner` at the top and `instance` under [log], before the first `embeddb index`:",
+            "# `runner` at the top and `instance` under [log], before the first `embeddb index`;",
+            "# {matrix} is written in the form that `matrix` names: mtx, npz (scipy) or smtx:",
             "# [command]",
-            '# matrix = "mtx"  # the form of {matrix}: mtx (Matrix Market), npz (scipy) or smtx',
+            '# matrix = "mtx"',
             f"# run = {_toml(words)}",
             f"# time = {{ regex = '{regex}', unit = \"{unit}\" }}",
         ]
