@@ -96,7 +96,7 @@ class Loaded:
     def _products(self, exact: torch.Tensor, size: torch.Tensor) -> None:
         csr, rows = self._csr, self._csr.shape[0]
         places = torch.stack([csr.rows.long(), csr.idx.long()])
-        about = {"check_invariants": False, "is_coalesced": True}
+        about: dict[str, Any] = {"check_invariants": False, "is_coalesced": True}
         values = csr.values.double()
         a = torch.sparse_coo_tensor(places, values, csr.shape, **about)
         absolute = torch.sparse_coo_tensor(places, values.abs(), csr.shape, **about)
