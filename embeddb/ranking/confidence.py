@@ -17,8 +17,8 @@ from embeddb.ranking.recommendation import DEFAULT_FAILS, LIKELY, Candidate
 
 #: More than this part of answers may not fall short of `GOOD` for one to be called sure.
 _MOST_SHORT = 0.1
-#: With fewer held-out groups no answer is called sure.
-_FEWEST_GROUPS = 10
+#: With fewer held-out groups that many may fall short even if none did.
+_FEWEST_GROUPS = 22
 #: Nearest neighbours of nearly all measured patterns are nearer than this percentile.
 _STRANGE = 0.99
 #: With a nearest neighbour farther than this share have theirs, an answer is not called sure.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from embeddb.core.machine_state import APART, State, apart, between, state_now, 
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.subject import Subject
 from embeddb.core.timing import Timing, timings_of
+from embeddb.core.wording import plural
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.ranking.alternatives import Deepen, renewed
@@ -25,6 +27,8 @@ from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store.usual_state import usual_at
 
+#: Most reasons of failed runs that are shown.
+_REASONS = 3
 #: Measures configurations, or replays them, in the order given.
 Measure = Callable[[Sequence[Config]], Iterable[tuple[Config, Measurement]]]
 #: From the answer, and what measures here, to the candidates that were measured.
@@ -78,7 +82,8 @@ def measure_answer(
         if runs and not lookup.store.readonly:
             lookup.record(runs, pattern, here)
     done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
-    done = msgspec.structs.replace(done, platform=here.id)
+    warnings = [*done.warnings, *_failures(runs)]
+    done = msgspec.structs.replace(done, platform=here.id, warnings=warnings)
     if warning := state_warning(state, usual):
         done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
     if not lookup.store.readonly:
@@ -101,6 +106,16 @@ def _candidates_run(
         for _ in run([configs[i] for i in order]):
             pass
     return made
+
+
+def _failures(runs: Sequence[Run]) -> list[str]:
+    """One line for each of the most frequent reasons of failed runs."""
+    failed = (run.measurement for run in runs if run.measurement.error)
+    reasons = Counter((m.status, m.error) for m in failed)
+    return [
+        f"{plural(count, 'run')} failed ({status}): {error}"
+        for (status, error), count in reasons.most_common(_REASONS)
+    ]
 
 
 def _measured(made: Recommendation) -> list[Config]:

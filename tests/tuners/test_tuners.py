@@ -487,7 +487,7 @@ def test_how_sure_depends_on_how_good_held_out_answers_were(
     held_out: float, short: float, sure: str, said: str
 ) -> None:
     query = sample_queries()["neighbours"]
-    vote = replace(query.vote, held_out=held_out, held_out_groups=12, held_out_short=short)
+    vote = replace(query.vote, held_out=held_out, held_out_groups=30, held_out_short=short)
     query = replace(query, vote=replace(vote, evidence_op=query.op))
     level, doubts = confidence_of(Rankers(query).chosen, "neighbours")
     assert level == sure
