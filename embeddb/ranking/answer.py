@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -49,35 +50,39 @@ def local_platform(platform: Platform) -> Platform:
     return found
 
 
-def recommend(
-    lookup: Lookup,
-    pattern: Subject | PatternInfo,
-    platform: Platform,
-    op: Op,
-    *,
-    count: int = 5,
-    calls: float = math.inf,
-    seed: int = 0,
-    deepen: Deepen | None = None,
-    answer_by: Answerer = answer,
-) -> Recommendation:
-    """Rank configurations for a pattern and keep the answer in the store; `deepen` may add to what
-    is found out about it, while the query is at hand. `answer_by` ranks in place of the product's
-    own chain.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question: the best `count` configurations for an operation on a workload, used `calls`
+    times. `answer_by` ranks, with random numbers of `seed`."""
+
+    pattern: Subject | PatternInfo
+    platform: Platform
+    op: Op
+    count: int = 5
+    calls: float = math.inf
+    seed: int = 0
+    answer_by: Answerer = answer
+
+
+def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None) -> Recommendation:
+    """Rank configurations for a workload and store the answer; `deepen` may add to its diagnostics
+    while the query is at hand.
 
     Raises: UsageError if the platform has no such op; NothingFound if the pattern is known by
     name only and the evidence needs more.
     """
     stages: dict[str, float] = {}
-    query = build_query(lookup, pattern, platform, op, calls=calls, stages_s=stages)
+    pattern, op = request.pattern, request.op
+    query = build_query(lookup, pattern, request.platform, op, calls=request.calls, stages_s=stages)
     started = time.perf_counter()
-    found = answer_by(query, count, rng=np.random.default_rng(seed))
+    rng = np.random.default_rng(request.seed)
+    found = request.answer_by(query, request.count, rng=rng)
     stages["transfer"] = time.perf_counter() - started
     about = insight(found, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, found)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
-    made = _recommendation(lookup, query, found, seed=seed)
+    made = _recommendation(lookup, query, found, seed=request.seed)
     asked = _pictured(lookup, query.pattern, pattern)
     whole = {} if isinstance(pattern, PatternInfo) else op.workload.answer(pattern)
     made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked, **whole)

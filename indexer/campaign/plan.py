@@ -142,7 +142,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class PlanOptions:
     """How much is measured, and which.
 
-    `configs` per matrix and op. The default and the static top come first, then `shared`
+    `configs` per matrix and op. The default and the `top` configurations that serve most matrices
+    of the database come first, then `shared`
     configurations that are the same on every matrix, then, if `sampled`, a sample of the matrix's
     own space.
     `grid` matrices run every legal configuration of `grid_op`. Pairs of matrix and op with
@@ -161,6 +162,7 @@ class PlanOptions:
     grid: int = 0
     grid_op: str = ""
     max_work: int = 0
+    top: int = 10
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -228,10 +228,6 @@ def surprising_cost(platform: Platform, seconds: float | None) -> str:
     )
 
 
-#: Configurations that serve most matrices of the database, which every matrix runs.
-_TOP = 10
-
-
 def planned_matrices(
     folder: str | Path,
     *,
@@ -280,7 +276,6 @@ def plan_campaign(
     matrices: Sequence[Matrix],
     options: PlanOptions | None = None,
     *,
-    top: int = _TOP,
     told: Told | None = None,
 ) -> tuple[Campaign, dict[str, list[Config]]]:
     """The campaign in a folder, new or taken up, and the static top by op.
@@ -288,6 +283,7 @@ def plan_campaign(
     Raises: UsageError if there is nothing to measure; InputError if another campaign is there.
     """
     matrices_only(ops, "a campaign")
-    best = {str(op): static_top(lookup, platform, op, top) for op in ops}
-    plan = make_plan(platform, ops, matrices, options or PlanOptions(), top=best, told=told)
+    options = options or PlanOptions()
+    best = {str(op): static_top(lookup, platform, op, options.top) for op in ops}
+    plan = make_plan(platform, ops, matrices, options, top=best, told=told)
     return Campaign.create(folder, plan), best

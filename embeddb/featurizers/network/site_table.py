@@ -83,7 +83,6 @@ def table_numba(targets: Tensor, sources: Tensor, kernel: int, step: int) -> Ten
         sources[:, 2].contiguous().numpy(),
         source_starts.numpy(),
         partner.numpy(),
-        _lowest(kernel) * step,
         step,
     )
     return table
@@ -129,10 +128,10 @@ def _merge_lines(
     source_columns: Any,
     source_starts: Any,
     partner: Any,
-    lowest: int,
     step: int,
 ) -> None:
     kernel = partner.shape[0]
+    lowest = -(kernel // 2) * step if kernel % 2 else 0
     reach = (kernel - 1) * step
     for line in range(starts.size - 1):
         for i in range(kernel):

@@ -304,7 +304,7 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
             x_label="epoch",
             y_label=label,
             log_y=label == "loss" and all(y > 0 for line in lines for y in line.y),
-            height=280,
+            size=(640, 280),
             key=label,
         )
         for label, lines in zip(("loss", "order of pairs"), drawn, strict=True)
