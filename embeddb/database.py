@@ -127,14 +127,6 @@ class Database:
     def __reduce__(self) -> tuple[Any, ...]:
         return self.index.__reduce__()
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Forward the methods that this class had before it had an `index`."""
-            if name.startswith("_") or name == "index":
-                raise AttributeError(f"'Database' object has no attribute {name!r}")
-            return getattr(self.index, name)
-
     # -- looking around --------------------------------------------------------------------
 
     def find(self, text: str, *, kind: str = "") -> Subject | PatternInfo:

@@ -20,7 +20,7 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
 from embeddb.ranking.alternatives import Deepen
-from embeddb.ranking.fallback import Answer
+from embeddb.ranking.fallback import RankedCandidates
 from embeddb.ranking.posterior import Posterior
 from embeddb.ranking.prediction import shared_out, tempered
 from embeddb.ranking.query import Query
@@ -41,7 +41,7 @@ def deepening(
     `pattern` or the store holds the structure); it takes up to some seconds. Moves and attention
     are of matrices, what is `occluded` of tensor kernels."""
 
-    def deepened(plain: Diagnostics, found: Answer) -> Diagnostics:
+    def deepened(plain: Diagnostics, found: RankedCandidates) -> Diagnostics:
         ranker = found.rankers.chosen
         parts = ranker.query.op.workload.occluded(ranker, lookup, pattern, progress)
         return msgspec.structs.replace(

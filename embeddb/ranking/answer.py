@@ -22,7 +22,7 @@ from embeddb.ranking.answers import keep
 from embeddb.ranking.break_even import with_break_even
 from embeddb.ranking.build import build_query, named_features
 from embeddb.ranking.confidence import confidence_of, default_fails, untried_doubt
-from embeddb.ranking.fallback import Answer, answer
+from embeddb.ranking.fallback import RankedCandidates, answer
 from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import with_failures
@@ -36,7 +36,7 @@ from embeddb.ranking.recommendation import (
 from embeddb.store.counters import counters_of
 
 #: At most so many candidates for a query, as `embeddb.ranking.fallback.answer` gives them.
-Answerer = Callable[..., Answer]
+Answerer = Callable[..., RankedCandidates]
 
 
 def local_platform(platform: Platform) -> Platform:
@@ -109,7 +109,9 @@ def _pictured(lookup: Lookup, info: PatternInfo, given: Subject | PatternInfo) -
     return msgspec.structs.replace(info, thumbnail=picture, features={}, about={})
 
 
-def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -> Recommendation:
+def _recommendation(
+    lookup: Lookup, query: Query, found: RankedCandidates, *, seed: int
+) -> Recommendation:
     created = time.time()
     confidence, warnings = _trust(query, found)
     warnings += lookup.repairs()
@@ -136,7 +138,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         warnings=warnings,
         rejected={str(config): reason for config, reason in query.vote.rejected.items()},
         features=named_features(lookup, query),
-        evidence_op=str(query.vote.evidence_op or query.op),
+        evidence_op=str(query.vote.origin.op or query.op),
         featurizer=query.vote.featurizer,
         featurizer_version=lookup.featurizer_version(query.vote.featurizer),
         generation=generation,
@@ -151,7 +153,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         model=found.model,
         reproducible=query.platform.kernel(query.op).reproducible,
         model_featurizer=query.prediction.featurizer if found.model else "",
-        machines={name: share for name, share in query.vote.machines.items() if share > 0.0},
+        machines={name: share for name, share in query.vote.origin.machines.items() if share > 0.0},
         transfers=_transfers(query, found),
         counters=counters_use(lookup, query),
         time_unit=query.platform.time_unit,
@@ -159,7 +161,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
     return with_order_reasons(made)
 
 
-def _trust(query: Query, found: Answer) -> tuple[str, list[str]]:
+def _trust(query: Query, found: RankedCandidates) -> tuple[str, list[str]]:
     """`high`, `medium` or `low`, and what lowers it or is to be known of the default."""
     confidence, warnings = confidence_of(found.rankers.chosen, found.source, found.first)
     if found.unjudged:
@@ -188,7 +190,7 @@ def _neighbours(query: Query) -> list[RecommendedNeighbour]:
     ]
 
 
-def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
+def _transfers(query: Query, found: RankedCandidates) -> list[TransferredSchedule]:
     """Of the schedules carried over, those that are candidates and the fastest of each neighbour,
     which comes first."""
     answered = {Config(candidate.config) for candidate in found.candidates}

@@ -171,10 +171,10 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
     """The query with which model predicted, and how good its answers were: at the width that the
     neighbours ran, or where there are none at the nearest one that was judged. `reads` is what it
     predicted from, else the featurizer of its card."""
-    op = query.vote.evidence_op or query.op
+    op = query.vote.origin.op or query.op
     # A model of a time when machines were not told apart is believed where there is only one.
-    here = bool(model.instance) or not query.vote.elsewhere
-    figures = judged(model.card, op, near=query.vote.evidence_op is None) if here else {}
+    here = bool(model.instance) or not query.vote.origin.elsewhere
+    figures = judged(model.card, op, near=query.vote.origin.op is None) if here else {}
     at_1 = {method: float(f["of_optimum@1"]) for method, f in figures.items()}
     at_5 = {m: float(f["of_optimum@5"]) for m, f in figures.items() if "of_optimum@5" in f}
     joint = figures.get("transfer+rank", {})

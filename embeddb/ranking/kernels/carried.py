@@ -62,8 +62,8 @@ def with_carried_tiles(
     if not votes:
         return query
     vote = with_votes(query.vote, votes, gains, view.averages.prior)
-    promise = vote.promise._replace(guard=math.inf)
-    return replace(query, vote=replace(vote, transfers=tuple(told), promise=promise))
+    quality = vote.quality._replace(guard=math.inf)
+    return replace(query, vote=replace(vote, transfers=tuple(told), quality=quality))
 
 
 def _worth(gains: NDArray[np.float64], configs: Sequence[Config]) -> Iterator[int]:
