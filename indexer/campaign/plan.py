@@ -63,17 +63,6 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
     configs: list[int] = []
 
 
-class Teaching(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost model that learns from what is bought and gives the rewards
-    (`indexer.campaign.budget.teaching`): `settings` are those of
-    `indexer.training.cost_model.settings.CostSettings`, `start` is the version of the model it goes
-    on from, which lies in the folder (empty: from nothing), `featurizer` what makes its vectors."""
-
-    settings: dict[str, Any]
-    start: str = ""
-    featurizer: str = ""
-
-
 class Buying(msgspec.Struct, frozen=True, kw_only=True):
     """What a strategy has bought so far of the first `pool` matrices of a plan, and by what.
 
@@ -88,8 +77,6 @@ class Buying(msgspec.Struct, frozen=True, kw_only=True):
     featurizer: str
     clusters: list[list[int]]
     rounds: list[Round]
-    #: Unset, and not in the file, where no model is trained.
-    teaching: Teaching | msgspec.UnsetType = msgspec.UNSET
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

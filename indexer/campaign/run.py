@@ -25,7 +25,6 @@ from embeddb.platforms.platform import Platform, platform_here
 from embeddb.store import Store
 from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
-from indexer.campaign.budget.teaching import taught_on_the_way
 from indexer.campaign.folder import Campaign, Progress, Task
 from indexer.campaign.nodes.submissions import open_chunks
 from indexer.campaign.plan import Matrix, PlanOptions, Told, make_plan, static_top, untold
@@ -125,8 +124,7 @@ def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campai
     Raises: InputError, RunnerUnavailable as `CampaignJob.run`.
     """
     done = job.run(settle)
-    reward = taught_on_the_way(job.campaign, job.db, job.read, job.told)
-    while (grown := buy_more(job.campaign, reward)) is not None:
+    while (grown := buy_more(job.campaign)) is not None:
         job = replace(job, campaign=grown, again=())
         done = job.run(settle)
     embed(job.db, progress=job.told)
