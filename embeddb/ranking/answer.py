@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -119,14 +119,8 @@ def _recommendation(
 ) -> Recommendation:
     created = time.time()
     confidence, warnings = _trust(query, found)
-    warnings += lookup.repairs()
-    if query.prediction.note:
-        warnings.append(query.prediction.note)
-    if query.platform.simulated:
-        warnings.append("this platform is simulated or modelled: no time is of real hardware")
+    warnings += [*lookup.repairs(), *_cautions(query, found.first)]
     part = query.platform.kernel(query.op)
-    if not part.is_exact(found.first):
-        warnings.append(_INEXACT_FIRST)
     own_default = query.own.timings.get(query.default)
     generation = lookup.store.generation
     made = Recommendation(
@@ -168,6 +162,16 @@ def _recommendation(
         time_unit=query.platform.time_unit,
     )
     return with_order_reasons(made)
+
+
+def _cautions(query: Query, first: Config) -> Iterator[str]:
+    """What to know of the query's platform, model and first configuration."""
+    if query.prediction.note:
+        yield query.prediction.note
+    if query.platform.simulated:
+        yield "this platform is simulated or modelled: no time is of real hardware"
+    if not query.platform.kernel(query.op).is_exact(first):
+        yield _INEXACT_FIRST
 
 
 def _trust(query: Query, found: RankedCandidates) -> tuple[str, list[str]]:
