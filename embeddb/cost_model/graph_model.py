@@ -21,7 +21,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
-from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.cost_model.model import space_digest
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.cost_model.trees_numpy import Forest
@@ -226,22 +226,15 @@ class KernelScorer:
         """The model's."""
         return self.model.guard
 
-    def score(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: Sizes,
-    ) -> tuple[Floats, Floats]:
+    def score(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         """float64[c] log gain over the mean of these configurations, higher is faster, and
         float64[c] its standard deviation, as on kernels held out of the training. The kernel is
         known: vector and sizes are not looked at.
 
         Raises: UsageError for another op; ModelError as `predict`.
         """
-        if op.kernel != self.model.network.task:
-            raise UsageError(f"the model is of {self.model.network.task}, not {op.kernel}")
+        if asked.op.kernel != self.model.network.task:
+            raise UsageError(f"the model is of {self.model.network.task}, not {asked.op.kernel}")
         fit = self.model.card["calibration"]
         said = self.model.predict(self.kernel, configs)
         return -fit["slope"] * (said - said.mean()), np.full(len(said), fit["floor"])

@@ -16,6 +16,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.reports import Progress
 from embeddb.core.subject import Subject
 from embeddb.core.wording import value_text
+from embeddb.cost_model import Problem
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
@@ -213,14 +214,8 @@ class _Race:
         if self.model is not None and query.prediction.featurizer == query.vote.featurizer:
             info = query.pattern
             configs = query.prediction.configs
-            told = self.model.score(
-                vector,
-                query.platform,
-                query.op,
-                (query.default, *configs),
-                info.sizes,
-            )
-            told = tempered(*told)
+            problem = Problem(vector, query.platform, query.op, info.sizes)
+            told = tempered(*self.model.score(problem, (query.default, *configs)))
             told = shared_out(query, configs, told[0][1:] - told[0][0], told[1][1:])
             query = replace(
                 query, prediction=replace(query.prediction, gain=told[0], spread=told[1])

@@ -56,9 +56,7 @@ class Law:
         self.gains, self.spread = gains, spread
         self.asked: list[tuple[Config, ...]] = []
 
-    def score(
-        self, vector: Any, platform: Platform, op: Op, configs: Sequence[Config], sizes: Any
-    ) -> tuple[Any, Any]:
+    def score(self, _problem: Any, configs: Sequence[Config]) -> tuple[Any, Any]:
         self.asked.append(tuple(configs))
         gain = np.array([self.gains.get(str(next(iter(c.values()))), 0.0) for c in configs])
         return gain - (gain.mean() if np.isfinite(gain).all() else 0.0), np.full(

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
@@ -44,16 +45,9 @@ class ByLength:
     def __init__(self, sign: float = 1.0) -> None:
         self.sign = sign
 
-    def score(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: tuple[int, int, int] = (-1, -1, -1),
-    ) -> tuple[Floats, Floats]:
-        assert vector.ndim == 1 and vector.size > 4
-        rows, _, nonzeros = sizes
+    def score(self, problem: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
+        assert problem.vector.ndim == 1 and problem.vector.size > 4
+        rows, _, nonzeros = problem.sizes
         best = int(np.argmin([abs(nonzeros / rows - k) for k in (2, 6, 14, 30)]))
         gain = [-math.log(1.5) * abs(VARIANTS.index(c["variant"]) - best) for c in configs]
         return self.sign * np.array(gain), np.zeros(len(configs))
@@ -127,10 +121,10 @@ def test_a_ranker_learns_from_training_groups_alone() -> None:
         learned_from.append(seen)
 
         class Watching(ByLength):
-            def score(self, *args: Any) -> tuple[Floats, Floats]:
-                m, _, nnz = args[4]
+            def score(self, problem: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
+                m, _, nnz = problem.sizes
                 asked.append((seen, lengths[m, nnz]))
-                return super().score(*args)
+                return super().score(problem, configs)
 
         return Watching()
 
