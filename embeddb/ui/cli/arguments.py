@@ -219,6 +219,7 @@ def count_first(
     Raises: UsageError for what is no nest; NothingFound for one that is known by name only, and
     where nothing can count; RunnerUnavailable if the platform cannot be measured here.
     """
+    from indexer.measure import Machine
     from indexer.nest_runs import CountJob
     from indexer.runners.base import RunOptions
 
@@ -226,7 +227,8 @@ def count_first(
     runner, here = runner_here(platform, threads)
     sources = [plug.source for plug in db.index.featurizers().counted(here.id)]
     options = RunOptions(repeats=3, max_repeats=9, threads=threads)
-    CountJob(db.index, runner, here, options, (sources or ["auto"])[0]).run(nests, progress)
+    machine = Machine(db.index, runner, here, options)
+    CountJob(machine, (sources or ["auto"])[0]).run(nests, progress)
 
 
 def _nest(db: Database, subject: Subject | PatternInfo) -> Nest:

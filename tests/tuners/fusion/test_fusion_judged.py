@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run_verb
-from played_xla import HERE, Played, crowded_s
+from played_xla import HERE, Played, crowded_s, played
 from tensors import op
 
 from embeddb.core.config import Op
@@ -18,7 +18,6 @@ from embeddb.core.errors import NothingFound
 from embeddb.database import Database
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
-from indexer.runners.base import RunOptions
 from indexer.tensor_runs import FusionJob, FusionRequest
 from tuners.evaluation.evaluate import EvalOptions, evaluate
 
@@ -39,8 +38,8 @@ def filled(db: Database, families: int = FAMILIES) -> Database:
     """Kernels of four operations are best: the default, all in one, is slow."""
     programs = [program(family, length) for family in range(families) for length in (9, 12)]
     runner = Played(crowded_s)
-    request = FusionRequest(cuts=30, chained=0.0, options=RunOptions(threads=1))
-    FusionJob(db.index, runner, HERE, request).programs(programs)
+    request = FusionRequest(cuts=30, chained=0.0)
+    FusionJob(played(db.index, runner), request).programs(programs)
     return db
 
 
@@ -66,7 +65,7 @@ def test_sums_learn_from_other_families_what_the_roofline_misses(db: Database) -
     pytest.importorskip("torch")
     learned = {"costmodel": lambda *_: None}  # no op of matrices is here: it is never asked
     rows = {
-        row.method: row for row in evaluate(db, EvalOptions(seeds=[0], folds=3), rankers=learned)
+        row.method: row for row in evaluate(db.index, EvalOptions(seeds=[0], folds=3), rankers=learned)
     }  # type: ignore[arg-type]
     sums, roofline = (rows[name].figures for name in ("kernel-sums", "roofline"))
     assert sums["of_optimum@1"] > roofline["of_optimum@1"] and sums["tau"] > roofline["tau"]
@@ -82,7 +81,7 @@ def test_without_lightgbm_is_told_once_why_they_have_no_row(
     monkeypatch.setattr(trees, "available", lambda: False)
     told: list[str] = []
     learned = {"costmodel": lambda *_: None}
-    rows = evaluate(db, EvalOptions(seeds=[0], folds=3), rankers=learned, note=told.append)  # type: ignore[arg-type]
+    rows = evaluate(db.index, EvalOptions(seeds=[0], folds=3), rankers=learned, note=told.append)  # type: ignore[arg-type]
     assert "kernel-sums" not in {row.method for row in rows}
     assert len([line for line in told if "lightgbm" in line]) == 1
 
