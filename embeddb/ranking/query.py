@@ -50,16 +50,16 @@ class VoteQuality(NamedTuple):
     """Cross-validated quality of answers from the evidence, whole groups held out.
 
     `of_optimum` is the share of the optimum that they reach (nan: too few groups to tell, or
-    winners only), `groups` the number of groups, `margin` by how much lower the share may be (log,
-    90 %), `judged_by` whose runs it was judged by: `here` (this very instance), `machines` (left
-    out whole) or `elsewhere`. The error of the predicted gain (log) of the first choice is `bias`
-    on average, `low` and `high` at the 10th and 90th percentile (nan: too few were judged). What is
-    predicted to gain no more than `guard` over the default is ranked behind it.
+    winners only), `groups` the number of groups, `short` the upper 90 % bound of the part of them
+    that fall short of 0.9, `judged_by` whose runs they were judged by: `here` (this very instance),
+    `machines` (left out whole) or `elsewhere`. The error of the predicted gain (log) of the first
+    choice is `bias` on average, `low` and `high` at the 10th and 90th percentile (nan: too few were
+    judged). What is predicted to gain no more than `guard` over the default is ranked behind it.
     """
 
     of_optimum: float = math.nan
     groups: int = 0
-    margin: float = math.nan
+    short: float = math.nan
     judged_by: str = "here"
     bias: float = math.nan
     low: float = math.nan
@@ -69,7 +69,7 @@ class VoteQuality(NamedTuple):
     @classmethod
     def of(cls, policy: VoteSettings, *, winners: bool, judged_by: str) -> VoteQuality:
         share = math.nan if winners else math.exp(-policy.loss)
-        judged = (share, policy.groups, policy.margin, judged_by)
+        judged = (share, policy.groups, policy.short, judged_by)
         return cls(*judged, policy.bias, policy.low, policy.high, policy.guard)
 
 

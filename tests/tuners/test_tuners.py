@@ -475,14 +475,19 @@ def test_the_loop_spends_its_budget_and_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held_out", "sure", "said"),
-    [(0.95, "high", ""), (0.53, "medium", "only 53 %"), (math.nan, "medium", "too few matrices")],
+    ("held_out", "short", "sure", "said"),
+    [
+        (0.95, 0.08, "high", ""),
+        (0.95, 0.28, "medium", "up to 28 % of them"),
+        (0.53, 0.99, "medium", "only 53 %"),
+        (math.nan, math.nan, "medium", "too few matrices"),
+    ],
 )
 def test_how_sure_depends_on_how_good_held_out_answers_were(
-    held_out: float, sure: str, said: str
+    held_out: float, short: float, sure: str, said: str
 ) -> None:
     query = sample_queries()["neighbours"]
-    quality, origin = VoteQuality(held_out, groups=12), VoteOrigin(query.op)
+    quality, origin = VoteQuality(held_out, groups=12, short=short), VoteOrigin(query.op)
     vote = replace(query.vote, quality=quality, origin=origin)
     query = replace(query, vote=vote)
     level, doubts = confidence_of(Rankers(query).chosen, "neighbours")

@@ -65,7 +65,8 @@ def test_sums_learn_from_other_families_what_the_roofline_misses(db: Database) -
     pytest.importorskip("torch")
     learned = {"costmodel": lambda *_: None}  # no op of matrices is here: it is never asked
     rows = {
-        row.method: row for row in evaluate(db.index, EvalOptions(seeds=[0], folds=3), rankers=learned)
+        row.method: row
+        for row in evaluate(db.index, EvalOptions(seeds=[0], folds=3), rankers=learned)
     }  # type: ignore[arg-type]
     sums, roofline = (rows[name].figures for name in ("kernel-sums", "roofline"))
     assert sums["of_optimum@1"] > roofline["of_optimum@1"] and sums["tau"] > roofline["tau"]
