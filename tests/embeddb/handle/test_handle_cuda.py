@@ -88,6 +88,7 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
         return Choice(config=usual, default=usual, source="a test", others=others, answer="x")
 
     monkeypatch.setattr(cuda_choice, "asked", answer)
+    monkeypatch.setattr(cuda_choice, "preparing_s", lambda *_: 0.0)
 
 
 @pytest.mark.parametrize("k", [1, 3, 32, 33])
