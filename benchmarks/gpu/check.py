@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Modules of this folder, in the order in which they run.
-SECTIONS = ("check_kernels", "sample_times")
+SECTIONS = ("check_kernels", "sample_times", "handle", "emitted")
 #: A section has so many seconds less than it is given before it is killed.
 _GRACE_S = 5.0
 
@@ -39,9 +39,10 @@ def main() -> int:
     asked = parser.parse_args()
     end = time.monotonic() + asked.seconds
     document: dict[str, Any] = {}
-    for name in asked.sections.split(","):
+    names = asked.sections.split(",")
+    for number, name in enumerate(names):
         begun = time.monotonic()
-        result = run_section(name, asked, end - begun)
+        result = run_section(name, asked, (end - begun) / (len(names) - number))
         table = result.pop("table", [])
         document[name] = {**result, "section_s": round(time.monotonic() - begun, 1)}
         print(f"== {name}: {'ok' if result['ok'] else 'FAILED'}, {document[name]['section_s']} s")

@@ -1,19 +1,16 @@
-"""The handle on a GPU beside torch and cuSPARSE: totals by number of calls, calls, a GCN.
+"""Section of `check.py`: the handle beside torch and cuSPARSE, by the number of calls; a GCN.
 
-    python benchmarks/gpu/handle.py MATRICES OUT.json [SECONDS]
-
-MATRICES is a folder of matrix files. Totals count everything from the sparse tensor to the last
-result: choosing, preparing, calls, one wait at the end. Kernels are compiled before (a first run in
-a fresh cache is timed apart). cuSPARSE is the best of its algorithms, each through its library with
-preprocessing counted; for SDDMM it is torch.sparse.sampled_addmm, which leaves out A's values.
+Totals count everything from the sparse tensor to the last result: choosing, preparing, calls, one
+wait at the end; kernels were compiled before, and a first run in this process is timed apart.
+cuSPARSE is the best of its algorithms, each through its library with preprocessing counted; for
+SDDMM it is torch.sparse.sampled_addmm, which leaves out the product by A's values.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import statistics
-import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -21,61 +18,98 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sections import Options, run
 
 import embeddb
 from embeddb.core.config import Op
+from embeddb.handle.choice import Wishes
+from embeddb.handle.compile import Wanted
+from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_matrix import csr_of
-from embeddb.kernels.cuda.device import gpu
+from embeddb.handle.tensors import TensorHandle
+from embeddb.kernels.cuda.device import Device, gpu
 from embeddb.kernels.cuda.plan import plan
 from embeddb.kernels.cuda.product import bind
 from embeddb.matrix_files import read_pattern
 
 CALLS = (1, 10, 100, 1000)
 OPS = ("spmm:32", "spmm:128", "spmm:512", "spmv", "sddmm:32", "sddmm:128")
-ALGORITHMS = {"spmm": ("default", "csr2", "csr3"), "spmv": ("csr1", "csr2")}
+ALGORITHMS = {"spmm": ("default", "csr2", "csr3"), "spmv": ("csr1", "csr2"), "sddmm": ()}
+#: Seconds for the GCN, and matrices that it runs on.
+_GCN_S, _GCN_MATRICES = 25.0, ("pubmed", "musae_facebook", "soc-slashdot0902")
+Make = Callable[[], Callable[[], Any]]
 
 
-def total_s(make: Callable[[], Callable[[], Any]], calls: int) -> float:
-    torch.cuda.synchronize()
-    begun = time.perf_counter()
-    once = make()
-    for _ in range(calls):
-        once()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begun
+class Place:
+    """A GPU, or the emulating device with tensors of the CPU."""
+
+    def __init__(self, emulate: bool) -> None:
+        self.name = "cpu" if emulate else "cuda"
+        self.calls = (1, 10) if emulate else CALLS
+        self.repeats = 3 if emulate else 200
+        self.device: Device = _emulated() if emulate else gpu(0)
+
+    def compile(self, a: torch.Tensor, kernel: str, k: int | None, calls: float) -> Any:
+        if self.name == "cuda":
+            return embeddb.compile(a, kernel, k=k, calls=calls)
+        wanted = Wanted(kernel, k, None, "starter", Wishes(min(calls, 1e5)))
+        return TensorHandle(CudaProducts.of(a, wanted, self.device))
+
+    def wait(self) -> None:
+        if self.name == "cuda":
+            torch.cuda.synchronize()
+
+    def best_s(self, make: Make, calls: int, rounds: int = 3) -> float:
+        """The least of some totals: making, calls, waiting."""
+        gc.collect()
+        times = []
+        for _ in range(rounds):
+            self.wait()
+            begun = time.perf_counter()
+            once = make()
+            for _ in range(calls):
+                once()
+            self.wait()
+            times.append(time.perf_counter() - begun)
+        return min(times)
+
+    def call_s(self, once: Callable[[], Any], calls: int = 0) -> float:
+        calls = calls or self.repeats
+        return self.best_s(lambda: once, calls) / calls
+
+    def tensor(self, path: Path) -> torch.Tensor:
+        pattern = read_pattern(path)
+        ptr, idx = (torch.from_numpy(one.copy()).int() for one in (pattern.indptr, pattern.indices))
+        values = torch.rand(pattern.nnz, generator=torch.Generator().manual_seed(1)) - 0.5
+        return torch.sparse_csr_tensor(ptr, idx, values, pattern.shape, check_invariants=False).to(
+            self.name
+        )
 
 
-def best_of(make: Callable[[], Callable[[], Any]], calls: int, rounds: int = 3) -> float:
-    gc.collect()
-    return min(total_s(make, calls) for _ in range(rounds))
+def _emulated() -> Device:
+    from emulated_gpu import EmulatedGpu
+
+    return EmulatedGpu(Path(tempfile.mkdtemp()))
 
 
-def tensor_of(path: Path) -> torch.Tensor:
-    pattern = read_pattern(path)
-    ptr, idx = (torch.from_numpy(one.copy()) for one in (pattern.indptr, pattern.indices))
-    values = torch.rand(pattern.nnz, generator=torch.Generator().manual_seed(1)) - 0.5
-    return torch.sparse_csr_tensor(ptr.int(), idx.int(), values, pattern.shape).cuda()
-
-
-def makers(a: torch.Tensor, op: Op, calls: float) -> dict[str, Callable[[], Callable[[], Any]]]:
-    m, n = a.shape
-    k = None if op.kernel == "spmv" else op.width
-    b = torch.rand((n,) if k is None else (n, k), device="cuda")
-    c = torch.rand((m, k or 1), device="cuda")
+def makers(place: Place, a: torch.Tensor, op: Op, calls: float) -> dict[str, Make]:
+    (m, n), k = a.shape, None if op.kernel == "spmv" else op.width
+    b = torch.rand((n,) if k is None else (n, k), device=place.name)
+    c = torch.rand((m, k or 1), device=place.name)
 
     def ours() -> Callable[[], Any]:
-        f = embeddb.compile(a, op.kernel, k=k, calls=calls)
+        f = place.compile(a, op.kernel, k, calls)
         return (lambda: f(c, b)) if op.kernel == "sddmm" else lambda: f(b)
 
     if op.kernel == "sddmm":
         bt = b.T
-        library = {"cusparse": lambda: lambda: torch.sparse.sampled_addmm(a, c, bt, beta=0)}
-        return {"ours": ours, **library}
+        sampled = lambda: lambda: torch.sparse.sampled_addmm(a, c, bt, beta=0)  # noqa: E731
+        return {"ours": ours, "cusparse": sampled}
 
-    def cusparse(algorithm: str) -> Callable[[], Callable[[], Any]]:
+    def cusparse(algorithm: str) -> Make:
         def make() -> Callable[[], Any]:
             wanted = plan({"work": "cusparse", "algorithm": algorithm}, op)
-            made = bind(csr_of(a).csr, wanted, gpu(0))
+            made = bind(csr_of(a).csr, wanted, place.device)
             return lambda: made(b, None, b.new_empty((m, *b.shape[1:])))
 
         return make
@@ -84,135 +118,126 @@ def makers(a: torch.Tensor, op: Op, calls: float) -> dict[str, Callable[[], Call
     return {"ours": ours, "torch": lambda: lambda: a @ b, **libraries}
 
 
-def one_case(a: torch.Tensor, op: Op) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    begun = time.perf_counter()
-    makers(a, op, 10**9)["ours"]()()
-    torch.cuda.synchronize()
-    row["first_s"] = time.perf_counter() - begun
-    for calls in CALLS:
-        by = makers(a, op, calls)
-        row[str(calls)] = {name: best_of(make, calls) for name, make in by.items()}
-    k = None if op.kernel == "spmv" else op.width
-    f = embeddb.compile(a, op.kernel, k=k, calls=10**9)
+def one_case(place: Place, a: torch.Tensor, op: Op) -> dict[str, Any]:
+    """Seconds by number of calls and by who computes; of a call in a long row of them."""
+    row: dict[str, Any] = {"first_s": place.best_s(makers(place, a, op, 1e9)["ours"], 1, 1)}
+    for calls in place.calls:
+        by = makers(place, a, op, calls)
+        row[str(calls)] = {name: place.best_s(make, calls) for name, make in by.items()}
+    f = place.compile(a, op.kernel, None if op.kernel == "spmv" else op.width, 1e9)
     row["config"], row["why"] = str(f.config), f.why()
-    row["steady"] = {}
-    for name, make in makers(a, op, 10**9).items():
-        once = make()
-        row["steady"][name] = best_of(lambda once=once: once, 200) / 200  # type: ignore[misc]
+    every = makers(place, a, op, 1e9)
+    row["steady"] = {name: place.call_s(make()) for name, make in every.items()}
     return row
 
 
-def overhead() -> dict[str, float]:
-    """Microseconds of host time for a call whose kernel takes none."""
-    a = torch.eye(64).to_sparse_csr().cuda()
-    b = torch.rand(64, 32, device="cuda")
-    out = torch.empty(64, 32, device="cuda")
-    f = embeddb.compile(a, "spmm", k=32, calls=10**9)
+def overhead_us(place: Place) -> dict[str, float]:
+    """Microseconds of host time for a call whose kernel takes next to none."""
+    a = torch.eye(64).to_sparse_csr().to(place.name)
+    b = torch.rand(64, 32, device=place.name)
+    out = torch.empty(64, 32, device=place.name)
+    f = place.compile(a, "spmm", 32, 1e9)
     grad = b.clone().requires_grad_()
-    cases = {
+    cases: dict[str, Callable[[], Any]] = {
         "handle": lambda: f(b),
         "handle_out": lambda: f(b, out=out),
         "handle_with_gradient": lambda: f(grad),
         "torch": lambda: a @ b,
     }
-    return {
-        name: 1e6 * best_of(lambda once=once: once, 2000) / 2000 for name, once in cases.items()
-    }  # type: ignore[misc]
+    calls = 10 if place.name == "cpu" else 2000
+    return {name: 1e6 * place.call_s(once, calls) for name, once in cases.items()}
 
 
-def gcn(a: torch.Tensor, width: int = 128, steps: int = 50) -> dict[str, float]:
+def gcn_ms(place: Place, a: torch.Tensor, width: int = 128) -> dict[str, float]:
     """Milliseconds of a training step of a two-layer GCN, with the handle and with torch."""
     torch.manual_seed(0)
     m = min(a.shape)
-    square = a.to_sparse_coo().coalesce()
-    inside = (square.indices() < m).all(0)
-    parts = square.indices()[:, inside], square.values()[inside].abs()
+    coo = a.to_sparse_coo().coalesce()
+    inside = (coo.indices() < m).all(0)
+    parts = coo.indices()[:, inside], coo.values()[inside].abs()
     a = torch.sparse_coo_tensor(*parts, (m, m)).to_sparse_csr()
-    x = torch.rand(m, width, device="cuda")
-    labels = torch.randint(0, 16, (m,), device="cuda")
-    f = embeddb.compile(a, "spmm", k=width, calls=10**6)
-    last = embeddb.compile(a, "spmm", k=16, calls=10**6)
-
-    def step(products: tuple[Callable[..., Any], ...]) -> Callable[[], Any]:
-        one = torch.nn.Linear(width, width, device="cuda")
-        two = torch.nn.Linear(width, 16, device="cuda")
+    x = torch.rand(m, width, device=place.name)
+    labels = torch.randint(0, 16, (m,), device=place.name)
+    handles = [place.compile(a, "spmm", k, 1e6) for k in (width, 16)]
+    by_torch = [lambda b: torch.sparse.mm(a, b)] * 2
+    times = {}
+    for name, products in (("handle", handles), ("torch", by_torch)):
+        one = torch.nn.Linear(width, width, device=place.name)
+        two = torch.nn.Linear(width, 16, device=place.name)
         optimiser = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=1e-3)
 
-        def train() -> float:
-            optimiser.zero_grad()
+        def train(
+            products: Any = products, one: Any = one, two: Any = two, o: Any = optimiser
+        ) -> None:
+            o.zero_grad()
             hidden = torch.relu(products[0](one(x)))
-            loss = torch.nn.functional.cross_entropy(products[1](two(hidden)), labels)
-            loss.backward()
-            optimiser.step()
-            return loss
+            torch.nn.functional.cross_entropy(products[1](two(hidden)), labels).backward()
+            o.step()
 
-        return train
-
-    by_torch = (lambda b: torch.sparse.mm(a, b),) * 2
-    cases = {"handle": (f, last), "torch": by_torch}
-    times = {}
-    for name, products in cases.items():
-        train = step(products)
-        times[name] = 1e3 * best_of(lambda train=train: train, steps) / steps  # type: ignore[misc]
+        times[name] = 1e3 * place.call_s(train, 2 if place.name == "cpu" else 50)
     return times
 
 
-def bandwidth() -> float:
-    """GB/s of a copy, bytes read and written."""
-    x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    y = torch.empty_like(x)
-    return 2 * x.numel() / (best_of(lambda: lambda: y.copy_(x), 20) / 20) / 1e9
-
-
 def summary(cases: dict[str, Any]) -> dict[str, Any]:
+    """By operation and calls, the time of torch and of the best cuSPARSE over the handle's."""
     found: dict[str, Any] = {}
     for op in OPS:
         rows = [row for name, row in cases.items() if name.endswith(f"/{op}")]
-        if not rows:
-            continue
-        found[op] = {}
-        for calls in (*map(str, CALLS), "steady"):
-            ratios: dict[str, list[float]] = {"torch": [], "cusparse": []}
-            for row in rows:
-                times = row[calls]
-                library = min(t for name, t in times.items() if name.startswith("cusparse"))
-                ratios["cusparse"].append(library / times["ours"])
-                ratios["torch"].append(times.get("torch", library) / times["ours"])
-            found[op][calls] = {
-                name: {
-                    "geometric_mean": statistics.geometric_mean(values),
-                    "least": min(values),
-                    "slower_by_5_percent": sum(v < 0.95 for v in values) / len(values),
-                }
-                for name, values in ratios.items()
-            }
+        kinds = [kind for kind in (*map(str, CALLS), "steady") if rows and kind in rows[0]]
+        for kind in kinds:
+            for name in ("torch", "cusparse"):
+                ratios = [
+                    min(t for by, t in row[kind].items() if by.startswith(name)) / row[kind]["ours"]
+                    for row in rows
+                    if any(by.startswith(name) for by in row[kind])
+                ]
+                if ratios:
+                    found.setdefault(op, {}).setdefault(kind, {})[name] = {
+                        "geometric_mean": statistics.geometric_mean(ratios),
+                        "least": min(ratios),
+                        "slower_by_5_percent": sum(r < 0.95 for r in ratios) / len(ratios),
+                    }
     return found
 
 
-def measured(matrices: list[Path], seconds: float) -> dict[str, Any]:
-    warnings.filterwarnings("ignore", message="Sparse .* tensor support is in beta")
-    begun = time.perf_counter()
-    report: dict[str, Any] = {"device": gpu(0).facts(), "overhead_us": overhead()}
-    report["copy_gb_s"] = bandwidth()
+def table_of(report: dict[str, Any]) -> list[str]:
+    lines = [f"call in us: {_numbers(report['overhead_us'])}"]
+    for op, kinds in report["summary"].items():
+        for kind, names in kinds.items():
+            cells = [
+                f"{name} {one['geometric_mean']:.2f} (least {one['least']:.2f}, slower "
+                f"{one['slower_by_5_percent']:.0%})"
+                for name, one in names.items()
+            ]
+            lines.append(f"{op:10} {kind:>6} calls, over {', over '.join(cells)}")
+    lines += [f"GCN step in ms, {name}: {_numbers(by)}" for name, by in report["gcn_ms"].items()]
+    return lines
+
+
+def _numbers(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in values.items())
+
+
+def section(options: Options) -> dict[str, Any]:
+    warnings.filterwarnings("ignore", message="Sparse ")
+    place = Place(options.emulate)
+    paths = sorted(p for p in options.matrices.iterdir() if p.suffix in (".npz", ".mtx", ".gz"))
+    report: dict[str, Any] = {"ok": True, "overhead_us": overhead_us(place)}
+    named = [p for p in paths if p.name.partition(".")[0] in _GCN_MATRICES] or paths[:1]
+    report["gcn_ms"] = {}
+    begun = time.monotonic()
+    for path in named:
+        if time.monotonic() - begun < _GCN_S:
+            report["gcn_ms"][path.stem] = gcn_ms(place, place.tensor(path))
     cases: dict[str, Any] = {}
-    for path in matrices:
-        a = tensor_of(path)
-        for op in OPS:
-            if time.perf_counter() - begun > seconds:
-                break
-            cases[f"{path.stem}/{op}"] = one_case(a, Op.parse(op))
-    report["gcn_ms"] = {path.stem: gcn(tensor_of(path)) for path in matrices[:3]}
-    return {**report, "summary": summary(cases), "cases": cases}
-
-
-def main(folder: str, out: str, seconds: str = "120") -> None:
-    paths = sorted(p for p in Path(folder).iterdir() if p.suffix in (".npz", ".mtx", ".gz"))
-    report = measured(paths, float(seconds))
-    Path(out).write_text(json.dumps(report, indent=1))
-    short = {key: value for key, value in report.items() if key != "cases"}
-    print(json.dumps(short, indent=1))
+    for path in paths[:1] if options.emulate else paths:
+        a = place.tensor(path)
+        for op in OPS[:1] if options.emulate else OPS:
+            if options.left_s > 3:
+                cases[f"{path.stem}/{op}"] = one_case(place, a, Op.parse(op))
+    report |= {"summary": summary(cases), "cases": cases}
+    return {**report, "table": table_of(report)}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(section)

@@ -94,6 +94,8 @@ class CudaLibrary:
         test = {
             "TYPES": filled(f"cuda_{types}_types.cu", {}),
             "CHECKING": filled(f"cuda_check_{kernel}.cu", {}),
+            # The subnormal numbers of half precision are 6e-8 apart.
+            "LEAST": "1e-7" if self.op.dtype == "f16" else "1e-300",
         }
         written = {
             f"{p}.h": self._filled("cuda_header.h", {"RUN": filled(f"cuda_{kernel}.h", {})}),

@@ -37,6 +37,9 @@ def test_it_runs_emulated(tmp_path: Path) -> None:
     assert times["ok"] and times["compared"]["all"]["count"] == len(times["rows"]) > 4
     assert {row["status"] for row in times["rows"]} == {"ok"}
     assert "Spearman" in ended.stdout
+    handle = document["handle"]
+    assert handle["ok"] and set(handle["gcn_ms"]["bcspwr10"]) == {"handle", "torch"}
+    assert handle["summary"]["spmm:32"]["10"]["cusparse"]["geometric_mean"] > 0
 
 
 def test_without_matrices_it_says_so(tmp_path: Path) -> None:

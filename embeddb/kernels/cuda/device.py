@@ -62,6 +62,9 @@ class Device(Protocol):
     def stream(self) -> int:
         """The caller's current stream, as the driver knows it."""
 
+    def wait_for(self, stream: int) -> None:
+        """Let the current stream go on after what was enqueued in another one."""
+
     def is_built(self, template: str) -> bool:
         """True if `kernel` need not compile it."""
 
@@ -144,6 +147,13 @@ class Gpu:
 
     def stream(self) -> int:
         return int(self._stream(self.index))
+
+    def wait_for(self, stream: int) -> None:
+        import torch
+
+        if not torch.cuda.is_current_stream_capturing():  # what a graph replays waits on its own
+            other: Any = torch.cuda.ExternalStream
+            torch.cuda.current_stream(self.index).wait_stream(other(stream, device=self.index))
 
     def is_built(self, template: str) -> bool:
         return template in self._kernels or nvrtc.is_kept(template, self.architecture)

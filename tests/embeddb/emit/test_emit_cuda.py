@@ -274,6 +274,8 @@ def test_an_answer_of_cusparse_is_said_to_be_another(
         ("work=rows", "spmm:32", "cuda", "'lanes' is missing"),
         ("work=cusparse,algorithm=csr2", "spmm:32", "cuda", "NVIDIA's library"),
         ("work=windows,math=f16,window=16,cols=1,block=64", "spmm:32", "cuda", "no CUDA kernel"),
+        ("work=windows,math=bf16,window=16,block=64", "sddmm:32", "cuda", "no CUDA kernel"),
+        ("work=windows,math=bf16,window=16,block=64", "sddmm:32:bf16", "cuda", "no CUDA kernel"),
     ],
 )
 def test_what_cannot_be_emitted_is_said(

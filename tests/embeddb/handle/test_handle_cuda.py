@@ -15,6 +15,7 @@ import pytest
 import torch
 from emulated_gpu import EmulatedGpu
 
+import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, SpaceError, UsageError
 from embeddb.handle import cuda_choice, cuda_matrix
@@ -32,6 +33,7 @@ pytestmark = [
     pytest.mark.gcc,
     pytest.mark.skipif(not GPU and shutil.which("g++") is None, reason="needs g++"),
     pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta"),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled"),
 ]
 ROWS = Config.parse(
     "work=rows,lanes=8,vec=1,cols=1,stage=direct,unroll=2,block=64,grid=columns,reorder=none"
@@ -86,6 +88,7 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
         return Choice(config=usual, default=usual, source="a test", others=others, answer="x")
 
     monkeypatch.setattr(cuda_choice, "asked", answer)
+    monkeypatch.setattr(cuda_choice, "preparing_s", lambda *_: 0.0)
 
 
 @pytest.mark.parametrize("k", [1, 3, 32, 33])
@@ -340,3 +343,80 @@ def test_usual_configurations_have_kernels() -> None:
                 op = Op(kernel, 1 if kernel == "spmv" else width, dtype)
                 for reproducible in (False, True):
                     assert plan(usual_config(op, reproducible), op).template
+
+
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU: EMBEDDB_TEST_GPU=1")
+CSR2 = Config({"work": "cusparse", "algorithm": "csr2"})
+
+
+@needs_gpu
+@pytest.mark.parametrize("config", [ROWS, PIECES, CSR2, None])
+def test_a_cuda_graph_captures_calls(config: Config | None, device: Device) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    wishes = {} if config is not None else {"calls": 1e9}
+    f = handle(a, "spmm", device, 8, config, **wishes)
+    side: Any = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        f(b)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = f(b)
+    b.copy_(2 * b + 1)
+    graph.replay()
+    torch.testing.assert_close(result, a @ b, rtol=1e-5, atol=1e-5)
+
+
+@needs_gpu
+@pytest.mark.parametrize("config", [PIECES, CSR2])
+def test_streams_do_not_disturb_one_another(config: Config, device: Device) -> None:
+    a = matrix(dtype=torch.float32)
+    f = handle(a, "spmm", device, 8, config)
+    streams: list[Any] = [torch.cuda.Stream() for _ in range(4)]
+    results = []
+    for step in range(40):
+        stream = streams[step % 4]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            b = dense(17, 8, dtype=torch.float32) + step
+            results.append((b, f(b)))
+    torch.cuda.synchronize()
+    for b, result in results:
+        torch.testing.assert_close(result, a @ b, rtol=1e-4, atol=1e-4)
+
+
+@needs_gpu
+def test_inductor_compiles_around_it(device: Device) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    f = handle(a, "spmm", device, 8)
+    b.requires_grad_()
+    whole = torch.compile(lambda b: torch.relu(f(b)).square().sum(), fullgraph=True)
+    whole(b).backward()
+    mine = b.grad
+    b.grad = None
+    torch.relu(a @ b).square().sum().backward()
+    torch.testing.assert_close(mine, b.grad, rtol=1e-4, atol=1e-4)
+
+
+@needs_gpu
+def test_autocast_widens_operands(device: Device) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    f = handle(a, "spmm", device, 8)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        torch.testing.assert_close(f(b.bfloat16()), a.float() @ b.bfloat16().float())
+
+
+@needs_gpu
+def test_operands_elsewhere_are_refused(device: Device) -> None:
+    with pytest.raises(UsageError, match="is on cpu, A is on cuda:0"):
+        handle(matrix(), "spmm", device, 4)(dense(17, 4).cpu())
+
+
+@needs_gpu
+def test_the_public_function_serves_tensors_on_a_gpu() -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    for sparse in (a.to_sparse_csr(), a.to_sparse_csc(), a.to_sparse_coo()):
+        for calls in (1, None):
+            f = embeddb.compile(sparse, "spmm", k=8, calls=calls)
+            torch.testing.assert_close(f(b), a @ b, rtol=1e-5, atol=1e-5)
