@@ -95,13 +95,13 @@ def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
 
     asked = db.recommendation(answer, note=lambda line: note(f"warning: {line}"))
     if Op.parse(asked.op).kind not in KINDS:
-        facts = db.index.platform(asked.platform).environment
+        on_gpu = asked.platform.startswith("cuda@")
+        facts = db.index.platform(asked.platform).environment if on_gpu else {}
         capability = facts.get("capability", "")
         made = emit_answer(asked, place, prefix=prefix, capability=capability)
         if asked.best.get("work") == "cusparse":
-            note(
-                f"cuSPARSE ({Config(asked.best)}) is the first choice: the best of our own kernels"
-            )
+            first = f"cuSPARSE ({Config(asked.best)}) is the first choice"
+            note(f"{first}: the best of our own kernels is written")
         return made
     subject = db.store.tensor(asked.pattern_id) or _in_file(answer, asked.pattern_id)
     if subject is None:
