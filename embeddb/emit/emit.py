@@ -259,7 +259,7 @@ def emit_pack(
     rule = learn_rule(db, platform, op, most, allowed=allowed)
     function = rule.symbol if where.name == "cuda" else f"{rule.symbol}_wide"
     text = RuleText(rule.header(), function)
-    capability = where.environment.get("capability", "")
+    capability = rule.environment.get("capability", "")
     library = _library(platform, op, rule.configs, prefix=prefix, rule=text, capability=capability)
     counted = f"{rule.patterns} matrices in {rule.groups} groups"
     source = f"a rule learned from {counted} on {rule.platform}"
