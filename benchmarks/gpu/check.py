@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Modules of this folder, in the order in which they run.
-SECTIONS = ("check_kernels", "sample_times", "handle")
+SECTIONS = ("check_kernels", "sample_times", "handle", "emitted")
 #: A section has so many seconds less than it is given before it is killed.
 _GRACE_S = 5.0
 

@@ -1,8 +1,8 @@
-"""`embeddb emit`: an answer, or a configuration, as a library in C."""
+"""`embeddb emit`: an answer, or a configuration, as a library in C or CUDA C++."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,9 +10,11 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.files.own_files import OwnFolder
+from embeddb.emit.cuda import CudaLibrary
 from embeddb.emit.library import Library, RuleText, filled
 from embeddb.emit.tile import TileLibrary
 from embeddb.index.lookup import Lookup
+from embeddb.kernels.cuda.plan import fit
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT
@@ -23,7 +25,7 @@ from tuners.rule.learn import learn_rule
 #: What tells a folder of ours, and its largest size.
 MANIFEST, _MAX_BYTES = "embeddb.json", 1 << 16
 _FORMAT = "embeddb-library-1"
-_ENDINGS = (".c", ".h", ".hlo")
+_ENDINGS = (".c", ".cu", ".h", ".hlo")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,25 +106,46 @@ def fusion_files(program: Computation, config: Config, made_from: str = "") -> d
     }
 
 
-_PLATFORM = "cpu"
+#: With code for matrices.
+_PLATFORMS = ("cpu", "cuda")
 
 
-def emit_answer(made: Recommendation, place: str | Path, *, prefix: str = "") -> Manifest:
-    """The best configuration of an answer for `cpu` as C, in a folder.
+def emit_answer(
+    made: Recommendation, place: str | Path, *, prefix: str = "", capability: str = ""
+) -> Manifest:
+    """The best configuration of an answer for `cpu` or `cuda` as code, in a folder; where cuSPARSE
+    is the best, the best of the others. `capability` is that of the answer's GPU, 90.
 
     Raises: UsageError for an answer for another platform, and as `emit_config`.
     """
     platform = made.platform.partition("@")[0]
-    if platform != _PLATFORM:
-        known = f"{_PLATFORM}, tile-cpu and xla-cpu"
+    if platform not in _PLATFORMS:
+        known = f"{', '.join(_PLATFORMS)}, tile-cpu and xla-cpu"
         raise UsageError(
             f"answer {made.id} is for {platform}: there is code for {known} alone",
             hint="`embeddb query ... --emit FILE.c` writes those of loop nests"
             if platform == "nest-cpu"
             else "`embeddb explain` shows its configuration",
         )
-    config, op = Config(made.best), Op.parse(made.op)
-    return emit_config(config, op, place, prefix=prefix, answer=made.id)
+    op, best = Op.parse(made.op), Config(made.best)
+    source = f"answer {made.id}"
+    if _is_library(best):
+        source += (
+            f", of which the first choice is cuSPARSE ({best}) and this the best of the others"
+        )
+    if platform == "cuda":
+        ranked = (Config(one.config) for one in made.candidates)
+        own = (
+            config for config in (best, *ranked, Config(made.default)) if not _is_library(config)
+        )
+        best = fit(next(own), op)
+    library = _library(platform, op, [best], prefix=prefix, capability=capability)
+    return _written(library, [best], place, source=source, answer=made.id)
+
+
+def _is_library(config: Config) -> bool:
+    """True if NVIDIA's library computes, of which there is no source."""
+    return config.get("work") == "cusparse"
 
 
 def emit_tensor(
@@ -153,17 +176,48 @@ def emit_tensor(
 
 
 def emit_config(
-    config: Config, op: Op, place: str | Path, *, prefix: str = "", answer: str = ""
+    config: Config, op: Op, place: str | Path, *, platform: str = "cpu", prefix: str = ""
 ) -> Manifest:
-    """A configuration of the CPU platform as C, in a folder; `answer` is where it comes from.
+    """A configuration of a platform as code, in a folder.
 
-    Raises: as `Library` and `write_library`.
+    Raises: UsageError for another platform; as `Library`, `CudaLibrary` and `write_library`.
     """
-    library = Library(op, [config], prefix=prefix)
-    contents = library.files(f"answer {answer}" if answer else "a configuration")
+    library = _library(platform, op, [config], prefix=prefix)
+    return _written(library, [config], place, source="a configuration")
+
+
+def _library(
+    platform: str,
+    op: Op,
+    configs: Sequence[Config],
+    *,
+    prefix: str,
+    rule: RuleText | None = None,
+    capability: str = "",
+) -> Library | CudaLibrary:
+    """Raises: UsageError for a platform without code; as `Library` and `CudaLibrary`."""
+    name = platform.partition("@")[0]
+    if name not in _PLATFORMS:
+        raise UsageError(f"there is code for {' and '.join(_PLATFORMS)} alone, not for {platform}")
+    if name == "cpu":
+        return Library(op, configs, prefix=prefix, rule=rule)
+    architecture = f"sm_{capability}" if capability.isdecimal() else ""
+    return CudaLibrary(op, configs, prefix=prefix, rule=rule, architecture=architecture)
+
+
+def _written(
+    library: Library | CudaLibrary,
+    configs: Sequence[Config],
+    place: str | Path,
+    *,
+    source: str,
+    answer: str = "",
+) -> Manifest:
+    """A library in its folder; `source`: where its configurations come from."""
+    contents = library.files(source)
     manifest = Manifest(
-        op=str(op),
-        configs=[str(config)],
+        op=str(library.op),
+        configs=[str(config) for config in configs],
         prefix=library.prefix,
         answer=answer,
         files=list(contents),
@@ -181,31 +235,32 @@ def emit_pack(
     op: Op,
     place: str | Path,
     *,
-    platform: str = _PLATFORM,
+    platform: str = "cpu",
     most: int = MOST,
     prefix: str = "",
 ) -> Manifest:
-    """At most `most` configurations of the CPU platform, chosen among by a rule that is learned
-    from what `db` measured on one of its instances, or on all together, as C in a folder.
+    """At most `most` configurations of a platform, chosen among by a rule that is learned from what
+    `db` measured on one of its instances, or on all together, as code in a folder. Of `cuda` those
+    that compute as exactly as their type, by kernels of our own.
 
-    Raises: UsageError for an impossible number and another platform; as `learn_rule`, `Library` and
-    `write_library`.
+    Raises: UsageError for an impossible number and another platform; as `learn_rule`, `Library`,
+    `CudaLibrary` and `write_library`.
     """
     if not 1 <= most <= MOST:
         raise UsageError(f"a pack of {most} kernels", hint=f"1 to {MOST}")
-    if platform.partition("@")[0] != _PLATFORM:
-        raise UsageError(f"there is code for {_PLATFORM} alone, not for {platform}")
-    rule = learn_rule(db, platform, op, most)
-    text = RuleText(rule.header(), f"{rule.symbol}_wide")
-    library = Library(op, rule.configs, prefix=prefix, rule=text)
+    if platform.partition("@")[0] not in _PLATFORMS:
+        raise UsageError(f"there is code for {' and '.join(_PLATFORMS)} alone, not for {platform}")
+    where = db.platform(platform)
+    kernel = where.kernel(op)
+
+    def allowed(config: Config) -> bool:
+        return not _is_library(config) and kernel.is_exact(config)
+
+    rule = learn_rule(db, platform, op, most, allowed=allowed)
+    function = rule.symbol if where.name == "cuda" else f"{rule.symbol}_wide"
+    text = RuleText(rule.header(), function)
+    capability = rule.environment.get("capability", "")
+    library = _library(platform, op, rule.configs, prefix=prefix, rule=text, capability=capability)
     counted = f"{rule.patterns} matrices in {rule.groups} groups"
     source = f"a rule learned from {counted} on {rule.platform}"
-    contents = library.files(source)
-    manifest = Manifest(
-        op=str(op),
-        configs=[str(config) for config in rule.configs],
-        prefix=library.prefix,
-        files=list(contents),
-    )
-    write_library(place, contents, manifest)
-    return manifest
+    return _written(library, rule.configs, place, source=source)

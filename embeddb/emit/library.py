@@ -134,7 +134,7 @@ def readme_parts(op: Op, parts: Sequence[Part], made_from: str, *, pack: bool) -
 
 
 _TYPES = {"f32": "float", "f64": "double"}
-_TITLES = {
+TITLES = {
     "spmm": "SpMM, D = A B",
     "spmv": "SpMV, y = A x",
     "sddmm": "SDDMM, E = A * (C B^T) at the non-zeros of A",
@@ -172,7 +172,7 @@ class Library:
         prefix: str = "",
         rule: RuleText | None = None,
     ) -> None:
-        if op.kernel not in _TITLES or op.dtype not in _TYPES:
+        if op.kernel not in TITLES or op.dtype not in _TYPES:
             hint = "spmm, sddmm and spmv, in f32 and f64: sddmm:64:f64"
             raise UsageError(f"there is no code for {op}", hint=hint)
         self.op, self.rule = op, rule
@@ -207,7 +207,7 @@ class Library:
         marks = {
             **parts,
             "DECLARATIONS": declarations(),
-            "TITLE": f"{_TITLES[self.op.kernel]}, in {_TYPES[self.op.dtype]}",
+            "TITLE": f"{TITLES[self.op.kernel]}, in {_TYPES[self.op.dtype]}",
             "K": str(self.op.width),
             "MARCH": cpu_build.flags()[1].partition("=")[2],
             "WIDTH": str(self.vector_bytes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 
@@ -166,17 +166,24 @@ class RuleData:
 
 
 def learn_rule(
-    db: Lookup, platform: str, op: Op, most: int = 12, *, progress: Progress | None = None
+    db: Lookup,
+    platform: str,
+    op: Op,
+    most: int = 12,
+    *,
+    allowed: Callable[[Config], bool] | None = None,
+    progress: Progress | None = None,
 ) -> Rule:
     """The rule among at most `most` configurations, for a platform instance or, by the bare name of
-    a portable one, for what all its machines measured.
+    a portable one, for what all its machines measured. `allowed`: of which configurations beside
+    the default (None: all).
 
     Raises: UsageError for another kind of operation, or an impossible number of configurations;
     NothingFound where nothing, or too little, was measured.
     """
     if not 1 <= most <= MOST_CONFIGS:
         raise UsageError(f"a rule among {most} configurations", hint=f"1 to {MOST_CONFIGS}")
-    data = rule_data(db, platform, op)
+    data = rule_data(db, platform, op, allowed=allowed)
     judged, count = _held_out(data, most, progress)
     return replace(unjudged_rule(data, most), held_out=judged, judged=count)
 
@@ -198,7 +205,9 @@ def unjudged_rule(data: RuleData, most: int) -> Rule:
     )
 
 
-def rule_data(db: Lookup, platform: str, op: Op) -> RuleData:
+def rule_data(
+    db: Lookup, platform: str, op: Op, *, allowed: Callable[[Config], bool] | None = None
+) -> RuleData:
     """What there is to learn from. Raises: as `learn_rule`."""
     matrices_only([op], "a rule in C")
     where = db.platform(platform)
@@ -220,7 +229,7 @@ def rule_data(db: Lookup, platform: str, op: Op) -> RuleData:
     _, groups = np.unique(evidence.groups[rows[able]], return_inverse=True)
     able_of = Extent.of(evidence.rows[row] for row in rows[able]).patterns
     _enough(f"{op} on {where.id}", able_of if used.size else 0, groups)
-    configs, gains = _with_default(bench, rows[able])
+    configs, gains = _with_default(bench, rows[able], allowed)
     return RuleData(
         bench,
         _told_platform(bench, where),
@@ -252,7 +261,7 @@ def _features(db: Lookup, pattern_id: str) -> NDArray[np.float64]:
 
 
 def _with_default(
-    bench: Bench, rows: NDArray[np.int64]
+    bench: Bench, rows: NDArray[np.int64], allowed: Callable[[Config], bool] | None
 ) -> tuple[tuple[Config, ...], NDArray[np.float64]]:
     """The configurations that most rows tried, the usual default first, and gains float64[r,c] over
     each row's own."""
@@ -260,7 +269,11 @@ def _with_default(
     gains = bench.evidence.gains(rows)
     tried = np.isfinite(gains).sum(axis=0) >= _TRIED_SHARE * len(rows)
     configs = bench.evidence.configs
-    others = [at for at, config in enumerate(configs) if tried[at] and config != default]
+    others = [
+        at
+        for at, config in enumerate(configs)
+        if tried[at] and config != default and (allowed is None or allowed(config))
+    ]
     gains = gains[:, others]
     zeros = np.zeros((len(rows), 1))
     return (default, *(configs[at] for at in others)), np.hstack([zeros, gains])

@@ -202,6 +202,8 @@ def _windows(config: Mapping[str, Any], op: Op) -> Plan:
     stored, quad = TYPES[op.dtype], 4 if op.width % 4 == 0 else 1
     rounds = op.dtype in ("f16", "bf16")
     other = math == "f16" if op.dtype == "f32" else math not in (op.dtype, "fp32")
+    if op.kernel == "sddmm":
+        other = op.dtype != "f32" or math not in ("tf32", "tf32x3")
     if op.kernel == "spmv" or op.dtype == "f64" or other:
         raise SpaceError(f"windows with math={math} have no CUDA kernel for {op}")
     sampled = op.kernel == "sddmm"
