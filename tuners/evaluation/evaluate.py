@@ -55,7 +55,7 @@ def evaluate(
     note: Callable[[str], None] | None = None,
     tuners: Sequence[str] = (),
 ) -> list[EvalRow]:
-    """The table of docs/evaluation.md for each scope, best method last but for the oracle.
+    """The table of docs/explanation/evaluation.md per scope, best method last but the oracle.
 
     With `complete`, only matrices count (to learn from as well) that tried nearly every
     configuration, so that the oracle is the best of the space. Each of `rankers` learns twice in
