@@ -85,6 +85,7 @@ def query(
     calls: float = inf,
     why: bool = False,
     reproducible: bool = False,
+    exact: bool = False,
 ) -> Recommendation:
     """The answer to one question, of the shipped database unless `db` names a folder:
     `embeddb.query(A, op="spmm:64").candidates[0].config`. `matrix` is a sparse matrix of scipy or
@@ -103,6 +104,7 @@ def query(
             calls=calls,
             why=why,
             reproducible=reproducible,
+            exact=exact,
         )
 
 

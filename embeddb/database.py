@@ -192,6 +192,7 @@ class Database:
         calls: float = math.inf,
         why: bool = False,
         reproducible: bool = False,
+        exact: bool = False,
         tuner: str = "",
         progress: Progress | None = None,
     ) -> Recommendation:
@@ -201,7 +202,8 @@ class Database:
         (`Database.measure` has more to choose). With `why` it also says what would change it
         (`Diagnostics`), which costs seconds; `progress` is told how far that is. With
         `reproducible` it leaves out configurations whose sums run in an order that varies from call
-        to call. With the name of a `tuner` plug-in, its proposals are the answer.
+        to call, with `exact` those that round operands to a shorter type (tensor cores). With the
+        name of a `tuner` plug-in, its proposals are the answer.
 
         Raises: MatrixError, NestError, TensorError for a file that cannot be read, or a name nobody
         has; UsageError for an unknown platform, op or tuner, for `why` with a tuner, or for a
@@ -218,8 +220,7 @@ class Database:
             raise UsageError(reason)
         what = Op.parse(op) if isinstance(op, str) else op
         here = local_platform(self._named(platform))
-        if reproducible:
-            here = here.reproducible(what)
+        here = here.restricted(what, reproducible=reproducible, exact=exact)
         asked = resolve.resolve_workload(self.index, pattern, kind=what.kind)
         deepen = deepening(self.index, asked, progress=progress) if why and not measure else None
         made = recommend(

@@ -157,7 +157,7 @@ def search_by(
     The search raises as `Watched`.
     """
     where, op = platform or lookup.platform(made.platform), Op.parse(made.op)
-    where = where.reproducible(op) if made.reproducible else where
+    where = where.restricted(op, reproducible=made.reproducible, exact=made.exact)
     query = build_query(lookup, pattern, where, op, calls=made.calls or math.inf)
 
     def search(made: Recommendation, run: Measure) -> list[Candidate]:

@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from space import PARAMETERS
-
+PARAMETERS = (
+    *("work", "lanes", "vec", "cols", "stage", "unroll", "block", "grid", "reorder", "piece"),
+    *("sigma", "batch", "window", "math"),
+)
 OPS = ("spmm:32", "spmm:128", "spmm:512", "spmv", "sddmm:32", "sddmm:128")
 ROUNDED = ("tf32", "bf16")  # tensor cores with rounded operands
 WINDOWS = ("windows", "window-pieces")

@@ -12,6 +12,7 @@ from embeddb.core.errors import MissingDependency
 
 #: Optional packages by the name they are imported by, and the smallest extra that brings each.
 EXTRA_OF = {
+    "cuda": "cuda",
     "dask": "dask",
     "distributed": "dask",
     "itsdangerous": "serve",

@@ -63,8 +63,24 @@ class Wishes:
     build: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The platform that answers are for, and all that they depend on besides: another processor or
+    compiler is another question. `count`: configurations to answer with."""
+
+    platform: str
+    environment: tuple[object, ...]
+    count: int = 5
+
+
+def cpu_target() -> Target:
+    """This machine's processor."""
+    compiler = cpu_build.cpu_model(), cpu_build.compiler()
+    return Target("cpu", (*compiler, cpu_build.flags(), cpu_build.threads_used(0)))
+
+
 def default_of(pattern: Pattern, op: Op) -> Config:
-    """The platform's default for a matrix."""
+    """The CPU's default for a matrix."""
     return load_platform("cpu").default(op, pattern.sizes)
 
 
@@ -74,20 +90,23 @@ def given(config: Config, pattern: Pattern, op: Op) -> Choice:
     return Choice(config=dict(config), default=default, source="as given")
 
 
-def asked(pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes) -> Choice:
+def asked(
+    pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes, target: Target
+) -> Choice:
     """The answer of a database, which may be given open; a folder, or the word `starter`, is opened
     only if its answer is not kept.
 
     Raises: StoreError, InputError as `embeddb.open` and `Database.query` do.
     """
     if not isinstance(db, str | Path):
-        return _queried(db, pattern, op, wishes)
-    place = _place(db, pattern, op, wishes)
+        return _queried(db, pattern, op, wishes, target)
+    place = _place(db, pattern, op, wishes, target)
     if place is not None and (found := _kept(place)) is not None:
         return found
     with _opened(db) as opened:
-        made = _queried(opened, pattern, op, wishes)
-    place = _place(db, pattern, op, wishes)  # the starter may have been imported just now
+        made = _queried(opened, pattern, op, wishes, target)
+    # The starter may have been imported just now.
+    place = _place(db, pattern, op, wishes, target)
     if place is not None:
         with suppress(OSError):
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,12 +115,14 @@ def asked(pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes) -
     return made
 
 
-def preparing_s(pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes) -> float:
+def preparing_s(
+    pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes, target: Target
+) -> float:
     """About how many seconds an answer waits for what it is taken from to be made: the starter, and
     the index of an operation; 0 where the answer is kept or its index is there."""
     if not isinstance(db, str | Path):
-        return db.index.preparing_s(op, "cpu")
-    place = _place(db, pattern, op, wishes)
+        return db.index.preparing_s(op, target.platform)
+    place = _place(db, pattern, op, wishes, target)
     if place is None:
         from indexer.starter import STARTER
 
@@ -109,14 +130,15 @@ def preparing_s(pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wis
     if _kept(place) is not None:
         return 0.0
     with _opened(db) as opened:
-        return opened.index.preparing_s(op, "cpu")
+        return opened.index.preparing_s(op, target.platform)
 
 
-def _queried(db: Database, pattern: Pattern, op: Op, wishes: Wishes) -> Choice:
+def _queried(db: Database, pattern: Pattern, op: Op, wishes: Wishes, target: Target) -> Choice:
     made = db.query(
         pattern,
-        platform="cpu",
+        platform=target.platform,
         op=op,
+        k=target.count,
         calls=math.inf if wishes.calls is None else wishes.calls,
         reproducible=wishes.reproducible,
     )
@@ -143,7 +165,7 @@ def _opened(db: str | Path) -> Database:
         return open_database(db, readonly=True)
 
 
-def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes) -> Path | None:
+def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes, target: Target) -> Path | None:
     """Where the answer to a question is kept: it is another one with other evidence, on another
     machine, and for other code. None where there is no database yet."""
     from embeddb.store import is_database, open_store
@@ -157,8 +179,7 @@ def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes) -> Path | N
     parts = (
         *(_FORMAT, str(folder.resolve()), generation, pattern.id, str(op)),
         *(wishes.calls, wishes.reproducible),
-        *(load_platform("cpu").digest, cpu_build.cpu_model(), cpu_build.compiler()),
-        *(cpu_build.flags(), cpu_build.threads_used(0)),
+        *(load_platform(target.platform).digest, *target.environment),
     )
     name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
     return cpu_build.cache_folder().parent / "choices" / f"{name}.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from embeddb.handle.autotune import (
     usual_config,
     worth_building,
 )
-from embeddb.handle.choice import Choice, Wishes, asked, given, preparing_s
+from embeddb.handle.choice import Choice, Wishes, asked, cpu_target, given, preparing_s
 from embeddb.handle.handle import Handle, Later, warn_of_scipy
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
@@ -89,7 +89,8 @@ def compile(
             raise UsageError("dtype is for numpy", hint="give A in that type: A.double()")
         from embeddb.handle.tensors import tensor_handle
 
-        return tensor_handle(matrix, kernel, _Product(kernel, k, config, db, wishes))
+        named = config if config is None or not _on_gpu(matrix) else _parsed(config)
+        return tensor_handle(matrix, Wanted(kernel, k, named, db, wishes))
     held = matrix_of(matrix, dtype)
     op = Op(kernel, max(width, 1), "f64" if held.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
@@ -114,10 +115,10 @@ def _answered(held: Matrix, op: Op, db: Database | str | Path, wishes: Wishes) -
         return _unasked(held, op, None, note, wishes)
     _check_compiler()
     few = wishes.calls is not None and not wishes.build
-    waits_s = preparing_s(held.pattern, op, db, wishes) if few else 0.0
+    waits_s = preparing_s(held.pattern, op, db, wishes, cpu_target()) if few else 0.0
     if note := too_soon(held, op, wishes, waits_s):
         return _unasked(held, op, None, note, wishes)
-    choice = asked(held.pattern, op, db, wishes)
+    choice = asked(held.pattern, op, db, wishes, cpu_target())
     if wishes.seconds > 0:
         choice = measured(held, op, choice, wishes)
     if note := too_costly(op, choice, held, wishes):
@@ -134,8 +135,9 @@ def _check_compiler() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
-    """Compiles the products with a tensor's matrix, as the caller of `compile` wished."""
+class Wanted:
+    """What the caller of `compile` wished for a tensor's matrix; called, it compiles one of the
+    products with it on the CPU."""
 
     kernel: str
     k: int | None
@@ -161,7 +163,11 @@ class _Product:
                     hint="compile with db= a folder",
                 )
             db = str(db.store.path.resolve())
-        return _Product, (self.kernel, self.k, self.config, db, self.wishes)
+        return Wanted, (self.kernel, self.k, self.config, db, self.wishes)
+
+    def named(self, config: Config | None) -> Wanted:
+        """The same with this configuration."""
+        return replace(self, config=config)
 
 
 class _Empty(Handle):
@@ -188,8 +194,16 @@ def _width(kernel: str, k: int | None) -> int:
     return int(k)
 
 
+def _on_gpu(matrix: Any) -> bool:
+    return bool(matrix.device.type == "cuda")
+
+
+def _parsed(config: Mapping[str, Any] | str) -> Config:
+    return Config.parse(config) if isinstance(config, str) else Config(config)
+
+
 def _named(config: Mapping[str, Any] | str, op: Op, reproducible: bool) -> Config:
-    found = Config.parse(config) if isinstance(config, str) else Config(config)
+    found = _parsed(config)
     plan(found, op)  # what is wrong with it is told here
     if reproducible and found.get("seams") == "atomic":
         raise UsageError("seams=atomic adds in varying order: it is not reproducible")

@@ -1,49 +1,34 @@
-"""The three products of a sparse tensor's pattern, each the gradient of the others.
-
-They are the products with A and with Aᵀ, and the dot products at the non-zeros: each is a handle of
-its own, with an answer of its own, made when it is first asked for. They are custom operators
-(`torch.ops.embeddb`), which torch.compile calls without looking inside.
-"""
+"""Products of a sparse tensor on the CPU: a handle each, with an answer of its own."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, UsageError
 from embeddb.handle.handle import Handle
 from embeddb.handle.matrix import Matrix, matrix_of
+from embeddb.handle.operators import PURPOSES, Products
 from embeddb.kernels.forms import as_scipy
 
 #: What compiles a scipy matrix for one kernel (`spmm`, `spmv`, `sddmm`), as the caller wished; the
 #: last says whether it is the one that was asked for.
 Compile = Callable[[Any, str, bool], Handle]
 _LAYOUTS = {torch.sparse_csr: "csr", torch.sparse_csc: "csc", torch.sparse_coo: "coo"}
-_keys = itertools.count()
 
 
-#: What handles of each name compute.
-_FOR = {
-    "along": "products with A",
-    "across": "products with Aᵀ, the gradient by B",
-    "dots": "dot products at the non-zeros, the gradient by values",
-}
+class HostProducts(Products):
+    """Products on the CPU, each a `Handle`, made when it is first needed.
 
-
-class Products:
-    """The handles of one pattern, and the order of the caller's values.
-
-    `csr` is the matrix as sorted scipy CSR; `order` int64[nnz] where the caller's values lie in
-    that (None: as they are), `alone` whether values by themselves have an order. `asked` is the
-    product that the caller named, `compiled` the others that were needed so far.
+    `csr` is the matrix as sorted scipy CSR, `asked` the product that the caller named, `compiled`
+    the others that were needed so far.
     """
 
     def __init__(
@@ -53,39 +38,104 @@ class Products:
         compile_one: Compile,
         compiled: dict[str, Handle] | None = None,
     ) -> None:
-        self.asked, self.kernel = asked, asked.op.kernel
-        self.order, self.alone = order
+        places = None if order[0] is None else torch.from_numpy(order[0])
+        super().__init__(asked.op.kernel, places, order[1])
+        self.asked = asked
         self.csr = asked.sparse()
         self._compile = compile_one
         self._made = dict(compiled or {})
         if self.kernel != "sddmm":
             self._made["along"] = asked
-        self.key = next(_keys)
         self._lock = threading.Lock()
         self._turned: NDArray[np.int64] | None = None
-        _known[self.key] = self
+        self.device = torch.device("cpu")
 
     @classmethod
-    def of(cls, matrix: torch.Tensor, kernel: str, compile_one: Compile) -> Products:
+    def of(cls, matrix: torch.Tensor, kernel: str, compile_one: Compile) -> HostProducts:
         csr, order, alone = sorted_csr(matrix)
         return cls(compile_one(csr, kernel, True), (order, alone), compile_one)
 
-    def __copy__(self) -> Products:
+    def __copy__(self) -> HostProducts:
         with self._lock:
             compiled = {name: copy.copy(handle) for name, handle in self._made.items()}
             asked = copy.copy(self.asked)
-            return Products(asked, (self.order, self.alone), self._compile, compiled)
+            return HostProducts(asked, self._order(), self._compile, compiled)
 
     def __reduce__(self) -> tuple[Any, ...]:
         now = copy.copy(self)
         others = {name: one for name, one in now._made.items() if one is not now.asked}
-        order = None if now.order is None else np.asarray(now.order)
-        return Products, (now.asked, (order, now.alone), now._compile, others)
+        return HostProducts, (now.asked, now._order(), now._compile, others)
+
+    def _order(self) -> tuple[NDArray[np.int64] | None, bool]:
+        return None if self.order is None else self.order.numpy(), self.alone
 
     @property
-    def dtype(self) -> torch.dtype:
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]
+        m, n = self.csr.shape
+        return m, n
+
+    @property
+    def nnz(self) -> int:  # type: ignore[override]
+        return int(self.csr.nnz)
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
         """Of values, operands and results."""
         return torch.float64 if self.csr.dtype == np.float64 else torch.float32
+
+    @property
+    def config(self) -> Config | None:
+        return self.asked.config
+
+    @property
+    def op(self) -> Op:
+        return self.asked.op
+
+    @property
+    def answer(self) -> str:
+        return self.asked.answer
+
+    def why(self) -> str:
+        with self._lock:
+            made = dict(self._made)
+        lines = [self.asked.why()]
+        for name, words in PURPOSES.items():
+            if made.get(name, self.asked) is not self.asked:
+                lines.append(f"for {words}:\n{made[name].why()}")
+        return "\n".join(lines)
+
+    def own(self) -> torch.Tensor:
+        return torch.from_numpy(self.csr.data)
+
+    def multiply(
+        self, b: torch.Tensor, values: torch.Tensor | None, transposed: bool
+    ) -> torch.Tensor:
+        handle = self.product(transposed)
+        if values is not None:
+            array = array_of(values, "values")
+            handle = handle.with_values(array[self._transposing()] if transposed else array)
+        return torch.from_numpy(handle(array_of(b, "B")))
+
+    def dot(self, c: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        arrays = (array_of(c, "C"), array_of(b, "B"))
+        if self.kernel == "spmv":
+            arrays = (arrays[0].reshape(-1, 1), arrays[1].reshape(-1, 1))
+        return torch.from_numpy(self.dots()(*arrays))
+
+    def straight(
+        self,
+        operands: tuple[torch.Tensor, ...],
+        values: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> torch.Tensor:
+        handle = self.asked
+        if values is not None:
+            handle = handle.with_values(array_of(values, "values"))
+        arrays = [array_of(one, "an operand") for one in operands]
+        if out is None:
+            return torch.from_numpy(handle(*arrays))
+        handle(*arrays, out=array_of(out, "out"))
+        return out
 
     def product(self, transposed: bool) -> Handle:
         """A B, or Aᵀ B."""
@@ -104,35 +154,12 @@ class Products:
 
         return self._handle("dots", "sddmm", ones)
 
-    def others(self) -> list[tuple[str, Handle]]:
-        """What was compiled beside what was asked for, and what each is for."""
-        with self._lock:
-            made = dict(self._made)
-        return [
-            (_FOR[name], made[name]) for name in _FOR if made.get(name, self.asked) != self.asked
-        ]
-
-    def in_csr(self, values: torch.Tensor) -> torch.Tensor:
-        """The caller's values dtype[nnz] in the order of `csr`."""
-        if not self.alone:
-            raise UsageError(
-                "A had duplicates: its values alone have no order",
-                hint="A.coalesce() of a COO tensor has one",
-            )
-        if tuple(values.shape) != (self.csr.nnz,):
-            raise UsageError(f"values has the shape {tuple(values.shape)}, A has {self.csr.nnz}")
-        return values if self.order is None else values[torch.from_numpy(self.order)]
-
-    def with_values(self, values: torch.Tensor | None, transposed: bool) -> Handle:
-        """`product` with values dtype[nnz] in the order of `csr`, or with A's own."""
-        handle = self.product(transposed)
-        if values is None:
-            return handle
-        array = array_of(values, "values")
-        return handle.with_values(array[self._transposing()] if transposed else array)
-
-    def update(self, matrix: Any) -> None:
-        """Other values, of a scipy matrix, for all that are made or still to be made."""
+    def update(self, values: torch.Tensor) -> None:
+        if values.layout is torch.strided:
+            matrix = self.csr.copy()
+            matrix.data = array_of(values, "values").copy()
+        else:
+            matrix = sorted_csr(values)[0]
         with self._lock:
             self.asked.update(matrix)
             self.csr = self.asked.sparse()
@@ -140,6 +167,13 @@ class Products:
                 self._made["along"].update(self.csr)
             if "across" in self._made:
                 self._made["across"].update(self.csr.T.tocsr())
+
+    def sparse(self, values: torch.Tensor | None) -> torch.Tensor:
+        csr = self.csr
+        own = torch.from_numpy(csr.data.copy()) if values is None else values
+        places = (csr.indptr, csr.indices)
+        pointers, indices = (torch.from_numpy(one.astype(np.int64)) for one in places)
+        return torch.sparse_csr_tensor(pointers, indices, own, csr.shape, check_invariants=False)
 
     def _handle(self, name: str, kernel: str, matrix: Callable[[], Any]) -> Handle:
         with self._lock:
@@ -153,99 +187,6 @@ class Products:
             parts = (np.arange(self.csr.nnz), self.csr.indices, self.csr.indptr)
             self._turned = type(self.csr)(parts, shape=self.csr.shape).T.tocsr().data
         return self._turned
-
-
-_known: WeakValueDictionary[int, Products] = WeakValueDictionary()
-
-
-def _products(key: int) -> Products:
-    """Raises: KeyError if the handle is gone. `key` is a symbol where torch.compile meets a second
-    handle."""
-    return _known[int(key)]
-
-
-@torch.library.custom_op("embeddb::product", mutates_args=())
-def product(
-    b: torch.Tensor, values: torch.Tensor | None, key: int, transposed: bool
-) -> torch.Tensor:
-    """A B, or Aᵀ B, of the pattern `key`; b dtype[n,k] or dtype[n], values dtype[nnz]."""
-    handle = _products(key).with_values(values, transposed)
-    return torch.from_numpy(handle(array_of(b, "B")))
-
-
-@torch.library.custom_op("embeddb::dots", mutates_args=())
-def dots(c: torch.Tensor, b: torch.Tensor, key: int) -> torch.Tensor:
-    """dtype[nnz]: the dot products of rows of c and b at the non-zeros of the pattern `key`."""
-    arrays = (array_of(c, "C"), array_of(b, "B"))
-    products = _products(key)
-    if products.kernel == "spmv":
-        arrays = (arrays[0].reshape(-1, 1), arrays[1].reshape(-1, 1))
-    return torch.from_numpy(products.dots()(*arrays))
-
-
-@product.register_fake
-def _(b: torch.Tensor, values: Any, key: int, transposed: bool) -> torch.Tensor:
-    products = _products(key)
-    m, n = products.csr.shape
-    return torch.empty((n if transposed else m, *b.shape[1:]), dtype=products.dtype)
-
-
-@dots.register_fake
-def _(c: torch.Tensor, b: torch.Tensor, key: int) -> torch.Tensor:
-    products = _products(key)
-    return torch.empty((products.csr.nnz,), dtype=products.dtype)
-
-
-def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
-    b, values, key, ctx.transposed = inputs
-    ctx.products = _known.get(int(key))  # a graph may outlive the handle
-    ctx.key, ctx.given = key, values is not None
-    ctx.save_for_backward(b, *(() if values is None else (values,)))
-
-
-def _product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    b, *rest = ctx.saved_tensors
-    values = rest[0] if ctx.given else None
-    for_b = for_values = None
-    if ctx.needs_input_grad[0]:
-        for_b = product(grad, values, ctx.key, not ctx.transposed)
-    if ctx.needs_input_grad[1]:
-        for_values = dots(b, grad, ctx.key) if ctx.transposed else dots(grad, b, ctx.key)
-    return for_b, for_values, None, None
-
-
-def _keep_dots(ctx: Any, inputs: Any, output: Any) -> None:
-    c, b, ctx.key = inputs
-    ctx.products = _known.get(int(ctx.key))
-    ctx.save_for_backward(c, b)
-
-
-def _dots_gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    c, b = ctx.saved_tensors
-    for_c = product(b, grad, ctx.key, False) if ctx.needs_input_grad[0] else None
-    for_b = product(c, grad, ctx.key, True) if ctx.needs_input_grad[1] else None
-    return for_c, for_b, None
-
-
-product.register_autograd(_product_gradients, setup_context=_keep_product)
-dots.register_autograd(_dots_gradients, setup_context=_keep_dots)
-
-
-def _one_by_one(op: Any) -> None:
-    """Under `vmap`: a call for each of the batch, stacked."""
-
-    def batched(info: Any, in_dims: tuple[int | None, ...], *operands: Any) -> tuple[Any, int]:
-        def nth(n: int) -> list[Any]:
-            each = zip(operands, in_dims, strict=True)
-            return [one if dim is None else one.select(dim, n) for one, dim in each]
-
-        return torch.stack([op(*nth(n)) for n in range(info.batch_size)]), 0
-
-    op.register_vmap(batched)
-
-
-_one_by_one(product)
-_one_by_one(dots)
 
 
 def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, bool]:

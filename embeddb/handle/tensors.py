@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.handle.tensor_products import Compile, Products, array_of, dots, sorted_csr
+from embeddb.handle.operators import Products, dots
+from embeddb.handle.tensor_products import HostProducts
+
+if TYPE_CHECKING:
+    from embeddb.handle.compile import Wanted
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NO_TRANSFORM = "{} cannot look into a compiled kernel"
@@ -31,8 +34,9 @@ class TensorHandle:
     def __init__(self, products: Products) -> None:
         self._products = products
         self._key, self._dtype = products.key, products.dtype
+        self._device = products.device.type
         self._two = products.kernel == "sddmm"
-        self._own = torch.from_numpy(products.csr.data) if self._two else None
+        self._own = products.own() if self._two else None
 
     def __call__(
         self,
@@ -49,7 +53,7 @@ class TensorHandle:
         Raises: UsageError as `Handle` does, for what is no tensor of the CPU, and for transforms of
         `torch.func` other than `vmap`.
         """
-        if torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled(self._device):
             dense, other, values = (self._widened(one) for one in (dense, other, values))
         given = [one for one in (dense, other, values) if one is not None]
         gradients = torch.is_grad_enabled() and any(
@@ -73,7 +77,8 @@ class TensorHandle:
             return made
         if other is None:
             raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
-        return self._in_own((self._own if own is None else own) * dots(dense, other, self._key))
+        made = (self._own if own is None else own) * dots(dense, other, self._key)
+        return self._products.in_own(made)
 
     def __copy__(self) -> TensorHandle:
         return TensorHandle(copy.copy(self._products))
@@ -87,17 +92,17 @@ class TensorHandle:
     @property
     def config(self) -> Config | None:
         """As `Handle.config`."""
-        return self._products.asked.config
+        return self._products.config
 
     @property
     def op(self) -> Op:
         """As `Handle.op`."""
-        return self._products.asked.op
+        return self._products.op
 
     @property
     def answer(self) -> str:
         """As `Handle.answer`."""
-        return self._products.asked.answer
+        return self._products.answer
 
     def update(self, values: torch.Tensor) -> None:
         """Other values of the same matrix: a sparse tensor of the same pattern, or dtype[nnz] in
@@ -105,31 +110,25 @@ class TensorHandle:
 
         Raises: UsageError for another pattern, shape or type.
         """
-        if values.layout is torch.strided:
-            matrix = self._products.csr.copy()
-            matrix.data = array_of(self._products.in_csr(values.detach()), "values").copy()
-        else:
-            matrix = sorted_csr(values.detach())[0]
-        self._products.update(matrix)
+        given = values.detach()
+        plain = given.layout is torch.strided
+        self._products.update(self._products.in_csr(given) if plain else given)
         if self._two:
-            self._own = torch.from_numpy(self._products.csr.data)
+            self._own = self._products.own()
 
     def sparse(self, values: torch.Tensor | None = None) -> torch.Tensor:
         """A sparse CSR tensor of A's pattern, sorted, with these values, or with A's."""
-        csr = self._products.csr
-        own = torch.from_numpy(csr.data.copy()) if values is None else self._products.in_csr(values)
-        places = (csr.indptr, csr.indices)
-        pointers, indices = (torch.from_numpy(one.astype(np.int64)) for one in places)
-        return torch.sparse_csr_tensor(pointers, indices, own, csr.shape, check_invariants=False)
+        return self._products.sparse(None if values is None else self._products.in_csr(values))
 
     def why(self) -> str:
         """As `Handle.why`, and the same of each product that a gradient needed so far."""
-        told = [self._products.asked.why()]
-        told += [f"for {what}:\n{handle.why()}" for what, handle in self._products.others()]
-        return "\n".join(told)
+        return self._products.why()
 
     def __repr__(self) -> str:
-        return f"Tensor{self._products.asked!r}"
+        m, n = self._products.shape
+        by = "a library" if self.config is None else str(self.config)
+        shape = f"{m}x{n}, nnz={self._products.nnz}"
+        return f"TensorHandle({self.op}, {shape}, {self._products.device}, {by})"
 
     def _widened(self, given: Any) -> Any:
         narrow = getattr(given, "dtype", None) in (torch.bfloat16, torch.float16)
@@ -145,27 +144,13 @@ class TensorHandle:
     ) -> torch.Tensor:
         if gradients and out is not None:
             raise UsageError("out takes no gradient", hint="call under torch.no_grad()")
-        handle = self._products.asked
-        if values is not None:
-            handle = handle.with_values(array_of(self._products.in_csr(values.detach()), "values"))
-        arrays = [array_of(one, "an operand") for one in (dense, other) if one is not None]
-        if out is None or (self._two and self._products.order is not None):
-            made = self._in_own(torch.from_numpy(handle(*arrays)))
-            if out is None:
-                return made
-            out.copy_(made)
-            return out
-        handle(*arrays, out=array_of(out, "out"))
-        return out
-
-    def _in_own(self, made: torch.Tensor) -> torch.Tensor:
-        """Values of SDDMM in the order of the caller's matrix."""
-        order = self._products.order
-        if not self._two or order is None:
-            return made
-        back = np.empty_like(order)
-        back[order] = np.arange(order.size)
-        return made[torch.from_numpy(back)]
+        products = self._products
+        held = None if values is None else products.in_csr(values.detach())
+        operands = (dense,) if other is None else (dense, other)
+        if not self._two or products.order is None:
+            return products.straight(operands, held, out)
+        made = products.in_own(products.straight(operands, held, None))
+        return made if out is None else out.copy_(made)
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:
@@ -198,9 +183,8 @@ def is_traced(tensors: Sequence[Any]) -> bool:
     )
 
 
-def tensor_handle(matrix: torch.Tensor, kernel: str, compile_one: Compile) -> TensorHandle:
-    """A handle for a sparse tensor (CSR, CSC or COO, on the CPU), whose products `compile_one`
-    compiles.
+def tensor_handle(matrix: torch.Tensor, wanted: Wanted) -> TensorHandle:
+    """A handle for a sparse tensor (CSR, CSC or COO) on the CPU or a GPU.
 
     Raises: UsageError for another tensor, or one that asks for a gradient.
     """
@@ -209,4 +193,8 @@ def tensor_handle(matrix: torch.Tensor, kernel: str, compile_one: Compile) -> Te
             "A asks for a gradient, which a handle gives to values alone",
             hint="compile A.detach(), then f(B, values=A.values())",
         )
-    return TensorHandle(Products.of(matrix, kernel, compile_one))
+    if matrix.device.type == "cuda":
+        from embeddb.handle.cuda import CudaProducts
+
+        return TensorHandle(CudaProducts.of(matrix, wanted))
+    return TensorHandle(HostProducts.of(matrix, wanted.kernel, wanted))

@@ -19,8 +19,9 @@ from embeddb.platforms.space.expression import Expression
 from embeddb.platforms.space.rules import MAX_TEXT, Param, Rules, join, show
 from embeddb.platforms.space.space import ConfigSpace
 
-#: Why a configuration is left out of a reproducible space.
+#: Why a configuration is left out of a reproducible space, and of an exact one.
 VARYING = "sums in varying order"
+INEXACT = "computes at reduced precision"
 
 _T = TypeVar("_T")
 _D = TypeVar("_D")
@@ -169,7 +170,9 @@ class KernelSpace:
     """The space, default and mapping of the kernels that one section serves.
 
     `varying` are conditions that hold for configurations whose sums run in an order that varies
-    from call to call (None: the file does not say); `reproducible` says that these were left out.
+    from call to call (None: the file does not say), `inexact` those that hold for configurations
+    that round operands to a shorter type. `left_out` has the reasons for which configurations were
+    removed from the space: `VARYING`, `INEXACT`.
     """
 
     def __init__(
@@ -181,7 +184,8 @@ class KernelSpace:
         mapping: LoopMapping | None,
         heterogeneous: tuple[str, ...],
         varying: tuple[str, ...] | None = None,
-        reproducible: bool = False,
+        inexact: tuple[str, ...] = (),
+        left_out: frozenset[str] = frozenset(),
     ) -> None:
         self.kernels = kernels
         self.space = space
@@ -190,8 +194,8 @@ class KernelSpace:
         used = mapping.names() if mapping else set()
         self.homogeneous = tuple(p.name for p in space.params if p.name in used)
         self.heterogeneous = heterogeneous
-        self.varying = varying
-        self.reproducible = reproducible
+        self.varying, self.inexact = varying, inexact
+        self.left_out = left_out
         self._bound = lru_cache(maxsize=256)(lambda known: space.bind(dict(known)))
 
     def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
@@ -210,21 +214,29 @@ class KernelSpace:
         known = {n: v for n, v in seen.items() if v is not None}
         return self.mapping.nest({**symbols, **known}, {p.name for p in space.params})
 
-    def steady(self, varying: Sequence[str]) -> KernelSpace:
+    def without(self, conditions: Sequence[str], reason: str) -> KernelSpace:
         """The same without configurations for which one of these conditions holds."""
         return KernelSpace(
             self.kernels,
-            self.space.without(varying, VARYING),
+            self.space.without(conditions, reason),
             default=self.default,
             mapping=self.mapping,
             heterogeneous=self.heterogeneous,
-            varying=tuple(varying),
-            reproducible=True,
+            varying=self.varying,
+            inexact=self.inexact,
+            left_out=self.left_out | {reason},
         )
 
+    def is_exact(self, config: Mapping[str, Any]) -> bool:
+        """Whether a legal configuration computes at the full precision of its operands' type."""
+        if not self.inexact:
+            return True
+        return self.space.without(self.inexact, INEXACT).reason(config) != INEXACT
+
     def digest_form(self) -> dict[str, Any]:
-        """Everything that makes two spaces different, as plain data. Whether a choice is open and
-        what varies is not among it: neither changes what a stored configuration means."""
+        """Everything that makes two spaces different, as plain data. Whether a choice is open, what
+        varies and what is inexact are not among it: they change no stored configuration's meaning.
+        """
         mapping = self.mapping
         return {
             "kernels": sorted(self.kernels),
@@ -274,7 +286,8 @@ def read_space(table: Table) -> KernelSpace:
     default = space.canonical(default)
     reading.check_default(space, default)
     heterogeneous = table.tried(lambda: _heterogeneous(table, space, mapping), ())
-    varying = table.tried(lambda: _varying(table, space), None)
+    varying = table.tried(lambda: _conditions(table, space, "varying"), None)
+    inexact = table.tried(lambda: _conditions(table, space, "inexact"), None)
     table.tried(table.done, None)
     return KernelSpace(
         tuple(kernels),
@@ -283,6 +296,7 @@ def read_space(table: Table) -> KernelSpace:
         mapping=mapping,
         heterogeneous=heterogeneous,
         varying=varying,
+        inexact=inexact or (),
     )
 
 
@@ -436,13 +450,14 @@ def _heterogeneous(
     return tuple(n for n in names if n in listed)
 
 
-def _varying(table: Table, space: ConfigSpace) -> tuple[str, ...] | None:
-    conditions = table.texts("varying")
-    if "varying" not in table.data:
+def _conditions(table: Table, space: ConfigSpace, key: str) -> tuple[str, ...] | None:
+    """Conditions on the parameters of a space; None where the section does not have the key."""
+    conditions = table.texts(key)
+    if key not in table.data:
         return None
     known = {param.name for param in space.params}
     for i, text in enumerate(conditions):
-        where = f"varying[{i}]"
+        where = f"{key}[{i}]"
         try:
             names = space.rules.expression(text, where, condition=True).names
         except SpaceError as error:

@@ -25,7 +25,7 @@ from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import value_text
 from embeddb.platforms.command import CommandSpec, read_command
-from embeddb.platforms.kernel import KernelSpace, Table, read_space
+from embeddb.platforms.kernel import INEXACT, VARYING, KernelSpace, Table, read_space
 from embeddb.platforms.log_table import LogTable, read_log
 from embeddb.platforms.loopnest import LoopNest
 from embeddb.platforms.machines import display_name, machine_words
@@ -167,7 +167,23 @@ class Platform:
                 hint=f"its file needs `varying = [...]` in the [[space]] of {op.kernel}: "
                 "conditions as in `constraints`, [] if none does",
             )
-        return replace(self, kernels={**self.kernels, op.kernel: part.steady(varying)})
+        return replace(self, kernels={**self.kernels, op.kernel: part.without(varying, VARYING)})
+
+    def exact(self, op: Op) -> Platform:
+        """The platform with only those configurations of a kernel that compute at the full
+        precision of the operands' type: all, where the file declares none that is `inexact`.
+
+        Raises: UsageError if the platform does not run this kernel.
+        """
+        part = self.kernel(op)
+        return replace(
+            self, kernels={**self.kernels, op.kernel: part.without(part.inexact, INEXACT)}
+        )
+
+    def restricted(self, op: Op, *, reproducible: bool = False, exact: bool = False) -> Platform:
+        """The platform as a question restricts it. Raises: as `reproducible` and `exact`."""
+        here = self.reproducible(op) if reproducible else self
+        return here.exact(op) if exact else here
 
     def default(self, op: Op, sizes: Sizes = UNKNOWN, **known: int) -> Config:
         """The default as it is stored for a matrix of these sizes: a number in place of a symbol,

@@ -99,7 +99,7 @@ def renewed(
     Raises: as `build_query`.
     """
     op = Op.parse(made.op)
-    where = platform.reproducible(op) if made.reproducible else platform
+    where = platform.restricted(op, reproducible=made.reproducible, exact=made.exact)
     query = build_query(lookup, pattern, where, op, calls=made.calls or math.inf)
     measured = (
         bool(made.candidates) and made.candidates[0].seconds is not None and query.own.timings

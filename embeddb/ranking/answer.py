@@ -15,6 +15,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.subject import Subject
 from embeddb.featurizers.base import counted_parts
 from embeddb.index.lookup import Lookup
+from embeddb.platforms.kernel import INEXACT, VARYING
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.ranking.alternatives import Deepen, insight, nearest_run
 from embeddb.ranking.answers import keep
@@ -34,6 +35,10 @@ from embeddb.ranking.recommendation import (
 )
 from embeddb.store.counters import counters_of
 
+_INEXACT_FIRST = (
+    "the first configuration rounds its operands to a shorter type; --exact (exact=True) leaves "
+    "such configurations out"
+)
 #: At most so many candidates for a query, as `embeddb.ranking.fallback.answer` gives them.
 Answerer = Callable[..., Answer]
 
@@ -112,6 +117,9 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         warnings.append(query.prediction.note)
     if query.platform.simulated:
         warnings.append("this platform is simulated or modelled: no time is of real hardware")
+    part = query.platform.kernel(query.op)
+    if not part.is_exact(found.first):
+        warnings.append(_INEXACT_FIRST)
     own_default = query.own.timings.get(query.default)
     generation = lookup.store.generation
     made = Recommendation(
@@ -144,7 +152,8 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         if own_default is not None and math.isfinite(own_default.seconds)
         else None,
         model=found.model,
-        reproducible=query.platform.kernel(query.op).reproducible,
+        reproducible=VARYING in part.left_out,
+        exact=INEXACT in part.left_out,
         model_featurizer=query.prediction.featurizer if found.model else "",
         machines={name: share for name, share in query.vote.machines.items() if share > 0.0},
         transfers=_transfers(query, found),

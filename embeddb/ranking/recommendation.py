@@ -205,7 +205,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
     the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
     `pattern` is what was known of the matrix, with its thumbnail, without its features.
-    `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
+    `reproducible`: configurations whose sums run in varying order were left out; `exact`: those of
+    reduced precision were. `transfers`: those
     of the candidates that are schedules or tiles of neighbours, carried over to what is asked, and
     what the fastest of each neighbour became, which is its first; `nest` is the text of the asked
     nest (`embeddb.nests.nest_text`), which need not be in the store, and `counters` says what its
@@ -244,6 +245,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     pattern: PatternInfo | None = None
     machines: dict[str, float] = {}
     reproducible: bool = False
+    exact: bool = False
     transfers: list[TransferredSchedule] = []
     nest: str = ""
     counters: CountersUse | None = None

@@ -8,11 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.columns import SAMPLE, Plan
-from indexer.readers.base.lines import RepeatedKey, json_list, json_records, unique_keys
+from indexer.readers.base.lines import json_list, json_records
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
@@ -53,18 +51,14 @@ class JsonlReader:
                 yield Reject(line, error.reason, text[:200])
 
     def _sample(self, path: Path) -> list[dict[str, Any]]:
-        """The first records; fewer where the file is damaged. Raises: ReaderError for a key that
-        one of them has twice."""
+        """The first records; fewer where the file is damaged."""
         records: list[dict[str, Any]] = []
-        first = islice(json_records(path, _once), SAMPLE)
-        while True:
-            try:
-                line, record = next(first)
-            except (StopIteration, ReaderError):  # damage is met again when its line is reached
-                return records
-            if isinstance(record, RepeatedKey):
-                raise ReaderError(str(record), where=str(path), line=line)
-            records += [record] if isinstance(record, dict) else []
+        try:
+            for _, record in islice(json_records(path), SAMPLE):
+                records += [record] if isinstance(record, dict) else []
+        except ReaderError:  # damage is met again when its line is reached
+            pass
+        return records
 
     def _plan(
         self,
@@ -79,16 +73,6 @@ class JsonlReader:
                 plans.clear()
             plans[keys] = Plan.of(keys, options, sample)
         return plans[keys]
-
-
-def _once(line: str) -> Any:
-    """The value of a line, or the key that it has twice. Raises: DecodeError if it is no JSON."""
-    try:
-        return json.loads(line, object_pairs_hook=unique_keys)
-    except RepeatedKey as twice:
-        return twice
-    except ValueError as error:
-        raise msgspec.DecodeError(str(error)) from None
 
 
 PLUGIN = JsonlReader

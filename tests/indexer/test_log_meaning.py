@@ -559,6 +559,27 @@ def test_a_key_twice_is_refused(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "repeated",
+    [
+        '"tile": 64, "order": "row", "time_us": 1, "time_us": 2',
+        '"tile": 64, "order": "row", "time_us" : 1, "time_us"\t: 2',
+        '"tile": 64, "order": "row", "time_us": 1, "t\\u0069me_us": 2',
+        '"config": {"tile": 64, "tile": 32, "order": "row"}, "time_us": 1',
+        '"tile": 64, "order": "row", "time_us": 1, "spare": [{"a": NaN, "a": 1}]',
+    ],
+)
+def test_a_key_twice_costs_its_line_wherever_it_stands(tmp_path: Path, repeated: str) -> None:
+    form = '{{"matrix": "{0}", "tile": {1}, "order": "{2}", "time_us": {3}, "at": ":12:30\\": "}}'
+    good = [form.format(*key, us) for key, us in TRUTH.items()]
+    bad = f'{{"matrix": "a", {repeated}}}'
+    (tmp_path / "a.jsonl").write_text(lines(good[0], [*good[1:] * 150, bad]))
+    store = memory_store()
+    report = read(tmp_path / "a.jsonl", store)
+    assert (report.rejected, set(runs_in(store))) == (1, set(TRUTH))
+    assert "twice" in next(iter(report.reasons))
+
+
+@pytest.mark.parametrize(
     ("header", "row"),
     [
         ("status,correct,time_us", "ok,False,1"),

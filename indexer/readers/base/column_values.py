@@ -16,7 +16,7 @@ from embeddb.core.errors import ReaderError
 from embeddb.core.records import STATUSES
 from embeddb.platforms.space.rules import Param
 from indexer.readers.base.lines import json_records
-from indexer.readers.base.row import value
+from indexer.readers.base.row import Reject, value
 from indexer.readers.base.statuses import status_of
 from indexer.readers.base.table import Table
 from indexer.readers.base.units import numbers_in
@@ -80,11 +80,18 @@ class Column:
 
 
 def head_records(path: Path, reader: str) -> list[dict[str, Any]]:
-    """The first records of a log, CSV or JSONL."""
+    """Return the first records of a log, CSV or JSONL.
+
+    Raises: ReaderError with the first reject if a JSONL log has no other lines.
+    """
     if reader == "csv":
         return list(islice(Table(path, reader).records(), _ROWS))
-    records = (record for _, record in json_records(path) if isinstance(record, dict))
-    return list(islice(records, _ROWS))
+    head = [record for _, record in islice(json_records(path), _ROWS)]
+    records = [record for record in head if isinstance(record, dict)]
+    rejects = [record for record in head if isinstance(record, Reject)]
+    if rejects and not records:
+        raise ReaderError(rejects[0].reason, where=str(path), line=rejects[0].line)
+    return records
 
 
 def fits(param: Param, column: Column) -> bool:

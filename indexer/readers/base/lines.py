@@ -35,6 +35,9 @@ _MARKS = (
 )
 #: Bytes that are no printable characters of Latin-1.
 _NOT_LATIN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+_NESTED = frozenset((dict, list))
+#: Ends of keys that have space before their colon.
+_SPACED_END = re.compile(r'"\s+:')
 #: What JSON has no word for, and Python's `json` writes all the same.
 _NOT_JSON = re.compile(r"\b(?:NaN|Infinity)\b")
 
@@ -237,8 +240,8 @@ def _shown(line: bytes) -> str:
 
 def json_lines(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[tuple[int, Any]]:
     """Line number and decoded value of every line that is not blank or a `#` comment; the value
-    is a `Reject` where the line is not JSON (numbers beyond 1e308 are not). Python's NaN and
-    Infinity are read."""
+    is a `Reject` where the line is not JSON (numbers beyond 1e308 are not) or an object of it has
+    a key twice. Python's NaN and Infinity are read."""
     bad: dict[int, Reject] = {}
     for number, line in enumerate(numbered(path, bad), 1):
         if not line or line.isspace() or line[0] == "#":
@@ -246,11 +249,15 @@ def json_lines(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[t
                 yield number, bad.pop(number)
             continue
         try:
-            yield number, decode(line)
+            value = decode(line)
+            _refuse_repeated_keys(line, value)
+        except RepeatedKey as repeated:
+            value = Reject(number, str(repeated)[:200], line[:200])
         except (msgspec.DecodeError, RecursionError) as error:
-            value = _with_nan(line) if decode is _decode else None
-            wrong = Reject(number, f"not JSON: {error}"[:200], line[:200])
-            yield number, wrong if value is None else value
+            value = _with_nan(line, number) if decode is _decode else None
+            if value is None:
+                value = Reject(number, f"not JSON: {error}"[:200], line[:200])
+        yield number, value
 
 
 def json_records(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[tuple[int, Any]]:
@@ -291,11 +298,38 @@ def json_list(head: bytes) -> bool:
     return re.match(rb"\s*\[\s*\{", head) is not None
 
 
-def _with_nan(line: str) -> Any:
-    """A line of JSON that has NaN or Infinity; None if it is none."""
+def _refuse_repeated_keys(line: str, value: Any) -> None:
+    """Parse a line once more if it may have more keys than its decoded value.
+
+    Raises: RepeatedKey; DecodeError if the standard parser refuses the line.
+    """
+    most = line.count('":')
+    if " :" in line or "\t:" in line:
+        most += len(_SPACED_END.findall(line))
+    if (isinstance(value, dict) and most == len(value)) or most == _key_count(value):
+        return
+    try:
+        loads(line, object_pairs_hook=unique_keys)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _key_count(value: Any) -> int:
+    """Number of keys of all objects in a decoded value."""
+    if isinstance(value, dict):
+        return len(value) + _key_count([*value.values()])
+    if not isinstance(value, list) or _NESTED.isdisjoint(map(type, value)):
+        return 0
+    return sum(map(_key_count, value))
+
+
+def _with_nan(line: str, number: int) -> Any:
+    """A line of JSON that has NaN or Infinity, or its reject; None if it is not JSON."""
     if _NOT_JSON.search(line) is None:
         return None
     try:
-        return loads(line)
+        return loads(line, object_pairs_hook=unique_keys)
+    except RepeatedKey as repeated:
+        return Reject(number, str(repeated)[:200], line[:200])
     except (ValueError, RecursionError):
         return None

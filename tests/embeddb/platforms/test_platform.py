@@ -57,7 +57,7 @@ def test_built_in_platforms_pass_the_contract(name: str) -> None:
 
 
 def test_the_built_in_platforms_are_these() -> None:
-    names = "autotvm cpu gpu-hyb gpu-kernels gpu-sparsetir lcm-tiles morpheus-formats nest-cpu"
+    names = "autotvm cpu cuda gpu-hyb gpu-kernels gpu-sparsetir lcm-tiles morpheus-formats nest-cpu"
     assert builtin_platforms() == [
         *names.split(),
         *("spade", "spmv-formats", "tile-cpu", "tpu-graphs", "waco-cpu", "xla-cpu"),
@@ -311,7 +311,7 @@ def test_loading_by_path(tmp_path: Path) -> None:
         load_platform(tmp_path)
     with pytest.raises(PlatformError, match="no platform 'cpuu'") as caught:
         load_platform("cpuu")
-    assert "cpu, gpu-hyb" in caught.value.hint
+    assert "cpu, cuda" in caught.value.hint
     with pytest.raises(PlatformError, match="'cpu@' names no instance"):
         load_platform("cpu@")
     path.write_bytes(b"\xff\xfe")

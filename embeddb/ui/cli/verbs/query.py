@@ -64,6 +64,7 @@ _NO_EVIDENCE = 3
 @click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
 @click.option("--calls", type=Number(1), help="Expected calls: preparation then counts.")
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
+@click.option("--exact", is_flag=True, help="No operands rounded to a shorter type.")
 @threads_option
 @program_options()
 @click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write nests' answers as C.")
@@ -156,6 +157,7 @@ def _answered(
         k=asked["count"],
         calls=asked["calls"] or math.inf,
         reproducible=asked["reproducible"],
+        exact=asked["exact"],
         tuner=asked["tuner"],
         why=asked["deep"] and not measure,
         progress=progress,
@@ -240,6 +242,8 @@ def _show_remarks(made: Recommendation) -> None:
         say("pays off: the number of calls after which preparing it has been made up for")
     if made.reproducible:
         say("configurations whose sums run in varying order are left out")
+    if made.exact:
+        say("configurations that round operands to a shorter type are left out")
     ties = near_ties(made)
     if ties:
         why = "within the measured noise" if made.noise > 0 else "no difference is known"

@@ -89,9 +89,7 @@ struct Args {
   const int* ptr; const int* idx; const void* val; const int* rows; const int* perm;
   const int* piece_row; const int* piece_begin; const int* piece_end; const int* position;
   const void* B; const void* X; void* out; const void* entry_val;
-  long long count;  // of elements, for fill, cast and compare
   int m, n, nnz, K, pieces, piece, row_blocks, col_blocks, columns_fast;
-  u32 seed; float scale;
 };
 
 // acc[c][v] += a * B[j][column of lane, c, v]
@@ -616,11 +614,14 @@ DEV void spmv(const Args& a) {
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) s[u] = 0;
     int p = begin + lane;
+    // Filled places have a value of zero and no column: they must not meet a NaN or an infinity of B.
+#define FILLED_PRODUCT(p) (__ldg(idx + (p)) < 0 ? (S)0 : PRODUCT(p))
     for (; p + (UNROLL - 1) * 32 < end; p += UNROLL * 32) {
 #pragma unroll
-      for (int u = 0; u < UNROLL; ++u) s[u] += PRODUCT(p + u * 32);
+      for (int u = 0; u < UNROLL; ++u) s[u] += FILLED_PRODUCT(p + u * 32);
     }
-    for (; p < end; p += 32) s[0] += PRODUCT(p);
+    for (; p < end; p += 32) s[0] += FILLED_PRODUCT(p);
+#undef FILLED_PRODUCT
 #pragma unroll
     for (int u = 1; u < UNROLL; ++u) s[0] += s[u];
     down(out[__ldg(a.perm + r)], s[0]);
@@ -660,53 +661,9 @@ DEV void spmv_stream(const Args& a) {
 }
 #undef PRODUCT
 
-// ---- What the driver needs besides: fill, convert, compare, copy.
-DEV float pseudo_random(long long i, u32 seed) {
-  u32 x = (u32)i * 2654435761u + (u32)(i >> 32) * 40503u + seed;
-  x ^= x >> 16; x *= 0x7feb352du; x ^= x >> 15; x *= 0x846ca68bu; x ^= x >> 16;
-  return 0.1f + (x >> 8) * (1.0f / 16777216.0f);
-}
-template<class T> DEV void fill(const Args& a) {
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += (long long)gridDim.x * blockDim.x) down(((T*)a.out)[i], pseudo_random(i, a.seed));
-}
-template<class T> DEV void cast(const Args& a) {
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += (long long)gridDim.x * blockDim.x) down(((T*)a.out)[i], ((const float*)a.X)[i]);
-}
-// max over elements of |B - X| / (scale + |X|), as bits of a non-negative float in out[0]
-template<class T> DEV void compare(const Args& a) {
-  const T *x = (const T*)a.B, *y = (const T*)a.X;
-  float worst = 0.f;
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += (long long)gridDim.x * blockDim.x) {
-    const float d = (float)(fabs((double)up(x[i]) - (double)up(y[i])) / (a.scale + fabs((double)up(y[i]))));
-    worst = (d == d) ? fmaxf(worst, d) : 1e30f;
-  }
-  atomicMax((int*)a.out, __float_as_int(worst));
-}
-DEV void nothing(const Args&) {}
-// count words of 16 bytes, four of them per thread in flight
-DEV void copy(const Args& a) {
-  const long long step = (long long)gridDim.x * blockDim.x;
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += 4 * step) {
-    uint4 w[4];
-#pragma unroll
-    for (int u = 0; u < 4; ++u) if (i + u * step < a.count) w[u] = __ldg((const uint4*)a.X + i + u * step);
-#pragma unroll
-    for (int u = 0; u < 4; ++u) if (i + u * step < a.count) ((uint4*)a.out)[i + u * step] = w[u];
-  }
-}
-DEV void read(const Args& a) {
-  const long long step = (long long)gridDim.x * blockDim.x;
-  u32 all = 0;
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += 4 * step) {
-#pragma unroll
-    for (int u = 0; u < 4; ++u) if (i + u * step < a.count) { const uint4 w = __ldg((const uint4*)a.X + i + u * step); all ^= w.x ^ w.y ^ w.z ^ w.w; }
-  }
-  if (all == 0x12345678u) ((u32*)a.out)[0] = all;
-}
-DEV void atomics(const Args& a) {  // throughput of atomics: `count` additions spread over n words
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += (long long)gridDim.x * blockDim.x) atomicAdd((float*)a.out + i % a.n, 1.f);
-}
-
-#ifndef EMULATED
+#ifdef EMULATED
+#define KERNEL(name, ...) extern "C" int name(unsigned grid, unsigned block, unsigned shared, const void* args) { \
+  const Args a = *(const Args*)args; return emulated::launch([&] { __VA_ARGS__(a); }, grid, block, shared); }
+#else
 #define KERNEL(name, ...) extern "C" __global__ void name(Args a) { __VA_ARGS__(a); }
 #endif

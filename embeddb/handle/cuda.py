@@ -1,0 +1,292 @@
+"""Products of a sparse tensor on an NVIDIA GPU, in code that is chosen when it is needed."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.handle.cuda_choice import Chosen, choose, warn
+from embeddb.handle.cuda_matrix import Held, csr_of
+from embeddb.handle.operators import PURPOSES, Products
+from embeddb.kernels.cuda.device import Device, gpu
+from embeddb.kernels.cuda.forms import Csr
+
+if TYPE_CHECKING:
+    from embeddb.handle.compile import Wanted
+
+DTYPES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+}
+
+
+class CudaProducts(Products):
+    """Products with a matrix on one GPU. Formats are made on the device, in the stream of the call
+    that needs them first; later calls may come from any stream and thread.
+
+    `device` runs the kernels; None leaves everything to torch.
+    """
+
+    def __init__(
+        self,
+        held: Held,
+        wanted: Wanted,
+        device: Device | None,
+        made: Mapping[str, Chosen] | None = None,
+    ) -> None:
+        super().__init__(wanted.kernel, held.order, held.alone)
+        self._held, self._wanted, self._runs = held, wanted, device
+        self.shape, self.nnz = held.csr.shape, held.csr.nnz
+        self.dtype, self.device = held.csr.values.dtype, held.csr.values.device
+        self._width = wanted.k if wanted.k is not None else 1
+        self._two, self._vector = wanted.kernel == "sddmm", wanted.kernel == "spmv"
+        self._on_gpu = self.device.type == "cuda"
+        self._lock = threading.RLock()
+        self._turned: tuple[Csr, torch.Tensor] | None = None
+        self._made: dict[str, Chosen] = dict(made or {})
+        self._name = "asked" if self._two else "along"
+        self._home = self._runs.stream() if self._runs is not None else 0
+        self._chosen(self._name)
+
+    @classmethod
+    def of(cls, matrix: torch.Tensor, wanted: Wanted, device: Device | None = None) -> CudaProducts:
+        """Raises: UsageError for a tensor that is no sparse matrix of a known type."""
+        if device is None and matrix.device.type == "cuda":
+            try:
+                device = gpu(matrix.device.index or 0)
+            except EmbeddbError as error:
+                warn(str(error))
+        return cls(csr_of(matrix), wanted, device)
+
+    def __copy__(self) -> CudaProducts:
+        with self._lock:
+            made = {name: copy.copy(one) for name, one in self._made.items()}
+            return CudaProducts(self._held, self._wanted, self._runs, made)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._lock:
+            wanted = self._wanted.named(self.config)
+            return _rebuilt, (self.sparse(None), self._held.order, self.alone, wanted)
+
+    @property
+    def config(self) -> Config | None:
+        return self._made[self._name].config
+
+    @property
+    def op(self) -> Op:
+        return self._made[self._name].op
+
+    @property
+    def answer(self) -> str:
+        choice = self._made[self._name].choice
+        return "" if choice is None else choice.answer
+
+    def why(self) -> str:
+        with self._lock:
+            made = dict(self._made)
+        lines = [made.pop(self._name).why()]
+        lines += [f"for {PURPOSES[name]}:\n{one.why()}" for name, one in made.items()]
+        return "\n".join(lines)
+
+    def own(self) -> torch.Tensor:
+        return self._held.csr.values
+
+    def multiply(
+        self, b: torch.Tensor, values: torch.Tensor | None, transposed: bool
+    ) -> torch.Tensor:
+        chosen = self._chosen("across" if transposed else "along")
+        if values is not None and transposed:
+            values = values[self._transposed()[1]]
+        return self._computed(chosen, b, None, values, None)
+
+    def dot(self, c: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if self._vector:
+            c, b = c.reshape(-1, 1), b.reshape(-1, 1)
+        return self._computed(self._chosen("dots"), b, c, None, None)
+
+    def straight(
+        self,
+        operands: tuple[torch.Tensor, ...],
+        values: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> torch.Tensor:
+        chosen = self._made[self._name]
+        if self._two:
+            if len(operands) != 2:
+                raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
+            return self._computed(chosen, operands[1], operands[0], values, out)
+        if len(operands) != 1:
+            raise UsageError(f"{self.kernel} takes one dense operand")
+        return self._computed(chosen, operands[0], None, values, out)
+
+    def update(self, values: torch.Tensor) -> None:
+        if values.layout is not torch.strided:
+            given = csr_of(values)
+            same = given.csr.shape == self.shape and given.csr.nnz == self.nnz
+            mine = self._held.csr
+            if not same or not (
+                torch.equal(given.csr.ptr, mine.ptr) and torch.equal(given.csr.idx, mine.idx)
+            ):
+                raise UsageError("the pattern of A has changed", hint="compile it anew")
+            values = given.csr.values
+        self._check(values, "values", (self.nnz,))
+        held = values.detach().clone()
+        with self._lock:
+            self._held = self._held.with_values(held)
+            turned = self._turned
+            for name, one in self._made.items():
+                if name == "across" and turned is not None:
+                    one.compute = one.compute.with_values(held[turned[1]])
+                elif name != "dots":
+                    one.compute = one.compute.with_values(held)
+            if turned is not None:
+                self._turned = turned[0].with_values(held[turned[1]]), turned[1]
+        self._settle()
+
+    def sparse(self, values: torch.Tensor | None) -> torch.Tensor:
+        csr = self._held.csr
+        own = csr.values.clone() if values is None else values
+        pointers, indices = csr.ptr.long(), csr.idx.long()
+        return torch.sparse_csr_tensor(pointers, indices, own, csr.shape, check_invariants=False)
+
+    def _chosen(self, name: str) -> Chosen:
+        made = self._made.get(name)
+        if made is not None:
+            return made
+        with self._lock, self._guard():
+            if name not in self._made:
+                self._made[name] = self._choose(name)
+                self._settle()
+            return self._made[name]
+
+    def _choose(self, name: str) -> Chosen:
+        csr, dtype, wanted = self._held.csr, DTYPES[self.dtype], self._wanted
+        kernel = "spmv" if self._vector else "spmm"
+        if name in ("asked", "dots"):
+            kernel = "sddmm"
+        if name == "dots":
+            csr = csr.with_values(torch.ones_like(csr.values))
+        if name == "across":
+            csr = self._transposed()[0]
+        op = Op(kernel, self._width if kernel != "spmv" else 1, dtype)
+        config = wanted.config if name == self._name else None
+        assert config is None or isinstance(config, Config)
+        return choose(csr, op, self._runs, wanted.db, wanted.wishes, config)
+
+    def _transposed(self) -> tuple[Csr, torch.Tensor]:
+        with self._lock:
+            if self._turned is None:
+                self._turned = self._held.csr.transposed()
+            return self._turned
+
+    def _computed(
+        self,
+        chosen: Chosen,
+        b: torch.Tensor,
+        x: torch.Tensor | None,
+        values: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> torch.Tensor:
+        compute = chosen.compute
+        m, n = compute.csr.shape
+        column = self._vector and b.dim() == 2 and x is None
+        width = () if chosen.op.kernel == "spmv" else (chosen.op.width,)
+        given = b.reshape(-1) if column and b.shape[1:] == (1,) else b
+        given = self._check(given, "B", (n, *width))
+        other = None if x is None else self._check(x, "C", (m, *width))
+        shape = (self.nnz,) if x is not None else (m, *width)
+        into = self._result(out, (*shape, 1) if column else shape, (given, other))
+        flat = into.view(shape) if column else into
+        with self._guard():
+            if values is not None:
+                compute = compute.with_values(self._check(values, "values", (self.nnz,)))
+            elif self._on_gpu:
+                self._keep(compute)
+            compute(given, other, flat)
+        return into if out is None or into is out else out.copy_(into)
+
+    def _check(self, given: Any, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor, contiguous. Raises: UsageError if the kernel cannot read it."""
+        if not isinstance(given, torch.Tensor) or given.layout is not torch.strided:
+            raise UsageError(f"{name} is no dense tensor")
+        tensor: torch.Tensor = given
+        if tensor.device != self.device:
+            raise UsageError(
+                f"{name} is on {tensor.device}, A is on {self.device}",
+                hint=f"{name}.to({str(self.device)!r})",
+            )
+        if tensor.dtype != self.dtype:
+            raise UsageError(
+                f"{name} holds {tensor.dtype}, A {self.dtype}", hint=f"{name}.to({self.dtype})"
+            )
+        if tensor.shape != shape:
+            if tensor.dim() == len(shape) == 2 and tensor.shape[0] == shape[0]:
+                raise UsageError(
+                    f"{name} has {tensor.shape[1]} columns; this handle was compiled for "
+                    f"k={shape[1]}",
+                    hint=f"compile another with k={tensor.shape[1]}",
+                )
+            raise UsageError(f"{name} has the shape {tuple(tensor.shape)}, the kernel's is {shape}")
+        if tensor.is_neg():
+            tensor = tensor.resolve_neg()
+        return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+    def _result(
+        self, out: torch.Tensor | None, shape: tuple[int, ...], inputs: tuple[Any, ...]
+    ) -> torch.Tensor:
+        """`out` where a kernel may write into it, else a new tensor."""
+        if out is None:
+            return self._held.csr.values.new_empty(shape)
+        if not isinstance(out, torch.Tensor) or (out.shape, out.dtype, out.device) != (
+            torch.Size(shape),
+            self.dtype,
+            self.device,
+        ):
+            given = (
+                f"{out.dtype} of shape {tuple(out.shape)} on {out.device}"
+                if isinstance(out, torch.Tensor)
+                else type(out).__name__
+            )
+            raise UsageError(f"out is {given}, the result {self.dtype} of {shape}")
+        shared = {out.untyped_storage().data_ptr()} & {
+            one.untyped_storage().data_ptr() for one in inputs if one is not None
+        }
+        return torch.empty_like(out) if shared or not out.is_contiguous() else out
+
+    def _guard(self) -> Any:
+        """The matrix's GPU as torch's current one."""
+        if self._on_gpu and torch.cuda.current_device() != self.device.index:
+            return torch.cuda.device(self.device)
+        return nullcontext()
+
+    def _keep(self, compute: Any) -> None:
+        """Let torch know that another stream than the one they were made in reads the format's
+        tensors, so that their memory is not given away while it does."""
+        if self._runs is not None and self._runs.stream() != self._home:
+            stream = torch.cuda.current_stream(self.device)
+            csr, form = compute.csr, getattr(compute, "form", None)
+            for one in (csr.ptr, csr.idx, csr.values, *(form.tensors.values() if form else ())):
+                one.record_stream(stream)
+
+    def _settle(self) -> None:
+        """Wait for what was prepared: the next call may come from another stream."""
+        if self._on_gpu:
+            torch.cuda.current_stream(self.device).synchronize()
+
+
+def _rebuilt(
+    matrix: torch.Tensor, order: torch.Tensor | None, alone: bool, wanted: Wanted
+) -> CudaProducts:
+    """What was pickled, on the same GPU's number."""
+    device = gpu(matrix.device.index or 0) if matrix.device.type == "cuda" else None
+    held = csr_of(matrix)
+    return CudaProducts(Held(held.csr, order, alone), wanted, device)

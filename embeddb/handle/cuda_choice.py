@@ -1,0 +1,281 @@
+"""Which code computes a product on a GPU: by the number of calls, the database, and timing."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, MissingDependency, RunnerUnavailable
+from embeddb.core.pattern import Pattern
+from embeddb.handle.choice import Choice, Target, Wishes, asked
+from embeddb.kernels.cuda.device import Device, DeviceError
+from embeddb.kernels.cuda.forms import Csr
+from embeddb.kernels.cuda.nvrtc import CompileFailed
+from embeddb.kernels.cuda.plan import SIZES, fit, plan
+from embeddb.kernels.cuda.product import bind
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+
+#: Bytes a second that a product moves, and what a launch takes at least: GPU.md's H200 runs.
+_BYTES_S, _LAUNCH_S = 1.2e12, 4e-6
+#: What a call of torch's own product takes beside its kernel.
+_TORCH_CALL_S = 2.5e-5
+#: Share of a product's time that the usual configuration saves of the library's, an answer of the
+#: usual one's, and timing of the answer's (benchmarks/results/gpu).
+_USUAL_SAVES, _ANSWER_SAVES, _TIMING_SAVES = 0.3, 0.2, 0.04
+#: Seconds: making a format, compiling a kernel, asking (a kept answer; per non-zero to hash the
+#: pattern on the host), timing one configuration.
+_FORMAT_S, _COMPILE_S, _ASK_S, _ASK_NNZ_S, _TIME_S = 5e-4, 0.1, 0.02, 5e-9, 2e-3
+#: Configurations that are timed.
+_TIMED = 5
+#: The fixed configurations with the highest share of the best over 210 matrices on an H200.
+_PIECES = (
+    "work=pieces,lanes=16,stage=direct,unroll=1,block=256,grid=columns,reorder=length,piece=32"
+)
+_SPMV = "work=pieces,lanes=8,unroll=2,block=256,reorder=length,piece=32"
+_COO = "work=coo,lanes={},vec=4,unroll=1,block=64,piece={}"
+_ROWS = "work=rows,lanes=32,vec=1,cols=1,stage=direct,unroll=1,block=128,grid=columns,reorder=none"
+_ROWS_SPMV = "work=rows,lanes=32,unroll=2,block=256,reorder=none"
+#: Widths that the runs have.
+_WIDTHS = {"spmm": (32, 128, 512), "sddmm": (32, 128), "spmv": (1,)}
+_FAILURES = (EmbeddbError, CompileFailed, DeviceError)
+
+
+class Compute(Protocol):
+    """A product with one matrix: `Product`, cuSPARSE's or torch's own."""
+
+    @property
+    def csr(self) -> Csr: ...
+
+    def __call__(
+        self, b: torch.Tensor, x: torch.Tensor | None, out: torch.Tensor
+    ) -> torch.Tensor: ...
+
+    def with_values(self, values: torch.Tensor) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchProduct:
+    """torch's own kernels, which need no preparation."""
+
+    csr: Csr
+    op: Op
+    _matrix: list[torch.Tensor] = field(default_factory=list)
+
+    def __call__(self, b: torch.Tensor, x: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
+        csr = self.csr
+        if x is not None:
+            return self._sampled(x, b, out)
+        if not self._matrix:
+            parts = (csr.ptr, csr.idx, csr.values)
+            self._matrix.append(torch.sparse_csr_tensor(*parts, csr.shape, check_invariants=False))
+        return out.copy_(self._matrix[0] @ b)
+
+    def _sampled(self, x: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        csr = self.csr
+        step = max(1, (1 << 24) // max(1, x.shape[1]))
+        for low in range(0, csr.nnz, step):
+            part = slice(low, low + step)
+            dots = (x[csr.rows[part].long()] * b[csr.idx[part].long()]).sum(1)
+            out[part] = csr.values[part] * dots
+        return out
+
+    def with_values(self, values: torch.Tensor) -> TorchProduct:
+        return TorchProduct(self.csr.with_values(values), self.op)
+
+
+@dataclass(slots=True)
+class Chosen:
+    """What computes, and why. `config` is None where torch does; `seconds` is what choosing and
+    preparing took."""
+
+    compute: Compute
+    op: Op
+    config: Config | None = None
+    choice: Choice | None = None
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def why(self) -> str:
+        """The reason, a line each."""
+        m, n = self.compute.csr.shape
+        lines = [f"{self.op} on {m}x{n}, nnz={self.compute.csr.nnz}"]
+        lines.append("runs: torch" if self.config is None else f"runs: {self.config}")
+        if (choice := self.choice) is not None:
+            lines.append(f"chosen: {Config(choice.config)} ({choice.source})")
+            if choice.gain is not None:
+                lines.append(f"expected: {choice.gain:.2f} times the default, sure: {choice.sure}")
+        lines.append(f"choosing and preparing took {1e3 * self.seconds:.1f} ms")
+        return "\n".join(lines + self.notes)
+
+
+def choose(
+    csr: Csr,
+    op: Op,
+    device: Device | None,
+    db: Database | str | Path,
+    wishes: Wishes,
+    config: Config | None,
+) -> Chosen:
+    """What computes an operation with a matrix. Without a `device` torch does.
+
+    Raises: SpaceError for a `config` that has no kernel; FormRefused for one that does not suit the
+    matrix; as `embeddb.open` and `Database.query` do.
+    """
+    begun = time.perf_counter()
+    if device is None or not csr.nnz or not all(csr.shape):
+        made = Chosen(TorchProduct(csr, op), op, notes=["torch computes: nothing to choose"])
+    elif config is not None:
+        made = Chosen(bind(csr, plan(config, op), device), op, config)
+    else:
+        made = _by_calls(csr, op, device, db, wishes)
+    made.seconds = time.perf_counter() - begun
+    return made
+
+
+def product_s(csr: Csr, op: Op) -> float:
+    """About how long a product takes."""
+    (m, n), size = csr.shape, SIZES[op.dtype]
+    dense = csr.nnz * 0.25 if op.kernel != "spmv" else csr.nnz * 0.1
+    return _LAUNCH_S + (csr.nnz * (4 + size) + (dense + m + n) * op.width * size) / _BYTES_S
+
+
+def _by_calls(
+    csr: Csr, op: Op, device: Device, db: Database | str | Path, wishes: Wishes
+) -> Chosen:
+    calls = math.inf if wishes.calls is None else wishes.calls
+    each = product_s(csr, op)
+    usual = usual_config(op, wishes.reproducible)
+    saved = calls * (each * _USUAL_SAVES + _TORCH_CALL_S)
+    if saved < _FORMAT_S + (0 if device.is_built(plan(usual, op).template) else _COMPILE_S):
+        note = f"torch computes: {calls:.0f} calls do not win back what preparing a kernel takes"
+        return Chosen(TorchProduct(csr, op), op, notes=[note])
+    if calls * each * _ANSWER_SAVES < _ASK_S + _ASK_NNZ_S * csr.nnz and not wishes.seconds:
+        note = f"not asked for {calls:.0f} calls: the best fixed configuration of the H200 runs"
+        return _first([(usual, note)], csr, op, device, None)
+    choice = _answer(csr, op, device, db, wishes)
+    ranked = [(one, "") for one in _usable(choice, op)] or [(usual, "no answer suits")]
+    timing_s = _TIMED * (_TIME_S + _FORMAT_S)
+    if wishes.reproducible or (calls * each * _TIMING_SAVES < timing_s and not wishes.seconds):
+        return _first(ranked, csr, op, device, choice)
+    rivals = list(dict.fromkeys([*(one for one, _ in ranked[:_TIMED]), usual, *_libraries(op)]))
+    return _timed(rivals, csr, op, device, choice)
+
+
+def usual_config(op: Op, reproducible: bool = False) -> Config:
+    """The best fixed configuration, for the width and value type."""
+    if reproducible and op.kernel != "sddmm":
+        return fit(Config.parse(_ROWS if op.kernel == "spmm" else _ROWS_SPMV), op)
+    if op.kernel == "spmv":
+        return Config.parse(_SPMV)
+    if op.kernel == "sddmm":
+        return fit(Config.parse(_COO.format(4, 2) if op.width <= 64 else _COO.format(8, 3)), op)
+    vec, cols = (2, 1) if op.width <= 32 else (4, 1) if op.width <= 64 else (4, 2)
+    return fit(Config.parse(f"{_PIECES},vec={vec},cols={cols}"), op)
+
+
+def _libraries(op: Op) -> list[Config]:
+    names = {"spmm": ("csr2", "csr3"), "spmv": ("csr1", "csr2"), "sddmm": ()}[op.kernel]
+    return [Config({"work": "cusparse", "algorithm": name}) for name in names]
+
+
+def _answer(csr: Csr, op: Op, device: Device, db: Database | str | Path, wishes: Wishes) -> Choice:
+    width = min(_WIDTHS[op.kernel], key=lambda w: abs(math.log(w / op.width)))
+    facts = tuple(sorted(device.facts().items()))
+    target = Target("cuda", facts, count=4 * _TIMED)
+    pattern = Pattern.from_csr(csr.shape, csr.ptr.cpu().numpy(), csr.idx.cpu().numpy())
+    return asked(pattern, Op(op.kernel, width), db, wishes, target)
+
+
+def _usable(choice: Choice, op: Op) -> Iterator[Config]:
+    """Configurations of an answer, best first, that have a kernel for the operation and are as
+    exact as float arithmetic in another order."""
+    for values in (choice.config, *choice.others):
+        with suppress(EmbeddbError):
+            config = fit(values, op)
+            if plan(config, op).form.exact:
+                yield config
+
+
+def _first(
+    ranked: list[tuple[Config, str]], csr: Csr, op: Op, device: Device, choice: Choice | None
+) -> Chosen:
+    """The first configuration that the matrix goes into."""
+    notes = []
+    for config, note in ranked:
+        try:
+            made = bind(csr, plan(config, op), device)
+        except (MissingDependency, RunnerUnavailable) as error:
+            warn(str(error))
+            notes.append(f"torch computes: {error}")
+            break
+        except _FAILURES as error:
+            notes.append(f"not {config}: {error}")
+            continue
+        return Chosen(made, op, config, choice, [*notes, *([note] if note else [])])
+    return Chosen(TorchProduct(csr, op), op, None, choice, notes)
+
+
+def _timed(rivals: list[Config], csr: Csr, op: Op, device: Device, choice: Choice) -> Chosen:
+    """The fastest of several, by timing each on operands of ones."""
+    plans = {config: plan(config, op) for config in rivals}
+    _compile_all(plans.values(), device)
+    b, x, out = _operands(csr, op)
+    best: tuple[float, Config, Any] | None = None
+    notes = []
+    for config, wanted in plans.items():
+        try:
+            made = bind(csr, wanted, device)
+            took = device.seconds(lambda made=made: made(b, x, out))  # type: ignore[misc]
+        except _FAILURES as error:
+            notes.append(f"not {config}: {error}")
+            continue
+        if best is None or took < best[0]:
+            best = took, config, made
+    if best is None:
+        return Chosen(TorchProduct(csr, op), op, None, choice, notes)
+    notes.append(f"the fastest of {len(rivals)} timed here: {1e6 * best[0]:.1f} us")
+    return Chosen(best[2], op, best[1], choice, notes)
+
+
+def _compile_all(plans: Any, device: Device) -> None:
+    """Compile what is not compiled yet, side by side; a failure shows when it is bound."""
+    missing = {p.template for p in plans if p.template and not device.is_built(p.template)}
+    if len(missing) < 2:
+        return
+
+    def one(template: str) -> None:
+        with suppress(*_FAILURES):
+            device.build(template)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, missing))
+
+
+def _operands(csr: Csr, op: Op) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    (m, n), like = csr.shape, csr.values
+    width = () if op.kernel == "spmv" else (op.width,)
+    sampled = op.kernel == "sddmm"
+    out = like.new_empty((csr.nnz,) if sampled else (m, *width))
+    return like.new_ones((n, *width)), like.new_ones((m, *width)) if sampled else None, out
+
+
+_reasons: set[str] = set()
+
+
+def warn(reason: str) -> None:
+    """Each reason once in a process."""
+    if reason not in _reasons:
+        _reasons.add(reason)
+        warnings.warn(f"torch computes instead: {reason}", RuntimeWarning, stacklevel=2)

@@ -1,0 +1,105 @@
+"""Sparse tensors on a GPU as checked, sorted CSR with int32 indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from embeddb.core.errors import MatrixError, UsageError
+from embeddb.kernels.cuda.forms import Csr
+
+_MAX = (1 << 31) - 1
+_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A matrix; `order` int64[nnz] says where the caller's values lie in it (None: as they are),
+    `alone` is False where the caller's had duplicates, which were added up."""
+
+    csr: Csr
+    order: torch.Tensor | None
+    alone: bool = True
+
+    def with_values(self, values: torch.Tensor) -> Held:
+        return replace(self, csr=self.csr.with_values(values))
+
+
+def csr_of(matrix: torch.Tensor) -> Held:
+    """A sparse tensor m×n in CSR, CSC or COO, copied.
+
+    Raises: UsageError for another tensor or value type; MatrixError for 2^31 entries, rows or
+    columns and more, and for pointers or indices that are none.
+    """
+    if not isinstance(matrix, torch.Tensor) or matrix.layout not in _LAYOUTS:
+        given = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
+        raise UsageError(f"A is {given}: a sparse tensor in CSR, CSC or COO is needed")
+    if matrix.dim() != 2 or matrix.dense_dim():
+        raise UsageError(f"A has {matrix.dim()} dimensions: a matrix of numbers is needed")
+    if matrix.dtype not in _TYPES:
+        raise UsageError(f"A holds {matrix.dtype}: kernels compute in float64, 32 and 16 bits")
+    m, n = matrix.shape
+    if matrix.layout is torch.sparse_coo:
+        matrix = matrix.coalesce()
+        values, (rows, columns) = matrix.values(), matrix.indices()
+        _check_sizes(values.numel(), m, n)
+        ordered: bool | None = True
+    elif matrix.layout is torch.sparse_csr:
+        values, columns = matrix.values(), matrix.col_indices()
+        _check_sizes(values.numel(), m, n)
+        rows, ordered = _expanded(matrix.crow_indices(), columns, m), None
+    else:
+        values, rows = matrix.values(), matrix.row_indices()
+        _check_sizes(values.numel(), m, n)
+        columns, ordered = _expanded(matrix.ccol_indices(), rows, n), False
+    return _sorted((m, n), rows.long(), columns.long(), values.detach(), ordered)
+
+
+def _check_sizes(nnz: int, m: int, n: int) -> None:
+    if max(nnz, m, n) > _MAX:
+        raise MatrixError(f"A is {m}x{n} with {nnz} entries, of at most {_MAX} each")
+
+
+def _expanded(pointers: torch.Tensor, indices: torch.Tensor, count: int) -> torch.Tensor:
+    """int64[nnz]: the row (column) that each entry belongs to. Raises: MatrixError."""
+    lengths = pointers[1:] - pointers[:-1]
+    ends = torch.stack([pointers[0], pointers[-1], lengths.min() if count else pointers[0]])
+    first, last, least = ends.tolist()
+    if first != 0 or last != indices.numel() or least < 0:
+        raise MatrixError("A is damaged: its row pointers do not rise from 0 to its entries")
+    numbers = torch.arange(count, device=pointers.device)
+    return torch.repeat_interleave(numbers, lengths, output_size=indices.numel())
+
+
+def _sorted(
+    shape: tuple[int, int],
+    rows: torch.Tensor,
+    columns: torch.Tensor,
+    values: torch.Tensor,
+    ordered: bool | None,
+) -> Held:
+    """`ordered`: True if sorted by row and column without duplicates, None if unknown."""
+    (m, n), nnz = shape, values.numel()
+    key = rows * max(n, 1) + columns
+    order = None
+    if nnz:
+        rises = (key[1:] > key[:-1]).all() if nnz > 1 else key.new_ones((), dtype=torch.bool)
+        bounds = torch.stack([*rows.aminmax(), *columns.aminmax(), rises.to(key.dtype)])
+        low_row, row, low_column, column, rising = bounds.tolist()
+        if min(low_row, low_column) < 0 or row >= m or column >= n:
+            raise MatrixError("A is damaged: an index lies outside the matrix")
+        if not (ordered or rising):
+            order = torch.argsort(key, stable=True)
+            key, rows, columns, values = key[order], rows[order], columns[order], values[order]
+    alone = True
+    if order is not None and bool((key[1:] == key[:-1]).any()):
+        key, which = torch.unique(key, return_inverse=True)
+        values = values.new_zeros(len(key)).index_add_(0, which, values)
+        rows, columns, order, alone = key // max(n, 1), key % max(n, 1), None, False
+    counts = torch.bincount(rows, minlength=m) if m else rows.new_zeros(0)
+    ptr = torch.zeros(m + 1, dtype=torch.int64, device=values.device)
+    torch.cumsum(counts, 0, out=ptr[1:])
+    parts = (ptr.to(torch.int32), columns.to(torch.int32).contiguous())
+    return Held(Csr(shape, *parts, values.clone().contiguous()), order, alone)

@@ -1,0 +1,199 @@
+"""Products with a sparse tensor's pattern as operators of torch, each the gradient of the others.
+
+They are the products with A and with Aᵀ, and the dot products at the non-zeros: custom operators
+(`torch.ops.embeddb`), which torch.compile calls without looking inside.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+
+_keys = itertools.count()
+#: Products by name, and what each is for.
+PURPOSES = {
+    "along": "products with A",
+    "across": "products with Aᵀ, the gradient by B",
+    "dots": "dot products at the non-zeros, the gradient by values",
+}
+
+
+class Products:
+    """The products of one pattern on one device, and the order of the caller's values.
+
+    `order` int64[nnz] says where the caller's values lie in sorted CSR (None: as they are), `alone`
+    is True if values by themselves have an order. `key` names it among all of this process.
+    """
+
+    def __init__(self, kernel: str, order: torch.Tensor | None, alone: bool) -> None:
+        self.kernel, self.order, self.alone = kernel, order, alone
+        self.key = next(_keys)
+        self._back: torch.Tensor | None = None
+        _known[self.key] = self
+
+    shape: tuple[int, int]
+    nnz: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def config(self) -> Config | None:
+        """The configuration of the product that the caller named; None where a library computes."""
+        raise NotImplementedError
+
+    @property
+    def op(self) -> Op:
+        raise NotImplementedError
+
+    @property
+    def answer(self) -> str:
+        """Id of the stored answer, empty if there is none."""
+        raise NotImplementedError
+
+    def why(self) -> str:
+        raise NotImplementedError
+
+    def own(self) -> torch.Tensor:
+        """dtype[nnz]: A's values in CSR order."""
+        raise NotImplementedError
+
+    def multiply(
+        self, b: torch.Tensor, values: torch.Tensor | None, transposed: bool
+    ) -> torch.Tensor:
+        """A B, or Aᵀ B; `values` dtype[nnz] in CSR order in place of A's own."""
+        raise NotImplementedError
+
+    def dot(self, c: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """dtype[nnz]: dot products of rows of c and b at the non-zeros, in CSR order."""
+        raise NotImplementedError
+
+    def straight(
+        self,
+        operands: tuple[torch.Tensor, ...],
+        values: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The product that the caller named, without operators or gradients; SDDMM in CSR order."""
+        raise NotImplementedError
+
+    def update(self, values: torch.Tensor) -> None:
+        """Other values dtype[nnz] in CSR order, or a sparse tensor of the same pattern."""
+        raise NotImplementedError
+
+    def sparse(self, values: torch.Tensor | None) -> torch.Tensor:
+        """A sparse CSR tensor with values dtype[nnz] in CSR order, or with A's."""
+        raise NotImplementedError
+
+    def in_csr(self, values: torch.Tensor) -> torch.Tensor:
+        """The caller's values dtype[nnz] in CSR order."""
+        if not self.alone:
+            raise UsageError(
+                "A had duplicates: its values alone have no order",
+                hint="A.coalesce() of a COO tensor has one",
+            )
+        if tuple(values.shape) != (self.nnz,):
+            raise UsageError(f"values has the shape {tuple(values.shape)}, A has {self.nnz}")
+        return values if self.order is None else values[self.order]
+
+    def in_own(self, result: torch.Tensor) -> torch.Tensor:
+        """Values of SDDMM dtype[nnz] in the order of the caller's matrix."""
+        if self.order is None:
+            return result
+        if self._back is None:
+            self._back = torch.empty_like(self.order)
+            self._back[self.order] = torch.arange(self.nnz, device=self.order.device)
+        return result[self._back]
+
+
+_known: WeakValueDictionary[int, Products] = WeakValueDictionary()
+
+
+def _products(key: int) -> Products:
+    """Raises: KeyError if the handle is gone. `key` is a symbol where torch.compile meets a second
+    handle."""
+    return _known[int(key)]
+
+
+@torch.library.custom_op("embeddb::product", mutates_args=())
+def product(
+    b: torch.Tensor, values: torch.Tensor | None, key: int, transposed: bool
+) -> torch.Tensor:
+    """A B, or Aᵀ B, of the pattern `key`; b dtype[n,k] or dtype[n], values dtype[nnz]."""
+    return _products(key).multiply(b, values, transposed)
+
+
+@torch.library.custom_op("embeddb::dots", mutates_args=())
+def dots(c: torch.Tensor, b: torch.Tensor, key: int) -> torch.Tensor:
+    """dtype[nnz]: the dot products of rows of c and b at the non-zeros of the pattern `key`."""
+    return _products(key).dot(c, b)
+
+
+@product.register_fake
+def _(b: torch.Tensor, values: Any, key: int, transposed: bool) -> torch.Tensor:
+    products = _products(key)
+    m, n = products.shape
+    return b.new_empty((n if transposed else m, *b.shape[1:]), dtype=products.dtype)
+
+
+@dots.register_fake
+def _(c: torch.Tensor, b: torch.Tensor, key: int) -> torch.Tensor:
+    products = _products(key)
+    return b.new_empty((products.nnz,), dtype=products.dtype)
+
+
+def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
+    b, values, key, ctx.transposed = inputs
+    ctx.products = _known.get(int(key))  # a graph may outlive the handle
+    ctx.key, ctx.given = key, values is not None
+    ctx.save_for_backward(b, *(() if values is None else (values,)))
+
+
+def _product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    b, *rest = ctx.saved_tensors
+    values = rest[0] if ctx.given else None
+    for_b = for_values = None
+    if ctx.needs_input_grad[0]:
+        for_b = product(grad, values, ctx.key, not ctx.transposed)
+    if ctx.needs_input_grad[1]:
+        for_values = dots(b, grad, ctx.key) if ctx.transposed else dots(grad, b, ctx.key)
+    return for_b, for_values, None, None
+
+
+def _keep_dots(ctx: Any, inputs: Any, output: Any) -> None:
+    c, b, ctx.key = inputs
+    ctx.products = _known.get(int(ctx.key))
+    ctx.save_for_backward(c, b)
+
+
+def _dots_gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    c, b = ctx.saved_tensors
+    for_c = product(b, grad, ctx.key, False) if ctx.needs_input_grad[0] else None
+    for_b = product(c, grad, ctx.key, True) if ctx.needs_input_grad[1] else None
+    return for_c, for_b, None
+
+
+product.register_autograd(_product_gradients, setup_context=_keep_product)
+dots.register_autograd(_dots_gradients, setup_context=_keep_dots)
+
+
+def _one_by_one(op: Any) -> None:
+    """Under `vmap`: a call for each of the batch, stacked."""
+
+    def batched(info: Any, in_dims: tuple[int | None, ...], *operands: Any) -> tuple[Any, int]:
+        def nth(n: int) -> list[Any]:
+            each = zip(operands, in_dims, strict=True)
+            return [one if dim is None else one.select(dim, n) for one, dim in each]
+
+        return torch.stack([op(*nth(n)) for n in range(info.batch_size)]), 0
+
+    op.register_vmap(batched)
+
+
+_one_by_one(product)
+_one_by_one(dots)

@@ -1,0 +1,1 @@
+"""SpMM, SDDMM and SpMV on NVIDIA GPUs: kernels, matrix formats, compilation and launch."""

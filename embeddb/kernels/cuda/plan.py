@@ -1,0 +1,251 @@
+"""From a configuration of the platform `cuda` to a kernel instance and its launch geometry.
+
+The parameters are described in `platforms/cuda.toml`, the kernels in `kernels.cu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import SpaceError
+
+#: Of the kernels' source: another number where a configuration gets other machine code, so that
+#: runs of different sources are never pooled.
+GENERATION = 3
+#: C++ types by value type.
+TYPES = {"f32": "float", "f64": "double", "f16": "f16", "bf16": "bf16"}
+SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
+#: cuSPARSE's algorithms by operation.
+ALGORITHMS = {"spmm": ("default", "csr2", "csr3"), "spmv": ("csr1", "csr2")}
+#: Largest difference from a float64 reference, relative to the sum of magnitudes.
+TOLERANCES = {"f32": 1e-5, "f64": 1e-13, "f16": 2e-3, "bf16": 1.6e-2}
+_MATH_TOLERANCES = {"tf32": 2e-3, "tf32x3": 1e-3, "bf16": 1.6e-2, "f16": 2e-3}
+_WORK = {"rows": 0, "pieces": 1, "entries": 2, "slices": 3, "coo": 4}
+_STAGE = {"direct": 0, "shuffle": 1, "shared": 2}
+_MATH = {"tf32": 0, "tf32x3": 1, "bf16": 2, "f16": 3}
+#: Columns of one block of a window, by arithmetic.
+_WIDE = {"fp32": 1, "tf32": 8, "tf32x3": 8, "bf16": 16, "f16": 16}
+#: Work that may add to one row of the result from several groups of threads.
+_SHARES_ROWS = ("pieces", "entries", "stream")
+
+
+@dataclass(frozen=True, slots=True)
+class FormSpec:
+    """A storage format of the matrix. `layout` is one of csr, rows, pieces, entries, slices, stream
+    and windows; `reorder` none, length or columns; `math` and `sampled` (SDDMM) set the order of a
+    window's values."""
+
+    layout: str
+    piece: int = 0
+    reorder: str = "none"
+    sigma: int = 0
+    window: int = 0
+    math: str = ""
+    sampled: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """True if a NaN or infinity of B reaches only the rows that have an entry in its row."""
+        return self.layout != "windows"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One configuration for one operation.
+
+    `template` names the kernel's instance in `kernels.cu`, empty where `algorithm` names one of
+    cuSPARSE. `vec` neighbouring values of a dense row are read at once, so the width and the
+    operands' addresses must be multiples of it. `tile` dense columns belong to one block of
+    threads, `lanes` threads to a group, `batch` units of work to a group. `wide`: sums are
+    accumulated in float32 and rounded to a 16-bit result afterwards.
+    """
+
+    op: Op
+    form: FormSpec
+    template: str = ""
+    algorithm: str = ""
+    lanes: int = 1
+    tile: int = 1
+    vec: int = 1
+    block: int = 128
+    batch: int = 1
+    columns_fast: bool = True
+    wide: bool = False
+    tolerance: float = 1e-5
+
+    def units(self, form_pieces: int, rows: int, nnz: int) -> int:
+        """Units of work that groups of threads share out."""
+        if self.form.layout == "entries":
+            return -(-nnz // self.form.piece)
+        return form_pieces or rows
+
+    @property
+    def per_block(self) -> int:
+        """Units of work of one block of threads."""
+        if self.form.layout == "stream":
+            return 1
+        groups = self.block if self.form.layout == "slices" else self.block // self.lanes
+        return groups * self.batch
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of one block of threads."""
+        size = 8 if self.op.dtype == "f64" else 4
+        return self.form.piece * size if self.form.layout == "stream" else 0
+
+
+def plan(config: Mapping[str, Any], op: Op) -> Plan:
+    """The kernel and geometry of a configuration.
+
+    Raises: SpaceError for a configuration that has no kernel for the operation or its width.
+    """
+    if op.kernel not in ("spmm", "spmv", "sddmm") or op.dtype not in TYPES:
+        raise SpaceError(f"the CUDA kernels have no {op}")
+    work = str(config.get("work", ""))
+    try:
+        if work == "cusparse":
+            return _cusparse(str(config["algorithm"]), op)
+        made = _planned(work, config, op)
+    except KeyError as error:
+        given = Config(config)
+        raise SpaceError(f"{given} has no CUDA kernel for {op}: {error} is missing") from None
+    if op.width % made.vec:
+        raise SpaceError(f"{op.width} dense columns are no multiple of vec={made.vec}")
+    return made
+
+
+def _cusparse(algorithm: str, op: Op) -> Plan:
+    if algorithm not in ALGORITHMS.get(op.kernel, ()):
+        raise SpaceError(f"cuSPARSE has no algorithm={algorithm} for {op}")
+    return Plan(op, FormSpec("csr"), algorithm=algorithm, tolerance=TOLERANCES[op.dtype])
+
+
+def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
+    batched = work in ("row-batches", "piece-batches")
+    if work in ("windows", "window-pieces"):
+        return _windows(config, op)
+    if batched:
+        work = {"row-batches": "rows", "piece-batches": "pieces"}[work]
+    if work not in (*_WORK, "stream"):
+        raise SpaceError(f"work={work} has no CUDA kernel")
+    stored = TYPES[op.dtype]
+    shares = work in _SHARES_ROWS
+    wide = op.dtype in ("f16", "bf16") and shares and op.kernel != "sddmm"
+    out = "float" if wide else stored
+    lanes = {"entries": 32, "slices": 1}.get(work, 0) if op.kernel == "spmv" else 0
+    lanes = lanes or int(config["lanes"])
+    vec = int(config.get("vec", 1))
+    block, batch = int(config["block"]), int(config["batch"]) if batched else 1
+    if block % lanes or not 32 <= block <= 1024:
+        raise SpaceError(f"block={block} is no multiple of lanes={lanes}, or not 32 to 1024")
+    piece = int(config["piece"]) if shares or work == "coo" else 0
+    form = _form(work, piece, config)
+    if op.kernel == "spmm":
+        cols = int(config["cols"])
+        shape = (_WORK[work], lanes, vec, cols)
+        if batched:
+            parts: tuple[object, ...] = ("spmm_batch", stored, out, *shape, batch)
+        else:
+            stage = _STAGE[str(config["stage"])]
+            parts = ("spmm", stored, out, *shape, stage, int(config["unroll"]))
+        tile = lanes * vec * cols
+    elif op.kernel == "sddmm":
+        loads = -(-op.width // (lanes * vec))
+        parts = ("sddmm", stored, _WORK[work], lanes, vec, loads, int(config["unroll"]))
+        tile = 1
+    else:
+        unroll = int(config.get("unroll", 1))
+        parts = ("spmv", stored, out, _WORK.get(work), lanes, unroll, batch)
+        if work == "stream":
+            parts = ("spmv_stream", stored, out, lanes)
+        tile, vec = 1, 1
+    return Plan(
+        op,
+        form,
+        template=_template(parts),
+        lanes=lanes,
+        tile=tile,
+        vec=vec,
+        block=block,
+        batch=batch,
+        columns_fast=config.get("grid", "columns") == "columns",
+        wide=wide,
+        tolerance=TOLERANCES[op.dtype],
+    )
+
+
+def _form(work: str, piece: int, config: Mapping[str, Any]) -> FormSpec:
+    reorder = str(config.get("reorder", "none"))
+    if work == "rows":
+        return FormSpec("csr") if reorder == "none" else FormSpec("rows", reorder=reorder)
+    if work == "slices":
+        return FormSpec("slices", sigma=int(config["sigma"]))
+    if work == "pieces":
+        return FormSpec("pieces", piece=piece, reorder=reorder)
+    return FormSpec({"coo": "entries"}.get(work, work), piece=piece)
+
+
+def _windows(config: Mapping[str, Any], op: Op) -> Plan:
+    math, window = str(config["math"]), int(config["window"])
+    stored, quad = TYPES[op.dtype], 4 if op.width % 4 == 0 else 1
+    rounds = op.dtype in ("f16", "bf16")
+    if op.kernel == "spmv" or op.dtype == "f64" or (rounds and math not in (op.dtype, "fp32")):
+        raise SpaceError(f"windows with math={math} have no CUDA kernel for {op}")
+    sampled = op.kernel == "sddmm"
+    piece = -(-int(config.get("piece", 0)) // _WIDE[math])
+    reorder = str(config.get("reorder", "none"))
+    layout = "tf32" if math == "tf32x3" else math
+    form = FormSpec("windows", piece, reorder, window=window, math=layout, sampled=sampled)
+    out = "float" if rounds and piece else stored
+    lanes, vec, tile = 32, quad, 1
+    if sampled:
+        parts: tuple[object, ...] = ("sddmm_mma", _MATH[math], -(-op.width // 16), quad)
+    elif math == "fp32":
+        lanes, vec, cols = (int(config[name]) for name in ("lanes", "vec", "cols"))
+        tile = lanes * vec * cols
+        parts = ("spmm_window", stored, out, lanes, vec, cols, window, int(config["unroll"]))
+    else:
+        cols = int(config["cols"])
+        parts = ("spmm_mma", stored, out, _MATH[math], window, cols, quad)
+        tile = 32 * cols
+    return Plan(
+        op,
+        form,
+        template=_template(parts),
+        lanes=lanes,
+        tile=tile,
+        vec=vec,
+        block=int(config["block"]),
+        columns_fast=config.get("grid", "columns") == "columns",
+        wide=rounds and bool(piece),
+        tolerance=max(TOLERANCES[op.dtype], _MATH_TOLERANCES.get(math, 0.0)),
+    )
+
+
+def _template(parts: tuple[object, ...]) -> str:
+    name, *rest = parts
+    return f"{name}<{','.join(map(str, rest))}>"
+
+
+def fit(config: Mapping[str, Any], op: Op) -> Config:
+    """The configuration, changed where the operation's width or value type would refuse it: fewer
+    values per load where the width is no multiple of them, or a load would take more than 32 bytes.
+
+    Raises: SpaceError as `plan` does for the rest.
+    """
+    changed = Config(config)
+    vec = int(config.get("vec", 1))
+    while vec > 1 and (op.width % vec or vec * SIZES[op.dtype] > 32):
+        vec //= 2
+    if "vec" in config and vec != config["vec"]:
+        changed = changed.replace(vec=vec)
+    if op.kernel == "sddmm" and "lanes" in config:
+        lanes = int(config["lanes"])
+        while lanes < 32 and -(-op.width // (lanes * vec)) > 8:
+            lanes *= 2
+        changed = changed.replace(lanes=lanes)
+    plan(changed, op)
+    return changed

@@ -1,0 +1,335 @@
+"""Handles for tensors on a GPU, their kernels run by the emulating device on tensors of the CPU."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import shutil
+import threading
+from typing import Any
+
+import pytest
+import torch
+from emulated_gpu import EmulatedGpu
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import MatrixError, SpaceError, UsageError
+from embeddb.handle import cuda_choice, cuda_matrix
+from embeddb.handle.choice import Choice, Wishes
+from embeddb.handle.compile import Wanted
+from embeddb.handle.cuda import CudaProducts
+from embeddb.handle.cuda_choice import usual_config
+from embeddb.handle.tensors import TensorHandle
+from embeddb.kernels.cuda.plan import plan
+
+pytestmark = [
+    pytest.mark.gcc,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta"),
+]
+ROWS = Config.parse(
+    "work=rows,lanes=8,vec=1,cols=1,stage=direct,unroll=2,block=64,grid=columns,reorder=none"
+)
+PIECES = Config.parse(
+    "work=pieces,lanes=4,vec=1,cols=1,stage=shuffle,unroll=1,block=64,grid=columns,reorder=length,"
+    "piece=4"
+)
+COO = Config.parse("work=coo,lanes=4,vec=1,unroll=1,block=64,piece=2")
+SPMV = Config.parse("work=slices,unroll=1,sigma=0,block=64")
+DEFAULT = {"spmm": PIECES, "sddmm": COO, "spmv": SPMV}
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> EmulatedGpu:
+    return EmulatedGpu(tmp_path_factory.mktemp("emulated"))
+
+
+def matrix(m: int = 23, n: int = 17, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """A dense tensor, two thirds of it zeros; its row 3 is empty."""
+    made = torch.rand(m, n, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 0.5
+    made[torch.rand(m, n, generator=torch.Generator().manual_seed(2)) < 0.66] = 0
+    made[3] = 0
+    return made.to(dtype)
+
+
+def dense(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(4)).to(dtype)
+
+
+def handle(
+    a: torch.Tensor,
+    kernel: str,
+    device: EmulatedGpu,
+    k: int | None = None,
+    config: Config | None = None,
+    **wishes: Any,
+) -> TensorHandle:
+    sparse = a if a.layout is not torch.strided else a.to_sparse_csr()
+    named = DEFAULT[kernel] if config is None and not wishes else config
+    wanted = Wanted(kernel, k, named, "starter", Wishes(**wishes))
+    return TensorHandle(CudaProducts.of(sparse, wanted, device))
+
+
+@pytest.fixture(autouse=True)
+def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are the usual configurations: what a database says is tested with it."""
+
+    def answer(_: Any, op: Op, *__: Any) -> Choice:
+        usual = dict(usual_config(op))
+        others = [dict(DEFAULT[op.kernel]), {"work": "windows", "math": "tf32"}]
+        return Choice(config=usual, default=usual, source="a test", others=others, answer="x")
+
+    monkeypatch.setattr(cuda_choice, "asked", answer)
+
+
+@pytest.mark.parametrize("k", [1, 3, 32, 33])
+@pytest.mark.parametrize("config", [ROWS, PIECES])
+def test_spmm_equals_torch(k: int, config: Config, device: EmulatedGpu) -> None:
+    a, b = matrix(), dense(17, k)
+    torch.testing.assert_close(handle(a, "spmm", device, k, config)(b), a @ b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_value_types(dtype: torch.dtype, device: EmulatedGpu) -> None:
+    a, b = matrix(dtype=dtype), dense(17, 8, dtype=dtype)
+    made = handle(a, "spmm", device, 8)(b)
+    assert made.dtype == dtype
+    close = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    torch.testing.assert_close(made.double(), a.double() @ b.double(), rtol=close, atol=close)
+
+
+def test_spmv_takes_vectors_and_columns(device: EmulatedGpu) -> None:
+    a, x = matrix(), dense(17)
+    f = handle(a, "spmv", device)
+    torch.testing.assert_close(f(x), a @ x)
+    torch.testing.assert_close(f(x.view(-1, 1)), a @ x.view(-1, 1))
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo", "unsorted"])
+def test_sddmm_keeps_the_order_of_the_caller(layout: str, device: EmulatedGpu) -> None:
+    a, c, b = matrix(), dense(23, 6), dense(17, 6)
+    sparse: torch.Tensor = (
+        getattr(a, f"to_sparse_{layout}")() if layout != "unsorted" else (reversed_rows(a))
+    )
+    sparse = a.to_sparse_coo() if layout == "coo" else sparse
+    f = handle(sparse, "sddmm", device, 6)
+    rows, columns = places(sparse)
+    values = sparse.coalesce().values() if layout == "coo" else sparse.values()
+    wanted = values * (c @ b.T)[rows, columns]
+    torch.testing.assert_close(f(c, b), wanted)
+    out = torch.empty_like(wanted)
+    assert f(c, b, out=out) is out
+    torch.testing.assert_close(out, wanted)
+
+
+def reversed_rows(a: torch.Tensor) -> torch.Tensor:
+    """CSR whose rows list their columns falling."""
+    csr = a.to_sparse_csr()
+    ptr, idx, values = csr.crow_indices(), csr.col_indices().clone(), csr.values().clone()
+    for low, high in zip(ptr.tolist(), ptr.tolist()[1:], strict=False):
+        idx[low:high], values[low:high] = idx[low:high].flip(0), values[low:high].flip(0)
+    return torch.sparse_csr_tensor(ptr, idx, values, csr.shape, check_invariants=False)
+
+
+def places(sparse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if sparse.layout is torch.sparse_coo:
+        rows, columns = sparse.coalesce().indices()
+        return rows, columns
+    by_row = sparse.layout is torch.sparse_csr
+    ptr = sparse.crow_indices() if by_row else sparse.ccol_indices()
+    idx = sparse.col_indices() if by_row else sparse.row_indices()
+    outer = torch.repeat_interleave(torch.arange(len(ptr) - 1), ptr[1:] - ptr[:-1])
+    return (outer, idx) if by_row else (idx, outer)
+
+
+def test_duplicates_are_added_up(device: EmulatedGpu) -> None:
+    ptr, idx = torch.tensor([0, 3, 4]), torch.tensor([1, 1, 0, 2])
+    parts = (ptr, idx, torch.arange(1.0, 5.0, dtype=torch.float64))
+    sparse = torch.sparse_csr_tensor(*parts, (2, 3), check_invariants=False)
+    b = dense(3, 2)
+    f = handle(sparse, "spmm", device, 2)
+    wanted = torch.tensor([[3.0, 3, 0], [0, 0, 4]], dtype=torch.float64) @ b
+    torch.testing.assert_close(f(b), wanted)
+    with pytest.raises(UsageError, match="duplicates"):
+        f(b, values=torch.ones(4, dtype=torch.float64))
+
+
+def test_operands_that_are_not_contiguous_or_share_memory(device: EmulatedGpu) -> None:
+    square = matrix(17, 17)
+    f = handle(square, "spmm", device, 4)
+    b = dense(4, 17).T
+    torch.testing.assert_close(f(b), square @ b)
+    memory = dense(17, 4)
+    wanted = square @ memory
+    torch.testing.assert_close(f(memory, out=memory), wanted)
+    strided = torch.empty(17, 8, dtype=torch.float64)[:, ::2]
+    b = dense(17, 4)
+    assert f(b, out=strided) is strided
+    torch.testing.assert_close(strided, square @ b)
+    negative = torch.complex(b, -b).conj().imag
+    assert negative.is_neg()
+    torch.testing.assert_close(f(negative), square @ b)
+
+
+def test_gradients_go_through_the_transpose_and_sddmm(device: EmulatedGpu) -> None:
+    a = matrix()
+    f = handle(a, "spmm", device, 3)
+    b = dense(17, 3).requires_grad_()
+    values = a.to_sparse_csr().values().clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda b, v: f(b, values=v), (b, values))
+    assert torch.autograd.gradgradcheck(lambda b, v: f(b, values=v), (b, values))
+    g = handle(a, "sddmm", device, 3)
+    c = dense(23, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda c, b: g(c, b), (c, b))
+    v = handle(a, "spmv", device)
+    x = dense(17).requires_grad_()
+    assert torch.autograd.gradcheck(v, (x,))
+    assert "gradient by B" in f.why() and "gradient by values" in f.why()
+
+
+def test_torch_compile_takes_it_whole(device: EmulatedGpu) -> None:
+    a, b = matrix(), dense(17, 4)
+    f = handle(a, "spmm", device, 4)
+
+    def layer(b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(f(b)) * 2
+
+    whole = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(whole(b), torch.relu(a @ b) * 2)
+
+
+def test_update_pickle_and_copy(device: EmulatedGpu) -> None:
+    a, b = matrix(), dense(17, 4)
+    f = handle(a, "spmm", device, 4)
+    other = copy.copy(f)
+    f(b.clone().requires_grad_()).sum().backward()
+    f.update((2 * a).to_sparse_csr())
+    torch.testing.assert_close(f(b), 2 * a @ b)
+    torch.testing.assert_close(other(b), a @ b)
+    grad = b.clone().requires_grad_()
+    f(grad).sum().backward()
+    torch.testing.assert_close(grad.grad, (2 * a).T @ torch.ones(23, 4, dtype=torch.float64))
+    f.update(a.to_sparse_csr().values())
+    torch.testing.assert_close(f.sparse().to_dense(), a)
+    with pytest.raises(UsageError, match="pattern of A has changed"):
+        f.update(torch.eye(23, 17, dtype=torch.float64).to_sparse_csr())
+    again = pickle.loads(pickle.dumps(f))  # noqa: S301 (made two lines above)
+    torch.testing.assert_close(again(b), a @ b)
+    buffer = io.BytesIO()
+    torch.save(f, buffer)
+
+
+def test_threads_share_a_handle(device: EmulatedGpu) -> None:
+    a, f = matrix(), handle(matrix(), "spmm", device, 4)
+    wrong = []
+
+    def work(seed: int) -> None:
+        b = torch.rand(17, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        if not torch.allclose(f(b), a @ b):
+            wrong.append(seed)
+
+    # The emulator has one set of fibers: calls take turns, as launches in one stream do.
+    for seed in range(4):
+        thread = threading.Thread(target=work, args=(seed,))
+        thread.start()
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_as_in_torch(value: float, device: EmulatedGpu) -> None:
+    a, b = matrix(), dense(17, 4)
+    b[5, 2] = value
+    for config in (ROWS, PIECES):
+        made = handle(a, "spmm", device, 4, config)(b)
+        wanted = a.to_sparse_csr() @ b
+        torch.testing.assert_close(made, wanted, equal_nan=True)
+    x = dense(17)
+    x[5] = value
+    wanted = a.to_sparse_csr() @ x
+    torch.testing.assert_close(handle(a, "spmv", device)(x), wanted, equal_nan=True)
+
+
+def test_few_calls_are_left_to_torch_and_many_are_timed(device: EmulatedGpu) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    once = handle(a, "spmm", device, 8, calls=1)
+    assert once.config is None and "1 calls do not win back" in once.why()
+    torch.testing.assert_close(once(b), a @ b)
+    usual = handle(a, "spmm", device, 8, calls=20_000)
+    assert usual.config == usual_config(Op("spmm", 8))
+    asked = handle(a, "spmm", device, 8, calls=10_000_000)
+    assert "timed here" in asked.why() and asked.config is not None
+    torch.testing.assert_close(asked(b), a @ b)
+    exact = handle(a, "spmm", device, 8, calls=10_000_000, reproducible=True)
+    torch.testing.assert_close(exact(b), a @ b)
+
+
+def test_without_a_device_torch_computes() -> None:
+    a, b, c = matrix(), dense(17, 8), dense(23, 8)
+    for kernel, operands, wanted in (
+        ("spmm", (b,), a @ b),
+        ("spmv", (b[:, 0],), a @ b[:, 0]),
+        ("sddmm", (c, b), a[a != 0] * (c @ b.T)[a != 0]),
+    ):
+        wants = Wanted(kernel, None if kernel == "spmv" else 8, None, "starter", Wishes())
+        f = TensorHandle(CudaProducts.of(a.to_sparse_csr(), wants, None))
+        torch.testing.assert_close(f(*operands), wanted)
+        assert f.config is None and "torch" in f.why()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (4, 6)])
+def test_nothing_stored(shape: tuple[int, int], device: EmulatedGpu) -> None:
+    empty = torch.zeros(shape, dtype=torch.float64)
+    made = handle(empty, "spmm", device, 3)(dense(shape[1], 3))
+    assert made.shape == (shape[0], 3) and not made.any()
+
+
+def test_wrong_operands_are_named(device: EmulatedGpu) -> None:
+    f = handle(matrix(), "spmm", device, 4)
+    for b, message in (
+        (dense(17, 5), "compiled for k=4"),
+        (dense(16, 4), "shape"),
+        (dense(17, 4, dtype=torch.float32), "torch.float32"),
+        (dense(17, 4).to("meta"), "is on meta"),
+        (matrix().to_sparse_csr(), "no dense tensor"),
+        ([[1.0]], "no dense tensor"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            f(b)
+    with pytest.raises(UsageError, match="one dense operand"):
+        f(dense(17, 4), dense(17, 4))
+    with pytest.raises(UsageError, match="out is"):
+        f(dense(17, 4), out=torch.empty(23, 5, dtype=torch.float64))
+    with pytest.raises(UsageError, match="two dense operands"):
+        handle(matrix(), "sddmm", device, 4)(dense(23, 4))
+
+
+def test_damaged_matrices_are_refused(device: EmulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.ones(2)
+    for ptr, idx in (([0, 1, 2], [0, 9]), ([0, 3, 2], [0, 1]), ([1, 1, 2], [0, 1])):
+        parts = (torch.tensor(ptr), torch.tensor(idx), values)
+        broken = torch.sparse_csr_tensor(*parts, (2, 3), check_invariants=False)
+        with pytest.raises(MatrixError, match="damaged"):
+            handle(broken, "spmm", device, 2)
+    with pytest.raises(UsageError, match="sparse tensor"):
+        cuda_matrix.csr_of(torch.ones(2, 2))
+    with pytest.raises(UsageError, match=r"torch\.int64"):
+        cuda_matrix.csr_of(torch.ones(2, 2, dtype=torch.int64).to_sparse_csr())
+    monkeypatch.setattr(cuda_matrix, "_MAX", 5)
+    with pytest.raises(MatrixError, match="of at most 5"):
+        cuda_matrix.csr_of(matrix().to_sparse_csr())
+
+
+def test_a_configuration_without_a_kernel_is_refused(device: EmulatedGpu) -> None:
+    with pytest.raises(SpaceError, match="no multiple of vec=4"):
+        handle(matrix(), "spmm", device, 3, ROWS.replace(vec=4))
+
+
+def test_usual_configurations_have_kernels() -> None:
+    for kernel in ("spmm", "sddmm", "spmv"):
+        for width in (1, 2, 3, 7, 16, 33, 64, 100, 128, 512, 1024):
+            for dtype in ("f32", "f64", "f16", "bf16"):
+                op = Op(kernel, 1 if kernel == "spmv" else width, dtype)
+                for reproducible in (False, True):
+                    assert plan(usual_config(op, reproducible), op).template

@@ -1,0 +1,162 @@
+"""The CUDA kernels on the CPU: formats by torch, the same source behind an emulating header."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import lzma
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from cuda_cases import csr_of, largest_excess, pattern, patterns, plans
+from emulated_gpu import EmulatedGpu
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import SpaceError
+from embeddb.kernels.cuda import nvrtc
+from embeddb.kernels.cuda.forms import FormRefused
+from embeddb.kernels.cuda.plan import Plan, fit, plan
+from embeddb.kernels.cuda.product import bind
+from embeddb.platforms.platform import load_platform
+
+RUNS = Path(__file__).parents[4] / "benchmarks/results/gpu/runs.csv.xz"
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> EmulatedGpu:
+    made = EmulatedGpu(tmp_path_factory.mktemp("emulated"))
+    made.prepare(one.template for one in plans())
+    return made
+
+
+def check(a: sp.csr_array, wanted: Plan, device: EmulatedGpu) -> None:
+    assert largest_excess(a, wanted, device) <= 1, wanted
+
+
+@pytest.mark.parametrize("name", patterns())
+@pytest.mark.gcc
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_kernels_equal_scipy(name: str, device: EmulatedGpu) -> None:
+    for wanted in plans():
+        check(patterns()[name], wanted, device)
+
+
+@pytest.mark.gcc
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 50)),
+    density=st.floats(0, 1),
+    seed=st.integers(0, 1 << 30),
+    which=st.integers(0, 22),
+)
+def test_random_patterns_equal_scipy(
+    shape: tuple[int, int], density: float, seed: int, which: int, device: EmulatedGpu
+) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = (rng.random(shape[0]) ** 3 * density * shape[1]).astype(int).tolist()
+    check(pattern(*shape, lengths, seed), list(plans())[which], device)
+
+
+@pytest.mark.gcc
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_infinity_reaches_only_rows_that_have_its_column(device: EmulatedGpu) -> None:
+    a = pattern(45, 90, [2] * 45, 3)
+    for wanted in plans():
+        if wanted.op.kernel == "sddmm" or not wanted.form.exact or wanted.op.dtype != "f32":
+            continue
+        csr, width = csr_of(a, torch.float32), wanted.op.width
+        b = torch.ones((90, width) if wanted.op.kernel == "spmm" else (90,))
+        b[int(a.indices[0])] = torch.inf
+        out = torch.empty((45, width) if wanted.op.kernel == "spmm" else (45,))
+        bind(csr, wanted, device)(b, None, out)
+        expected = a.astype(np.float32) @ b.numpy()
+        np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gcc
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_misaligned_operands_and_other_values(device: EmulatedGpu) -> None:
+    a = patterns()["random"]
+    for wanted in plans():
+        if wanted.op.kernel != "spmm" or wanted.op.dtype != "f32":
+            continue
+        made = bind(csr_of(a, torch.float32), wanted, device)
+        k = wanted.op.width
+        b = torch.rand(90 * k + 1)[1:].view(90, k)
+        out = torch.empty(45 * k + 1)[1:].view(45, k)
+        values = torch.rand(a.nnz)
+        made.with_values(values)(b, None, out)
+        full = sp.csr_array((values.double().numpy(), a.indices, a.indptr), a.shape)
+        scale = wanted.tolerance * 20
+        np.testing.assert_allclose(out.numpy(), full @ b.double().numpy(), scale, scale)
+
+
+def test_a_format_that_would_be_mostly_zeros_is_refused() -> None:
+    a = pattern(6400, 400, ([300] + [0] * 31) * 200, 1)
+    op = Op.parse("spmv")
+    wanted = plan({"work": "slices", "sigma": 1, "unroll": 1, "block": 64}, op)
+    with pytest.raises(FormRefused, match="would store"):
+        bind(csr_of(a, torch.float32), wanted, EmulatedGpu(Path()))
+
+
+def test_every_configuration_of_the_platform_has_a_kernel() -> None:
+    platform = load_platform("cuda")
+    for text in ("spmm:32", "spmm:100", "spmv", "sddmm:64"):
+        op = Op.parse(text)
+        space = platform.space(op, m=5000, n=5000, nnz=60000)
+        for config in space.sample(200, rng=np.random.default_rng(1)):
+            made = plan(config, op) if op.width % int(config.get("vec", 1)) == 0 else None
+            assert made is None or bool(made.template) != bool(made.algorithm)
+
+
+def test_configurations_that_ran_are_legal_and_have_a_kernel() -> None:
+    """Of the runs on the H200. Blocks of 32 threads were tried in SpMM and are not in the space."""
+    platform, seen = load_platform("cuda"), set()
+    with lzma.open(RUNS, "rt", newline="") as file:
+        for row in itertools.islice(csv.DictReader(file), 0, None, 7):
+            op = Op.parse(row["op"])
+            names = (p.name for p in platform.kernels[op.kernel].space.params)
+            values = {name: row[name] for name in names if row.get(name)}
+            config = Config({k: int(v) if v.isdigit() else v for k, v in values.items()})
+            if (op, config) in seen or (op.kernel == "spmm" and config.get("block") == 32):
+                continue
+            seen.add((op, config))
+            space = platform.space(op, m=5000, n=5000, nnz=60000)
+            assert space.reason(config) is None, config
+            assert plan(config, op).template
+    assert len(seen) > 5000
+
+
+def test_fit_takes_widths_and_types_that_a_configuration_refuses() -> None:
+    wide = Config.parse(
+        "work=pieces,lanes=16,vec=4,cols=1,stage=direct,unroll=1,block=64,grid=columns,"
+        "reorder=none,piece=16"
+    )
+    with pytest.raises(SpaceError, match="no multiple of vec=4"):
+        plan(wide, Op.parse("spmm:33"))
+    assert fit(wide, Op.parse("spmm:33"))["vec"] == 1
+    assert fit(wide, Op.parse("spmm:34"))["vec"] == 2
+    assert fit(wide, Op.parse("spmm:128"))["vec"] == 4
+    with pytest.raises(SpaceError, match="missing"):
+        plan({"work": "pieces"}, Op.parse("spmm:32"))
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_every_kind_of_kernel_compiles(architecture: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the extra cuda")
+    templates = dict.fromkeys(one.template for one in plans())
+    lines = "".join(f"KERNEL(k{i}, {t})\n" for i, t in enumerate(templates))
+    assert nvrtc.compiled(f"{nvrtc.source()}\n{lines}", architecture)[:4] == b"\x7fELF"
+
+
+def test_an_error_of_the_compiler_is_its_first_line() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the extra cuda")
+    with pytest.raises(nvrtc.CompileFailed, match="error"):
+        nvrtc.compiled("no code", "sm_90")

@@ -1,0 +1,85 @@
+"""`query --exact`: configurations that round operands to a shorter type stay out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import OP, band, fill, patterns, tiny
+from command_line import run_verb
+
+from embeddb.core.config import Config, Op
+from embeddb.core.sizes import Sizes
+from embeddb.database import Database
+from embeddb.platforms.platform import Platform, load_platform, parse_platform
+
+
+def declared(
+    line: str = "inexact = [\"variant == 'd'\"]\nvarying = [\"variant == 'c'\"]",
+) -> Platform:
+    return parse_platform(tiny().text.replace("[[space]]\n", f"[[space]]\n{line}\n"))
+
+
+def variants(platform: Platform) -> list[object]:
+    return [config["variant"] for config in platform.space(OP).enumerate()]
+
+
+def test_an_exact_space_has_the_same_digest() -> None:
+    assert declared().digest == tiny().digest == declared().exact(OP).digest
+
+
+def test_restrictions_combine() -> None:
+    assert variants(declared().exact(OP)) == ["a", "b", "c"]
+    assert variants(declared().restricted(OP, reproducible=True, exact=True)) == ["a", "b"]
+    assert variants(declared().restricted(OP)) == variants(tiny())
+    reason = declared().exact(OP).space(OP).reason(Config({"variant": "d"}))
+    assert reason == "computes at reduced precision"
+
+
+def test_without_a_declaration_every_configuration_is_exact() -> None:
+    assert variants(tiny().exact(OP)) == variants(tiny())
+    assert tiny().kernel(OP).is_exact(Config({"variant": "d"}))
+
+
+@pytest.mark.parametrize("op", ["spmm:32", "spmm:512", "sddmm:128", "spmv"])
+def test_cuda_has_no_tensor_cores_where_it_is_exact(op: str) -> None:
+    parsed = Op.parse(op)
+    space = load_platform("cuda").exact(parsed).space(parsed, Sizes(1000, 1000, 9000))
+    assert not [c for c in space.enumerate() if c.get("math", "fp32") != "fp32"]
+
+
+def test_an_answer_without_them() -> None:
+    with fill(Database.in_memory(), declared()) as db:
+        new = band(130, 30, name="new")
+        default = db.query(new, platform="tiny", op=OP)
+        assert default.best == {"variant": "d"}
+        assert any("--exact" in warning for warning in default.warnings)
+        made = db.query(new, platform="tiny", op=OP, exact=True)
+        assert made.exact and db.recommendation(made.id).exact
+        assert {c.config["variant"] for c in made.candidates} == {"a", "b", "c"}
+        assert made.rejected["variant=d"] == "computes at reduced precision"
+        assert "d" not in {one.config["variant"] for one in made.insight.next}
+        assert not any("--exact" in warning for warning in made.warnings)
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Database.create(tmp_path / "db") as made:
+        fill(made, declared(), patterns(3))
+    asked = [
+        "query",
+        str(tmp_path / "db"),
+        "m0d",
+        "--platform",
+        "tiny",
+        "--op",
+        "spmm:32",
+        "--exact",
+    ]
+    capsys.readouterr()
+    assert run_verb([*asked, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["exact"] is True
+    assert all(c["config"]["variant"] in "abc" for c in answer["candidates"])
+    assert run_verb(asked) == 0
+    assert "round operands to a shorter type are left out" in capsys.readouterr().out
