@@ -18,7 +18,7 @@ MINUTES ?= 60
 ATTACK   = PYTHONPATH=.:tests:tests/fixtures OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	$(BIN)/python -m
 
-.PHONY: demo test test-more test-all fuzz kill sanitize lint check docs minkowski clean
+.PHONY: demo test test-more test-all fuzz kill sanitize lint check docs gpu minkowski clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py $(MATRIX)
@@ -64,6 +64,11 @@ docs: $(VENV)/.installed-dev
 # Generated C under gcc's sanitizers, for MINUTES or until Ctrl-C (docs/reference/cpu.md).
 sanitize: $(VENV)/.installed-dev
 	PYTHONPATH=. $(BIN)/python tests/fixtures/sanitize_sweep.py --minutes $(MINUTES) --seed $(SEED)
+
+# The CUDA kernels on this machine's GPU, in at most four minutes (benchmarks/gpu/README.md); OPTIONS
+# as --matrices FOLDER.
+gpu: $(VENV)/.installed
+	$(BIN)/python benchmarks/gpu/check.py $(OPTIONS)
 
 # The second backend of the learned part (docs/howto/train.md). Nothing else needs it.
 minkowski: $(VENV)/.minkowski

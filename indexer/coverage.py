@@ -13,9 +13,9 @@ from embeddb.core.config import Op
 from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import clean, many_of, plural, share
+from embeddb.index.guards import GOOD
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import Scope, members_of, scope_partitions, scopes
-from embeddb.ranking.confidence import GOOD
 from embeddb.ranking.prediction import judged
 
 if TYPE_CHECKING:

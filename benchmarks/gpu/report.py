@@ -156,6 +156,23 @@ def anchors(c: Campaign) -> dict[str, Any]:
     return out
 
 
+def first_runs_as_evidence(c: Campaign) -> dict[str, Any]:
+    """Of the configurations that ran in both campaigns on a matrix, the fastest of the first runs,
+    as a share of the fastest of the last session here."""
+    out: dict[str, Any] = {}
+    for op in OPS:
+        shares, counts = [], []
+        for (matrix, o), runs in c.new.items():
+            if o == op:
+                last = {r.config: r.us for r in sorted(runs, key=lambda r: r.session)}
+                both = last.keys() & c.first[matrix, op].keys()
+                chosen = min(both, key=lambda k: (c.first[matrix, op][k], k))
+                shares.append(min(last[k] for k in both) / last[chosen])
+                counts.append(float(len(both)))
+        out[op] = {"configurations": median(counts), "share": mean(shares), **spread(shares)}
+    return out
+
+
 def repeats(c: Campaign) -> dict[str, Any]:
     """The same configuration in two sessions of this campaign: later over earlier, by kind."""
     out: dict[str, Any] = {}
@@ -380,6 +397,7 @@ def main(results: str, first: str) -> None:
     summary = {
         "statuses": statuses(folder),
         "anchors_over_first_runs": anchors(c),
+        "first_runs_as_evidence": first_runs_as_evidence(c),
         "session_5_over_3_and_4": repeats(c),
         "over_cusparse": {op: headline(c, op, matrices) for op in OPS},
         "over_cusparse_by_class": {

@@ -66,11 +66,13 @@ class Wishes:
 @dataclass(frozen=True, slots=True)
 class Target:
     """The platform that answers are for, and all that they depend on besides: another processor or
-    compiler is another question. `count`: configurations to answer with."""
+    compiler is another question. `count`: configurations to answer with; `exact`: none that rounds
+    operands to fewer bits."""
 
     platform: str
     environment: tuple[object, ...]
     count: int = 5
+    exact: bool = False
 
 
 def cpu_target() -> Target:
@@ -139,6 +141,7 @@ def _queried(db: Database, pattern: Pattern, op: Op, wishes: Wishes, target: Tar
         platform=target.platform,
         op=op,
         k=target.count,
+        exact=target.exact,
         calls=math.inf if wishes.calls is None else wishes.calls,
         reproducible=wishes.reproducible,
     )

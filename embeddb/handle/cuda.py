@@ -12,11 +12,12 @@ import torch
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, UsageError
-from embeddb.handle.cuda_choice import Chosen, choose, warn
+from embeddb.handle.cuda_choice import Chosen, Compute, choose, warn
 from embeddb.handle.cuda_matrix import Held, csr_of
-from embeddb.handle.operators import PURPOSES, Products
+from embeddb.handle.operators import PURPOSES, Products, Quick, is_followed
 from embeddb.kernels.cuda.device import Device, gpu
 from embeddb.kernels.cuda.forms import Csr
+from embeddb.kernels.cuda.product import Product
 
 if TYPE_CHECKING:
     from embeddb.handle.compile import Wanted
@@ -54,7 +55,8 @@ class CudaProducts(Products):
         self._turned: tuple[Csr, torch.Tensor] | None = None
         self._made: dict[str, Chosen] = dict(made or {})
         self._name = "asked" if self._two else "along"
-        self._home = self._runs.stream() if self._runs is not None else 0
+        self._index = self.device.index if self._on_gpu else 0
+        self._streams = {self._runs.stream()} if self._runs is not None else set()
         self._chosen(self._name)
 
     @classmethod
@@ -127,6 +129,54 @@ class CudaProducts(Products):
         if len(operands) != 1:
             raise UsageError(f"{self.kernel} takes one dense operand")
         return self._computed(chosen, operands[0], None, values, out)
+
+    def quick(self) -> Quick | None:
+        if self._runs is None or self.order is not None:
+            return None
+        chosen, two, streams = self._made[self._name], self._two, self._streams
+        (m, n), dtype, device = self.shape, self.dtype, self.device
+        width = () if self._vector else (self._width,)
+        shape_b, shape_x = torch.Size((n, *width)), torch.Size((m, *width))
+        shape = torch.Size((self.nnz,) if two else (m, *width))
+        step = min(16, chosen.vec * dtype.itemsize)
+        tensor, empty, grad = torch.Tensor, torch.empty, torch.is_grad_enabled
+        stream_now, on_gpu, index = self._runs.stream, self._on_gpu, self._index
+        current = torch._C._cuda_getDevice if on_gpu else None
+
+        def fits(one: Any, wanted: torch.Size) -> bool:
+            return (
+                type(one) is tensor
+                and one.shape == wanted
+                and one.dtype is dtype
+                and one.device == device
+                and one.is_contiguous()
+                and not one.data_ptr() % step
+                and not one.is_neg()
+                and not (one.requires_grad and grad())
+            )
+
+        def call(first: Any, second: Any, out: Any) -> torch.Tensor | None:
+            b, x = (second, first) if two else (first, None)
+            if (
+                not fits(b, shape_b)
+                or not (fits(x, shape_x) if two else second is None)
+                or not (out is None or (fits(out, shape) and _apart(out, b, x)))
+                or is_followed()
+                or stream_now() not in streams
+                or (current is not None and current() != index)
+            ):
+                return None
+            into = empty(shape, dtype=dtype, device=device) if out is None else out
+            compute = chosen.compute
+            if type(compute) is not Product or compute.plan.wide or not compute.grid:
+                compute(b, x, into)
+                return into
+            if compute.form.adds:
+                into.zero_()
+            compute.enqueue(b.data_ptr(), 0 if x is None else x.data_ptr(), into.data_ptr())
+            return into
+
+        return call
 
     def update(self, values: torch.Tensor) -> None:
         if values.layout is not torch.strided:
@@ -257,10 +307,9 @@ class CudaProducts(Products):
                 else type(out).__name__
             )
             raise UsageError(f"out is {given}, the result {self.dtype} of {shape}")
-        shared = {out.untyped_storage().data_ptr()} & {
-            one.untyped_storage().data_ptr() for one in inputs if one is not None
-        }
-        return torch.empty_like(out) if shared or not out.is_contiguous() else out
+        if out.is_contiguous() and not out.is_neg() and _apart(out, *inputs):
+            return out
+        return self._held.csr.values.new_empty(shape)
 
     def _guard(self) -> Any:
         """The matrix's GPU as torch's current one."""
@@ -268,19 +317,29 @@ class CudaProducts(Products):
             return torch.cuda.device(self.device)
         return nullcontext()
 
-    def _keep(self, compute: Any) -> None:
+    def _keep(self, compute: Compute) -> None:
         """Let torch know that another stream than the one they were made in reads the format's
         tensors, so that their memory is not given away while it does."""
-        if self._runs is not None and self._runs.stream() != self._home:
-            stream = torch.cuda.current_stream(self.device)
-            csr, form = compute.csr, getattr(compute, "form", None)
+        if self._runs is None or (number := self._runs.stream()) in self._streams:
+            return
+        stream = torch.cuda.current_stream(self.device)
+        for chosen in self._made.values():
+            csr, form = chosen.compute.csr, getattr(chosen.compute, "form", None)
             for one in (csr.ptr, csr.idx, csr.values, *(form.tensors.values() if form else ())):
                 one.record_stream(stream)
+        if compute is self._made[self._name].compute:
+            self._streams.add(number)
 
     def _settle(self) -> None:
         """Wait for what was prepared: the next call may come from another stream."""
         if self._on_gpu:
             torch.cuda.current_stream(self.device).synchronize()
+
+
+def _apart(out: torch.Tensor, *inputs: torch.Tensor | None) -> bool:
+    """False if the result may share memory with an operand."""
+    mine = out.untyped_storage().data_ptr()
+    return all(one is None or one.untyped_storage().data_ptr() != mine for one in inputs)
 
 
 def _rebuilt(

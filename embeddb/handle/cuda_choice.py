@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, MissingDependency, RunnerUnavailable
+from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound, RunnerUnavailable
 from embeddb.core.pattern import Pattern
-from embeddb.handle.choice import Choice, Target, Wishes, asked
+from embeddb.handle.choice import Choice, Target, Wishes, asked, preparing_s
 from embeddb.kernels.cuda.device import Device, DeviceError
 from embeddb.kernels.cuda.forms import Csr
 from embeddb.kernels.cuda.nvrtc import CompileFailed
@@ -107,6 +107,11 @@ class Chosen:
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    @property
+    def vec(self) -> int:
+        """Neighbouring values of a dense row that are read at once."""
+        return 1 if self.config is None else plan(self.config, self.op).vec
+
     def why(self) -> str:
         """The reason, a line each."""
         m, n = self.compute.csr.shape
@@ -161,11 +166,14 @@ def _by_calls(
     if saved < _FORMAT_S + (0 if device.is_built(plan(usual, op).template) else _COMPILE_S):
         note = f"torch computes: {calls:.0f} calls do not win back what preparing a kernel takes"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
-    if calls * each * _ANSWER_SAVES < _ASK_S + _ASK_NNZ_S * csr.nnz and not wishes.seconds:
+    question = _Question(csr, op, device, db, wishes)
+    if calls * each * _ANSWER_SAVES < question.wait_s(calls) and not wishes.seconds:
         note = f"not asked for {calls:.0f} calls: the best fixed configuration of the H200 runs"
         return _first([(usual, note)], csr, op, device, None)
-    choice = _answer(csr, op, device, db, wishes)
-    ranked = [(one, "") for one in _usable(choice, op)] or [(usual, "no answer suits")]
+    choice, ranked = None, [(usual, "the best fixed configuration of the H200 runs")]
+    with suppress(NothingFound):
+        choice = question.answer()
+        ranked = [(one, "") for one in _usable(choice, op)] or ranked
     timing_s = _TIMED * (_TIME_S + _FORMAT_S)
     if wishes.reproducible or (calls * each * _TIMING_SAVES < timing_s and not wishes.seconds):
         return _first(ranked, csr, op, device, choice)
@@ -190,12 +198,34 @@ def _libraries(op: Op) -> list[Config]:
     return [Config({"work": "cusparse", "algorithm": name}) for name in names]
 
 
-def _answer(csr: Csr, op: Op, device: Device, db: Database | str | Path, wishes: Wishes) -> Choice:
-    width = min(_WIDTHS[op.kernel], key=lambda w: abs(math.log(w / op.width)))
-    facts = tuple(sorted(device.facts().items()))
-    target = Target("cuda", facts, count=4 * _TIMED)
-    pattern = Pattern.from_csr(csr.shape, csr.ptr.cpu().numpy(), csr.idx.cpu().numpy())
-    return asked(pattern, Op(op.kernel, width), db, wishes, target)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Asks the database for the nearest width that was measured, in float32."""
+
+    csr: Csr
+    op: Op
+    device: Device
+    db: Database | str | Path
+    wishes: Wishes
+
+    def wait_s(self, calls: float) -> float:
+        """About how long an answer takes; what prepares answers counts where calls are few."""
+        own = _ASK_S + _ASK_NNZ_S * self.csr.nnz
+        if math.isinf(calls) or calls * product_s(self.csr, self.op) * _ANSWER_SAVES < own:
+            return own
+        return own + preparing_s(*self._about())
+
+    def answer(self) -> Choice:
+        """Raises: NothingFound; as `embeddb.open` and `Database.query` do."""
+        return asked(*self._about())
+
+    def _about(self) -> tuple[Pattern, Op, Database | str | Path, Wishes, Target]:
+        csr, op = self.csr, self.op
+        width = min(_WIDTHS[op.kernel], key=lambda w: abs(math.log(w / op.width)))
+        facts = tuple(sorted(self.device.facts().items()))
+        target = Target("cuda", facts, count=2 * _TIMED, exact=True)
+        pattern = Pattern.from_csr(csr.shape, csr.ptr.cpu().numpy(), csr.idx.cpu().numpy())
+        return pattern, Op(op.kernel, width), self.db, self.wishes, target
 
 
 def _usable(choice: Choice, op: Op) -> Iterator[Config]:
@@ -216,7 +246,7 @@ def _first(
     for config, note in ranked:
         try:
             made = bind(csr, plan(config, op), device)
-        except (MissingDependency, RunnerUnavailable) as error:
+        except (MissingDependency, NothingFound, RunnerUnavailable) as error:
             warn(str(error))
             notes.append(f"torch computes: {error}")
             break
@@ -227,7 +257,7 @@ def _first(
     return Chosen(TorchProduct(csr, op), op, None, choice, notes)
 
 
-def _timed(rivals: list[Config], csr: Csr, op: Op, device: Device, choice: Choice) -> Chosen:
+def _timed(rivals: list[Config], csr: Csr, op: Op, device: Device, choice: Choice | None) -> Chosen:
     """The fastest of several, by timing each on operands of ones."""
     plans = {config: plan(config, op) for config in rivals}
     _compile_all(plans.values(), device)

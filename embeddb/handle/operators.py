@@ -7,14 +7,20 @@ They are the products with A and with Aᵀ, and the dot products at the non-zero
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+from torch._C import _functorch as functorch
+from torch.autograd import forward_ad
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 
+#: Dense operands (one or two, in the caller's order) and `out`, to the result; None where a call
+#: needs more than that: checks that fail, copies, gradients, another stream.
+Quick = Callable[[Any, Any, Any], "torch.Tensor | None"]
 _keys = itertools.count()
 #: Products by name, and what each is for.
 PURPOSES = {
@@ -81,6 +87,10 @@ class Products:
     ) -> torch.Tensor:
         """The product that the caller named, without operators or gradients; SDDMM in CSR order."""
         raise NotImplementedError
+
+    def quick(self) -> Quick | None:
+        """The shortest way of the product that the caller named; None if there is none."""
+        return None
 
     def update(self, values: torch.Tensor) -> None:
         """Other values dtype[nnz] in CSR order, or a sparse tensor of the same pattern."""
@@ -197,3 +207,14 @@ def _one_by_one(op: Any) -> None:
 
 _one_by_one(product)
 _one_by_one(dots)
+
+
+def is_followed() -> bool:
+    """True if torch may follow operations on tensors of any kind."""
+    return (
+        forward_ad._current_level >= 0
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or functorch.peek_interpreter_stack() is not None
+    )

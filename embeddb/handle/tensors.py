@@ -37,6 +37,7 @@ class TensorHandle:
         self._device = products.device.type
         self._two = products.kernel == "sddmm"
         self._own = products.own() if self._two else None
+        self._quick = products.quick()
 
     def __call__(
         self,
@@ -53,6 +54,11 @@ class TensorHandle:
         Raises: UsageError as `Handle` does, for what is no tensor of the CPU, and for transforms of
         `torch.func` other than `vmap`.
         """
+        quick = self._quick
+        if quick is not None and values is None and not torch.compiler.is_compiling():
+            result = quick(dense, other, out)
+            if result is not None:
+                return result
         if torch.is_autocast_enabled(self._device):
             dense, other, values = (self._widened(one) for one in (dense, other, values))
         given = [one for one in (dense, other, values) if one is not None]

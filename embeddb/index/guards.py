@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.kinds import Limit
-from embeddb.index.vote import standard_error
 
 Floats = NDArray[np.float64]
 
@@ -23,6 +22,8 @@ _GUARDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 _HIGH_GUARDS = (1.5, 2.0, 3.0, 8.0)
 
 
+#: An answer below this share of the optimum falls short.
+GOOD = 0.9
 #: With fewer groups nothing is predicted of the error of a promised gain.
 _FEWEST_GROUPS = 3
 #: With fewer groups the mean error is mostly chance, and promises are not corrected by it.
@@ -104,13 +105,17 @@ def errors_across_machines(by_machine: Sequence[Floats]) -> GainErrors:
     return GainErrors(bias, bias - reach, bias + reach)
 
 
-def margin_of(loss: Floats, group: NDArray[np.int64]) -> float:
-    """By how much the mean of loss float64[q] of groups int64[q] may be larger than it was judged:
-    the one-sided 90 % bound of Student's t over the groups; nan of fewer than two."""
-    groups = np.unique(group).size
-    if groups < 2:
-        return math.nan
-    return _t_ninetieth(groups - 1) * standard_error(loss, group)
+def short_bound(loss: Floats, group: NDArray[np.int64]) -> float:
+    """Upper 90 % bound (Clopper and Pearson's) of the part of answers that fall short of `GOOD`,
+    from log losses float64[q] to the optimum; each of the groups int64[q] is one trial."""
+    from scipy.special import betaincinv
+
+    groups, of = np.unique(group, return_inverse=True)
+    short = np.bincount(of, weights=loss > -math.log(GOOD)) / np.bincount(of)
+    missed = float(short.sum())
+    return (
+        float(betaincinv(missed + 1.0, groups.size - missed, 0.9)) if missed < groups.size else 1.0
+    )
 
 
 def _t_ninetieth(freedom: int) -> float:

@@ -90,8 +90,9 @@ class VoteSettings:
     mean of what was got less what was promised (log gains over the default), `low` and `high`
     the 10th and 90th percentile of the same, which contain it; nan where too few were judged.
     `across`: judged by leaving whole machines out, as well as groups. `groups` counts those that
-    were judged, `margin` is by how much `loss` may be larger (90 %, over the groups), and
-    `half_loss` the loss where half of the groups vote (None: not judged).
+    were judged, `short` is the upper 90 % bound of the part of answers that fall short of
+    `embeddb.index.guards.GOOD`, and `half_loss` the loss where half of the groups vote (None: not
+    judged).
     """
 
     k: int
@@ -105,7 +106,7 @@ class VoteSettings:
     guard: float = 0.0
     across: bool = False
     groups: int = 0
-    margin: float = float("nan")
+    short: float = float("nan")
     half_loss: float | None = None
 
     def weights(self, distances: Floats) -> Floats:
@@ -142,11 +143,11 @@ class VoteSettings:
             float(read["guard"]),
             bool(read["across"]),
             int(read["groups"]),
-            float(read["margin"]),
+            float(read["short"]),
             None if read["half_loss"] is None else float(read["half_loss"]),
         )
         logs = [found.loss, found.static_loss, found.bias, found.low, found.high, found.guard]
-        logs += [found.margin, found.half_loss or 0.0]
+        logs += [found.half_loss or 0.0]
         sensible = found.k >= 1 and found.shrink >= 0.0 and found.groups >= 0
         if not (sensible and 0.0 <= found.guard < _MOST_LOG):
             raise ValueError("settings of a vote that make no sense")

@@ -20,8 +20,8 @@ from embeddb.index.guards import (
     GainErrors,
     errors_across_machines,
     gain_errors,
-    margin_of,
     safe_guard,
+    short_bound,
     usual_guard,
 )
 from embeddb.index.held_out import (
@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 Key = tuple[int, float, bool]
 
 #: Raised with every change of how metric, policy and guard are found: saved ones are found again.
-FIT_VERSION = "5"
+FIT_VERSION = "6"
 #: Rows as which what leaving machines out has shown counts beside a machine's own.
 _PSEUDO_ROWS, _PSEUDO_PROMISES = 20.0, 10.0
 
@@ -125,7 +125,7 @@ def settings_of(
         **expected.errors._asdict(),
         guard=expected.guard,
         groups=groups.size,
-        margin=margin_of(np.concatenate(lost), group),
+        short=short_bound(np.concatenate(lost), group),
     )
 
 

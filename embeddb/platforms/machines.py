@@ -18,6 +18,8 @@ Facts = Mapping[str, str]
 _DOUBLINGS = {
     "vector_bytes": 1.0,
     "threads": 1.0,
+    "multiprocessors": 0.25,
+    "copy_gb_s": 0.1,
     "l2_bytes": 0.25,
     "l3_bytes": 0.1,
     "stream_l1_gb_s": 0.1,
@@ -31,7 +33,7 @@ _DOUBLINGS = {
 }
 #: What another word counts, by fact. In the runs of others the gains of a GPU and a CPU, or of one
 #: thread and many, differ by a variance of 0.12 to 0.2, those of one backend by 0.05.
-_OTHERS = {"backend": 5.0, "cpu": 0.25, "compiler": 0.25, "kernels": 0.25}
+_OTHERS = {"backend": 5.0, "cpu": 0.25, "gpu": 0.25, "compiler": 0.25, "kernels": 0.25}
 #: Programs that run another one: which of them the PATH names is no fact of a simulator.
 _INTERPRETER = re.compile(
     r"(python|pypy|perl|ruby|node|julia|java|lua|luajit|Rscript|tclsh|bash|dash|zsh|ksh|sh|env)"
@@ -42,6 +44,10 @@ _UNKNOWN = 1.0
 #: Facts in words and their unit, in the order they are told.
 _WORDS = {
     "cpu": ("processor", ""),
+    "gpu": ("GPU", ""),
+    "capability": ("compute capability", ""),
+    "driver": ("CUDA version of the driver", ""),
+    "toolkit": ("CUDA toolkit", ""),
     "threads": ("threads", ""),
     "processors": ("processors of the machine", ""),
     "compiler": ("compiler", ""),
@@ -61,6 +67,11 @@ _WORDS = {
     "gather_l2_m_s": ("gathers from 256 kB, one thread", "million/s"),
     "gather_memory_m_s": ("gathers from 64 MB, one thread", "million/s"),
     "wake_us": ("wakes its threads", "microseconds"),
+    "multiprocessors": ("multiprocessors", ""),
+    "memory_bytes": ("memory", "bytes"),
+    "copy_gb_s": ("copies 1 GiB, reads and writes", "GB/s"),
+    "launch_us": ("launches a kernel", "microseconds"),
+    "graph_launch_us": ("launches a kernel in a graph", "microseconds"),
 }
 #: Server generations of family 6 by model.
 _INTEL = {85: "Skylake-SP", 106: "Ice Lake-SP", 143: "Sapphire Rapids", 207: "Emerald Rapids"}
@@ -99,7 +110,10 @@ def same_machine(one: str, other: str, facts: Mapping[str, Facts]) -> bool:
 
 
 def machine_words(facts: Facts) -> str:
-    """Processor, compiler and threads of an instance, as far as its environment tells them."""
+    """Processor, compiler and threads of an instance, as far as its environment tells them; of a
+    GPU its name and the toolkit."""
+    if facts.get("gpu"):
+        return ", ".join(_gpu(facts))
     told = [facts.get(name, "") for name in ("cpu", "compiler")]
     if threads := facts.get("threads"):
         told.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
@@ -108,8 +122,11 @@ def machine_words(facts: Facts) -> str:
 
 
 def display_name(platform_id: str, facts: Facts) -> str:
-    """A platform instance for people: `cpu: AMD Zen 5, 2 threads, gcc 12`; its id where its
-    environment names no processor. Two instances may share a name, so pages keep the id beside."""
+    """A platform instance for people: `cpu: AMD Zen 5, 2 threads, gcc 12`, `cuda: NVIDIA H200,
+    CUDA 13.0`; its id where its environment names no processor. Two instances may share a name, so
+    pages keep the id beside."""
+    if facts.get("gpu"):
+        return f"{platform_id.partition('@')[0]}: {', '.join(_gpu(facts))}"
     if not facts.get("cpu"):
         return platform_id
     parts = [_processor(facts["cpu"])]
@@ -121,6 +138,11 @@ def display_name(platform_id: str, facts: Facts) -> str:
     if march and march[1] != "native":
         parts.append(march[1])
     return f"{platform_id.partition('@')[0]}: {', '.join(parts)}"
+
+
+def _gpu(facts: Facts) -> list[str]:
+    toolkit = facts.get("toolkit")
+    return [facts["gpu"], *([f"CUDA {toolkit}"] if toolkit else [])]
 
 
 def _processor(text: str) -> str:
@@ -162,9 +184,9 @@ def _with_unit(text: str, unit: str) -> str:
     value = _number(text)
     if not unit or value is None:
         return text
-    for scale, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+    for scale, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if unit == "bytes" and value >= scale:
-            return f"{value / scale:g} {name}"
+            return f"{value / scale:.4g} {name}"
     return f"{value:g} {unit}"
 
 

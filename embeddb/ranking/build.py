@@ -202,7 +202,7 @@ def with_evidence(
             shrink=policy.shrink,
             held_out=math.nan if partition.evidence.winners else math.exp(-policy.loss),
             held_out_groups=policy.groups,
-            held_out_margin=policy.margin,
+            held_out_short=policy.short,
             promise=Promise.of(policy),
             neighbours=tuple(_neighbour(partition, *one, name_of) for one in told),
             vector=np.zeros(0, dtype=np.float32) if vector is None else vector,

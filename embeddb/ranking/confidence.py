@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from embeddb.core.config import Config
 from embeddb.core.kinds import kind_of
 from embeddb.core.wording import many_of, one_of, plural
+from embeddb.index.guards import GOOD
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS
 from embeddb.ranking.rankers.order import chances
 from embeddb.ranking.recommendation import DEFAULT_FAILS, LIKELY, Candidate
 
-#: Below this share of the optimum, held out, an answer is not called sure.
-GOOD = 0.9
-#: Nor where answers were judged on fewer groups.
+#: More than this part of answers may not fall short of `GOOD` for one to be called sure.
+_MOST_SHORT = 0.1
+#: With fewer held-out groups no answer is called sure.
 _FEWEST_GROUPS = 10
 #: Nearest neighbours of nearly all measured patterns are nearer than this percentile.
 _STRANGE = 0.99
@@ -110,8 +111,8 @@ def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
 
 
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:
-    """Doubts about how good such answers are: the share of the optimum with groups held out and its
-    lower 90 % bound, the number of these groups, and whose runs they were."""
+    """Doubts about how good such answers are: the share of the optimum with groups held out, the
+    number of these groups, how many of them may fall short, and whose runs they were."""
     query, doubts = ranker.query, list[str]()
     if query.vote.neighbours and query.vote.evidence_op not in (None, query.op):
         ran = dict.fromkeys(near.op or query.op for near in query.vote.neighbours)
@@ -121,7 +122,6 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     where = "held-out answers from these runs"
     if not ranker.by_model and query.vote.judged_by == "machines":
         where = "answers for machines that were held out"
-    margin = query.vote.held_out_margin if math.isfinite(query.vote.held_out_margin) else 0.0
     if held_out < GOOD:
         doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
     elif query.vote.knows_default and math.isnan(held_out):
@@ -130,10 +130,10 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     elif query.vote.held_out_groups < _FEWEST_GROUPS and query.vote.knows_default:
         judged = plural(query.vote.held_out_groups, "group")
         doubts.append(f"{where} were judged on {judged} only: too few to be sure")
-    elif held_out * math.exp(-margin) < GOOD:
+    elif query.vote.knows_default and not query.vote.held_out_short <= _MOST_SHORT:
         doubts.append(
-            f"{where} reach {100 * held_out:.0f} % of the optimum, which may as well be "
-            f"{100 * held_out * math.exp(-margin):.0f} %"
+            f"{where} reach {100 * held_out:.0f} % of the optimum on average, but up to "
+            f"{100 * query.vote.held_out_short:.0f} % of them may be below {100 * GOOD:.0f} %"
         )
     elsewhere = not ranker.by_model and query.vote.judged_by == "elsewhere"
     if elsewhere and (held_out >= GOOD or not query.vote.knows_default):

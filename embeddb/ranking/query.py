@@ -108,9 +108,10 @@ class Vote:
     whatever ran, good for ranking only. `evidence_op` is the operation that most of the vote ran:
     another width where this one was hardly measured. `held_out` is the share of the optimum that
     answers from this evidence reach when whole groups are held out (nan: too few to tell, or
-    winners only), `held_out_groups` of how many groups and `held_out_margin` how much lower it may
-    be (log, 90 %), `judged_by` on whose runs: `here` (this very instance), `machines` (left out
-    whole) or `elsewhere`, and `promise` what promises were worth there. `preparation` is what
+    winners only), `held_out_groups` of how many groups and `held_out_short` which part of
+    them may fall short of 0.9 (upper 90 % bound), `judged_by` on whose runs: `here` (this very
+    instance), `machines` (left out whole) or `elsewhere`, and `promise` what promises were worth
+    there. `preparation` is what
     bringing the matrix into a configuration's form is expected to cost (None: nothing is known of
     that). `transfers` says which of the configurations are schedules that neighbours' became here.
     """
@@ -129,7 +130,7 @@ class Vote:
     evidence_op: Op | None = None
     held_out: float = math.nan
     held_out_groups: int = 0
-    held_out_margin: float = math.nan
+    held_out_short: float = math.nan
     judged_by: str = "here"
     promise: Promise = field(default_factory=Promise)
     trust: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))

@@ -21,6 +21,7 @@ from embeddb.kernels.forms import PADDING
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
 from indexer.runners.cpu_kernels import probe as cpu_probe
+from indexer.runners.harness.matrices import MatrixSession
 from indexer.runners.harness.session import Closing, Session
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class CpuRunner(Closing):
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._session = Session(_WORKER, env=env)
-        self._loaded: tuple[Any, ...] = ()
-        self._refused: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._matrices = MatrixSession(self._session)
         self._built: dict[Variant | None, cpu_build.Built] = {}
         self._probing: cpu_build.Built | None = None
         self._facts: dict[str, dict[str, str]] = {}
@@ -131,7 +131,7 @@ class CpuRunner(Closing):
         """Raises: UsageError for what runs on no matrix, and for another value type than f32 or
         f64; RunnerUnavailable, also for what the machine fails at in the middle of it."""
         self._require(op)
-        self._refused = None
+        self._matrices.next_run()
         for config in configs:
             yield config, self._measure(pattern, op, config, options)
 
@@ -239,20 +239,17 @@ class CpuRunner(Closing):
     ) -> dict[str, Any]:
         """The worker's reply, with the pattern brought there first if it is not there yet."""
         key = (pattern.id, str(op), options.max_bytes, options.seed, options.check)
-        if self._loaded != (self._session.ensure(), *key):
-            if self._refused is not None and self._refused[0] == key:
-                return self._refused[1]
-            reply = self._load(pattern, op, options)
-            if reply["status"] != "ok":
-                self._refused = (key, reply)
-                return reply
-            self._loaded = (self._session.generation, *key)
         effort = {
             "repeats": options.repeats,
             "max_repeats": options.max_repeats,
             "min_time_s": options.min_time_s,
         }
-        return self._session.request({**request, **effort}, timeout_s=options.timeout_s)
+        return self._matrices.request(
+            key,
+            lambda: self._load(pattern, op, options),
+            {**request, **effort},
+            timeout_s=options.timeout_s,
+        )
 
     def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> dict[str, Any]:
         need = _bytes(pattern, op, options)
@@ -262,7 +259,6 @@ class CpuRunner(Closing):
         built = self._build(None)
         if built.error:  # what every configuration needs is the fault of none
             raise RunnerUnavailable(f"the conversions of formats do not compile: {built.error}")
-        self._loaded = ()
         message = {
             "do": "load",
             "library": str(built.path),

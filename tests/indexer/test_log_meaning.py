@@ -141,8 +141,8 @@ def test_words_for_a_status(tmp_path: Path, column: str, good: str, bad: str, me
 def test_a_number_for_a_status_that_nothing_tells_is_not_guessed(tmp_path: Path) -> None:
     rows = ["a,64,row,22,1", "a,32,row,31,0"]
     (tmp_path / "a.csv").write_text(lines("matrix,tile,order,time_us,status", rows))
-    report = read(tmp_path / "a.csv")
-    assert (report.added, report.rejected) == (0, 2)
+    with pytest.raises(UsageError, match="status"):
+        read(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize("word", ["inf", "nan", "-1", "None", "", "OOM", "99999999"])
@@ -607,3 +607,41 @@ def test_a_column_without_a_name_has_no_role(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(lines(",matrix,tile,order,time_us", rows))
     assert runs_of(tmp_path / "a.csv") == wanted()
     read(tmp_path / "a.csv", yes=False)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "status"),
+    [
+        ("ok", "Fehler", "crash"),
+        ("erfolgreich", "Zeitüberschreitung", "timeout"),
+        ("réussi", "échec", "crash"),
+        ("correcto", "fallido", "crash"),
+        ("成功", "超时", "timeout"),
+    ],
+)
+def test_statuses_in_other_languages(tmp_path: Path, good: str, bad: str, status: str) -> None:
+    words = [bad if "128" in row else good for row in plain()]
+    rows = [f"{row},{word}" for row, word in zip(plain(), words, strict=True)]
+    (tmp_path / "a.csv").write_text(lines("matrix,tile,order,time_us,status", rows))
+    want = {k: [(status, runs[0][1])] if k[1] == 128 else runs for k, runs in wanted().items()}
+    assert runs_of(tmp_path / "a.csv") == want
+
+
+def test_a_status_that_may_be_any_stops_a_log_unless_it_is_a_stray(tmp_path: Path) -> None:
+    rows = [f"{row},ok" for row in plain() * 3]
+    (tmp_path / "a.csv").write_text(
+        lines("matrix,tile,order,time_us,status", [*rows, "net0,16,row,1,kaput"])
+    )
+    assert "net0" in {key[0] for key in runs_of(tmp_path / "a.csv")}
+    (tmp_path / "b.csv").write_text(
+        lines("matrix,tile,order,time_us,status", [*rows, *["net0,16,row,1,kaput"] * 5])
+    )
+    with pytest.raises(UsageError, match="kaput"):
+        read(tmp_path / "b.csv")
+
+
+def test_numbers_with_points_of_thousands_are_no_times(tmp_path: Path) -> None:
+    rows = [f"{net};{tile};{order};4.{tile:03}.000" for net, tile, order in TRUTH]
+    (tmp_path / "a.csv").write_text(lines("matrix;tile;order;time_ns", rows))
+    report = read(tmp_path / "a.csv")
+    assert (report.added, report.rejected) == (0, len(rows))

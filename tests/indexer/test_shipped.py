@@ -150,7 +150,7 @@ def test_what_ships_is_what_an_import_of_its_runs_gives(
 ) -> None:
     monkeypatch.undo()  # with the weights that ship
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
-    exports = [tmp_path / f"{name}.jsonl" for name in ("cpu", "nest-cpu", "tile-cpu")]
+    exports = [tmp_path / f"{name}.jsonl" for name in ("cpu", "nest-cpu", "tile-cpu", "cuda")]
     folder = starter.starter_folder()
     with Database.open(folder, readonly=True) as db:
         assert not db.problems()

@@ -160,7 +160,7 @@ def test_the_verb_asks_first_and_yes_takes_it(
 def test_nothing_read_is_a_failure_that_groups_its_reasons(
     at: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = ("a,65,north,1,5,OK,f", "b,65,north,1,5,OK,f", "a,64,gust,1,5,ODD,f")
+    rows = (*("a,65,north,1,5,OK,f", "b,65,north,1,5,OK,f") * 10, "a,64,gust,1,5,ODD,f")
     (at / "runs.csv").write_text("\n".join((HEAD, *rows, "")))
     typed = ["ingest", str(tmp_path / "db"), str(at / "runs.csv"), "--op", "spmm:64", "--yes"]
     typed += ["--platform", str(at / "lattice.toml"), "--map", "config.flow=dataflow"]
@@ -169,9 +169,9 @@ def test_nothing_read_is_a_failure_that_groups_its_reasons(
         pass
     assert run_verb(typed) == 1
     said = capsys.readouterr()
-    assert "2 rows rejected: parameter 'row_tile': 65 is not one of 64, 256; parameter" in said.out
+    assert "20 rows rejected: parameter 'row_tile': 65 is not one of 64, 256; parameter" in said.out
     assert "1 row rejected: 'ODD' is no status" in said.out
-    assert "none of its 3 rows could be used" in said.err
+    assert "none of its 21 rows could be used" in said.err
     assert run_verb([*typed, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["reasons"]["'ODD' is no status"] == 1
 

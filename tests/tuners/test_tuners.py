@@ -475,15 +475,20 @@ def test_the_loop_spends_its_budget_and_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held_out", "sure", "said"),
-    [(0.95, "high", ""), (0.53, "medium", "only 53 %"), (math.nan, "medium", "too few matrices")],
+    ("held_out", "short", "sure", "said"),
+    [
+        (0.95, 0.08, "high", ""),
+        (0.95, 0.28, "medium", "up to 28 % of them"),
+        (0.53, 0.99, "medium", "only 53 %"),
+        (math.nan, math.nan, "medium", "too few matrices"),
+    ],
 )
 def test_how_sure_depends_on_how_good_held_out_answers_were(
-    held_out: float, sure: str, said: str
+    held_out: float, short: float, sure: str, said: str
 ) -> None:
     query = sample_queries()["neighbours"]
-    vote = replace(query.vote, held_out=held_out, held_out_groups=12, evidence_op=query.op)
-    query = replace(query, vote=vote)
+    vote = replace(query.vote, held_out=held_out, held_out_groups=12, held_out_short=short)
+    query = replace(query, vote=replace(vote, evidence_op=query.op))
     level, doubts = confidence_of(Rankers(query).chosen, "neighbours")
     assert level == sure
     assert said in " ".join(doubts) and bool(doubts) == bool(said)

@@ -114,6 +114,7 @@ class CusparseProduct:
     def __init__(self, csr: Csr, plan: Plan, device: Device) -> None:
         self.csr, self.plan, self.form = csr, plan, Form({})
         self._device, self._library = device, cusparse(device)
+        self._stream = device.stream()
         self._function, self._dense = ("SpMM", "DnMat")
         if plan.op.kernel == "spmv":
             self._function, self._dense = ("SpMV", "DnVec")
@@ -127,9 +128,12 @@ class CusparseProduct:
         """
         if not self.csr.nnz or not out.numel():
             return out.zero_()
-        library = self._library
+        library, stream = self._library, self._device.stream()
         with library.lock:
-            library.call("cusparseSetStream", library.handle, self._device.stream())
+            if stream != self._stream:  # the work buffer serves one call at a time
+                self._device.wait_for(self._stream)
+                self._stream = stream
+            library.call("cusparseSetStream", library.handle, stream)
             library.call(f"cusparse{self._dense}SetValues", self._b, b.data_ptr())
             library.call(f"cusparse{self._dense}SetValues", self._out, out.data_ptr())
             library.call(f"cusparse{self._function}", *self._arguments, self._buffer)

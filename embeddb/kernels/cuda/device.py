@@ -36,6 +36,9 @@ class Call(ctypes.Structure):
     _fields_ = (("args", Args), ("params", ctypes.c_void_p))
 
 
+_PARAMS = Call.params.offset
+
+
 class Kernel(Protocol):
     """A loaded kernel. `max_threads`: the largest block that its registers allow."""
 
@@ -58,6 +61,9 @@ class Device(Protocol):
 
     def stream(self) -> int:
         """The caller's current stream, as the driver knows it."""
+
+    def wait_for(self, stream: int) -> None:
+        """Let the current stream go on after what was enqueued in another one."""
 
     def is_built(self, template: str) -> bool:
         """True if `kernel` need not compile it."""
@@ -142,6 +148,13 @@ class Gpu:
     def stream(self) -> int:
         return int(self._stream(self.index))
 
+    def wait_for(self, stream: int) -> None:
+        import torch
+
+        if not torch.cuda.is_current_stream_capturing():  # what a graph replays waits on its own
+            other: Any = torch.cuda.ExternalStream
+            torch.cuda.current_stream(self.index).wait_stream(other(stream, device=self.index))
+
     def is_built(self, template: str) -> bool:
         return template in self._kernels or nvrtc.is_kept(template, self.architecture)
 
@@ -202,9 +215,8 @@ class GpuKernel:
         self.max_threads: int = _value(driver, driver.cuFuncGetAttribute(most, function))
 
     def launch(self, grid: int, block: int, shared: int, stream: int, call: Call) -> None:
-        at = ctypes.addressof(call)
-        call.params = at
-        params = at + Call.params.offset
+        call.params = at = ctypes.addressof(call)
+        params = at + _PARAMS
         (error,) = self._launch(self._function, grid, 1, 1, block, 1, 1, shared, stream, params, 0)
         if error:
             if int(error) != _NO_CONTEXT:

@@ -9,14 +9,15 @@ import torch
 from embeddb.kernels.cuda.cusparse import CusparseProduct
 from embeddb.kernels.cuda.device import Args, Call, Device, Kernel
 from embeddb.kernels.cuda.forms import Csr, Form, FormRefused, form_of
-from embeddb.kernels.cuda.plan import Plan
+from embeddb.kernels.cuda.plan import SIZES, Plan
 
 _MAX_BLOCKS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """SpMM, SpMV or SDDMM with a matrix; made by `bind`."""
+    """SpMM, SpMV or SDDMM with a matrix; made by `bind`. `step`: the operands' addresses must be
+    multiples of so many bytes."""
 
     csr: Csr
     plan: Plan
@@ -25,6 +26,9 @@ class Product:
     kernel: Kernel
     call: Call
     grid: int
+    block: int
+    shared: int
+    step: int
 
     def __call__(self, b: torch.Tensor, x: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
         """Compute into `out` in the current stream, without waiting for it.
@@ -47,26 +51,24 @@ class Product:
         csr, form = self.csr.with_values(values), self.form.with_values(values)
         return replace(self, csr=csr, form=form, call=_call(csr, self.plan, form))
 
+    def enqueue(self, b: int, x: int, out: int) -> None:
+        """Launch the kernel on operands at these addresses, which are multiples of `step`."""
+        call = Call.from_buffer_copy(self.call)
+        args = call.args
+        args.B, args.X, args.out = b, x, out
+        self.kernel.launch(self.grid, self.block, self.shared, self.device.stream(), call)
+
     def _launch(self, b: torch.Tensor, x: torch.Tensor | None, out: torch.Tensor) -> None:
         if not self.grid or not out.numel():
             return
-        call = Call.from_buffer_copy(self.call)
-        args, step = call.args, self.plan.vec * b.element_size()
-        if step > 16:
-            step = 16
-        if b.data_ptr() % step:
+        if b.data_ptr() % self.step:
             b = b.clone()
-        args.B = b.data_ptr()
-        if x is not None:
-            if x.data_ptr() % step:
-                x = x.clone()
-            args.X = x.data_ptr()
-        direct = out.data_ptr() % step == 0 or self.plan.op.kernel == "sddmm"
-        into = out if direct else torch.zeros_like(out)
-        args.out = into.data_ptr()
-        plan = self.plan
-        self.kernel.launch(self.grid, plan.block, plan.shared_bytes, self.device.stream(), call)
-        if not direct:
+        if x is not None and x.data_ptr() % self.step:
+            x = x.clone()
+        aligned = out.data_ptr() % self.step == 0 or self.plan.op.kernel == "sddmm"
+        into = out if aligned else torch.zeros_like(out)
+        self.enqueue(b.data_ptr(), 0 if x is None else x.data_ptr(), into.data_ptr())
+        if not aligned:
             out.copy_(into)
 
 
@@ -90,7 +92,9 @@ def bind(csr: Csr, plan: Plan, device: Device) -> Product | CusparseProduct:
     if rows * columns > _MAX_BLOCKS:
         reason = f"the product needs {rows * columns} blocks, of at most {_MAX_BLOCKS}"
         raise FormRefused(reason, status="invalid")
-    return Product(csr, plan, form, device, kernel, _call(csr, plan, form), rows * columns)
+    step = min(16, plan.vec * SIZES[plan.op.dtype])
+    launch = rows * columns, plan.block, plan.shared_bytes, step
+    return Product(csr, plan, form, device, kernel, _call(csr, plan, form), *launch)
 
 
 def _blocks(csr: Csr, plan: Plan, form: Form) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import msgspec
 from embeddb.core.config import Op
 from embeddb.core.kinds import operation_of
 from embeddb.core.wording import counted, many_of, plural, share, shown
-from embeddb.ranking.confidence import GOOD
+from embeddb.index.guards import GOOD
 from embeddb.ui.report import commands
 from embeddb.ui.report.winners import is_shared
 

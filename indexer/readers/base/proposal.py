@@ -44,6 +44,8 @@ _LAST = {"matrix", "mtx", "name", "file", "path", "id"}
 #: What a log can be read without: no reason to ask.
 _OPTIONAL = ("group", "nnz")
 _MOST_NAMED = 3
+#: Part of the rows that a word may stand in which nobody knows: logs have broken rows.
+_STRAY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +313,12 @@ class _Guessing:
                 self._words[word.strip().lower()] = meant[word]
                 self.guesses.append(Guess(shown, f"status {meant[word]}", "the word"))
             else:
-                self.open.append(
+                line = (
                     f"status {word!r} of {plural(words[word], 'row')} is not known: "
                     "[log.status] says what it is"
                 )
+                few = words[word] <= _STRAY * sum(words.values())
+                (self.open.append if few else self._lacks)(line)
 
     def made_by_command(self) -> None:
         """A simulator's times are the same wherever it runs: log and command are one evidence."""

@@ -40,6 +40,19 @@ _WORDS = {
     **dict.fromkeys(("unsupported", "illegal", "infeasible"), "invalid"),
     **dict.fromkeys(("mismatch", "incorrect", "wrong answer", "wrong result"), "wrong"),
 }  # fmt: skip
+#: Words of other languages, whole or as beginnings.
+_ABROAD = (
+    ("timeout", r"zeit(?:ü|ue)berschreitung|zeitlimit|d(?:é|e)lai|tiempo|tempo (?:limite|esgotado)"
+     r"|超时|超時|タイムアウト"),
+    ("oom", r"speicher|m(?:é|e)moire|memoria|mem(?:ó|o)ria|内存|メモリ"),
+    ("build", r"(?:ü|ue)bersetz"),
+    ("invalid", r"ung(?:ü|ue)ltig|inv(?:á|a)lid|无效"),
+    ("crash", r"fehl|abgebrochen|abgest(?:ü|ue)rzt|gescheitert|(?:é|e)chec|(?:é|e)chou|erreur"
+     r"|fall(?:ido|ó|ito)|falh|erro|失败|失敗|错误|エラー|ошибка"),
+    ("ok", r"erfolg(?:reich)?$|fertig|bestanden|r(?:é|e)ussi|succ(?:è|e)s|correct[oa]|(?:é|e)xito"
+     r"|sucesso|riuscit|成功|完成|успе"),
+)  # fmt: skip
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?")
 #: What a word for a failure holds, and ours for it; the first that fits.
 _MEANS = (
     ("timeout", r"time.?out|timed.?out|time.?limit|deadline|hang|\btle\b|\bdnf\b"),
@@ -95,7 +108,8 @@ def status_meant(word: str) -> str:
     """Our status that a word may mean; empty if it could be any."""
     low = word.strip().lower()
     failed = next((ours for ours, text in _MEANS if re.search(text, low)), "")
-    return failed or ("ok" if _GOOD.fullmatch(low) else "")
+    abroad = next((ours for ours, text in _ABROAD if re.match(text, low)), "")
+    return failed or abroad or ("ok" if _GOOD.fullmatch(low) else "")
 
 
 def no_value(cell: Any) -> bool:
@@ -105,5 +119,9 @@ def no_value(cell: Any) -> bool:
 
 def is_nothing(text: str) -> bool:
     """Whether a cell for an error says that there was none: a number is an error of rounding."""
-    low = text.strip().lower()
-    return low in _NOTHING or re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", low) is not None
+    return text.strip().lower() in _NOTHING or is_number(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell is one number, written with a point."""
+    return _NUMBER.fullmatch(text.strip().lower()) is not None

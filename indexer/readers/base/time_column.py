@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from indexer.readers.base.column_values import MOSTLY, Column, is_duration
 from indexer.readers.base.columns import words_of
-from indexer.readers.base.statuses import is_nothing, status_meant
+from indexer.readers.base.statuses import is_nothing, is_number, status_meant
 from indexer.readers.base.units import in_cells, unit_of
 
 _NAMED = {"time", "runtime", "elapsed", "duration", "latency", "wall", "exec"}
@@ -124,8 +123,7 @@ def has_durations(column: Column) -> bool:
 
 def _no_time(text: str) -> bool:
     low = text.lower()
-    number = re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", low) is not None
-    if number:
+    if is_number(text):
         return not is_duration(text)
     return is_nothing(text) or low in _ENDLESS or status_meant(text) not in ("", "ok")
 
@@ -138,8 +136,7 @@ def sentinels(column: Column) -> dict[str, str]:
     empty one), and the status that each may mean; an empty status for 0."""
     statuses: dict[str, str] = {}
     for text in filter(_no_time, column.values):
-        number = re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", text.lower())
-        if number:
+        if is_number(text):
             statuses[text.lower()] = "crash" if float(text) else ""
         elif is_nothing(text) or text.lower() in _ENDLESS:
             statuses[text.lower()] = "crash"

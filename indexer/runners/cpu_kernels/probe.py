@@ -8,20 +8,16 @@ up to 1.9 times longer. Both run in the worker process, where the kernels run.
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import json
-import math
 import os
 import re
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from embeddb.kernels import build as cpu_build
+from indexer.runners.harness.matrices import keep_facts, kept_facts
 
 #: Facts that are measured; `embeddb.platforms.machines` has them in words and units.
 FACTS = (
@@ -134,45 +130,10 @@ def still() -> dict[str, str]:
 
 
 def kept(identity: Mapping[str, str]) -> dict[str, str]:
-    """What was measured before of an environment; empty if it was not, or its file is damaged."""
-    try:
-        held = json.loads(_file(identity).read_bytes())
-        figures = {str(k): float(v) for k, v in held["figures"].items()}
-        whole = held["sum"] == _sum(figures)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-    return _texts(figures) if whole else {}
+    """Facts measured before of an environment; empty without them, or if their file is damaged."""
+    return kept_facts(identity, source(cpu_build.vector_bytes()))
 
 
 def keep(identity: Mapping[str, str], figures: Mapping[str, float]) -> dict[str, str]:
-    """Keep what was measured, and return it as facts. Where nothing can be written it is measured
-    again another time."""
-    path = _file(identity)
-    body = json.dumps({"figures": dict(figures), "sum": _sum(figures)}).encode()
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(".tmp", ".facts-", path.parent)
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(body)
-            Path(name).replace(path)
-        finally:
-            Path(name).unlink(missing_ok=True)
-    return _texts(figures)
-
-
-def _texts(figures: Mapping[str, float]) -> dict[str, str]:
-    return {k: f"{v:g}" for k, v in figures.items() if k in FACTS and 0 < v < math.inf}
-
-
-def _file(identity: Mapping[str, str]) -> Path:
-    # The probe is part of it: another one measures something else under the same names.
-    parts = [f"{k}={identity[k]}" for k in sorted(identity)]
-    parts.append(source(cpu_build.vector_bytes()))
-    key = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
-    return cpu_build.cache_folder() / f"{key}.facts"
-
-
-def _sum(figures: Mapping[str, float]) -> str:
-    text = json.dumps(dict(sorted(figures.items())))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    """Store measured figures for the next process, and return them as facts."""
+    return keep_facts(identity, source(cpu_build.vector_bytes()), figures)

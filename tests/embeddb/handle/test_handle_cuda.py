@@ -1,9 +1,11 @@
-"""Handles for tensors on a GPU, their kernels run by the emulating device on tensors of the CPU."""
+"""Handles for tensors on a GPU: their kernels run by the emulating device on tensors of the CPU, or
+on a GPU where EMBEDDB_TEST_GPU=1 says so."""
 
 from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 import shutil
 import threading
@@ -13,6 +15,7 @@ import pytest
 import torch
 from emulated_gpu import EmulatedGpu
 
+import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, SpaceError, UsageError
 from embeddb.handle import cuda_choice, cuda_matrix
@@ -21,12 +24,16 @@ from embeddb.handle.compile import Wanted
 from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_choice import usual_config
 from embeddb.handle.tensors import TensorHandle
+from embeddb.kernels.cuda.device import Device, gpu
 from embeddb.kernels.cuda.plan import plan
 
+GPU = os.environ.get("EMBEDDB_TEST_GPU") == "1"
+DEVICE = "cuda" if GPU else "cpu"
 pytestmark = [
     pytest.mark.gcc,
-    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.skipif(not GPU and shutil.which("g++") is None, reason="needs g++"),
     pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta"),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled"),
 ]
 ROWS = Config.parse(
     "work=rows,lanes=8,vec=1,cols=1,stage=direct,unroll=2,block=64,grid=columns,reorder=none"
@@ -41,8 +48,8 @@ DEFAULT = {"spmm": PIECES, "sddmm": COO, "spmv": SPMV}
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> EmulatedGpu:
-    return EmulatedGpu(tmp_path_factory.mktemp("emulated"))
+def device(tmp_path_factory: pytest.TempPathFactory) -> Device:
+    return gpu(0) if GPU else EmulatedGpu(tmp_path_factory.mktemp("emulated"))
 
 
 def matrix(m: int = 23, n: int = 17, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -50,17 +57,17 @@ def matrix(m: int = 23, n: int = 17, dtype: torch.dtype = torch.float64) -> torc
     made = torch.rand(m, n, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 0.5
     made[torch.rand(m, n, generator=torch.Generator().manual_seed(2)) < 0.66] = 0
     made[3] = 0
-    return made.to(dtype)
+    return made.to(DEVICE, dtype)
 
 
 def dense(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(4)).to(dtype)
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(4)).to(DEVICE, dtype)
 
 
 def handle(
     a: torch.Tensor,
     kernel: str,
-    device: EmulatedGpu,
+    device: Device,
     k: int | None = None,
     config: Config | None = None,
     **wishes: Any,
@@ -81,17 +88,18 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
         return Choice(config=usual, default=usual, source="a test", others=others, answer="x")
 
     monkeypatch.setattr(cuda_choice, "asked", answer)
+    monkeypatch.setattr(cuda_choice, "preparing_s", lambda *_: 0.0)
 
 
 @pytest.mark.parametrize("k", [1, 3, 32, 33])
 @pytest.mark.parametrize("config", [ROWS, PIECES])
-def test_spmm_equals_torch(k: int, config: Config, device: EmulatedGpu) -> None:
+def test_spmm_equals_torch(k: int, config: Config, device: Device) -> None:
     a, b = matrix(), dense(17, k)
     torch.testing.assert_close(handle(a, "spmm", device, k, config)(b), a @ b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_value_types(dtype: torch.dtype, device: EmulatedGpu) -> None:
+def test_value_types(dtype: torch.dtype, device: Device) -> None:
     a, b = matrix(dtype=dtype), dense(17, 8, dtype=dtype)
     made = handle(a, "spmm", device, 8)(b)
     assert made.dtype == dtype
@@ -99,7 +107,7 @@ def test_value_types(dtype: torch.dtype, device: EmulatedGpu) -> None:
     torch.testing.assert_close(made.double(), a.double() @ b.double(), rtol=close, atol=close)
 
 
-def test_spmv_takes_vectors_and_columns(device: EmulatedGpu) -> None:
+def test_spmv_takes_vectors_and_columns(device: Device) -> None:
     a, x = matrix(), dense(17)
     f = handle(a, "spmv", device)
     torch.testing.assert_close(f(x), a @ x)
@@ -107,7 +115,7 @@ def test_spmv_takes_vectors_and_columns(device: EmulatedGpu) -> None:
 
 
 @pytest.mark.parametrize("layout", ["csr", "csc", "coo", "unsorted"])
-def test_sddmm_keeps_the_order_of_the_caller(layout: str, device: EmulatedGpu) -> None:
+def test_sddmm_keeps_the_order_of_the_caller(layout: str, device: Device) -> None:
     a, c, b = matrix(), dense(23, 6), dense(17, 6)
     sparse: torch.Tensor = (
         getattr(a, f"to_sparse_{layout}")() if layout != "unsorted" else (reversed_rows(a))
@@ -139,23 +147,23 @@ def places(sparse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     by_row = sparse.layout is torch.sparse_csr
     ptr = sparse.crow_indices() if by_row else sparse.ccol_indices()
     idx = sparse.col_indices() if by_row else sparse.row_indices()
-    outer = torch.repeat_interleave(torch.arange(len(ptr) - 1), ptr[1:] - ptr[:-1])
+    outer = torch.repeat_interleave(torch.arange(len(ptr) - 1).to(DEVICE), ptr[1:] - ptr[:-1])
     return (outer, idx) if by_row else (idx, outer)
 
 
-def test_duplicates_are_added_up(device: EmulatedGpu) -> None:
+def test_duplicates_are_added_up(device: Device) -> None:
     ptr, idx = torch.tensor([0, 3, 4]), torch.tensor([1, 1, 0, 2])
     parts = (ptr, idx, torch.arange(1.0, 5.0, dtype=torch.float64))
-    sparse = torch.sparse_csr_tensor(*parts, (2, 3), check_invariants=False)
+    sparse = torch.sparse_csr_tensor(*parts, (2, 3), check_invariants=False).to(DEVICE)
     b = dense(3, 2)
     f = handle(sparse, "spmm", device, 2)
-    wanted = torch.tensor([[3.0, 3, 0], [0, 0, 4]], dtype=torch.float64) @ b
+    wanted = torch.tensor([[3.0, 3, 0], [0, 0, 4]], dtype=torch.float64).to(DEVICE) @ b
     torch.testing.assert_close(f(b), wanted)
     with pytest.raises(UsageError, match="duplicates"):
-        f(b, values=torch.ones(4, dtype=torch.float64))
+        f(b, values=torch.ones(4, dtype=torch.float64, device=DEVICE))
 
 
-def test_operands_that_are_not_contiguous_or_share_memory(device: EmulatedGpu) -> None:
+def test_operands_that_are_not_contiguous_or_share_memory(device: Device) -> None:
     square = matrix(17, 17)
     f = handle(square, "spmm", device, 4)
     b = dense(4, 17).T
@@ -163,7 +171,7 @@ def test_operands_that_are_not_contiguous_or_share_memory(device: EmulatedGpu) -
     memory = dense(17, 4)
     wanted = square @ memory
     torch.testing.assert_close(f(memory, out=memory), wanted)
-    strided = torch.empty(17, 8, dtype=torch.float64)[:, ::2]
+    strided = torch.empty(17, 8, dtype=torch.float64, device=DEVICE)[:, ::2]
     b = dense(17, 4)
     assert f(b, out=strided) is strided
     torch.testing.assert_close(strided, square @ b)
@@ -172,7 +180,7 @@ def test_operands_that_are_not_contiguous_or_share_memory(device: EmulatedGpu) -
     torch.testing.assert_close(f(negative), square @ b)
 
 
-def test_gradients_go_through_the_transpose_and_sddmm(device: EmulatedGpu) -> None:
+def test_gradients_go_through_the_transpose_and_sddmm(device: Device) -> None:
     a = matrix()
     f = handle(a, "spmm", device, 3)
     b = dense(17, 3).requires_grad_()
@@ -188,7 +196,7 @@ def test_gradients_go_through_the_transpose_and_sddmm(device: EmulatedGpu) -> No
     assert "gradient by B" in f.why() and "gradient by values" in f.why()
 
 
-def test_torch_compile_takes_it_whole(device: EmulatedGpu) -> None:
+def test_torch_compile_takes_it_whole(device: Device) -> None:
     a, b = matrix(), dense(17, 4)
     f = handle(a, "spmm", device, 4)
 
@@ -199,7 +207,7 @@ def test_torch_compile_takes_it_whole(device: EmulatedGpu) -> None:
     torch.testing.assert_close(whole(b), torch.relu(a @ b) * 2)
 
 
-def test_update_pickle_and_copy(device: EmulatedGpu) -> None:
+def test_update_pickle_and_copy(device: Device) -> None:
     a, b = matrix(), dense(17, 4)
     f = handle(a, "spmm", device, 4)
     other = copy.copy(f)
@@ -209,36 +217,38 @@ def test_update_pickle_and_copy(device: EmulatedGpu) -> None:
     torch.testing.assert_close(other(b), a @ b)
     grad = b.clone().requires_grad_()
     f(grad).sum().backward()
-    torch.testing.assert_close(grad.grad, (2 * a).T @ torch.ones(23, 4, dtype=torch.float64))
+    torch.testing.assert_close(grad.grad, (2 * a).T @ torch.ones_like(f(b)))
     f.update(a.to_sparse_csr().values())
     torch.testing.assert_close(f.sparse().to_dense(), a)
     with pytest.raises(UsageError, match="pattern of A has changed"):
-        f.update(torch.eye(23, 17, dtype=torch.float64).to_sparse_csr())
+        f.update(torch.eye(23, 17, dtype=torch.float64, device=DEVICE).to_sparse_csr())
     again = pickle.loads(pickle.dumps(f))  # noqa: S301 (made two lines above)
     torch.testing.assert_close(again(b), a @ b)
     buffer = io.BytesIO()
     torch.save(f, buffer)
 
 
-def test_threads_share_a_handle(device: EmulatedGpu) -> None:
+def test_threads_share_a_handle(device: Device) -> None:
     a, f = matrix(), handle(matrix(), "spmm", device, 4)
     wrong = []
 
     def work(seed: int) -> None:
-        b = torch.rand(17, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        b = dense(17, 4) * seed
         if not torch.allclose(f(b), a @ b):
             wrong.append(seed)
 
-    # The emulator has one set of fibers: calls take turns, as launches in one stream do.
-    for seed in range(4):
-        thread = threading.Thread(target=work, args=(seed,))
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 9)]
+    for thread in threads:
         thread.start()
+        if not GPU:  # the emulator has one set of fibers
+            thread.join()
+    for thread in threads:
         thread.join()
     assert not wrong
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_is_as_in_torch(value: float, device: EmulatedGpu) -> None:
+def test_what_is_not_finite_is_as_in_torch(value: float, device: Device) -> None:
     a, b = matrix(), dense(17, 4)
     b[5, 2] = value
     for config in (ROWS, PIECES):
@@ -251,7 +261,7 @@ def test_what_is_not_finite_is_as_in_torch(value: float, device: EmulatedGpu) ->
     torch.testing.assert_close(handle(a, "spmv", device)(x), wanted, equal_nan=True)
 
 
-def test_few_calls_are_left_to_torch_and_many_are_timed(device: EmulatedGpu) -> None:
+def test_few_calls_are_left_to_torch_and_many_are_timed(device: Device) -> None:
     a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
     once = handle(a, "spmm", device, 8, calls=1)
     assert once.config is None and "1 calls do not win back" in once.why()
@@ -273,19 +283,19 @@ def test_without_a_device_torch_computes() -> None:
         ("sddmm", (c, b), a[a != 0] * (c @ b.T)[a != 0]),
     ):
         wants = Wanted(kernel, None if kernel == "spmv" else 8, None, "starter", Wishes())
-        f = TensorHandle(CudaProducts.of(a.to_sparse_csr(), wants, None))
+        f = TensorHandle(CudaProducts(cuda_matrix.csr_of(a.to_sparse_csr()), wants, None))
         torch.testing.assert_close(f(*operands), wanted)
         assert f.config is None and "torch" in f.why()
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (4, 6)])
-def test_nothing_stored(shape: tuple[int, int], device: EmulatedGpu) -> None:
-    empty = torch.zeros(shape, dtype=torch.float64)
+def test_nothing_stored(shape: tuple[int, int], device: Device) -> None:
+    empty = torch.zeros(shape, dtype=torch.float64, device=DEVICE)
     made = handle(empty, "spmm", device, 3)(dense(shape[1], 3))
     assert made.shape == (shape[0], 3) and not made.any()
 
 
-def test_wrong_operands_are_named(device: EmulatedGpu) -> None:
+def test_wrong_operands_are_named(device: Device) -> None:
     f = handle(matrix(), "spmm", device, 4)
     for b, message in (
         (dense(17, 5), "compiled for k=4"),
@@ -300,28 +310,28 @@ def test_wrong_operands_are_named(device: EmulatedGpu) -> None:
     with pytest.raises(UsageError, match="one dense operand"):
         f(dense(17, 4), dense(17, 4))
     with pytest.raises(UsageError, match="out is"):
-        f(dense(17, 4), out=torch.empty(23, 5, dtype=torch.float64))
+        f(dense(17, 4), out=torch.empty(23, 5, dtype=torch.float64, device=DEVICE))
     with pytest.raises(UsageError, match="two dense operands"):
         handle(matrix(), "sddmm", device, 4)(dense(23, 4))
 
 
-def test_damaged_matrices_are_refused(device: EmulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_matrices_are_refused(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.ones(2)
     for ptr, idx in (([0, 1, 2], [0, 9]), ([0, 3, 2], [0, 1]), ([1, 1, 2], [0, 1])):
         parts = (torch.tensor(ptr), torch.tensor(idx), values)
-        broken = torch.sparse_csr_tensor(*parts, (2, 3), check_invariants=False)
+        broken = torch.sparse_csr_tensor(*parts, (2, 3), check_invariants=False).to(DEVICE)
         with pytest.raises(MatrixError, match="damaged"):
             handle(broken, "spmm", device, 2)
     with pytest.raises(UsageError, match="sparse tensor"):
         cuda_matrix.csr_of(torch.ones(2, 2))
     with pytest.raises(UsageError, match=r"torch\.int64"):
-        cuda_matrix.csr_of(torch.ones(2, 2, dtype=torch.int64).to_sparse_csr())
+        cuda_matrix.csr_of(torch.ones(2, 2, dtype=torch.int64, device=DEVICE).to_sparse_csr())
     monkeypatch.setattr(cuda_matrix, "_MAX", 5)
     with pytest.raises(MatrixError, match="of at most 5"):
         cuda_matrix.csr_of(matrix().to_sparse_csr())
 
 
-def test_a_configuration_without_a_kernel_is_refused(device: EmulatedGpu) -> None:
+def test_a_configuration_without_a_kernel_is_refused(device: Device) -> None:
     with pytest.raises(SpaceError, match="no multiple of vec=4"):
         handle(matrix(), "spmm", device, 3, ROWS.replace(vec=4))
 
@@ -333,3 +343,80 @@ def test_usual_configurations_have_kernels() -> None:
                 op = Op(kernel, 1 if kernel == "spmv" else width, dtype)
                 for reproducible in (False, True):
                     assert plan(usual_config(op, reproducible), op).template
+
+
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU: EMBEDDB_TEST_GPU=1")
+CSR2 = Config({"work": "cusparse", "algorithm": "csr2"})
+
+
+@needs_gpu
+@pytest.mark.parametrize("config", [ROWS, PIECES, CSR2, None])
+def test_a_cuda_graph_captures_calls(config: Config | None, device: Device) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    wishes = {} if config is not None else {"calls": 1e9}
+    f = handle(a, "spmm", device, 8, config, **wishes)
+    side: Any = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        f(b)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = f(b)
+    b.copy_(2 * b + 1)
+    graph.replay()
+    torch.testing.assert_close(result, a @ b, rtol=1e-5, atol=1e-5)
+
+
+@needs_gpu
+@pytest.mark.parametrize("config", [PIECES, CSR2])
+def test_streams_do_not_disturb_one_another(config: Config, device: Device) -> None:
+    a = matrix(dtype=torch.float32)
+    f = handle(a, "spmm", device, 8, config)
+    streams: list[Any] = [torch.cuda.Stream() for _ in range(4)]
+    results = []
+    for step in range(40):
+        stream = streams[step % 4]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            b = dense(17, 8, dtype=torch.float32) + step
+            results.append((b, f(b)))
+    torch.cuda.synchronize()
+    for b, result in results:
+        torch.testing.assert_close(result, a @ b, rtol=1e-4, atol=1e-4)
+
+
+@needs_gpu
+def test_inductor_compiles_around_it(device: Device) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    f = handle(a, "spmm", device, 8)
+    b.requires_grad_()
+    whole = torch.compile(lambda b: torch.relu(f(b)).square().sum(), fullgraph=True)
+    whole(b).backward()
+    mine = b.grad
+    b.grad = None
+    torch.relu(a @ b).square().sum().backward()
+    torch.testing.assert_close(mine, b.grad, rtol=1e-4, atol=1e-4)
+
+
+@needs_gpu
+def test_autocast_widens_operands(device: Device) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    f = handle(a, "spmm", device, 8)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        torch.testing.assert_close(f(b.bfloat16()), a.float() @ b.bfloat16().float())
+
+
+@needs_gpu
+def test_operands_elsewhere_are_refused(device: Device) -> None:
+    with pytest.raises(UsageError, match="is on cpu, A is on cuda:0"):
+        handle(matrix(), "spmm", device, 4)(dense(17, 4).cpu())
+
+
+@needs_gpu
+def test_the_public_function_serves_tensors_on_a_gpu() -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    for sparse in (a.to_sparse_csr(), a.to_sparse_csc(), a.to_sparse_coo()):
+        for calls in (1, None):
+            f = embeddb.compile(sparse, "spmm", k=8, calls=calls)
+            torch.testing.assert_close(f(b), a @ b, rtol=1e-5, atol=1e-5)

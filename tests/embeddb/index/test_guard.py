@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.index.guards import gain_errors, usual_guard
+from embeddb.index.guards import gain_errors, short_bound, usual_guard
 from embeddb.index.vote import (
     VoteSettings,
 )
@@ -50,6 +50,16 @@ def test_machines_count_alike() -> None:
     bad = firsts([(0.1, -0.5)] * 10)
     assert usual_guard([many]) == 0.0
     assert usual_guard([many, bad]) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("short", "groups", "bound"), [(0, 10, 0.2057), (0, 22, 0.0994), (1, 38, 0.0985), (5, 5, 1.0)]
+)
+def test_how_many_answers_may_fall_short(short: int, groups: int, bound: float) -> None:
+    """Bounds of Clopper and Pearson; two rows of a group are one trial."""
+    loss = np.repeat(np.where(np.arange(groups) < short, 0.2, 0.05), 2)
+    group = np.repeat(np.arange(groups), 2)
+    assert short_bound(loss, group) == pytest.approx(bound, abs=2e-4)
 
 
 def test_errors_are_known_from_three_groups_on() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embeddb.platforms.machines import display_name, fact_names, unlike
+from embeddb.platforms.machines import described, display_name, fact_names, machine_words, unlike
 
 ZEN = {"cpu": "AMD EPYC (25/17/1)", "threads": "2", "compiler": "gcc (Debian) 12", "l2_bytes": "1"}
 _TEXTS = st.sampled_from(["", "1", "2", "64", "1e9", "nan", "inf", "-3", "gcc 12", "x\x00y"])
@@ -68,7 +68,17 @@ def test_the_vector_width_is_read_from_the_flags_where_they_name_a_level() -> No
         ({"cpu": "Zen", "compiler": "tcc"}, "cpu: Zen, tcc"),
         ({"cpu": "Zen", "flags": "-O3 -march=x86-64-v2"}, "cpu: Zen, x86-64-v2"),
         ({"cpu": "Zen", "flags": "-O3 -march=native"}, "cpu: Zen"),
+        ({"gpu": "NVIDIA H200", "toolkit": "13.0"}, "cpu: NVIDIA H200, CUDA 13.0"),
+        ({"gpu": "NVIDIA H200"}, "cpu: NVIDIA H200"),
     ],
 )
 def test_a_name_for_people(facts: dict[str, str], name: str) -> None:
     assert display_name("cpu@1234", facts) == name
+
+
+def test_facts_of_a_gpu_in_words() -> None:
+    facts = {"gpu": "NVIDIA H200", "toolkit": "13.0", "l2_bytes": "62914560", "copy_gb_s": "4290"}
+    assert machine_words(facts) == "NVIDIA H200, CUDA 13.0"
+    assert ("second level cache", "60 MiB") in described(facts)
+    assert ("copies 1 GiB, reads and writes", "4290 GB/s") in described(facts)
+    assert unlike(facts, {**facts, "gpu": "NVIDIA A100", "copy_gb_s": "2145"}) == 0.35

@@ -118,7 +118,7 @@ def test_the_correction_of_a_promise_lies_in_its_interval(seed: int) -> None:
 
 
 def test_settings_with_a_correction_outside_its_interval_are_refused() -> None:
-    good = VoteSettings(3, 1.0, loss=0.1, static_loss=0.2, bias=0.1, low=0.0, high=0.2, margin=0.05)
+    good = VoteSettings(3, 1.0, loss=0.1, static_loss=0.2, bias=0.1, low=0.0, high=0.2, short=0.05)
     assert VoteSettings.from_json(good.to_json()) == good
     with pytest.raises(ValueError, match="interval"):
         VoteSettings.from_json(replace(good, bias=0.3).to_json())

@@ -1,0 +1,1 @@
+"""The worker process of runner `cuda`: the matrix it holds, timing, requests."""
