@@ -1,9 +1,9 @@
-"""Reads the rows of the GPU campaign beside those of the first one and says what they show.
+"""Summarise the rows of the GPU campaign beside those of the first one.
 
-    report.py RESULTS FIRST      RESULTS/summary.json and tables; FIRST: folder of the first runs
+    report.py RESULTS FIRST      writes RESULTS/summary.json; FIRST: folder of the first runs
 
-RESULTS is what collect.py and `pack.py shapes` wrote. A configuration's time is the median of its
-three samples; all averages over matrices are geometric.
+RESULTS is `benchmarks/results/gpu`. A configuration's time is the median of its three samples; all
+averages over matrices are geometric.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def against_torch(c: Campaign, facts: dict[str, Any]) -> list[dict[str, Any]]:
         own = min([*c.first[m, op].values(), run.us if run else math.inf])
         old = next((r for r in rows if (r["matrix"], r["op"]) == (m, op)), None)
         if old:  # the second session's call: keep the faster
-            f = {k: min(f[k], old[k]) for k in ("graph_us", "gpu_us", "waited_us")} | f
+            f = f | {k: min(f[k], old[k]) for k in ("graph_us", "gpu_us", "waited_us")}
             rows.remove(old)
         rows.append(
             {"matrix": m, "op": op, "own_us": own}

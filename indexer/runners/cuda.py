@@ -160,9 +160,6 @@ class CudaRunner(Closing):
         if op.kernel not in ("spmm", "spmv", "sddmm"):
             hint = "its operations are spmm, spmv and sddmm"
             raise UsageError(f"the cuda runner has no {op}", hint=hint)
-        if op.dtype not in SIZES:
-            hint = f"its value types are {', '.join(SIZES)}"
-            raise UsageError(f"the cuda runner has no {op}", hint=hint)
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)
 

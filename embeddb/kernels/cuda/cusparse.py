@@ -77,9 +77,17 @@ class Cusparse:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library. Raises: DeviceError."""
-        if status := getattr(self._library, name)(*arguments):
+        self.check(name, getattr(self._library, name)(*arguments))
+
+    def check(self, name: str, status: int) -> None:
+        """Raises: DeviceError for the status of a call that failed."""
+        if status:
             text = (self._library.cusparseGetErrorString(status) or b"unknown error").decode()
             raise DeviceError(f"{name}: {text}")
+
+    def function(self, name: str) -> Any:
+        """A function of the library, which returns a status."""
+        return getattr(self._library, name)
 
     def has(self, name: str) -> bool:
         """True if this version of the library has a function."""
@@ -114,10 +122,12 @@ class CusparseProduct:
     def __init__(self, csr: Csr, plan: Plan, device: Device) -> None:
         self.csr, self.plan, self.form = csr, plan, Form({})
         self._device, self._library = device, cusparse(device)
+        vector = plan.op.kernel == "spmv"
+        self._name, self._dense = ("SpMV", "DnVec") if vector else ("SpMM", "DnMat")
+        self._multiply = self._library.function(f"cusparse{self._name}")
+        self._set_values = self._library.function(f"cusparse{self._dense}SetValues")
+        self._set_stream = self._library.function("cusparseSetStream")
         self._stream = device.stream()
-        self._function, self._dense = ("SpMM", "DnMat")
-        if plan.op.kernel == "spmv":
-            self._function, self._dense = ("SpMV", "DnVec")
         if csr.nnz and plan.op.width:
             self._prepare()
 
@@ -133,10 +143,13 @@ class CusparseProduct:
             if stream != self._stream:  # the work buffer serves one call at a time
                 self._device.wait_for(self._stream)
                 self._stream = stream
-            library.call("cusparseSetStream", library.handle, stream)
-            library.call(f"cusparse{self._dense}SetValues", self._b, b.data_ptr())
-            library.call(f"cusparse{self._dense}SetValues", self._out, out.data_ptr())
-            library.call(f"cusparse{self._function}", *self._arguments, self._buffer)
+            status = (
+                self._set_stream(library.handle, stream)
+                or self._set_values(self._b, b.data_ptr())
+                or self._set_values(self._out, out.data_ptr())
+                or self._multiply(*self._arguments, self._buffer)
+            )
+        library.check(f"cusparse{self._name}", status)
         return out
 
     def with_values(self, values: torch.Tensor) -> CusparseProduct:
@@ -165,13 +178,13 @@ class CusparseProduct:
             _ALGORITHMS[op.kernel][self.plan.algorithm],
         )
         size = c_size_t()
-        library.call(f"cusparse{self._function}_bufferSize", *self._arguments, byref(size))
+        library.call(f"cusparse{self._name}_bufferSize", *self._arguments, byref(size))
         buffer = torch.empty(max(size.value, 1), dtype=torch.uint8, device=csr.ptr.device)
         self.form, self._buffer = Form({"buffer": buffer}), buffer.data_ptr()
-        if library.has(f"cusparse{self._function}_preprocess"):
+        if library.has(f"cusparse{self._name}_preprocess"):
             with library.lock:
                 library.call("cusparseSetStream", library.handle, self._device.stream())
-                name = f"cusparse{self._function}_preprocess"
+                name = f"cusparse{self._name}_preprocess"
                 library.call(name, *self._arguments, self._buffer)
 
     def _dense_descriptor(self, dense: torch.Tensor, stored: int) -> c_void_p:

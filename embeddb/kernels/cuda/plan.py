@@ -192,7 +192,8 @@ def _windows(config: Mapping[str, Any], op: Op) -> Plan:
     math, window = str(config["math"]), int(config["window"])
     stored, quad = TYPES[op.dtype], 4 if op.width % 4 == 0 else 1
     rounds = op.dtype in ("f16", "bf16")
-    if op.kernel == "spmv" or op.dtype == "f64" or (rounds and math not in (op.dtype, "fp32")):
+    other = math == "f16" if op.dtype == "f32" else math not in (op.dtype, "fp32")
+    if op.kernel == "spmv" or op.dtype == "f64" or other:
         raise SpaceError(f"windows with math={math} have no CUDA kernel for {op}")
     sampled = op.kernel == "sddmm"
     piece = -(-int(config.get("piece", 0)) // _WIDE[math])

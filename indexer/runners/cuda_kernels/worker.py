@@ -14,7 +14,7 @@ import torch
 from embeddb.core.errors import MissingDependency, RunnerUnavailable, SpaceError
 from embeddb.kernels.cuda.cusparse import CusparseProduct, cusparse
 from embeddb.kernels.cuda.device import DeviceError
-from embeddb.kernels.cuda.forms import FormRefused, form_of
+from embeddb.kernels.cuda.forms import FormRefused
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import Plan, plan
 from embeddb.kernels.cuda.product import Product, bind
@@ -49,6 +49,7 @@ class Worker:
             reply: Reply = getattr(self, request["do"])(request)
             return reply
         except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
             return {"status": "oom", "error": _first_line(error)}
         except FormRefused as error:
             return {"status": error.status, "error": str(error)}
@@ -82,6 +83,7 @@ class Worker:
 
     def load(self, request: Reply, payload: bytes) -> Reply:
         self.job = None
+        torch.cuda.empty_cache()  # also what graphs of the last job used
         self.job = Loaded(request, payload, self.machine.place)
         self.machine.wait()
         return {"status": "ok"}
@@ -120,11 +122,12 @@ class Worker:
         return {**reply, "status": "ok", "times_s": times, "graph_products": products}
 
     def _bound(self, job: Loaded, wanted: Plan) -> tuple[Product | CusparseProduct, float]:
-        """The product, and seconds of the conversion alone; torch's own kernels are loaded before
-        they are timed."""
-        if not wanted.algorithm and wanted.form.layout not in self._converted:
-            form_of(job.csr(), wanted)
-            self._converted.add(wanted.form.layout)
+        """The product, and seconds of the conversion alone, once the kernels of torch or cuSPARSE
+        that convert have been loaded by another one."""
+        kind = wanted.algorithm or wanted.form.layout
+        if kind not in self._converted:
+            bind(job.csr(), wanted, self.machine.device)
+            self._converted.add(kind)
         self.machine.wait()
         begun = time.perf_counter()
         product = bind(job.csr(), wanted, self.machine.device)

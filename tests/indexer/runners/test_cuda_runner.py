@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from embeddb.core.plugins import load
 from embeddb.core.records import Measurement
@@ -222,8 +222,3 @@ def test_without_the_extra_one_clear_line(package: str, monkeypatch: pytest.Monk
     runner = CudaRunner()
     assert f"need {package}: pip install" in str(runner.available())
     assert runner._session.generation == 0, "no process was started"
-
-
-def test_another_value_type_is_an_error(shared_runner: CudaRunner) -> None:
-    with pytest.raises(UsageError, match="the cuda runner has no"):
-        measured(shared_runner, "spmm:8:i8", [ROWS])

@@ -146,6 +146,10 @@ def test_fit_takes_widths_and_types_that_a_configuration_refuses() -> None:
     assert fit(wide, Op.parse("spmm:128"))["vec"] == 4
     with pytest.raises(SpaceError, match="missing"):
         plan({"work": "pieces"}, Op.parse("spmm:32"))
+    half = {"work": "windows", "math": "f16", "window": 8, "cols": 1, "block": 64}
+    assert plan(half, Op.parse("spmm:40:f16")).template
+    with pytest.raises(SpaceError, match="math=f16"):
+        plan(half, Op.parse("spmm:40"))
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])

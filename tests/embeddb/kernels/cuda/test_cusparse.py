@@ -55,8 +55,8 @@ LINE = "work=cusparse,algorithm=csr2"
 
 def test_an_error_of_the_library_names_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
     device = EmulatedGpu(Path())
-    product = bind(csr_of(patterns()["one"], torch.float32), planned(Op("spmm", 4), LINE), device)
     monkeypatch.setattr(cusparse(device)._library, "cusparseSpMM", lambda *_: 10)
+    product = bind(csr_of(patterns()["one"], torch.float32), planned(Op("spmm", 4), LINE), device)
     with pytest.raises(DeviceError, match="cusparseSpMM: not supported"):
         product(torch.rand(1, 4), None, torch.empty(1, 4))
 
