@@ -27,7 +27,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import load_platform, runner_for
-from embeddb.ranking.answer import recommend
+from embeddb.ranking.answer import Request, recommend
 from embeddb.ranking.recommendation import Recommendation
 from indexer.runners.base import RunOptions
 
@@ -54,7 +54,10 @@ def main() -> None:
     for op in ops:
         outcomes: dict[str, list[dict[str, float]]] = defaultdict(list)
         for at, pattern in enumerate(patterns):
-            made = {label: recommend(db.index, pattern, here, op) for label, db in opened.items()}
+            made = {
+                label: recommend(db.index, Request(pattern, here, op))
+                for label, db in opened.items()
+            }
             for label, outcome in _measured(runner, pattern, op, made, opened, at).items():
                 outcomes[label].append(outcome)
             print(f"{op}: {at + 1} of {len(patterns)}", flush=True)

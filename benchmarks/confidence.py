@@ -16,7 +16,7 @@ import argparse
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,13 @@ class Machine(NamedTuple):
     platform: Platform
     seconds: Mapping[str, Mapping[Config, float]]
     runs: Mapping[str, Sequence[Run]]
+
+    def only(self, configs: Collection[Config]) -> Machine:
+        """The machine with the runs of these configurations alone."""
+        kept = {
+            name: [run for run in runs if run.config in configs] for name, runs in self.runs.items()
+        }
+        return self._replace(runs=kept)
 
 
 class Answer(NamedTuple):
@@ -110,7 +117,8 @@ def replayed(
 ) -> list[Answer]:
     """Answers of all draws."""
     asked = machines[wanted.left_out or max(machines, key=lambda m: len(machines[m].seconds))]
-    sources = [m for m in machines.values() if not wanted.left_out or m is not asked]
+    ran = next(iter(asked.seconds.values())).keys()
+    sources = [m.only(ran) for m in machines.values() if not wanted.left_out or m is not asked]
     infos = {name: info for name in asked.seconds if (info := full.store.pattern(name)) is not None}
     answers: list[Answer] = []
     for draw in range(wanted.draws):
@@ -177,7 +185,9 @@ def figures_of(answers: Iterable[Answer]) -> dict[str, Any]:
         "answers": len(rows),
         **{level: len(own) for level, own in by.items()},
         **{f"{level}_below": sum(a.share < _GOOD for a in own) for level, own in by.items()},
-        "of_optimum": round(math.exp(float(np.mean(np.log([a.share for a in rows])))), 4),
+        "of_optimum": round(math.exp(float(np.mean(np.log([a.share for a in rows])))), 4)
+        if rows
+        else None,
         "intervals": len(intervals),
         "held": round(float(np.mean(intervals)), 4) if intervals else None,
     }

@@ -16,7 +16,7 @@ from machine import about
 
 from embeddb.core.errors import NothingFound
 from embeddb.database import Database
-from tuners.evaluation.evaluate import evaluate
+from tuners.evaluation.evaluate import EvalOptions, evaluate
 
 #: Fewer complete matrices than this say little about families that are held out.
 _FEWEST_COMPLETE = 50
@@ -27,7 +27,7 @@ def main(database: Path) -> None:
     with Database.open(database, readonly=True) as db:
         for name, complete in (("rows", False), ("complete", True)):
             try:
-                rows = evaluate(db.index, complete=complete, progress=_told)
+                rows = evaluate(db.index, EvalOptions(complete=complete), progress=_told)
             except NothingFound:
                 rows = []
             least = _FEWEST_COMPLETE if complete else 0

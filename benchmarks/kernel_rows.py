@@ -14,7 +14,7 @@ from typing import Any
 from embeddb.tensors.encoding.forward import KernelNetwork
 from indexer.training.tensors.figures import summary
 from indexer.training.tensors.samples import KernelSample
-from indexer.training.tensors.train import KernelTraining, train_kernels
+from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels
 
 #: Figures by program.
 ByProgram = dict[str, dict[str, float]]
@@ -64,7 +64,7 @@ def trained(
     """The network as queries read it, and what is told of its training. One that was interrupted is
     gone on with, and its seconds are then those of the last part."""
     began, busy = time.monotonic(), time.process_time()
-    card = train_kernels(samples, how, file, progress=lambda *_: None)
+    card = train_kernels(KernelData(samples), how, file, progress=lambda *_: None)
     told = {
         "train_s": round(time.monotonic() - began, 1),
         "train_cpu_s": round(time.process_time() - busy, 1),

@@ -31,7 +31,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.database import Database
 from indexer.campaign.folder import Campaign
-from tuners.evaluation.evaluate import evaluate
+from tuners.evaluation.evaluate import EvalOptions, evaluate
 from tuners.evaluation.figures import Truth, judge
 from tuners.evaluation.learned_rankers import learned_rankers
 
@@ -95,9 +95,8 @@ def judge_unit(database: Path, parts: Path, unit: Unit) -> float:
         try:
             rows = evaluate(
                 db.index,
+                EvalOptions(seeds=(seed,), complete=complete),
                 scopes=[(Op.parse(op), scope)],
-                seeds=(seed,),
-                complete=complete,
                 rankers=learned_rankers(),
                 note=lambda text: print(text, file=sys.stderr),
             )

@@ -35,6 +35,7 @@ from machine import about, spread
 import indexer.programs
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
+from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.nests.nest import Nest
@@ -163,7 +164,7 @@ def whole_model(database: Path, file: Path) -> dict[str, list[float]]:
             started = time.perf_counter()
             vector = plug.embed(pattern)
             embedded = time.perf_counter()
-            model.score(vector, platform, op, tuple(configs), pattern.sizes)
+            model.score(Problem(vector, platform, op, pattern.sizes), tuple(configs))
             if at >= 2:
                 seen["embed"].append(embedded - started)
                 seen["score"].append(time.perf_counter() - embedded)

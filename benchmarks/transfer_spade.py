@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.held_out import split_groups
@@ -213,7 +214,7 @@ class Table:
             ran = np.flatnonzero(np.isfinite(seconds))
             configs = [self.evidence.configs[c] for c in ran]
             vector = self.test.vectors[at]
-            gain, spread = scorer.score(vector, self.platform, self.op, configs, row.sizes)
+            gain, spread = scorer.score(Problem(vector, self.platform, self.op, row.sizes), configs)
             default_s = float(self.evidence.default_s[place[row.pattern_id]])
             truth = Truth(dict(zip(configs, seconds[ran].tolist(), strict=True)), default_s)
             m, n, nnz = row.sizes
@@ -245,7 +246,7 @@ class _Static:
         self._mean = dict(zip(samples.configs, mean, strict=True))
 
     def score(
-        self, vector: Any, platform: Any, op: Any, configs: Any, sizes: Any = ()
+        self, problem: Problem, configs: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         gain = np.array([self._mean.get(c, 0.0) for c in configs])
         return gain, np.full(len(gain), math.nan)
@@ -258,7 +259,7 @@ class _Random:
         self._rng = np.random.default_rng(seed)
 
     def score(
-        self, vector: Any, platform: Any, op: Any, configs: Any, sizes: Any = ()
+        self, problem: Problem, configs: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self._rng.random(len(configs)), np.full(len(configs), math.nan)
 
@@ -280,9 +281,9 @@ class _Neighbours:
         self._column = {config: at for at, config in enumerate(samples.configs)}
 
     def score(
-        self, vector: Any, platform: Any, op: Any, configs: Any, sizes: Any = ()
+        self, problem: Problem, configs: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        far = np.linalg.norm(self._vectors - (vector - self._center) / self._scale, axis=1)
+        far = np.linalg.norm(self._vectors - (problem.vector - self._center) / self._scale, axis=1)
         near = np.argsort(far)[:_NEAREST]
         weight = 1.0 / (far[near] + 1e-6)
         known = np.isfinite(self._gains[near])

@@ -127,14 +127,6 @@ class Database:
     def __reduce__(self) -> tuple[Any, ...]:
         return self.index.__reduce__()
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Forward the methods that this class had before it had an `index`."""
-            if name.startswith("_") or name == "index":
-                raise AttributeError(f"'Database' object has no attribute {name!r}")
-            return getattr(self.index, name)
-
     # -- looking around --------------------------------------------------------------------
 
     def find(self, text: str, *, kind: str = "") -> Subject | PatternInfo:
@@ -212,7 +204,7 @@ class Database:
         that breaks its contract; with `measure` as that.
         """
         from embeddb.explain.deep import deepening
-        from embeddb.ranking.answer import local_platform, recommend
+        from embeddb.ranking.answer import Request, local_platform, recommend
         from tuners.by_name import answerer
 
         if tuner and why:
@@ -223,16 +215,8 @@ class Database:
         here = here.restricted(what, reproducible=reproducible, exact=exact)
         asked = resolve.resolve_workload(self.index, pattern, kind=what.kind)
         deepen = deepening(self.index, asked, progress=progress) if why and not measure else None
-        made = recommend(
-            self.index,
-            asked,
-            here,
-            what,
-            count=k,
-            calls=calls,
-            deepen=deepen,
-            answer_by=answerer(tuner),
-        )
+        request = Request(asked, here, what, count=k, calls=calls, answer_by=answerer(tuner))
+        made = recommend(self.index, request, deepen=deepen)
         if not measure:
             return made
         where = self._named(platform)
@@ -262,24 +246,21 @@ class Database:
         measured here.
         """
         from embeddb.explain.deep import deepening
-        from embeddb.ranking.measure import measure_answer
+        from embeddb.ranking.measure import Remeasurement, measure_answer
         from indexer.runners.base import RunOptions
         from tuners.by_name import search_by
 
         structure = resolve.resolve_structure(self.index, made, pattern)
         tuner = made.link == "tuner"
         deep = why or made.insight.deep
-        return measure_answer(
-            self.index,
-            made,
-            structure,
-            options=options or RunOptions(),
+        how = Remeasurement(
+            options or RunOptions(),
             rounds=rounds - tuner,
             platform=platform,
             search=search_by(self.index, made, structure, platform, k) if tuner else None,
-            progress=progress,
             deepen=deepening(self.index, structure, progress=progress) if deep else None,
         )
+        return measure_answer(self.index, made, structure, how, progress=progress)
 
     def explain(self, answer: str | Recommendation = "last") -> Explanation:
         """Why an answer is what it is, from the store alone: that answer, or the `recommendation`
@@ -474,14 +455,13 @@ class Database:
         Raises: NothingFound if there is nothing of these, or too little to judge by.
         """
         from tuners.evaluation.bench import asked_scopes
-        from tuners.evaluation.evaluate import evaluate
+        from tuners.evaluation.evaluate import EvalOptions, evaluate
 
         what = Op.parse(op) if op and isinstance(op, str) else op or None
         return evaluate(
             self.index,
+            EvalOptions(seeds=seeds, complete=complete),
             scopes=asked_scopes(self.index, platform, what),
-            seeds=seeds,
-            complete=complete,
             rankers=rankers,
             progress=progress,
         )

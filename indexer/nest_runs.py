@@ -21,7 +21,6 @@ from embeddb.core.errors import ModelError, NestError
 from embeddb.core.records import Run
 from embeddb.core.subject import Subject
 from embeddb.core.timing import timings_of
-from embeddb.index.lookup import Lookup
 from embeddb.nests.check import Legality, canonical_schedule
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.matching.transfer import TILES, Legal
@@ -31,8 +30,7 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.counters import counters_of, counting_platforms, keep_counters
-from indexer.measure import Design, Recorder
-from indexer.runners.base import RunOptions
+from indexer.measure import Design, Machine, Recorder
 from indexer.runners.counters.nest import count_nest
 from indexer.runners.counters.perf import available
 
@@ -290,14 +288,10 @@ def counted(store: Store, platform: str) -> Iterator[Counted]:
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
-    """Runs and counts into `db` with a runner on `here`, the platform as this machine is; `source`
-    as in `count_nest`. What was counted by another source than the one that is asked for, or cannot
-    be read, is counted anew."""
+    """Runs and counts nests on a machine; `source` as in `count_nest`. Counters of another source
+    than the requested one, or that cannot be read, are counted anew."""
 
-    db: Lookup
-    runner: Any
-    here: Platform
-    options: RunOptions
+    machine: Machine
     source: str = "auto"
 
     def run(
@@ -319,7 +313,7 @@ class CountJob:
 
     def _known(self, nest: Nest) -> bool:
         try:
-            found = counters_of(self.db.store, nest.id, self.here.id)
+            found = counters_of(self.machine.db.store, nest.id, self.machine.here.id)
         except NestError:
             return False
         return found is not None and self.source in ("auto", found.source)
@@ -329,23 +323,26 @@ class CountJob:
         for is no time, so that several can be at once. Counters of the processor are read alone."""
         ran = {nest: self._ran(nest) for nest in nests}
         known = [nest for nest, runs in ran.items() if all(run.measurement.ok for run in runs)]
-        threads = int(self.here.environment.get("threads", 1))
+        here, db = self.machine.here, self.machine.db
+        threads = int(here.environment.get("threads", 1))
         alone = self.source != "model" and available() is None
         with ThreadPoolExecutor(1 if alone else cpu_count()) as pool:
             count = partial(count_nest, threads=threads, source=self.source)
             for nest, found in zip(known, pool.map(count, known), strict=True):
-                self.db.record(ran[nest], nest, self.here)
+                db.record(ran[nest], nest, here)
                 self._keep(nest, found)
 
     def _keep(self, nest: Nest, counters: CounterVector) -> None:
         """The counters, and the vectors of those that read them."""
-        keep_counters(self.db.store, nest.id, self.here.id, counters)
-        for plug in self.db.featurizers().counted(self.here.id):
+        db, here = self.machine.db, self.machine.here
+        keep_counters(db.store, nest.id, here.id, counters)
+        for plug in db.featurizers().counted(here.id):
             if plug.source == counters.source:
                 with suppress(ModelError):  # as any vector that cannot be made
-                    self.db.store.vectors.put(plug.name, plug.version, {nest.id: plug.embed(nest)})
+                    db.store.vectors.put(plug.name, plug.version, {nest.id: plug.embed(nest)})
 
     def _ran(self, nest: Nest) -> list[Run]:
-        default = default_of(self.here, _OP, nest)
-        ran = self.runner.run(nest, _OP, [default], options=self.options)
-        return [Run(nest.id, _OP, self.here.id, c, m, _CAMPAIGN) for c, m in ran]
+        machine = self.machine
+        default = default_of(machine.here, _OP, nest)
+        ran = machine.runner.run(nest, _OP, [default], options=machine.options)
+        return [Run(nest.id, _OP, machine.here.id, c, m, _CAMPAIGN) for c, m in ran]

@@ -12,11 +12,10 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
-from embeddb.core.machine_state import between, state_now
+from embeddb.core.machine_state import between
 from embeddb.core.records import IN_A_ROW, Measurement, Run, in_context
 from embeddb.core.subject import Subject
 from embeddb.core.timing import timings_of
-from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
@@ -24,8 +23,8 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
 from embeddb.tensors.tiles import why_not
-from indexer.measure import Design
-from indexer.runners.base import HARDWARE_S, RunOptions
+from indexer.measure import Design, Machine
+from indexer.runners.base import HARDWARE_S
 
 #: Kendall's tau of two rounds below which a third one is run.
 TILE_AGREEMENT = 0.8
@@ -103,15 +102,12 @@ class CutRun:
 
 
 class CutRuns:
-    """Measures into `db` with a runner of `xla-cpu` on `here`, the platform as this machine is."""
+    """Measures cuts of a program on a machine with a runner of `xla-cpu`."""
 
-    def __init__(
-        self, db: Lookup, runner: Any, here: Platform, program: Computation, options: RunOptions
-    ) -> None:
-        self.db, self.here, self.program = db, here, program
-        self._runner = runner
-        self._times: MeasuresPrograms = runner.program(program, options)
-        self._state = state_now(runner, threads=1)
+    def __init__(self, machine: Machine, program: Computation) -> None:
+        self.machine, self.program = machine, program
+        self._times: MeasuresPrograms = machine.runner.program(program, machine.options)
+        self._state = machine.state()
 
     def measure(
         self, cut: Cut, campaign: str, *, chained: bool = False, anew: bool = False
@@ -133,43 +129,44 @@ class CutRuns:
             told = times.measure(partition, chained=chained)
         except BaseException:
             for kernel, measured in times.fresh:
-                self._keep(kernel, measured, campaign)
+                self._store(kernel, _FUSED, Config({}), measured, campaign)
             raise
         took = time.perf_counter() - start
-        before, self._state = self._state, state_now(self._runner, threads=1)
+        before, self._state = self._state, self.machine.state()
         facts = between(before, self._state)
         fresh = tuple((kernel, in_context(found, facts)) for kernel, found in told.fresh)
         for kernel, measured in fresh:
-            self._keep(kernel, measured, campaign)
+            self._store(kernel, _FUSED, Config({}), measured, campaign)
         found = in_context(told.measurement, {**facts, HARDWARE_S: took})
         in_a_row = float(np.median(told.chain_s)) if told.chain_s and found.ok else None
         if in_a_row is not None:
             found = in_context(found, {IN_A_ROW: in_a_row})
-        run = Run(self.program.id, _FUSION, self.here.id, config_of(cut), found, campaign)
-        self.db.record([run], self.program, self.here)
+        self._store(self.program, _FUSION, config_of(cut), found, campaign)
         return CutRun(found, fresh, in_a_row)
 
     def _remember(self, partition: Partition) -> None:
         known = self._times.known
         for placed in partition.kernels:
             if placed.kernel.id not in known:
-                seconds = seconds_known(self.db, self.here, placed.kernel.id, in_program=True)
+                seconds = seconds_known(self.machine, placed.kernel.id, in_program=True)
                 if seconds is not None:
                     known[placed.kernel.id] = seconds
 
-    def _keep(self, kernel: Computation, found: Measurement, campaign: str) -> None:
-        run = Run(kernel.id, _FUSED, self.here.id, Config({}), found, campaign)
-        self.db.record([run], kernel, self.here)
+    def _store(
+        self, subject: Computation, op: Op, config: Config, found: Measurement, campaign: str
+    ) -> None:
+        here = self.machine.here
+        run = Run(subject.id, op, here.id, config, found, campaign)
+        self.machine.db.record([run], subject, here)
 
 
-def seconds_known(
-    db: Lookup, here: Platform, kernel_id: str, *, in_program: bool = False
-) -> float | None:
+def seconds_known(machine: Machine, kernel_id: str, *, in_program: bool = False) -> float | None:
     """Of a kernel that was timed on this machine before; infinite if it failed. With `in_program`,
     times that it took with drawn arrays are not known."""
-    if db.store.pattern(kernel_id) is None:
+    store = machine.db.store
+    if store.pattern(kernel_id) is None:
         return None
-    runs = list(db.store.runs(here.id, _FUSED, kernel_id))
+    runs = list(store.runs(machine.here.id, _FUSED, kernel_id))
     if not runs:
         return None
     timed = timings_of(runs)
@@ -199,7 +196,6 @@ class FusionRequest:
     cuts: int = 60
     chained: float = 0.05
     seed: int = 0
-    options: RunOptions = field(default_factory=lambda: RunOptions(threads=1))
 
 
 @dataclass(slots=True)
@@ -227,11 +223,9 @@ class FusionTally:
 
 @dataclass(frozen=True, slots=True)
 class FusionJob:
-    """Measures into `db` with a runner of `xla-cpu` on `here`, the platform as this machine is."""
+    """Measures programs and kernels on a machine with a runner of `xla-cpu`."""
 
-    db: Lookup
-    runner: Any
-    here: Platform
+    machine: Machine
     request: FusionRequest
 
     def programs(
@@ -271,16 +265,17 @@ class FusionJob:
 
         Raises: RunnerUnavailable if the machine fails in the middle of it.
         """
-        asked = [one for one in kernels if seconds_known(self.db, self.here, one.id) is None]
+        machine = self.machine
+        asked = [one for one in kernels if seconds_known(machine, one.id) is None]
         tally = FusionTally(known=len(kernels) - len(asked))
-        state, done = state_now(self.runner, threads=1), 0
-        for some in self.runner.kernels(asked, self.request.options):
-            before, state = state, state_now(self.runner, threads=1)
+        state, done = machine.state(), 0
+        for some in machine.runner.kernels(asked, machine.options):
+            before, state = state, machine.state()
             facts = between(before, state)
             for kernel, found in some:
                 told = in_context(found, facts)
-                run = Run(kernel.id, _FUSED, self.here.id, Config({}), told, self._campaign())
-                self.db.record([run], kernel, self.here)
+                run = Run(kernel.id, _FUSED, machine.here.id, Config({}), told, self._campaign())
+                machine.db.record([run], kernel, machine.here)
                 tally.add(kernel, told)
             done += len(some)
             if progress is not None:
@@ -290,7 +285,7 @@ class FusionJob:
     # -- one program -------------------------------------------------------------------------------
 
     def _program(self, program: Computation, cuts: Sequence[Cut], tally: FusionTally) -> None:
-        runs = CutRuns(self.db, self.runner, self.here, program, self.request.options)
+        runs = CutRuns(self.machine, program)
         rng = np.random.default_rng([self.request.seed, 1])
         for cut in cuts:
             chained = bool(rng.random() < self.request.chained)
@@ -314,18 +309,12 @@ class FusionJob:
             if len(asked) >= self.request.cuts + 2:
                 break
             asked[random_cut(program, rng)] = None
-        ran = self._ran(program)
+        # Whatever they ran for: a cut is the sum of its kernels, none of which is timed again.
+        ran = self.machine.stored(program, _FUSION)
         if not any(run.campaign.startswith(_NAME) for run in ran):
-            asked = {self.runner.compiler_cut(program): None, **asked}
+            asked = {self.machine.runner.compiler_cut(program): None, **asked}
         done = {run.config for run in ran}
         return [cut for cut in asked if config_of(cut) not in done]
-
-    def _ran(self, program: Computation) -> list[Run]:
-        """What ran here of a program, for whatever reason: a cut is the sum of its kernels, none of
-        which is timed again."""
-        if self.db.store.tensor(program.id) is None:
-            return []
-        return list(self.db.store.runs(self.here.id, _FUSION, program.id))
 
     def _campaign(self) -> str:
         return f"{_NAME}{self.request.cuts}/{self.request.seed}"

@@ -28,6 +28,15 @@ MODULES = modules_of(ROOT)
 ARROWS = arrows_of(MODULES)
 
 MOST_LINES = 500
+#: Of a function, without its docstring; parameters without `self`.
+MOST_FUNCTION_LINES, MOST_PARAMETERS = 50, 7
+#: Have more parameters: all of them are what a user may say in one call.
+MANY_PARAMETERS = {
+    "embeddb.query",
+    "embeddb.database.query",
+    "embeddb.database.measure",
+    "embeddb.handle.compile.compile",
+}
 
 #: May load own modules by name, and why.
 BY_NAME = {
@@ -72,6 +81,34 @@ def test_modules_hold_one_subject() -> None:
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     huge = {name: n for name, n in lines.items() if n > MOST_LINES}
     assert not huge, f"more than {MOST_LINES} lines: {huge}"
+
+
+def test_functions_fit_a_screen() -> None:
+    long, many = {}, {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            name = f"{module}.{node.name}"
+            if (lines := _lines_of(node)) > MOST_FUNCTION_LINES:
+                long[name] = lines
+            if (count := _parameters_of(node)) > MOST_PARAMETERS:
+                many[name] = count
+    assert not long, f"more than {MOST_FUNCTION_LINES} lines: {long}"
+    assert set(many) == MANY_PARAMETERS, f"more than {MOST_PARAMETERS} parameters: {many}"
+
+
+def _lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first, last = node.body[0], node.body[-1]
+    documented = ast.get_docstring(node) is not None
+    text = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return (last.end_lineno or 0) - node.lineno + 1 - text
+
+
+def _parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    own = node.args
+    names = [arg.arg for arg in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
 
 
 def test_the_map_is_the_tree() -> None:

@@ -26,7 +26,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answer import Answerer
 from embeddb.ranking.build import build_query
-from embeddb.ranking.fallback import Answer, answer
+from embeddb.ranking.fallback import RankedCandidates, answer
 from embeddb.ranking.measure import Measure, Search
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.choose import Rankers
@@ -126,7 +126,7 @@ class Watched:
         )
 
 
-def answer_by(name: str, query: Query, count: int, *, rng: np.random.Generator) -> Answer:
+def answer_by(name: str, query: Query, count: int, *, rng: np.random.Generator) -> RankedCandidates:
     """At most `count` candidates, in the order in which the named tuner asks for them.
 
     Raises: as `Watched`; NothingFound if it proposes nothing.
@@ -135,7 +135,9 @@ def answer_by(name: str, query: Query, count: int, *, rng: np.random.Generator) 
     if not candidates:
         one = one_of(query.op.kind)
         raise NothingFound(f"the tuner {name} proposes nothing for this {one}")
-    return Answer(Rankers(query, rng=rng), "tuner", name, candidates, unjudged=_unjudged(name))
+    return RankedCandidates(
+        Rankers(query, rng=rng), "tuner", name, candidates, unjudged=_unjudged(name)
+    )
 
 
 def answerer(name: str) -> Answerer:

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from types import TracebackType
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from embeddb.ranking.measure import state_warning
 from embeddb.store.usual_state import usual_at
 from indexer.measure import Machine, Recorder
 from indexer.runners.base import HARDWARE_S
+from indexer.runners.harness.session import Closing
 
 S = TypeVar("S", bound=Hashable)
 
@@ -126,7 +126,7 @@ class Trial(NamedTuple):
     error: str = ""
 
 
-class Trials:
+class Trials(Closing):
     """Of one subject and operation under the name `campaign`, in parts of their own names; a
     context, which keeps what ran however it is left. `fresh` runs were made in it; `warning` says
     that the machine was in another state than usual, empty where it was not."""
@@ -140,15 +140,7 @@ class Trials:
         self._recorder = Recorder(machine, subject, op, campaign)
         self._kept_at = -math.inf
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.keep()
 
     def known(self, part: str = "") -> dict[Config, list[Trial]]:

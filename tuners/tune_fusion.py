@@ -22,6 +22,7 @@ from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
+from indexer.measure import Machine
 from indexer.runners.base import HARDWARE_S, RunOptions
 from indexer.tensor_runs import CutRuns, seconds_known
 from tuners.fusion_cuts import (
@@ -72,7 +73,7 @@ class KeptRuns:
     """`fresh` cuts and `kernels` were measured now; rounds of what ran do not count."""
 
     def __init__(self, runs: CutRuns) -> None:
-        self._runs = runs
+        self._runs, self._machine = runs, runs.machine
         self.fresh = self.kernels = 0
 
     def measure(self, cut: Cut, campaign: str) -> Tried:
@@ -94,7 +95,7 @@ class KeptRuns:
         """Seconds of a kernel that ran: what the search went by, and of each run under the name
         `again`; infinite for one that fails. What other runs of winners say does not count, so that
         the same tuning comes out again after them."""
-        held = list(self._runs.db.store.runs(self._runs.here.id, _FUSED, kernel))
+        held = list(self._machine.db.store.runs(self._machine.here.id, _FUSED, kernel))
         before = timings_of(run for run in held if not run.campaign.endswith(REMEASURED))
         known = [timing.seconds for timing in before.values()]
         return [*known, *(run.seconds for run in held if run.campaign == again)] or [math.inf]
@@ -102,8 +103,9 @@ class KeptRuns:
     def kernel_seconds(self, cut: Cut, but: Container[str]) -> dict[str, float]:
         """What the kernels of a cut that ran take, by id, those left out that `but` has; infinite
         for what fails."""
-        db, here = self._runs.db, self._runs.here
-        told = {at: seconds_known(db, here, at) for at in self.kernels_of(cut) if at not in but}
+        told = {
+            at: seconds_known(self._machine, at) for at in self.kernels_of(cut) if at not in but
+        }
         return {at: seconds for at, seconds in told.items() if seconds is not None}
 
     def known(self, campaign: str) -> dict[Cut, Tried]:
@@ -112,11 +114,11 @@ class KeptRuns:
 
     def told(self, campaign: str) -> Iterator[tuple[Cut, Tried]]:
         """Every run under this name."""
-        db, program = self._runs.db, self._runs.program
+        db, program = self._machine.db, self._runs.program
         if db.store.tensor(program.id) is None:
             return
         count = len(edges_of(program).pairs)
-        for run in db.store.runs(self._runs.here.id, _FUSION, program.id):
+        for run in db.store.runs(self._machine.here.id, _FUSION, program.id):
             took = run.measurement.context.get(HARDWARE_S)
             if run.campaign == campaign and isinstance(took, float):
                 cut = Cut.read(str(run.config[CUT]), count)
@@ -218,7 +220,7 @@ class _Tuning:
             raise TensorError(f"{len(edges.pairs):,} edges, at most {MOST_EDGES:,} are cut")
         if job.model is None and not self.asked.hardware_s:
             raise UsageError("without a model nothing is found in 0 seconds of hardware")
-        runs = CutRuns(job.db, job.runner, job.here, program, self.asked.options)
+        runs = CutRuns(Machine(job.db, job.runner, job.here, self.asked.options), program)
         self.runs = KeptRuns(runs)
         mode = "hardware" if job.model is None else f"model {job.model.version[:8]}"
         self.label = f"tune:{mode}/{self.asked.start}/{self.asked.seed}"

@@ -4,8 +4,9 @@
 
 RESULTS is the folder of the campaign's rows. Beside the answers stand the default, the best fixed
 configuration, plain neighbours, stock extremely randomised trees (scikit-learn's defaults, on the
-same statistics and one column per parameter value) and the oracle; `exact` leaves configurations of
-reduced precision out for all of them. Every configuration ran on the matrix that is asked about.
+same statistics and one column per parameter value; where it is installed) and the oracle; `exact`
+leaves configurations of reduced precision out for all of them. Every configuration ran on the
+matrix that is asked about.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from csv import DictReader
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +72,13 @@ def figures(bench: Bench, library: dict[str, float]) -> dict[str, Any]:
     for train, test in bench.folds(FOLDS, 0):
         known = bench.evidence.take(train).pruned()
         vectors = next(iter(bench.vectors.values()))
-        plain, trees = PlainNeighbours(known, vectors), ExtraTrees(known, vectors)
+        plain = PlainNeighbours(known, vectors)
+        trees = ExtraTrees(known, vectors) if find_spec("sklearn") else None
         for row, query in bench.queries_of(train, test):
             truth, name = bench.truth(row), query.pattern.name
+            exact = {c for c in truth.times if kernel.is_exact(c)}
             vector = vectors[query.pattern.id]
-            for suffix, allowed in (("", lambda _: True), (", exact", kernel.is_exact)):
-                able = {c for c in truth.times if allowed(c)}
+            for suffix, able in (("", set(truth.times)), (", exact", exact)):
                 best = min(truth.times[c] for c in able)
                 for method, order in proposals(query, able, vector, plain, trees, truth.times):
                     one, five = truth.after(order, 1), truth.after(order, COUNT)
@@ -95,7 +98,7 @@ def proposals(
     able: set[Config],
     vector: NDArray[np.float32],
     plain: PlainNeighbours,
-    trees: ExtraTrees,
+    trees: ExtraTrees | None,
     times: Any,
 ) -> Iterator[tuple[str, list[Config]]]:
     """What each method proposes of the configurations that may be used, best first."""
@@ -105,7 +108,8 @@ def proposals(
     yield "static best", [c for one in static if (c := Config(one.config)) in able]
     order = np.argsort(-plain.vote(vector), kind="stable")
     yield "plain neighbours", [plain.configs[i] for i in order if plain.configs[i] in able]
-    yield "extra trees", [c for c in trees.ranked(vector) if c in able]
+    if trees is not None:
+        yield "extra trees", [c for c in trees.ranked(vector) if c in able]
     ranked = answer(query, len(times), rng=rng).candidates
     yield "answers", [c for one in ranked if (c := Config(one.config)) in able]
     yield "oracle", sorted(able, key=lambda c: times[c])

@@ -1,0 +1,24 @@
+"""Learned cost models at query time: what is asked of them, and the models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from embeddb.core.config import Op
+from embeddb.core.sizes import UNKNOWN, Sizes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from embeddb.platforms.platform import Platform
+
+
+class Problem(NamedTuple):
+    """One workload whose configurations are scored: its raw features float32[d] and sizes, and the
+    operation on a platform."""
+
+    vector: NDArray[np.float32]
+    platform: Platform
+    op: Op
+    sizes: Sizes = UNKNOWN

@@ -21,7 +21,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
-from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.cost_model.model import space_digest
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.cost_model.trees_numpy import Forest
@@ -32,6 +32,7 @@ from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.predictor import GraphPredictor, KernelPredictor, reads_rows
+from embeddb.tensors.encoding.spec import TRAIN_AGAIN
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
 
 if TYPE_CHECKING:
@@ -43,22 +44,16 @@ class KernelTrees(GraphPredictor):
 
     task = "tile"
 
-    def __init__(
-        self, card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
-    ) -> None:
-        """Raises: ModelError for what are no trees over rows of tiles."""
-        self.card = dict(card)
-        with refusing(ModelError, where=where, hint=_AGAIN):
-            read = self.card["network"]
-            if read["task"] != self.task:
-                raise ModelError(f"its trees are of {read['task']!r}")
-            if read["encoding"] != encoding_version():
-                raise ModelError("its trees read kernels that are encoded otherwise")
-            self._analysis = _analysis(read)
-            # What is the same for all tiles of a kernel is looked at once.
-            told = 0 if self._analysis is None else TOLD
-            blocks = [slice(0, STATISTICS), slice(STATISTICS, TILED + told)]
-            self._forest = Forest([weights], blocks)
+    def _open(self, network: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
+        if network["task"] != self.task:
+            raise ModelError(f"its trees are of {network['task']!r}")
+        if network["encoding"] != encoding_version():
+            raise ModelError("its trees read kernels that are encoded otherwise")
+        self._analysis = _analysis(network)
+        # Columns that are the same for all tiles of a kernel are read once.
+        analysed = 0 if self._analysis is None else TOLD
+        blocks = [slice(0, STATISTICS), slice(STATISTICS, TILED + analysed)]
+        self._forest = Forest([weights], blocks)
 
     def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """float32[c,t], the last columns what the analytical model says, where there is one."""
@@ -117,9 +112,6 @@ def predictor_of(path: str | Path) -> KernelPredictor:
     return predictor_from(file.card, file.tensors, where=str(path))
 
 
-_AGAIN = "train it again with `embeddb train kernels`"
-
-
 class GraphModel:
     """A network, trees or sums of kernels, the card, and the version: the digest of the file."""
 
@@ -132,19 +124,19 @@ class GraphModel:
         if not isinstance(platform, dict) or not all(
             isinstance(platform.get(name), str) for name in names
         ):
-            raise ModelError("its card does not say of which platform it is", hint=_AGAIN)
+            raise ModelError("its card does not say of which platform it is", hint=TRAIN_AGAIN)
         if not isinstance(fit, dict) or not all(
             type(fit.get(name)) is float and 0 <= fit[name] < 1e6 for name in ("slope", "floor")
         ):
-            raise ModelError("its card has no calibration", hint=_AGAIN)
+            raise ModelError("its card has no calibration", hint=TRAIN_AGAIN)
         guard = fit.get("guard", math.inf)
         if type(guard) is not float or not guard >= 0:
-            raise ModelError("the guard in its card is none", hint=_AGAIN)
+            raise ModelError("the guard in its card is none", hint=TRAIN_AGAIN)
 
     @classmethod
     def load(cls, path: str | Path) -> GraphModel:
         """The model of a file. Raises: ModelError naming the file."""
-        with refusing(ModelError, where=str(path), hint=_AGAIN):
+        with refusing(ModelError, where=str(path), hint=TRAIN_AGAIN):
             return cls(predictor_of(path), model_file.version_of(path))
 
     #: Its first few answers are a set, not the best predicted in order (`Prediction.plain`).
@@ -234,22 +226,15 @@ class KernelScorer:
         """The model's."""
         return self.model.guard
 
-    def score(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: Sizes,
-    ) -> tuple[Floats, Floats]:
+    def score(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         """float64[c] log gain over the mean of these configurations, higher is faster, and
         float64[c] its standard deviation, as on kernels held out of the training. The kernel is
         known: vector and sizes are not looked at.
 
         Raises: UsageError for another op; ModelError as `predict`.
         """
-        if op.kernel != self.model.network.task:
-            raise UsageError(f"the model is of {self.model.network.task}, not {op.kernel}")
+        if asked.op.kernel != self.model.network.task:
+            raise UsageError(f"the model is of {self.model.network.task}, not {asked.op.kernel}")
         fit = self.model.card["calibration"]
         said = self.model.predict(self.kernel, configs)
         return -fit["slope"] * (said - said.mean()), np.full(len(said), fit["floor"])
@@ -258,5 +243,5 @@ class KernelScorer:
 def _finite(said: NDArray[np.float32]) -> Floats:
     """Raises: ModelError for what is no number."""
     if not np.isfinite(said).all():
-        raise ModelError("predicts what is no number", hint=_AGAIN)
+        raise ModelError("predicts what is no number", hint=TRAIN_AGAIN)
     return said.astype(np.float64)

@@ -25,7 +25,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import reason_of, refusing
-from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import (
     TreeTable,
     nest_inputs,
@@ -204,66 +205,41 @@ class CostModel:
 
     # -- scores ----------------------------------------------------------------------------
 
-    def score(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: Sizes = UNKNOWN,
-    ) -> tuple[Floats, Floats]:
+    def score(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         """float64[c] predicted log gain over the mean of these configurations, higher is faster,
-        and float64[c] its standard deviation, for a raw vector float32[d]; not finite where the
-        weights are too large.
+        and float64[c] its standard deviation; not finite where the weights are too large.
 
         `mismatch` says whether the question is one for this model; that is the caller's to ask.
         Raises: SpaceError for an illegal configuration, or if sizes are needed and not given;
         ModelError for a vector of another length.
         """
-        if np.shape(vector) != (self._reads,):
+        if np.shape(asked.vector) != (self._reads,):
             raise ModelError(
-                f"the vector has shape {np.shape(vector)}, the model reads {(self._reads,)}",
+                f"the vector has shape {np.shape(asked.vector)}, the model reads {(self._reads,)}",
                 hint="it was made by another featurizer",
             )
         if not configs:
             return np.zeros(0), np.zeros(0)
         # Weights of any size may be in a file: what they overflow to is the caller's to judge.
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._scored(vector, platform, op, configs, sizes)
+            return self._scored(asked, configs)
 
-    def _scored(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: Sizes,
-    ) -> tuple[Floats, Floats]:
+    def _scored(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         if self.card["settings"]["predictor"] == "trees":
-            each = self._by_trees(vector, platform, op, configs, sizes)
+            each = self._by_trees(asked, configs)
         else:
-            each = self._by_networks(
-                vector, self._prepared(platform, op, tuple(configs), sizes), op
-            )
+            ready = self._prepared(asked.platform, asked.op, tuple(configs), asked.sizes)
+            each = self._by_networks(asked.vector, ready, asked.op)
         fit = self.card["calibration"]
         each = fit["slope"] * each
         each -= each.mean(axis=1, keepdims=True)
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
         return each.mean(axis=0), fit["factor"] * spread
 
-    def _by_trees(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: Sizes,
-    ) -> Floats:
+    def _by_trees(self, asked: Problem, configs: Sequence[Config]) -> Floats:
         """float64[members,c]."""
-        said = None
-        if self.source is not None:
-            said, _ = self.source.score(vector, platform, op, configs, sizes)
-        return self._forest.score(self.table.of(vector, platform, op, configs, sizes, said))
+        said = None if self.source is None else self.source.score(asked, configs)[0]
+        return self._forest.score(self.table.of(asked, configs, said))
 
     def _by_networks(self, vector: NDArray[np.float32], ready: _Prepared, op: Op) -> Floats:
         """float64[members,c], the prior included."""

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
-from embeddb.core.files.gate import refusing
 from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.tensors.computation import Computation
@@ -89,7 +88,6 @@ class OperationNetwork:
 
 #: What the names of the tensors of trees begin with (`trees_numpy.TENSORS`).
 TREES = "trees."
-_AGAIN = "train it again with `embeddb train kernels`"
 #: A part that is nothing, where logarithms are taken of what is left.
 _LEAST_S = 1e-9
 
@@ -99,20 +97,14 @@ class OperationSums(KernelPredictor):
 
     task = "fused"
 
-    def __init__(
-        self, card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
-    ) -> None:
-        """Raises: ModelError for what tells nothing of the rows of operations."""
-        self.card = dict(card)
-        with refusing(ModelError, where=where, hint=_AGAIN):
-            read = self.card["network"]
-            if read["task"] != self.task:
-                raise ModelError(f"it tells operations and is of {read['task']!r}")
-            if read.get("operations") != operations_version():
-                raise ModelError("it reads operations that are told otherwise")
-            self._told = _members(weights)
-            if not self._told:
-                raise ModelError("it has neither trees nor a network of operations")
+    def _open(self, network: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
+        if network["task"] != self.task:
+            raise ModelError(f"it predicts operations and is of {network['task']!r}")
+        if network.get("operations") != operations_version():
+            raise ModelError("it reads operations that are encoded otherwise")
+        self._told = _members(weights)
+        if not self._told:
+            raise ModelError("it has neither trees nor a network of operations")
 
     def parts(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
         """float64[x] seconds of rows float32[x,f] as `operation_rows` gives them, of however many

@@ -16,11 +16,12 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.reports import Progress
 from embeddb.core.subject import Subject
 from embeddb.core.wording import value_text
+from embeddb.cost_model import Problem
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
 from embeddb.ranking.alternatives import Deepen
-from embeddb.ranking.fallback import Answer
+from embeddb.ranking.fallback import RankedCandidates
 from embeddb.ranking.posterior import Posterior
 from embeddb.ranking.prediction import shared_out, tempered
 from embeddb.ranking.query import Query
@@ -41,7 +42,7 @@ def deepening(
     `pattern` or the store holds the structure); it takes up to some seconds. Moves and attention
     are of matrices, what is `occluded` of tensor kernels."""
 
-    def deepened(plain: Diagnostics, found: Answer) -> Diagnostics:
+    def deepened(plain: Diagnostics, found: RankedCandidates) -> Diagnostics:
         ranker = found.rankers.chosen
         parts = ranker.query.op.workload.occluded(ranker, lookup, pattern, progress)
         return msgspec.structs.replace(
@@ -213,14 +214,8 @@ class _Race:
         if self.model is not None and query.prediction.featurizer == query.vote.featurizer:
             info = query.pattern
             configs = query.prediction.configs
-            told = self.model.score(
-                vector,
-                query.platform,
-                query.op,
-                (query.default, *configs),
-                info.sizes,
-            )
-            told = tempered(*told)
+            problem = Problem(vector, query.platform, query.op, info.sizes)
+            told = tempered(*self.model.score(problem, (query.default, *configs)))
             told = shared_out(query, configs, told[0][1:] - told[0][0], told[1][1:])
             query = replace(
                 query, prediction=replace(query.prediction, gain=told[0], spread=told[1])

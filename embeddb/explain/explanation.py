@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -98,8 +99,12 @@ def best_here(made: Recommendation, near: NeighbourEvidence) -> dict[str, Any]:
     return next(moved, near.best if Op.parse(made.op).workload.copies else {})
 
 
-def _of_matrix(body: dict[str, Any]) -> dict[str, Any]:
-    """The document without what only nests have: as it was before there were any."""
+def _plain(document: Mapping[str, Any], *, sparse: bool) -> dict[str, Any]:
+    """Return the document as plain values; that of a sparse matrix without the keys that other
+    kinds of workload added."""
+    body: dict[str, Any] = msgspec.to_builtins(document)
+    if not sparse:
+        return body
     del body["transfers"], body["counters"]
     del body["insight"]["occluded"], body["insight"]["occluded_by"]
     for name in ("kind", "named", "nest", "kernel"):
@@ -377,7 +382,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         """The released JSON form: what was answered and the evidence for it, in one object; keys
         keep their meaning (docs/reference/json.md)."""
         made = self.recommendation
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "id": made.id,
             "pattern_id": made.pattern_id,
             "pattern_name": made.pattern_name,
@@ -424,8 +429,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "platform_name": self.platform_name,
             "why": self.why,
         }
-        body: dict[str, Any] = msgspec.to_builtins(told)
-        return _of_matrix(body) if kind_of(self.pattern.kind).sparse else body
+        return _plain(document, sparse=kind_of(self.pattern.kind).sparse)
 
     def __repr__(self) -> str:
         made = self.recommendation

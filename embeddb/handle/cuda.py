@@ -55,7 +55,6 @@ class CudaProducts(Products):
         self._turned: tuple[Csr, torch.Tensor] | None = None
         self._made: dict[str, Chosen] = dict(made or {})
         self._name = "asked" if self._two else "along"
-        self._index = self.device.index if self._on_gpu else 0
         self._streams = {self._runs.stream()} if self._runs is not None else set()
         self._chosen(self._name)
 
@@ -67,7 +66,7 @@ class CudaProducts(Products):
                 device = gpu(matrix.device.index or 0)
             except EmbeddbError as error:
                 warn(str(error))
-        return cls(csr_of(matrix), wanted, device)
+        return cls(csr_of(matrix, device), wanted, device)
 
     def __copy__(self) -> CudaProducts:
         with self._lock:
@@ -138,21 +137,26 @@ class CudaProducts(Products):
         width = () if self._vector else (self._width,)
         shape_b, shape_x = torch.Size((n, *width)), torch.Size((m, *width))
         shape = torch.Size((self.nnz,) if two else (m, *width))
-        step = min(16, chosen.vec * dtype.itemsize)
+        below = (
+            min(16, chosen.vec * dtype.itemsize) - 1
+        )  # of an aligned address these bits are zero
         tensor, empty, grad = torch.Tensor, torch.empty, torch.is_grad_enabled
-        stream_now, on_gpu, index = self._runs.stream, self._on_gpu, self._index
-        current = torch._C._cuda_getDevice if on_gpu else None
+        stream_now, clear = self._runs.stream, self._runs.clear
+        number = self.device.index if self._on_gpu else -1
+        current = torch._C._cuda_getDevice if self._on_gpu else lambda: -1
+        size = shape.numel() * dtype.itemsize
 
         def fits(one: Any, wanted: torch.Size) -> bool:
             return (
                 type(one) is tensor
                 and one.shape == wanted
                 and one.dtype is dtype
-                and one.device == device
+                and one.get_device() == number
                 and one.is_contiguous()
-                and not one.data_ptr() % step
-                and not one.is_neg()
+                and (at := one.data_ptr()) > 0  # not of the device meta
+                and not at & below
                 and not (one.requires_grad and grad())
+                and not one.is_neg()
             )
 
         def call(first: Any, second: Any, out: Any) -> torch.Tensor | None:
@@ -162,25 +166,26 @@ class CudaProducts(Products):
                 or not (fits(x, shape_x) if two else second is None)
                 or not (out is None or (fits(out, shape) and _apart(out, b, x)))
                 or is_followed()
-                or stream_now() not in streams
-                or (current is not None and current() != index)
+                or (stream := stream_now()) not in streams
+                or current() != number
             ):
                 return None
             into = empty(shape, dtype=dtype, device=device) if out is None else out
             compute = chosen.compute
-            if type(compute) is not Product or compute.plan.wide or not compute.grid:
+            if type(compute) is not Product or compute.plan.wide or not compute.grid or not size:
                 compute(b, x, into)
                 return into
+            at = into.data_ptr()
             if compute.form.adds:
-                into.zero_()
-            compute.enqueue(b.data_ptr(), 0 if x is None else x.data_ptr(), into.data_ptr())
+                clear(at, size, stream)
+            compute.enqueue(b.data_ptr(), 0 if x is None else x.data_ptr(), at, stream)
             return into
 
         return call
 
     def update(self, values: torch.Tensor) -> None:
         if values.layout is not torch.strided:
-            given = csr_of(values)
+            given = csr_of(values, self._runs)
             same = given.csr.shape == self.shape and given.csr.nnz == self.nnz
             mine = self._held.csr
             if not same or not (

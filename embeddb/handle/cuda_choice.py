@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -181,6 +182,7 @@ def _by_calls(
     return _timed(rivals, csr, op, device, choice)
 
 
+@lru_cache(maxsize=256)
 def usual_config(op: Op, reproducible: bool = False) -> Config:
     """The best fixed configuration, for the width and value type."""
     if reproducible and op.kernel != "sddmm":

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from embeddb.core.errors import MatrixError, UsageError
+from embeddb.kernels.cuda.device import Device
 from embeddb.kernels.cuda.forms import Csr
+from embeddb.kernels.cuda.prepare import inspect
 
 _MAX = (1 << 31) - 1
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_POINTERS = "A is damaged: its row pointers do not rise from 0 to its entries"
+_OUTSIDE = "A is damaged: an index lies outside the matrix"
 _LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 
 
@@ -27,12 +31,27 @@ class Held:
         return replace(self, csr=self.csr.with_values(values))
 
 
-def csr_of(matrix: torch.Tensor) -> Held:
-    """A sparse tensor m×n in CSR, CSC or COO, copied.
+def csr_of(matrix: torch.Tensor, device: Device | None = None) -> Held:
+    """A sparse tensor m×n in CSR, CSC or COO, copied; `device` checks sorted CSR in one launch.
 
     Raises: UsageError for another tensor or value type; MatrixError for 2^31 entries, rows or
     columns and more, and for pointers or indices that are none.
     """
+    check(matrix)
+    m, n = matrix.shape
+    _check_sizes(matrix._nnz(), m, n)
+    if matrix.layout is torch.sparse_csr and device is not None and m and n and matrix._nnz():
+        given = matrix.crow_indices(), matrix.col_indices(), matrix.values().detach().clone()
+        csr, report = inspect((m, n), *given, device)
+        if report.pointers or report.outside:
+            raise MatrixError(_POINTERS if report.pointers else _OUTSIDE)
+        if not (report.falling or report.repeated):
+            return Held(csr, None)
+    return _by_torch(matrix)
+
+
+def check(matrix: torch.Tensor) -> None:
+    """Raises: UsageError for what is no sparse matrix of a known type."""
     if not isinstance(matrix, torch.Tensor) or matrix.layout not in _LAYOUTS:
         given = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
         raise UsageError(f"A is {given}: a sparse tensor in CSR, CSC or COO is needed")
@@ -40,19 +59,19 @@ def csr_of(matrix: torch.Tensor) -> Held:
         raise UsageError(f"A has {matrix.dim()} dimensions: a matrix of numbers is needed")
     if matrix.dtype not in _TYPES:
         raise UsageError(f"A holds {matrix.dtype}: kernels compute in float64, 32 and 16 bits")
+
+
+def _by_torch(matrix: torch.Tensor) -> Held:
     m, n = matrix.shape
     if matrix.layout is torch.sparse_coo:
         matrix = matrix.coalesce()
         values, (rows, columns) = matrix.values(), matrix.indices()
-        _check_sizes(values.numel(), m, n)
         ordered: bool | None = True
     elif matrix.layout is torch.sparse_csr:
         values, columns = matrix.values(), matrix.col_indices()
-        _check_sizes(values.numel(), m, n)
         rows, ordered = _expanded(matrix.crow_indices(), columns, m), None
     else:
         values, rows = matrix.values(), matrix.row_indices()
-        _check_sizes(values.numel(), m, n)
         columns, ordered = _expanded(matrix.ccol_indices(), rows, n), False
     return _sorted((m, n), rows.long(), columns.long(), values.detach(), ordered)
 
@@ -68,7 +87,7 @@ def _expanded(pointers: torch.Tensor, indices: torch.Tensor, count: int) -> torc
     ends = torch.stack([pointers[0], pointers[-1], lengths.min() if count else pointers[0]])
     first, last, least = ends.tolist()
     if first != 0 or last != indices.numel() or least < 0:
-        raise MatrixError("A is damaged: its row pointers do not rise from 0 to its entries")
+        raise MatrixError(_POINTERS)
     numbers = torch.arange(count, device=pointers.device)
     return torch.repeat_interleave(numbers, lengths, output_size=indices.numel())
 
@@ -89,7 +108,7 @@ def _sorted(
         bounds = torch.stack([*rows.aminmax(), *columns.aminmax(), rises.to(key.dtype)])
         low_row, row, low_column, column, rising = bounds.tolist()
         if min(low_row, low_column) < 0 or row >= m or column >= n:
-            raise MatrixError("A is damaged: an index lies outside the matrix")
+            raise MatrixError(_OUTSIDE)
         if not (ordered or rising):
             order = torch.argsort(key, stable=True)
             key, rows, columns, values = key[order], rows[order], columns[order], values[order]

@@ -88,9 +88,7 @@ class AnswerIndex:
         readable: Mapping[str, Mapping[str, NDArray[np.float32]]],
         *,
         scope: str,
-        generation: int = 0,
         facts: Mapping[str, Facts] | None = None,
-        counters: str = "",
         learned_from: Mapping[str, Collection[str]] | None = None,
         held_out: bool = True,
     ) -> AnswerIndex:
@@ -119,7 +117,7 @@ class AnswerIndex:
             evidence.op,
             scope,
             name,
-            generation,
+            0,
             evidence,
             ids,
             raw,
@@ -130,7 +128,6 @@ class AnswerIndex:
             fit.near,
             known,
             FaissIndex.build(ids, fit.metric.apply(raw)),
-            counters,
         )
 
     def nearest(

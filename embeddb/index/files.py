@@ -147,11 +147,10 @@ class IndexFiles:
             evidence,
             tried,
             scope=scope,
-            generation=generation,
             facts=facts,
-            counters=counters,
             learned_from={name: learned_from(featurizers[name]) for name in tried},
         )
+        built = replace(built, generation=generation, counters=counters)
         if only is not None:
             known = self._vectors(featurizers[built.featurizer], ids)
             built = widened(self._store, built, known)

@@ -7,9 +7,8 @@ applied to; whether the result is legal is decided elsewhere (`embeddb.nests.che
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from embeddb.core.errors import NestError
 from embeddb.nests.check import packable
@@ -63,13 +62,6 @@ class Pack:
 
 
 Step = Order | Tile | Parallel | Inner | Pack
-_KINDS: dict[str, type[Step]] = {
-    "order": Order,
-    "tile": Tile,
-    "parallel": Parallel,
-    "inner": Inner,
-    "pack": Pack,
-}
 
 
 def as_it_stands(nest: Nest) -> Schedule:
@@ -111,17 +103,6 @@ def recipe_of(nest: Nest, schedule: Schedule, *, whole: bool = False) -> tuple[S
             raise NestError(f"there is no array for {schedule.pack} to pack")
         steps.append(Pack(offered[at]))
     return tuple(steps)
-
-
-def schedule_of(nest: Nest, steps: Sequence[Step]) -> Schedule:
-    """The schedule that the steps make of the nest as it stands.
-
-    Raises: NestError of the first step that cannot be applied.
-    """
-    schedule = as_it_stands(nest)
-    for step in steps:
-        schedule = apply(nest, schedule, step)
-    return schedule
 
 
 def apply(nest: Nest, schedule: Schedule, step: Step) -> Schedule:
@@ -168,41 +149,6 @@ def step_text(nest: Nest, step: Step) -> str:
             return f"{how} {nest.loop_name(loop)}"
         case Pack(array):
             return f"pack {nest.array_name(array)}"
-
-
-def step_json(step: Step) -> dict[str, Any]:
-    """As plain values, loops as slots from 1: `{"step": "tile", "loop": 3, "size": 32}`."""
-    told = asdict(step)
-    if "loop" in told:
-        told["loop"] += 1
-    if "loops" in told:
-        told["loops"] = [at + 1 for at in told["loops"]]
-    return {"step": type(step).__name__.lower(), **told}
-
-
-def step_from_json(value: Any, *, where: str = "step") -> Step:
-    """A step read back; whether a nest has what it names, `apply` says.
-
-    Raises: NestError that names the field.
-    """
-    kind = _KINDS.get(str(value.get("step"))) if isinstance(value, Mapping) else None
-    if kind is None:
-        raise NestError(f'{where}: a step is {{"step": one of {", ".join(_KINDS)}, ...}}')
-    names = {f.name for f in fields(kind)}
-    if value.keys() != names | {"step"}:
-        raise NestError(f"{where}: needs {', '.join(sorted(names))} and nothing else")
-    told = {name: _field(name, value[name], where) for name in names}
-    return kind(**told)
-
-
-def _field(name: str, value: Any, where: str) -> Any:
-    wanted = {"loops": list, "block": bool, "policy": str, "how": str}.get(name, int)
-    fits = type(value) is wanted
-    if not fits or (wanted is int and not 0 <= value < 1 << 31):
-        raise NestError(f"{where}.{name}: {str(value)[:40]!r} is no {wanted.__name__}")
-    if name == "loops":
-        return tuple(_field("loop", at, where) for at in value)
-    return value - 1 if name == "loop" else value
 
 
 def _check_loops(nest: Nest, step: Step) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from embeddb.core.config import Config, Value
@@ -185,7 +185,6 @@ class KernelSpace:
         heterogeneous: tuple[str, ...],
         varying: tuple[str, ...] | None = None,
         inexact: tuple[str, ...] = (),
-        left_out: frozenset[str] = frozenset(),
     ) -> None:
         self.kernels = kernels
         self.space = space
@@ -195,7 +194,7 @@ class KernelSpace:
         self.homogeneous = tuple(p.name for p in space.params if p.name in used)
         self.heterogeneous = heterogeneous
         self.varying, self.inexact = varying, inexact
-        self.left_out = left_out
+        self.left_out: frozenset[str] = frozenset()
         self._bound = lru_cache(maxsize=256)(lambda known: space.bind(dict(known)))
 
     def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
@@ -216,7 +215,7 @@ class KernelSpace:
 
     def without(self, conditions: Sequence[str], reason: str) -> KernelSpace:
         """The same without configurations for which one of these conditions holds."""
-        return KernelSpace(
+        rest = KernelSpace(
             self.kernels,
             self.space.without(conditions, reason),
             default=self.default,
@@ -224,14 +223,17 @@ class KernelSpace:
             heterogeneous=self.heterogeneous,
             varying=self.varying,
             inexact=self.inexact,
-            left_out=self.left_out | {reason},
         )
+        rest.left_out = self.left_out | {reason}
+        return rest
 
     def is_exact(self, config: Mapping[str, Any]) -> bool:
         """Whether a legal configuration computes at the full precision of its operands' type."""
-        if not self.inexact:
-            return True
-        return self.space.without(self.inexact, INEXACT).reason(config) != INEXACT
+        return not self.inexact or self._exact_space.reason(config) != INEXACT
+
+    @cached_property
+    def _exact_space(self) -> ConfigSpace:
+        return self.space.without(self.inexact, INEXACT)
 
     def digest_form(self) -> dict[str, Any]:
         """Everything that makes two spaces different, as plain data. Whether a choice is open, what

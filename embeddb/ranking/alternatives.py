@@ -23,7 +23,7 @@ from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answers import keep
 from embeddb.ranking.build import build_query
-from embeddb.ranking.fallback import Answer, cost_of
+from embeddb.ranking.fallback import RankedCandidates, cost_of
 from embeddb.ranking.posterior import Posterior
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import posterior_of
@@ -33,7 +33,7 @@ from embeddb.store.usual_state import usual_at
 
 Floats = NDArray[np.float64]
 #: Adds to what was found out about an answer.
-Deepen = Callable[[Diagnostics, Answer], Diagnostics]
+Deepen = Callable[[Diagnostics, RankedCandidates], Diagnostics]
 
 #: Configurations worth measuring that are named, at most.
 _MOST_NEXT = 5
@@ -73,7 +73,7 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
     return NearestRun(query.space.canonical(best), gain)
 
 
-def insight(found: Answer, *, nearest: NearestRun | None = None) -> Diagnostics:
+def insight(found: RankedCandidates, *, nearest: NearestRun | None = None) -> Diagnostics:
     """The answers of simpler methods and what to measure next; takes about a millisecond.
     `nearest` is `nearest_run` of the question, where the database is at hand."""
     query, answer, rankers = found.rankers.query, found.first, found.rankers
@@ -105,7 +105,7 @@ def renewed(
         bool(made.candidates) and made.candidates[0].seconds is not None and query.own.timings
     )
     link = "measured" if measured else made.link
-    found = Answer(Rankers(query), link, made.tuner, made.candidates)
+    found = RankedCandidates(Rankers(query), link, made.tuner, made.candidates)
     about = insight(found, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, found)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from embeddb.ranking.answers import keep
 from embeddb.ranking.break_even import with_break_even
 from embeddb.ranking.build import build_query, named_features
 from embeddb.ranking.confidence import confidence_of, default_fails, untried_doubt
-from embeddb.ranking.fallback import Answer, answer
+from embeddb.ranking.fallback import RankedCandidates, answer
 from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import with_failures
@@ -40,7 +41,7 @@ _INEXACT_FIRST = (
     "such configurations out"
 )
 #: At most so many candidates for a query, as `embeddb.ranking.fallback.answer` gives them.
-Answerer = Callable[..., Answer]
+Answerer = Callable[..., RankedCandidates]
 
 
 def local_platform(platform: Platform) -> Platform:
@@ -54,35 +55,39 @@ def local_platform(platform: Platform) -> Platform:
     return found
 
 
-def recommend(
-    lookup: Lookup,
-    pattern: Subject | PatternInfo,
-    platform: Platform,
-    op: Op,
-    *,
-    count: int = 5,
-    calls: float = math.inf,
-    seed: int = 0,
-    deepen: Deepen | None = None,
-    answer_by: Answerer = answer,
-) -> Recommendation:
-    """Rank configurations for a pattern and keep the answer in the store; `deepen` may add to what
-    is found out about it, while the query is at hand. `answer_by` ranks in place of the product's
-    own chain.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question: the best `count` configurations for an operation on a workload, used `calls`
+    times. `answer_by` ranks, with random numbers of `seed`."""
+
+    pattern: Subject | PatternInfo
+    platform: Platform
+    op: Op
+    count: int = 5
+    calls: float = math.inf
+    seed: int = 0
+    answer_by: Answerer = answer
+
+
+def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None) -> Recommendation:
+    """Rank configurations for a workload and store the answer; `deepen` may add to its diagnostics
+    while the query is at hand.
 
     Raises: UsageError if the platform has no such op; NothingFound if the pattern is known by
     name only and the evidence needs more.
     """
     stages: dict[str, float] = {}
-    query = build_query(lookup, pattern, platform, op, calls=calls, stages_s=stages)
+    pattern, op = request.pattern, request.op
+    query = build_query(lookup, pattern, request.platform, op, calls=request.calls, stages_s=stages)
     started = time.perf_counter()
-    found = answer_by(query, count, rng=np.random.default_rng(seed))
+    rng = np.random.default_rng(request.seed)
+    found = request.answer_by(query, request.count, rng=rng)
     stages["transfer"] = time.perf_counter() - started
     about = insight(found, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, found)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
-    made = _recommendation(lookup, query, found, seed=seed)
+    made = _recommendation(lookup, query, found, seed=request.seed)
     asked = _pictured(lookup, query.pattern, pattern)
     whole = {} if isinstance(pattern, PatternInfo) else op.workload.answer(pattern)
     made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked, **whole)
@@ -109,17 +114,13 @@ def _pictured(lookup: Lookup, info: PatternInfo, given: Subject | PatternInfo) -
     return msgspec.structs.replace(info, thumbnail=picture, features={}, about={})
 
 
-def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -> Recommendation:
+def _recommendation(
+    lookup: Lookup, query: Query, found: RankedCandidates, *, seed: int
+) -> Recommendation:
     created = time.time()
     confidence, warnings = _trust(query, found)
-    warnings += lookup.repairs()
-    if query.prediction.note:
-        warnings.append(query.prediction.note)
-    if query.platform.simulated:
-        warnings.append("this platform is simulated or modelled: no time is of real hardware")
+    warnings += [*lookup.repairs(), *_cautions(query, found.first)]
     part = query.platform.kernel(query.op)
-    if not part.is_exact(found.first):
-        warnings.append(_INEXACT_FIRST)
     own_default = query.own.timings.get(query.default)
     generation = lookup.store.generation
     made = Recommendation(
@@ -139,7 +140,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         warnings=warnings,
         rejected={str(config): reason for config, reason in query.vote.rejected.items()},
         features=named_features(lookup, query),
-        evidence_op=str(query.vote.evidence_op or query.op),
+        evidence_op=str(query.vote.origin.op or query.op),
         featurizer=query.vote.featurizer,
         featurizer_version=lookup.featurizer_version(query.vote.featurizer),
         generation=generation,
@@ -155,7 +156,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         reproducible=VARYING in part.left_out,
         exact=INEXACT in part.left_out,
         model_featurizer=query.prediction.featurizer if found.model else "",
-        machines={name: share for name, share in query.vote.machines.items() if share > 0.0},
+        machines={name: share for name, share in query.vote.origin.machines.items() if share > 0.0},
         transfers=_transfers(query, found),
         counters=counters_use(lookup, query),
         time_unit=query.platform.time_unit,
@@ -163,7 +164,17 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
     return with_order_reasons(made)
 
 
-def _trust(query: Query, found: Answer) -> tuple[str, list[str]]:
+def _cautions(query: Query, first: Config) -> Iterator[str]:
+    """What to know of the query's platform, model and first configuration."""
+    if query.prediction.note:
+        yield query.prediction.note
+    if query.platform.simulated:
+        yield "this platform is simulated or modelled: no time is of real hardware"
+    if not query.platform.kernel(query.op).is_exact(first):
+        yield _INEXACT_FIRST
+
+
+def _trust(query: Query, found: RankedCandidates) -> tuple[str, list[str]]:
     """`high`, `medium` or `low`, and what lowers it or is to be known of the default."""
     confidence, warnings = confidence_of(found.rankers.chosen, found.source, found.first)
     if found.unjudged:
@@ -192,7 +203,7 @@ def _neighbours(query: Query) -> list[RecommendedNeighbour]:
     ]
 
 
-def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
+def _transfers(query: Query, found: RankedCandidates) -> list[TransferredSchedule]:
     """Of the schedules carried over, those that are candidates and the fastest of each neighbour,
     which comes first."""
     answered = {Config(candidate.config) for candidate in found.candidates}

@@ -29,7 +29,7 @@ from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.order_reason import settled
 from embeddb.ranking.prediction import predicted
-from embeddb.ranking.query import Neighbour, OwnTimings, Promise, Query, Vote
+from embeddb.ranking.query import Neighbour, OwnTimings, Query, Vote, VoteOrigin, VoteQuality
 from embeddb.store.usual_state import usual_at
 
 #: A pattern's own curve at another width counts from this many measured configurations on.
@@ -200,10 +200,9 @@ def with_evidence(
             failures=Failures.of(stored, sorted(found.values()), view.gains, view.failing),
             rejected=rejected,
             shrink=policy.shrink,
-            held_out=math.nan if partition.evidence.winners else math.exp(-policy.loss),
-            held_out_groups=policy.groups,
-            held_out_short=policy.short,
-            promise=Promise.of(policy),
+            quality=VoteQuality.of(
+                policy, winners=partition.evidence.winners, judged_by=view.judged
+            ),
             neighbours=tuple(_neighbour(partition, *one, name_of) for one in told),
             vector=np.zeros(0, dtype=np.float32) if vector is None else vector,
             featurizer=partition.featurizer,
@@ -235,11 +234,12 @@ def _vote(
         cover=np.array([place[at] for at in averages.cover if at in place], dtype=np.int64),
         knows_default=bool(evidence.knows_default.any()),
         noise=0.0 if query.platform.simulated else evidence.noise_on(here),
-        evidence_op=_main_op(sources, shares, weights, partition.op),
-        judged_by=view.judged,
-        machines=_machines(sources, shares, weights),
-        measured_here=view.own,
-        elsewhere=any(source.platform != here for source in sources),
+        origin=VoteOrigin(
+            _main_op(sources, shares, weights, partition.op),
+            _machines(sources, shares, weights),
+            view.own,
+            any(source.platform != here for source in sources),
+        ),
         failing=view.failing[rows][:, legal],
         machine_effects=view.effects[:, legal],
         preparation=table.cost(rows, weights, here, partition.op) if table else None,

@@ -17,8 +17,8 @@ from embeddb.ranking.recommendation import DEFAULT_FAILS, LIKELY, Candidate
 
 #: More than this part of answers may not fall short of `GOOD` for one to be called sure.
 _MOST_SHORT = 0.1
-#: With fewer held-out groups no answer is called sure.
-_FEWEST_GROUPS = 10
+#: With fewer held-out groups that many may fall short even if none did.
+_FEWEST_GROUPS = 22
 #: Nearest neighbours of nearly all measured patterns are nearer than this percentile.
 _STRANGE = 0.99
 #: With a nearest neighbour farther than this share have theirs, an answer is not called sure.
@@ -114,28 +114,28 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     """Doubts about how good such answers are: the share of the optimum with groups held out, the
     number of these groups, how many of them may fall short, and whose runs they were."""
     query, doubts = ranker.query, list[str]()
-    if query.vote.neighbours and query.vote.evidence_op not in (None, query.op):
+    if query.vote.neighbours and query.vote.origin.op not in (None, query.op):
         ran = dict.fromkeys(near.op or query.op for near in query.vote.neighbours)
-        at = sorted(map(str, ran), key=lambda op: op != str(query.vote.evidence_op))
+        at = sorted(map(str, ran), key=lambda op: op != str(query.vote.origin.op))
         doubts.append(f"hardly measured at {query.op}: this rests on {' and '.join(at)}")
     held_out = ranker.held_out
     where = "held-out answers from these runs"
-    if not ranker.by_model and query.vote.judged_by == "machines":
+    if not ranker.by_model and query.vote.quality.judged_by == "machines":
         where = "answers for machines that were held out"
     if held_out < GOOD:
         doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
     elif query.vote.knows_default and math.isnan(held_out):
         many = many_of(query.op.kind)
         doubts.append(f"too few {many} were measured to know how good answers here are")
-    elif query.vote.held_out_groups < _FEWEST_GROUPS and query.vote.knows_default:
-        judged = plural(query.vote.held_out_groups, "group")
+    elif query.vote.quality.groups < _FEWEST_GROUPS and query.vote.knows_default:
+        judged = plural(query.vote.quality.groups, "group")
         doubts.append(f"{where} were judged on {judged} only: too few to be sure")
-    elif query.vote.knows_default and not query.vote.held_out_short <= _MOST_SHORT:
+    elif query.vote.knows_default and not query.vote.quality.short <= _MOST_SHORT:
         doubts.append(
             f"{where} reach {100 * held_out:.0f} % of the optimum on average, but up to "
-            f"{100 * query.vote.held_out_short:.0f} % of them may be below {100 * GOOD:.0f} %"
+            f"{100 * query.vote.quality.short:.0f} % of them may be below {100 * GOOD:.0f} %"
         )
-    elsewhere = not ranker.by_model and query.vote.judged_by == "elsewhere"
+    elsewhere = not ranker.by_model and query.vote.quality.judged_by == "elsewhere"
     if elsewhere and (held_out >= GOOD or not query.vote.knows_default):
         doubts.append("how good answers are was found on another machine only")
     return doubts
@@ -159,12 +159,12 @@ def _doubts_of_neighbours(query: Query) -> list[str]:
 def _doubts_of_machine(query: Query) -> list[str]:
     """How much of the vote is of this machine, and what this machine has measured."""
     vote, platform, kind = query.vote, query.platform, query.op.kind
-    own = vote.machines.get(platform.id, 0.0)
-    if not vote.elsewhere or own >= _OWN_SHARE:
+    own = vote.origin.machines.get(platform.id, 0.0)
+    if not vote.origin.elsewhere or own >= _OWN_SHARE:
         return []
     other, here = UNCHECKED
     check = ". To check: --measure" if platform.runner else ""
-    if not vote.measured_here:
+    if not vote.origin.here:
         if own > 0.0:
             return [f"{100 * (1 - own):.0f} % of the vote is of other machines{check}"]
         can = platform.runner and platform.portable and kind_of(kind).sparse
@@ -172,7 +172,7 @@ def _doubts_of_machine(query: Query) -> list[str]:
         return [f"{other}: the ranking usually holds, the gains may not{how}"]
     near = sum(neighbour.platform == platform.id for neighbour in vote.neighbours)
     among = f"{near} of them" if near else "none of them"
-    measured = plural(vote.measured_here, one_of(kind), many_of(kind))
+    measured = plural(vote.origin.here, one_of(kind), many_of(kind))
     return [
         f"{here} {measured} at {query.op}, by which "
         f"the gains of other machines are corrected; {among} among the {len(vote.neighbours)} "
@@ -182,9 +182,9 @@ def _doubts_of_machine(query: Query) -> list[str]:
 
 def _level(query: Query, doubts: list[str]) -> str:
     unproven = (
-        query.vote.judged_by == "elsewhere"
-        and query.vote.elsewhere
-        and not query.vote.measured_here
+        query.vote.quality.judged_by == "elsewhere"
+        and query.vote.origin.elsewhere
+        and not query.vote.origin.here
     )
     if query.vote.neighbours[0].percentile > _STRANGE or unproven:
         return "low"

@@ -26,7 +26,7 @@ _FEWEST_MEASURED = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class RankedCandidates:
     """Ranked candidates, the `source` of evidence that they come from (one of `LINKS`) and the
     `strategy` that ranked them; `rankers` are those of the question, `model` is the version of the
     cost model that any candidate rests on, else empty. `unjudged` says why nothing is known of how
@@ -46,7 +46,7 @@ class Answer:
         return Config(self.candidates[0].config) if self.candidates else query.default
 
 
-def answer(query: Query, count: int, *, rng: np.random.Generator) -> Answer:
+def answer(query: Query, count: int, *, rng: np.random.Generator) -> RankedCandidates:
     """At most `count` candidates: measured here, else at another width, else by neighbours or cost
     model, else the platform's static best, else its default. Never anything illegal in the query's
     space."""
@@ -63,21 +63,21 @@ def answer(query: Query, count: int, *, rng: np.random.Generator) -> Answer:
         return _looked_up(rankers, "other-width", found, _merged(found, rest, count), model)
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     if rest and (near or ranker.by_model):
-        return Answer(rankers, ranker.source, ranker.name, rest[:count], model)
+        return RankedCandidates(rankers, ranker.source, ranker.name, rest[:count], model)
     static = rankers.static_best
     average = likely_last(query, _not_failed(query, list(islice(static.candidates(), enough))))
     ranked = [c for c in average if c.score < 0.0]
     if ranked:
-        return Answer(rankers, static.source, static.name, ranked[:count])
-    return Answer(rankers, "default", "default", [default_candidate(query)])
+        return RankedCandidates(rankers, static.source, static.name, ranked[:count])
+    return RankedCandidates(rankers, "default", "default", [default_candidate(query)])
 
 
 def _looked_up(
     rankers: Rankers, source: str, known: list[Candidate], candidates: list[Candidate], model: str
-) -> Answer:
+) -> RankedCandidates:
     """An answer of which the first ones were measured and only the others are ranked."""
     ranked = len(candidates) > len(known)
-    return Answer(rankers, source, "lookup", candidates, model if ranked else "")
+    return RankedCandidates(rankers, source, "lookup", candidates, model if ranked else "")
 
 
 def _not_failed(query: Query, candidates: list[Candidate]) -> list[Candidate]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -13,8 +14,10 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import APART, State, apart, between, state_now, state_of
 from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.reports import Progress
 from embeddb.core.subject import Subject
 from embeddb.core.timing import Timing, timings_of
+from embeddb.core.wording import plural
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.ranking.alternatives import Deepen, renewed
@@ -25,41 +28,51 @@ from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store.usual_state import usual_at
 
+#: Most reasons of failed runs that are shown.
+_REASONS = 3
 #: Measures configurations, or replays them, in the order given.
 Measure = Callable[[Sequence[Config]], Iterable[tuple[Config, Measurement]]]
 #: From the answer, and what measures here, to the candidates that were measured.
 Search = Callable[[Recommendation, Measure], list[Candidate]]
 
 
+@dataclass(frozen=True, slots=True)
+class Remeasurement:
+    """How an answer is measured: with which `options` of the runner, in how many `rounds`.
+
+    `platform` is the queried one, where only its file may be run; else the database's is taken.
+    A `search` comes before the `rounds`: it runs one configuration after another, and its result
+    are the candidates from then on. `deepen` is as in `recommend`.
+    """
+
+    options: Any
+    rounds: int = 1
+    platform: Platform | None = None
+    search: Search | None = None
+    deepen: Deepen | None = None
+
+
 def measure_answer(
     lookup: Lookup,
     made: Recommendation,
     pattern: Subject,
+    how: Remeasurement,
     *,
-    options: Any,
-    rounds: int = 1,
-    platform: Platform | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-    deepen: Deepen | None = None,
-    search: Search | None = None,
+    progress: Progress | None = None,
 ) -> Recommendation:
-    """Run default and candidates on this machine, write the runs back, rank by what was measured.
-
-    `platform` is the one asked about, where only its file may be run; else the database's is taken.
-    `options` are the runner's; `deepen` is as in `recommend`. A `search` comes before the `rounds`:
-    it runs one configuration after another as it wishes, and what it gives are the candidates from
-    then on.
+    """Run default and candidates on this machine, store the runs, rank by the measured times.
 
     Raises: RunnerUnavailable if the platform cannot be measured here, or the machine fails in the
     middle of it: what was measured before is written back.
     """
-    runner = runner_for(platform or lookup.platform(made.platform))
+    options, search = how.options, how.search
+    runner = runner_for(how.platform or lookup.platform(made.platform))
     here = platform_here(runner, threads=options.threads)
     op = Op.parse(made.op)
     usual = usual_at(lookup.store, here.id)()
     before = state_now(runner, threads=options.threads)
     runs: list[Run] = []
-    total = len(_measured(made)) * (rounds + (search is not None))
+    total = len(_measured(made)) * (how.rounds + (search is not None))
 
     def run(configs: Sequence[Config]) -> Iterator[tuple[Config, Measurement]]:
         for config, m in runner.run(pattern, op, configs, options=options):
@@ -71,21 +84,22 @@ def measure_answer(
     state: dict[str, float] = {}
     try:
         # A simulator tells the same every time.
-        made = _candidates_run(made, run, 1 if here.simulated else rounds, search)
+        made = _candidates_run(made, run, 1 if here.simulated else how.rounds, search)
     finally:  # an interrupt, or a tuner that raises, loses nothing that was measured
         state = between(before, state_now(runner, threads=options.threads))
         runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
         if runs and not lookup.store.readonly:
             lookup.record(runs, pattern, here)
     done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
-    done = msgspec.structs.replace(done, platform=here.id)
+    warnings = [*done.warnings, *_failures(runs)]
+    done = msgspec.structs.replace(done, platform=here.id, warnings=warnings)
     if warning := state_warning(state, usual):
         done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
     if not lookup.store.readonly:
         done = keep(lookup, done)
-    elif deepen is None:
+    elif how.deepen is None:
         return done
-    return renewed(lookup, done, pattern, here, deepen=deepen)
+    return renewed(lookup, done, pattern, here, deepen=how.deepen)
 
 
 def _candidates_run(
@@ -101,6 +115,16 @@ def _candidates_run(
         for _ in run([configs[i] for i in order]):
             pass
     return made
+
+
+def _failures(runs: Sequence[Run]) -> list[str]:
+    """One line for each of the most frequent reasons of failed runs."""
+    failed = (run.measurement for run in runs if run.measurement.error)
+    reasons = Counter((m.status, m.error) for m in failed)
+    return [
+        f"{plural(count, 'run')} failed ({status}): {error}"
+        for (status, error), count in reasons.most_common(_REASONS)
+    ]
 
 
 def _measured(made: Recommendation) -> list[Config]:

@@ -15,12 +15,11 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.files.gate import refusing
 from embeddb.core.records import PatternInfo
-from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject
 from embeddb.core.timing import timings_of
+from embeddb.cost_model import Problem
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
-from embeddb.platforms.platform import Platform
 from embeddb.ranking.query import Query
 from embeddb.store.usual_state import usual_at
 
@@ -41,15 +40,10 @@ class Scorer(Protocol):
     """What ranks: a cost model, or what takes its place in an evaluation."""
 
     def score(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: Sizes,
+        self, asked: Problem, configs: Sequence[Config]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """float64[c] log gain over the mean configuration (higher is faster) and float64[c] its
-        standard deviation (nan: unknown), of a matrix with raw features float32[d] and `sizes`."""
+        standard deviation (nan: unknown)."""
 
 
 def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Query:
@@ -82,7 +76,7 @@ def with_prediction(
     Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
     info, space = query.pattern, query.space
-    sizes = info.sizes
+    problem = Problem(vector, query.platform, query.op, info.sizes)
     size = space.size()
     if size is not None and size <= MOST_PREDICTED:
         known = tuple(space.enumerate())
@@ -95,7 +89,7 @@ def with_prediction(
         return query
 
     def scored(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return scorer.score(vector, query.platform, query.op, asked, sizes)
+        return scorer.score(problem, asked)
 
     def of_default(
         gain: NDArray[np.float64], spread: NDArray[np.float64], asked: Sequence[Config]
@@ -171,10 +165,10 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
     """The query with which model predicted, and how good its answers were: at the width that the
     neighbours ran, or where there are none at the nearest one that was judged. `reads` is what it
     predicted from, else the featurizer of its card."""
-    op = query.vote.evidence_op or query.op
+    op = query.vote.origin.op or query.op
     # A model of a time when machines were not told apart is believed where there is only one.
-    here = bool(model.instance) or not query.vote.elsewhere
-    figures = judged(model.card, op, near=query.vote.evidence_op is None) if here else {}
+    here = bool(model.instance) or not query.vote.origin.elsewhere
+    figures = judged(model.card, op, near=query.vote.origin.op is None) if here else {}
     at_1 = {method: float(f["of_optimum@1"]) for method, f in figures.items()}
     at_5 = {m: float(f["of_optimum@5"]) for m, f in figures.items() if "of_optimum@5" in f}
     joint = figures.get("transfer+rank", {})

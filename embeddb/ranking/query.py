@@ -46,20 +46,43 @@ class Neighbour(NamedTuple):
     op: str = ""
 
 
-class Promise(NamedTuple):
-    """Cross-validated error of the predicted gain (log), groups and machines held out: by how much
-    the first choice gained more than predicted, `bias` on average, `low` and `high` the 10th and
-    90th percentile (nan: too few were judged). What is predicted to gain no more than `guard` over
-    the default is ranked behind it."""
+class VoteQuality(NamedTuple):
+    """Cross-validated quality of answers from the evidence, whole groups held out.
 
+    `of_optimum` is the share of the optimum that they reach (nan: too few groups to tell, or
+    winners only), `groups` the number of groups, `short` the upper 90 % bound of the part of them
+    that fall short of 0.9, `judged_by` whose runs they were judged by: `here` (this very instance),
+    `machines` (left out whole) or `elsewhere`. The error of the predicted gain (log) of the first
+    choice is `bias` on average, `low` and `high` at the 10th and 90th percentile (nan: too few were
+    judged). What is predicted to gain no more than `guard` over the default is ranked behind it.
+    """
+
+    of_optimum: float = math.nan
+    groups: int = 0
+    short: float = math.nan
+    judged_by: str = "here"
     bias: float = math.nan
     low: float = math.nan
     high: float = math.nan
     guard: float = 0.0
 
     @classmethod
-    def of(cls, policy: VoteSettings) -> Promise:
-        return cls(policy.bias, policy.low, policy.high, policy.guard)
+    def of(cls, policy: VoteSettings, *, winners: bool, judged_by: str) -> VoteQuality:
+        share = math.nan if winners else math.exp(-policy.loss)
+        judged = (share, policy.groups, policy.short, judged_by)
+        return cls(*judged, policy.bias, policy.low, policy.high, policy.guard)
+
+
+class VoteOrigin(NamedTuple):
+    """Whose runs vote: `op` is the operation that most of the vote ran, another width where the
+    queried one was hardly measured (None: nothing votes), `machines` the share of the vote by
+    platform instance, `here` the number of workloads measured on the queried instance, `elsewhere`
+    whether other instances have runs."""
+
+    op: Op | None = None
+    machines: Mapping[str, float] = {}
+    here: int = 0
+    elsewhere: bool = False
 
 
 class Transferred(NamedTuple):
@@ -99,21 +122,14 @@ class Vote:
 
     `trust` float64[k,c] is what each gain counts as a vote beside a run of this very instance,
     `failing` float64[k,c] what part of the runs behind it failed, `failures` how often each failed
-    on all measured patterns, `machines` how much of the vote rests on which instance,
-    `machine_effects` float64[s,c] by how much more a configuration gains on each other instance
-    than on all together; `measured_here` counts the patterns measured on this one, `elsewhere` says
-    that there are others.
+    on all measured patterns, `machine_effects` float64[s,c] by how much more a configuration gains
+    on each other instance than on all together; `origin` says whose runs these are and `quality`
+    how good answers from them are.
 
     `knows_default` is false where no pattern's default was ever run: gains are then relative to
-    whatever ran, good for ranking only. `evidence_op` is the operation that most of the vote ran:
-    another width where this one was hardly measured. `held_out` is the share of the optimum that
-    answers from this evidence reach when whole groups are held out (nan: too few to tell, or
-    winners only), `held_out_groups` of how many groups and `held_out_short` which part of
-    them may fall short of 0.9 (upper 90 % bound), `judged_by` on whose runs: `here` (this very
-    instance), `machines` (left out whole) or `elsewhere`, and `promise` what promises were worth
-    there. `preparation` is what
-    bringing the matrix into a configuration's form is expected to cost (None: nothing is known of
-    that). `transfers` says which of the configurations are schedules that neighbours' became here.
+    whatever ran, good for ranking only. `preparation` is the expected cost of bringing the matrix
+    into a configuration's form (None: unknown). `transfers` are the configurations that are
+    schedules of neighbours, carried over.
     """
 
     configs: tuple[Config, ...] = ()
@@ -127,16 +143,9 @@ class Vote:
     knows_default: bool = True
     noise: float = 0.0
     neighbours: tuple[Neighbour, ...] = ()
-    evidence_op: Op | None = None
-    held_out: float = math.nan
-    held_out_groups: int = 0
-    held_out_short: float = math.nan
-    judged_by: str = "here"
-    promise: Promise = field(default_factory=Promise)
+    origin: VoteOrigin = field(default_factory=VoteOrigin)
+    quality: VoteQuality = field(default_factory=VoteQuality)
     trust: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
-    machines: Mapping[str, float] = field(default_factory=dict)
-    measured_here: int = 0
-    elsewhere: bool = False
     failing: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     failures: Failures = field(default_factory=Failures)
     machine_effects: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))

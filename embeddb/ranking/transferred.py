@@ -44,6 +44,16 @@ NEIGHBOURS, SCHEDULES = 10, 2
 _VECTORS = remembered(raw_vectors())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredGains:
+    """All x configurations that were measured, the log gains float64[k,x] of them on the k
+    neighbours of a vote and their averages float64[x] on the platform."""
+
+    configs: Sequence[Config]
+    gains: Floats
+    averages: Floats
+
+
 @dataclass(frozen=True, slots=True)
 class _Carried:
     """One schedule of a neighbour: its row and column in the vote of all that was measured, and
@@ -67,9 +77,7 @@ def carried_over(
     whole = ((i, known(i)) for i in ids[:NEIGHBOURS])
     vote = with_transfers(
         query.vote,
-        partition.evidence.configs,
-        view.gains[rows],
-        view.averages.prior,
+        MeasuredGains(partition.evidence.configs, view.gains[rows], view.averages.prior),
         nest,
         known={i: found for i, found in whole if found is not None},
         space=query.space,
@@ -80,9 +88,7 @@ def carried_over(
 
 def with_transfers(
     vote: Vote,
-    ran: Sequence[Config],
-    gains: Floats,
-    averages: Floats,
+    ran: MeasuredGains,
     nest: Nest,
     *,
     known: Mapping[str, Nest],
@@ -91,16 +97,15 @@ def with_transfers(
 ) -> Vote:
     """The vote with a column for each schedule that a neighbour's becomes here.
 
-    `ran` are the configurations of all that was measured, `gains` float64[k,x] their gains on the
-    neighbours of the vote and `averages` float64[x] on the platform; `known` are the neighbours'
-    nests by id. Where a neighbour's schedule becomes one that is voted on anyway, the neighbour
-    votes for that with what it gained by its own.
+    `known` are the neighbours' nests by id. Where a neighbour's schedule becomes one that is voted
+    on anyway, the neighbour votes for that with the gain of its own schedule.
     """
-    carried = list(_carried(vote, ran, gains, nest, known=known, space=space, matching=matching))
+    carried = list(_carried(vote, ran, nest, known=known, space=space, matching=matching))
     if not carried:
         return vote
     told = [(one.neighbour, one.column, one.config) for one in carried]
-    return replace(with_votes(vote, told, gains, averages), transfers=_told(vote, carried, gains))
+    transfers = _told(vote, carried, ran.gains)
+    return replace(with_votes(vote, told, ran.gains, ran.averages), transfers=transfers)
 
 
 def with_votes(
@@ -134,8 +139,7 @@ def with_votes(
 
 def _carried(
     vote: Vote,
-    ran: Sequence[Config],
-    gains: Floats,
+    ran: MeasuredGains,
     nest: Nest,
     *,
     known: Mapping[str, Nest],
@@ -145,7 +149,7 @@ def _carried(
     names = {param.name for param in space.params}
     if not names <= KNOWN:
         return  # what a platform's own parameters mean for other loops, nobody can say
-    rules = legality_of(nest)
+    rules, gains = legality_of(nest), ran.gains
     for row, near in enumerate(vote.neighbours[:NEIGHBOURS]):
         source = known.get(near.pattern_id)
         if source is None:
@@ -156,7 +160,7 @@ def _carried(
             continue
         matcher = matching(source, nest)
         for column in gaining:
-            config = ran[column]
+            config = ran.configs[column]
             steps = recipe_of(source, Schedule.of(config, source.depth), whole=True)
             found = transfer(steps, source, target=nest, legal=rules.reason, matcher=matcher)
             told = found.schedule.config

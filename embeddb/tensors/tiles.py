@@ -134,16 +134,12 @@ class Carried(NamedTuple):
         return "" if self.size == self.wanted else f"all of it: {self.wanted} is as long"
 
 
-def carried(
-    tile: Mapping[str, Any], source: Computation, target: Computation, *, by: str = "role"
-) -> Iterator[Carried]:
+def carried(tile: Mapping[str, Any], source: Computation, target: Computation) -> Iterator[Carried]:
     """The sizes of the target's tile; one as long as its dimension is 0, the whole. A dimension
     that nothing is matched with is taken element by element where the tile does not take all of
     its kernel, so that it stays about as large."""
     there, here = _order(source), _order(target)
     roles = {d: _ROLES[at] if at < len(_ROLES) else "batch" for at, d in enumerate(here)}
-    if by == "position":
-        there, here = sorted(there), sorted(here)
     part = int(any(int(tile.get(f"t{d + 1}", 0)) for d in there))
     matched = dict(zip(here, there, strict=False))
     sizes = target.sizes.symbols
@@ -156,12 +152,9 @@ def carried(
     yield Carried("tr", terms if terms < sizes["REDUCED"] else 0, "tr", terms, "sums")
 
 
-def carried_tile(
-    tile: Mapping[str, Any], source: Computation, target: Computation, *, by: str = "role"
-) -> Config:
+def carried_tile(tile: Mapping[str, Any], source: Computation, target: Computation) -> Config:
     """The tile that `carried` describes; it need not be legal."""
-    found = carried(tile, source, target, by=by)
-    return Config({one.parameter: one.size for one in found})
+    return Config({one.parameter: one.size for one in carried(tile, source, target)})
 
 
 def _order(kernel: Computation) -> list[int]:

@@ -76,18 +76,20 @@ class _Outcome:
     lines: int
     seconds: Mapping[int, float]
     statuses: Mapping[str, int]
+    reasons: Mapping[tuple[str, str], int]
     on: str
     host: str
     spent_s: float
     given_up: int
 
 
-_NOTHING = _Outcome((), 0, {}, {}, "", "", 0.0, 0)
+_NOTHING = _Outcome((), 0, {}, {}, {}, "", "", 0.0, 0)
 
 
 @dataclass(slots=True)
 class Progress:
-    """Points of a campaign by state; `statuses` counts the measured ones."""
+    """Points of a campaign by state; `statuses` counts the measured ones, `reasons` the failed ones
+    by status and error."""
 
     points: int = 0
     measured: int = 0
@@ -95,6 +97,7 @@ class Progress:
     tasks_done: int = 0
     tasks_stored: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 class Campaign:
@@ -306,6 +309,7 @@ class Campaign:
                 lines=len(result.lines),
                 seconds={config: m.seconds for config, m in held.items()},
                 statuses=Counter(m.status for m in held.values()),
+                reasons=Counter((m.status, m.error) for m in held.values() if not m.ok),
                 on=origins[0].on if origins else "",
                 host=origins[-1].host if origins else "",
                 spent_s=sum(origin.spent_s for origin in origins),
@@ -379,6 +383,7 @@ class Campaign:
             done.measured += len(outcome.seconds)
             done.tasks_done += len(outcome.seconds) == wanted
             done.statuses.update(outcome.statuses)
+            done.reasons.update(outcome.reasons)
             done.tasks_stored += db is not None and self.is_stored(db, task)
         return done
 

@@ -63,17 +63,6 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
     configs: list[int] = []
 
 
-class Teaching(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost model that learns from what is bought and gives the rewards
-    (`indexer.campaign.budget.teaching`): `settings` are those of
-    `indexer.training.cost_model.settings.CostSettings`, `start` is the version of the model it goes
-    on from, which lies in the folder (empty: from nothing), `featurizer` what makes its vectors."""
-
-    settings: dict[str, Any]
-    start: str = ""
-    featurizer: str = ""
-
-
 class Buying(msgspec.Struct, frozen=True, kw_only=True):
     """What a strategy has bought so far of the first `pool` matrices of a plan, and by what.
 
@@ -88,8 +77,6 @@ class Buying(msgspec.Struct, frozen=True, kw_only=True):
     featurizer: str
     clusters: list[list[int]]
     rounds: list[Round]
-    #: Unset, and not in the file, where no model is trained.
-    teaching: Teaching | msgspec.UnsetType = msgspec.UNSET
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +129,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class PlanOptions:
     """How much is measured, and which.
 
-    `configs` per matrix and op. The default and the static top come first, then `shared`
+    `configs` per matrix and op. The default and the `top` configurations that serve most matrices
+    of the database come first, then `shared`
     configurations that are the same on every matrix, then, if `sampled`, a sample of the matrix's
     own space.
     `grid` matrices run every legal configuration of `grid_op`. Pairs of matrix and op with
@@ -161,6 +149,7 @@ class PlanOptions:
     grid: int = 0
     grid_op: str = ""
     max_work: int = 0
+    top: int = 10
     seed: int = 0
 
     def __post_init__(self) -> None:

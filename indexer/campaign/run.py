@@ -25,7 +25,6 @@ from embeddb.platforms.platform import Platform, platform_here
 from embeddb.store import Store
 from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
-from indexer.campaign.budget.teaching import taught_on_the_way
 from indexer.campaign.folder import Campaign, Progress, Task
 from indexer.campaign.nodes.submissions import open_chunks
 from indexer.campaign.plan import Matrix, PlanOptions, Told, make_plan, static_top, untold
@@ -125,8 +124,7 @@ def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campai
     Raises: InputError, RunnerUnavailable as `CampaignJob.run`.
     """
     done = job.run(settle)
-    reward = taught_on_the_way(job.campaign, job.db, job.read, job.told)
-    while (grown := buy_more(job.campaign, reward)) is not None:
+    while (grown := buy_more(job.campaign)) is not None:
         job = replace(job, campaign=grown, again=())
         done = job.run(settle)
     embed(job.db, progress=job.told)
@@ -228,10 +226,6 @@ def surprising_cost(platform: Platform, seconds: float | None) -> str:
     )
 
 
-#: Configurations that serve most matrices of the database, which every matrix runs.
-_TOP = 10
-
-
 def planned_matrices(
     folder: str | Path,
     *,
@@ -280,7 +274,6 @@ def plan_campaign(
     matrices: Sequence[Matrix],
     options: PlanOptions | None = None,
     *,
-    top: int = _TOP,
     told: Told | None = None,
 ) -> tuple[Campaign, dict[str, list[Config]]]:
     """The campaign in a folder, new or taken up, and the static top by op.
@@ -288,6 +281,7 @@ def plan_campaign(
     Raises: UsageError if there is nothing to measure; InputError if another campaign is there.
     """
     matrices_only(ops, "a campaign")
-    best = {str(op): static_top(lookup, platform, op, top) for op in ops}
-    plan = make_plan(platform, ops, matrices, options or PlanOptions(), top=best, told=told)
+    options = options or PlanOptions()
+    best = {str(op): static_top(lookup, platform, op, options.top) for op in ops}
+    plan = make_plan(platform, ops, matrices, options, top=best, told=told)
     return Campaign.create(folder, plan), best

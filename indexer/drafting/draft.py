@@ -223,15 +223,17 @@ class _Text:
         return lines
 
     def _command(self, *, cycles: bool) -> list[str]:
-        words = ["python3", "simulator.py", "{matrix}"]
+        words = ["python3", "simulator.py", "{matrix}", "--width", "{op.width}"]
         for p in self.params:
             absent = ":-0" if p.when else ""
             words += [f"--{p.name.replace('_', '-')}", f"{{config.{p.name}{absent}}}"]
         unit, regex = ("cycles", r"cycles: (\d+)") if cycles else ("ms", r"time: (\S+) ms")
         return [
             "# The program that measures, for `embeddb measure` and campaigns. Uncomment it with",
-            "# `runner` at the top and `instance` under [log], before the first `embeddb index`:",
+            "# `runner` at the top and `instance` under [log], before the first `embeddb index`;",
+            "# {matrix} is written in the form that `matrix` names: mtx, npz (scipy) or smtx:",
             "# [command]",
+            '# matrix = "mtx"',
             f"# run = {_toml(words)}",
             f"# time = {{ regex = '{regex}', unit = \"{unit}\" }}",
         ]

@@ -20,6 +20,7 @@ from torch.nn import functional  # noqa: E402
 from embeddb.core.config import Op  # noqa: E402
 from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.core.sizes import Sizes  # noqa: E402
+from embeddb.cost_model import Problem  # noqa: E402
 from embeddb.cost_model.encoders.latent import from_tensors  # noqa: E402
 from embeddb.cost_model.encoders.own_parameters import Layout  # noqa: E402
 from embeddb.cost_model.model import CostModel  # noqa: E402
@@ -39,7 +40,7 @@ def gain_of(model: CostModel) -> Any:
     """float64[c] of one matrix of the samples."""
     known = samples()
     configs = [known.configs[c] for c in known.column[known.part(0)]]
-    return model.score(known.vectors[0], SPADE, OP, configs, known.rows[0].sizes)[0]
+    return model.score(Problem(known.vectors[0], SPADE, OP, known.rows[0].sizes), configs)[0]
 
 
 @pytest.mark.parametrize("predictor", ["lstm", "gru", "transformer", "waco-fm", "waco-fa", "every"])

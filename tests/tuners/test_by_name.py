@@ -26,7 +26,7 @@ from embeddb.ui.cli.main import run
 from indexer.embed import embed
 from indexer.runners.base import RunOptions
 from tuners.by_name import Watched, answer_by, tuner_class
-from tuners.evaluation.evaluate import evaluate
+from tuners.evaluation.evaluate import EvalOptions, evaluate
 
 #: Asks in alphabetical order, and for the rest backwards once it was told of a failure: what it
 #: asks depends on what it was told.
@@ -290,9 +290,12 @@ def test_the_command_line_says_what_is_wrong(lab: str, capsys: pytest.CaptureFix
 @pytest.mark.usefixtures("folder")
 def test_it_is_judged_beside_the_others(lawful: Database) -> None:
     rows = {
-        r.method: r for r in evaluate(lawful.index, seeds=(0,), tuners=("alphabetical", "transfer"))
+        r.method: r
+        for r in evaluate(
+            lawful.index, EvalOptions(seeds=(0,), tuners=("alphabetical", "transfer"))
+        )
     }
-    plain = {r.method: r for r in evaluate(lawful.index, seeds=(0,))}
+    plain = {r.method: r for r in evaluate(lawful.index, EvalOptions(seeds=(0,)))}
     assert list(rows)[-3:] == ["alphabetical", "transfer", "oracle"]
     assert {name: rows[name] for name in plain} == plain  # nobody else's figures change
     # In the order of the alphabet the first is the default, and all are seen after four.
@@ -313,7 +316,9 @@ def test_it_is_told_of_what_was_recorded() -> None:
         failed = Run(pattern.id, OP, "tiny", CONFIGS[1], Measurement("crash", error="signal 11"))
         db.index.record([*ran, failed], pattern, tiny())
     embed(db.index)
-    rows = {r.method: r for r in evaluate(db.index, seeds=(0,), tuners=("alphabetical",))}
+    rows = {
+        r.method: r for r in evaluate(db.index, EvalOptions(seeds=(0,), tuners=("alphabetical",)))
+    }
     told = sys.modules[tuner_class("alphabetical").__module__].TOLD  # type: ignore[attr-defined]  # its own
     assert told == [("a", "ok"), ("b", "crash"), ("d", "ok"), ("c", "ok")] * 20
     mine = rows["alphabetical"].figures
@@ -322,7 +327,10 @@ def test_it_is_told_of_what_was_recorded() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_name_of_the_table_stays_its_own(lawful: Database) -> None:
-    rows = {r.method: r for r in evaluate(lawful.index, seeds=(0,), tuners=("random", "default"))}
+    rows = {
+        r.method: r
+        for r in evaluate(lawful.index, EvalOptions(seeds=(0,), tuners=("random", "default")))
+    }
     assert rows["default (tuner)"].figures["speedup@1"] == 1.0
     assert rows["random"].figures != rows["random (tuner)"].figures
 
@@ -330,7 +338,7 @@ def test_a_name_of_the_table_stays_its_own(lawful: Database) -> None:
 @pytest.mark.usefixtures("folder")
 def test_illegal_proposals_waste_steps_and_are_told(lawful: Database) -> None:
     notes: list[str] = []
-    rows = evaluate(lawful.index, seeds=(0,), tuners=("illegal",), note=notes.append)
+    rows = evaluate(lawful.index, EvalOptions(seeds=(0,), tuners=("illegal",)), note=notes.append)
     row = next(r for r in rows if r.method == "illegal")
     assert row.figures["illegal"] == row.matrices and row.figures["speedup@5"] == 1.0
     assert len(notes) == 1 and "variant=z" in notes[0]
@@ -340,7 +348,7 @@ def test_illegal_proposals_waste_steps_and_are_told(lawful: Database) -> None:
 def test_eval_tells_a_broken_tuner(lawful: Database) -> None:
     for name, said in (("raises", "KeyError"), ("nobodys", "no tuner named")):
         with pytest.raises((PluginError, UsageError), match=said):
-            evaluate(lawful.index, seeds=(0,), tuners=(name,))
+            evaluate(lawful.index, EvalOptions(seeds=(0,), tuners=(name,)))
 
 
 @pytest.mark.usefixtures("folder")

@@ -24,7 +24,7 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.query import LINKS, OwnTimings, Query
+from embeddb.ranking.query import LINKS, OwnTimings, Query, VoteOrigin, VoteQuality
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.rankers.neighbour_vote import scores
 from embeddb.ranking.recommendation import Candidate
@@ -487,8 +487,9 @@ def test_how_sure_depends_on_how_good_held_out_answers_were(
     held_out: float, short: float, sure: str, said: str
 ) -> None:
     query = sample_queries()["neighbours"]
-    vote = replace(query.vote, held_out=held_out, held_out_groups=12, held_out_short=short)
-    query = replace(query, vote=replace(vote, evidence_op=query.op))
+    quality, origin = VoteQuality(held_out, groups=30, short=short), VoteOrigin(query.op)
+    vote = replace(query.vote, quality=quality, origin=origin)
+    query = replace(query, vote=vote)
     level, doubts = confidence_of(Rankers(query).chosen, "neighbours")
     assert level == sure
     assert said in " ".join(doubts) and bool(doubts) == bool(said)

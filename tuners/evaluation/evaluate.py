@@ -6,7 +6,7 @@ Nothing is measured here; `bench` has what is asked, and every method answers th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -43,77 +43,84 @@ from tuners.ranking import StaticBestTuner, StaticTopKTuner
 _RANDOM_DRAWS, _K = 20, 5
 
 
+@dataclass(frozen=True, slots=True)
+class EvalOptions:
+    """How methods are judged: each of `seeds` splits the groups into `folds`. With `complete`, only
+    matrices count (to learn from as well) that tried nearly every configuration, so that the oracle
+    is the best of the space. Each of `tuners`, names of plug-ins, has a row, by replay."""
+
+    seeds: Sequence[int] = (0, 1, 2)
+    folds: int = 5
+    complete: bool = False
+    tuners: Sequence[str] = ()
+
+
 def evaluate(
     db: Lookup,
+    options: EvalOptions | None = None,
     *,
     scopes: Sequence[tuple[Op, str]] | None = None,
-    seeds: Sequence[int] = (0, 1, 2),
-    folds: int = 5,
-    complete: bool = False,
     progress: Progress | None = None,
     rankers: Mapping[str, Fit] | None = None,
     note: Callable[[str], None] | None = None,
-    tuners: Sequence[str] = (),
 ) -> list[EvalRow]:
     """The table of docs/explanation/evaluation.md per scope, best method last but the oracle.
 
-    With `complete`, only matrices count (to learn from as well) that tried nearly every
-    configuration, so that the oracle is the best of the space. Each of `rankers` learns twice in
-    every fold (once to choose its weight) and has two rows: by itself, and `+transfer`, joined
-    with the neighbours' vote. One that cannot learn from a scope has none there; `note` is told.
-    Each of `tuners`, names of plug-ins, has a row: asked and told by replay. Programs (op `fusion`)
-    have rows of their own (`judged_fusions`).
+    Each of `rankers` learns twice in every fold (once to choose its weight) and has two rows: by
+    itself, and `+transfer`, joined with the neighbours' vote. One that cannot learn from a scope
+    has none there; `note` is called with the reason. Programs (op `fusion`) have rows of their own
+    (`judged_fusions`).
 
     Raises: NothingFound if no scope has matrices of at least two groups to hold out;
     MissingDependency if a ranker needs a package that is not installed; UsageError for a tuner
     that there is not, PluginError for one that breaks its contract.
     """
-    told = note or (lambda _: None)
-    for name in tuners:
+    options, report = options or EvalOptions(), note or (lambda _: None)
+    for name in options.tuners:
         tuner_class(name)
     rows: list[EvalRow] = []
     for op, scope, instance in _questions(db, scopes):
         own = op.workload.judged(
             db,
             instance,
-            seeds=seeds,
-            folds=folds,
+            seeds=options.seeds,
+            folds=options.folds,
             progress=progress,
-            note=told,
+            note=report,
             learned=bool(rankers),
         )
         if own is not None:
             rows += own
             continue
-        bench = Bench(db, op, scope, complete=complete, instance=instance)
+        bench = Bench(db, op, scope, complete=options.complete, instance=instance)
         if not bench.ready:
             continue
         if bench.unread:
-            told(
+            report(
                 f"{op} on {scope}: judged by {len(bench.infos):,} patterns, evenly drawn; "
                 f"{bench.unread:,} others were not read"
             )
-        replayed = Replayed(bench, db.store, tuners)
-        judged = Table(bench, rankers, replayed)
-        rows += judged.rows(seeds, folds, progress)
-        for name, why in judged.refused.items():
-            told(f"{op} on {instance or scope}: {name} is not judged: {why}")
-        for name, what in replayed.illegal.items():
-            told(f"{op} on {instance or scope}: {name} wastes steps on what is not legal: {what}")
+        table = Table(bench, rankers, Replayed(bench, db.store, options.tuners))
+        rows += table.rows(options.seeds, options.folds, progress)
+        for line in table.remarks():
+            report(line)
     if not rows:
-        asked = db.scopes() if scopes is None else scopes
-        if any(unembedded(db, op, scope) for op, scope in asked if op.workload.embedded):
-            raise NothingFound(
-                "nothing to judge: the patterns have no vectors yet",
-                hint=f"`embeddb embed {db.store.place}` makes them",
-            )
-        many = many_of(*(op.kind for op, _ in asked))
-        raise NothingFound(
-            f"nothing to judge: no op and platform has two or more groups of {many} that ran the "
-            "platform's default and something else",
-            hint=f"measure or ingest more {many}, with the default among the configurations",
-        )
+        raise _nothing_to_judge(db, db.scopes() if scopes is None else scopes)
     return rows
+
+
+def _nothing_to_judge(db: Lookup, scopes: Sequence[tuple[Op, str]]) -> NothingFound:
+    if any(unembedded(db, op, scope) for op, scope in scopes if op.workload.embedded):
+        return NothingFound(
+            "nothing to judge: the patterns have no vectors yet",
+            hint=f"`embeddb embed {db.store.place}` makes them",
+        )
+    many = many_of(*(op.kind for op, _ in scopes))
+    return NothingFound(
+        f"nothing to judge: no op and platform has two or more groups of {many} that ran the "
+        "platform's default and something else",
+        hint=f"measure or ingest more {many}, with the default among the configurations",
+    )
 
 
 def _questions(
@@ -171,6 +178,15 @@ class Table:
             for method, by_seed in done.items()
             if method.removesuffix(JOINED) not in self.refused
         ]
+
+    def remarks(self) -> Iterator[str]:
+        """One line for each ranker and tuner that is not judged, or not well."""
+        bench = self.bench
+        where = f"{bench.op} on {bench.instance or bench.scope}"
+        for name, why in self.refused.items():
+            yield f"{where}: {name} is not judged: {why}"
+        for name, what in self.replayed.illegal.items() if self.replayed is not None else ():
+            yield f"{where}: {name} wastes steps on what is not legal: {what}"
 
     def _row(self, method: str, by_seed: list[list[Outcome]]) -> EvalRow:
         figures, spread = summarise(by_seed)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
-from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.cost_model.graph_model import KernelTrees
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
@@ -34,16 +34,11 @@ class KernelTreesScorer:
     kernels: Callable[[NDArray[np.float32]], Computation]
 
     def score(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: Sizes,
+        self, asked: Problem, configs: Sequence[Config]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As `Scorer.score`; how far it errs is unknown. Raises: NothingFound for features of no
         known kernel."""
-        said = -self.trees.scores(self.kernels(vector), configs).astype(np.float64)
+        said = -self.trees.scores(self.kernels(asked.vector), configs).astype(np.float64)
         return said - said.mean(), np.full(len(configs), np.nan)
 
 

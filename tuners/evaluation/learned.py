@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound
+from embeddb.cost_model import Problem
 from embeddb.index.held_out import split_groups
 from embeddb.index.vote import surely_positive
 from embeddb.ranking.prediction import Scorer
@@ -146,7 +147,8 @@ def see(bench: Bench, scorer: Scorer, row: int, query: Query) -> Seen | None:
     if vector is None or not query.vote.configs:
         return None
     info = query.pattern
-    gain, spread = scorer.score(vector, query.platform, query.op, query.vote.configs, info.sizes)
+    problem = Problem(vector, query.platform, query.op, info.sizes)
+    gain, spread = scorer.score(problem, query.vote.configs)
     asked = replace(
         query,
         prediction=replace(

@@ -13,6 +13,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
 from embeddb.cost_model.encoders.own_parameters import TILES_DIM, Layout, tiles
 from embeddb.platforms.platform import Platform
@@ -81,21 +82,14 @@ class TreeTable:
         ends = np.cumsum([0, self.vector + 1, HOMOGENEOUS_DIM + TILES_DIM, 1, self.own]).tolist()
         return tuple(slice(a, b) for a, b in pairwise(ends))
 
-    def of(
-        self,
-        vector: NDArray[Any],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: Sizes,
-        said: NDArray[Any] | None,
-    ) -> Floats32:
-        """float32[c,width] for one matrix float32[d]; `said` float64[c] is the other model's
-        score of these configurations.
+    def of(self, asked: Problem, configs: Sequence[Config], said: NDArray[Any] | None) -> Floats32:
+        """float32[c,width] for one matrix; `said` float64[c] is the other model's score of these
+        configurations.
 
         Raises: as `homogeneous`; UsageError if the platform's own parameters are not `own` columns.
         """
         matrix, nest, hint, own = self.blocks
+        vector, platform, op, sizes = asked
         table = np.zeros((len(configs), self.width), dtype=np.float32)
         if "featurizer" in self.parts:
             table[:, : self.vector] = vector

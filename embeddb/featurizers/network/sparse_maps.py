@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from embeddb.core.errors import InputError
-from embeddb.featurizers.network.pair_order import arrange
-from embeddb.featurizers.network.site_table import neighbours
+from embeddb.featurizers.network.site_table import arrange, neighbours
 
 #: Coordinates stay below this, so that the keys of 10^7 sites fit an int64.
 MAX_COORDINATE = 2**36

@@ -11,14 +11,13 @@ that was saved, and there are no bytes of it that somebody could have forged.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.index.vectors.numpy_index import Rows
+from embeddb.index.vectors.numpy_index import ExactIndex, Rows
 
 #: Neighbours asked for beyond k.
 _SLACK = 16
@@ -26,54 +25,24 @@ _SLACK = 16
 _ROUNDS, _PER_CENTRE = 10, 64
 
 
-class FaissIndex:
-    """Exact L2 search with FAISS; see `embeddb.index.vectors.VectorIndex`.
+class FaissIndex(ExactIndex):
+    """Exact L2 search with FAISS.
 
     Queries go to FAISS one by one: one query runs on one thread whatever the OpenMP setting is,
     which is faster at this size, and takes the direct sum of squares rather than the expanded
     form that loses digits.
     """
 
-    def __init__(self, rows: Rows, index: Any) -> None:
-        self._rows = rows
-        self._index = index
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows)
+        self._index = _faiss().IndexFlatL2(self.dim)
+        self._index.add(rows.vectors)
 
-    @classmethod
-    def build(cls, ids: Sequence[str], vectors: NDArray[np.float32]) -> FaissIndex:
-        """Raises: UsageError, InputError as `NumpyIndex.build`."""
-        rows = Rows(ids, vectors)
-        index = _faiss().IndexFlatL2(int(rows.vectors.shape[1]))
-        index.add(rows.vectors)
-        return cls(rows, index)
-
-    @property
-    def dim(self) -> int:
-        return int(self._rows.vectors.shape[1])
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        return self._rows.ids
-
-    def search(
-        self, queries: NDArray[np.float32], k: int, *, exclude: Collection[str] = ()
-    ) -> tuple[list[list[str]], NDArray[np.float32]]:
-        """See `VectorIndex.search`."""
-        given = self._rows.checked(queries, k)
-        barred = self._rows.excluded(exclude)
-        left = len(self._rows.ids) - barred.size
-        count = min(k, left)
-        only = _all_but(barred, len(self._rows.ids))
-        names: list[list[str]] = []
-        far = np.zeros((given.shape[0], count), dtype=np.float32)
-        for at, query in enumerate(given):
-            found, far[at] = self._one(query, count, barred, only) if count else ([], far[at])
-            names.append(found)
-        return names, far
-
-    def _one(
-        self, query: NDArray[np.float32], k: int, barred: NDArray[np.int64], only: Any
+    def _nearest(
+        self, query: NDArray[np.float32], barred: NDArray[np.int64], k: int
     ) -> tuple[list[str], NDArray[np.float32]]:
         total = len(self._rows.ids)
+        only = _all_but(barred, total)
         left = total - barred.size
         ask = k + _SLACK
         # A FAISS score is off by fewer than d + 8 roundings, or by underflow in each of d terms.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,16 +79,22 @@ def distances(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArr
         return np.asarray(np.sqrt((gap * gap).sum(axis=1)), dtype=np.float32)
 
 
-class NumpyIndex:
-    """Exact search by brute force; see `embeddb.index.vectors.VectorIndex`."""
+class ExactIndex(ABC):
+    """Exact L2 search over checked rows; see `embeddb.index.vectors.VectorIndex`."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     @classmethod
-    def build(cls, ids: Sequence[str], vectors: NDArray[np.float32]) -> NumpyIndex:
+    def build(cls, ids: Sequence[str], vectors: NDArray[np.float32]) -> Self:
         """Raises: UsageError, InputError as `Rows` says."""
         return cls(Rows(ids, vectors))
+
+    @abstractmethod
+    def _nearest(
+        self, query: NDArray[np.float32], barred: NDArray[np.int64], k: int
+    ) -> tuple[list[str], NDArray[np.float32]]:
+        """The k nearest of all rows but the `barred` int64[x], and their distances float32[k]."""
 
     @property
     def dim(self) -> int:
@@ -100,13 +108,22 @@ class NumpyIndex:
         self, queries: NDArray[np.float32], k: int, *, exclude: Collection[str] = ()
     ) -> tuple[list[list[str]], NDArray[np.float32]]:
         """See `VectorIndex.search`."""
-        rows = self._rows
-        given = rows.checked(queries, k)
-        left = np.delete(np.arange(len(rows.ids)), rows.excluded(exclude))
-        count = min(k, left.size)
+        given = self._rows.checked(queries, k)
+        barred = self._rows.excluded(exclude)
+        count = min(k, len(self._rows.ids) - barred.size)
         names: list[list[str]] = []
         far = np.zeros((given.shape[0], count), dtype=np.float32)
         for at, query in enumerate(given):
-            found, far[at] = rows.nearest(query, left, count) if count else ([], far[at])
-            names.append(found)
+            nearest, far[at] = self._nearest(query, barred, count) if count else ([], far[at])
+            names.append(nearest)
         return names, far
+
+
+class NumpyIndex(ExactIndex):
+    """Exact search by brute force."""
+
+    def _nearest(
+        self, query: NDArray[np.float32], barred: NDArray[np.int64], k: int
+    ) -> tuple[list[str], NDArray[np.float32]]:
+        left = np.delete(np.arange(len(self._rows.ids)), barred)
+        return self._rows.nearest(query, left, k)

@@ -62,6 +62,9 @@ class Device(Protocol):
     def stream(self) -> int:
         """The caller's current stream, as the driver knows it."""
 
+    def clear(self, address: int, size: int, stream: int) -> None:
+        """Set so many bytes to zero, in a stream."""
+
     def wait_for(self, stream: int) -> None:
         """Let the current stream go on after what was enqueued in another one."""
 
@@ -124,6 +127,7 @@ class Gpu:
         major, minor = torch.cuda.get_device_capability(index)
         self.architecture = f"sm_{major}{minor}"
         self._kernels: dict[str, GpuKernel] = {}
+        self._kept: set[str] = set()
         self._stream = torch._C._cuda_getCurrentRawStream
 
     def kernel(self, template: str) -> GpuKernel:
@@ -148,6 +152,11 @@ class Gpu:
     def stream(self) -> int:
         return int(self._stream(self.index))
 
+    def clear(self, address: int, size: int, stream: int) -> None:
+        (error,) = self._driver.cuMemsetD8Async(address, 0, size, stream)
+        if error:
+            raise DeviceError(_text(self._driver, error))
+
     def wait_for(self, stream: int) -> None:
         import torch
 
@@ -156,7 +165,12 @@ class Gpu:
             torch.cuda.current_stream(self.index).wait_stream(other(stream, device=self.index))
 
     def is_built(self, template: str) -> bool:
-        return template in self._kernels or nvrtc.is_kept(template, self.architecture)
+        if template in self._kernels or template in self._kept:
+            return True
+        if nvrtc.is_kept(template, self.architecture):
+            self._kept.add(template)
+            return True
+        return False
 
     def build(self, template: str) -> None:
         nvrtc.cubin(template, self.architecture)

@@ -5,6 +5,7 @@ Everything here runs on any device of torch, so that formats are tested without 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,11 @@ _BLOCK_COLUMNS = {"fp32": 1, "tf32": 8, "bf16": 16, "f16": 16}
 _PACKED = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
+#: A matrix and the most entries of a piece -> `piece_row`, `piece_begin`, `piece_end`, and True if
+#: some row was cut (`prepare.pieces`).
+Cut = Callable[["Csr", int], tuple[dict[str, torch.Tensor], bool]]
+
+
 class FormRefused(EmbeddbError):
     """The matrix does not go with a configuration. `status` is that of a measurement: `oom` where
     the format would store too many zeros, `invalid` where the kernel cannot be launched so."""
@@ -35,13 +41,15 @@ class FormRefused(EmbeddbError):
 @dataclass(frozen=True, slots=True, eq=False)
 class Csr:
     """A matrix m×n on a device: `ptr` int32[m+1], `idx` int32[nnz] sorted in each row, `values`
-    dtype[nnz]. `rows` int32[nnz], the row of each entry, is made when it is first needed."""
+    dtype[nnz]. `rows` int32[nnz], the row of each entry, and `longest`, the entries of the longest
+    row, are found when they are first needed."""
 
     shape: tuple[int, int]
     ptr: torch.Tensor
     idx: torch.Tensor
     values: torch.Tensor
     _rows: list[torch.Tensor] = field(default_factory=list, repr=False)
+    _longest: list[int] = field(default_factory=list, repr=False)
 
     @property
     def nnz(self) -> int:
@@ -59,9 +67,15 @@ class Csr:
             self._rows.append(torch.repeat_interleave(rows, self.lengths, output_size=self.nnz))
         return self._rows[0]
 
+    @property
+    def longest(self) -> int:
+        if not self._longest:
+            self._longest.append(int(self.lengths.max()) if self.shape[0] else 0)
+        return self._longest[0]
+
     def with_values(self, values: torch.Tensor) -> Csr:
         """The same pattern with other values dtype[nnz]."""
-        return Csr(self.shape, self.ptr, self.idx, values, self._rows)
+        return Csr(self.shape, self.ptr, self.idx, values, self._rows, self._longest)
 
     def transposed(self) -> tuple[Csr, torch.Tensor]:
         """Aᵀ, and int64[nnz]: where its entries lie in this matrix."""
@@ -100,8 +114,8 @@ class Form:
         return Form({**self.tensors, "val": stored}, self.pieces, self.adds, self.places)
 
 
-def form_of(csr: Csr, of: Plan) -> Form:
-    """The matrix in the format that a plan needs.
+def form_of(csr: Csr, of: Plan, cut: Cut) -> Form:
+    """The matrix in the format that a plan needs; `cut` cuts rows into pieces.
 
     Raises: FormRefused if it would store more than ten values per entry.
     """
@@ -112,7 +126,9 @@ def form_of(csr: Csr, of: Plan) -> Form:
         return Form({"rows": csr.rows}, adds=of.op.kernel != "sddmm")
     if spec.layout == "rows":
         return Form({"perm": _row_order(csr, spec.reorder).to(torch.int32)})
-    make = {"pieces": _pieces, "slices": _slices, "stream": _stream, "windows": _windows}
+    if spec.layout == "pieces":
+        return _pieces(csr, spec, cut)
+    make = {"slices": _slices, "stream": _stream, "windows": _windows}
     return make[spec.layout](csr, spec)
 
 
@@ -131,8 +147,9 @@ def _row_order(csr: Csr, reorder: str) -> torch.Tensor:
     if reorder == "length":
         return torch.argsort(csr.lengths, descending=True, stable=True)
     order = torch.arange(m, device=csr.ptr.device)
-    longest = int(csr.lengths.max()) if m else 0
-    for place in reversed(range(min(longest, _COMPARED))):  # the last key first, by stable sorts
+    for place in reversed(
+        range(min(csr.longest, _COMPARED))
+    ):  # the last key first, by stable sorts
         at = csr.ptr[:-1].long() + place
         ends = at >= csr.ptr[1:]
         column = csr.idx[at.clamp(max=csr.nnz - 1)].masked_fill(ends, -1)
@@ -168,8 +185,8 @@ def _as_form(parts: dict[str, Any], adds: bool, more: dict[str, torch.Tensor]) -
     return Form({**tensors, **more}, pieces, adds)
 
 
-def _pieces(csr: Csr, spec: FormSpec) -> Form:
-    parts, adds = _cut(csr.ptr[:-1].long(), csr.ptr[1:].long(), spec.piece)
+def _pieces(csr: Csr, spec: FormSpec, cut: Cut) -> Form:
+    parts, adds = cut(csr, spec.piece)
     if spec.reorder == "length":
         lengths = parts["piece_end"] - parts["piece_begin"]
         order = torch.argsort(lengths, descending=True, stable=True)

@@ -661,6 +661,47 @@ DEV void spmv_stream(const Args& a) {
 }
 #undef PRODUCT
 
+// ---- Preparation. A warp per row checks a CSR matrix with indices of type I (X: m + 1 pointers, B: nnz columns), writes
+// it with 32-bit indices (ptr, idx) and the row of each entry (rows), and reports in five words of out: broken pointers, a
+// column outside 0..n-1, falling columns, equal columns, entries of the longest row.
+template<class I> DEV void inspect(const Args& a) {
+  const I *ptr = (const I*)a.X, *idx = (const I*)a.B;
+  int *to_ptr = (int*)a.ptr, *to_idx = (int*)a.idx, *to_rows = (int*)a.rows, *report = (int*)a.out;
+  const int row = (int)(((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x & 31;
+  if (row >= a.m) return;
+  const I begin = ptr[row], end = ptr[row + 1];
+  if (lane == 0) { to_ptr[row] = (int)begin; if (row == a.m - 1) to_ptr[a.m] = (int)end; }
+  if (begin < 0 || begin > end || end > a.nnz || (row == 0 && begin != 0) || (row == a.m - 1 && end != a.nnz)) { report[0] = 1; return; }
+  bool outside = false, falling = false, equal = false;
+  for (I p = begin + lane; p < end; p += 32) {
+    const I j = idx[p], before = p > begin ? idx[p - 1] : (I)-1;
+    outside |= j < 0 || j >= a.n; falling |= p > begin && j < before; equal |= p > begin && j == before;
+    to_idx[p] = (int)j; to_rows[p] = row;
+  }
+  if (outside) report[1] = 1;
+  if (falling) report[2] = 1;
+  if (equal) report[3] = 1;
+  if (lane == 0 && end - begin > report[4]) atomicMax(report + 4, (int)(end - begin));
+}
+DEV int pieces_in(int length, int piece) { return max(1, (int)(((long long)length + piece - 1) / piece)); }
+// A thread per row: pieces of at most `piece` entries that it is cut into.
+DEV void count_pieces(const Args& a) {
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row < a.m) ((int*)a.out)[row] = pieces_in(a.ptr[row + 1] - a.ptr[row], a.piece);
+}
+// A warp per row writes its pieces; X: running sums of the counts, 64 bits each.
+DEV void fill_pieces(const Args& a) {
+  const int row = (int)(((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32), lane = threadIdx.x & 31;
+  if (row >= a.m) return;
+  const int begin = a.ptr[row], end = a.ptr[row + 1], count = pieces_in(end - begin, a.piece);
+  const long long first = ((const long long*)a.X)[row] - count;
+  const int tagged = count > 1 ? (int)((u32)row | 0x80000000u) : row;
+  for (int k = lane; k < count; k += 32) {
+    const int from = begin + k * a.piece;
+    ((int*)a.piece_row)[first + k] = tagged; ((int*)a.piece_begin)[first + k] = from; ((int*)a.piece_end)[first + k] = min(end, from + a.piece);
+  }
+}
+
 #ifdef EMULATED
 #define KERNEL(name, ...) extern "C" int name(unsigned grid, unsigned block, unsigned shared, const void* args) { \
   const Args a = *(const Args*)args; return emulated::launch([&] { __VA_ARGS__(a); }, grid, block, shared); }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from embeddb.core.config import Config, Op
@@ -24,6 +25,8 @@ ALGORITHMS = {"spmm": ("default", "csr2", "csr3"), "spmv": ("csr1", "csr2")}
 TOLERANCES = {"f32": 1e-5, "f64": 1e-13, "f16": 2e-3, "bf16": 1.6e-2}
 _MATH_TOLERANCES = {"tf32": 2e-3, "tf32x3": 1e-3, "bf16": 1.6e-2, "f16": 2e-3}
 _WORK = {"rows": 0, "pieces": 1, "entries": 2, "slices": 3, "coo": 4}
+#: Work of which a group of threads does several units.
+_BATCHED = {"row-batches": "rows", "piece-batches": "pieces"}
 _STAGE = {"direct": 0, "shuffle": 1, "shared": 2}
 _MATH = {"tf32": 0, "tf32x3": 1, "bf16": 2, "f16": 3}
 #: Columns of one block of a window, by arithmetic.
@@ -98,6 +101,11 @@ class Plan:
 
 
 def plan(config: Mapping[str, Any], op: Op) -> Plan:
+    """`Plan` of a configuration; those of a `Config` are remembered. Raises: as `planned`."""
+    return _remembered(config, op) if isinstance(config, Config) else planned(config, op)
+
+
+def planned(config: Mapping[str, Any], op: Op) -> Plan:
     """The kernel and geometry of a configuration.
 
     Raises: SpaceError for a configuration that has no kernel for the operation or its width.
@@ -123,16 +131,17 @@ def _cusparse(algorithm: str, op: Op) -> Plan:
     return Plan(op, FormSpec("csr"), algorithm=algorithm, tolerance=TOLERANCES[op.dtype])
 
 
+_remembered = lru_cache(maxsize=4096)(planned)
+
+
 def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
-    batched = work in ("row-batches", "piece-batches")
+    batched = work in _BATCHED
     if work in ("windows", "window-pieces"):
         return _windows(config, op)
-    if batched:
-        work = {"row-batches": "rows", "piece-batches": "pieces"}[work]
+    work = _BATCHED.get(work, work)
     if work not in (*_WORK, "stream"):
         raise SpaceError(f"work={work} has no CUDA kernel")
-    stored = TYPES[op.dtype]
-    shares = work in _SHARES_ROWS
+    stored, shares = TYPES[op.dtype], work in _SHARES_ROWS
     wide = op.dtype in ("f16", "bf16") and shares and op.kernel != "sddmm"
     out = "float" if wide else stored
     lanes = {"entries": 32, "slices": 1}.get(work, 0) if op.kernel == "spmv" else 0

@@ -10,6 +10,7 @@ from embeddb.kernels.cuda.cusparse import CusparseProduct
 from embeddb.kernels.cuda.device import Args, Call, Device, Kernel
 from embeddb.kernels.cuda.forms import Csr, Form, FormRefused, form_of
 from embeddb.kernels.cuda.plan import SIZES, Plan
+from embeddb.kernels.cuda.prepare import pieces
 
 _MAX_BLOCKS = (1 << 31) - 1
 
@@ -51,12 +52,12 @@ class Product:
         csr, form = self.csr.with_values(values), self.form.with_values(values)
         return replace(self, csr=csr, form=form, call=_call(csr, self.plan, form))
 
-    def enqueue(self, b: int, x: int, out: int) -> None:
+    def enqueue(self, b: int, x: int, out: int, stream: int) -> None:
         """Launch the kernel on operands at these addresses, which are multiples of `step`."""
         call = Call.from_buffer_copy(self.call)
         args = call.args
         args.B, args.X, args.out = b, x, out
-        self.kernel.launch(self.grid, self.block, self.shared, self.device.stream(), call)
+        self.kernel.launch(self.grid, self.block, self.shared, stream, call)
 
     def _launch(self, b: torch.Tensor, x: torch.Tensor | None, out: torch.Tensor) -> None:
         if not self.grid or not out.numel():
@@ -67,7 +68,8 @@ class Product:
             x = x.clone()
         aligned = out.data_ptr() % self.step == 0 or self.plan.op.kernel == "sddmm"
         into = out if aligned else torch.zeros_like(out)
-        self.enqueue(b.data_ptr(), 0 if x is None else x.data_ptr(), into.data_ptr())
+        at_x = 0 if x is None else x.data_ptr()
+        self.enqueue(b.data_ptr(), at_x, into.data_ptr(), self.device.stream())
         if not aligned:
             out.copy_(into)
 
@@ -81,7 +83,7 @@ def bind(csr: Csr, plan: Plan, device: Device) -> Product | CusparseProduct:
     """
     if plan.algorithm:
         return CusparseProduct(csr, plan, device)
-    form = form_of(csr, plan)
+    form = form_of(csr, plan, lambda matrix, piece: pieces(matrix, piece, device))
     kernel = device.kernel(plan.template)
     if plan.block > kernel.max_threads:
         raise FormRefused(

@@ -44,10 +44,10 @@ NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float3
 _DOUBLINGS = 8.0
 
 
-def remembered(vectors: NodeVectors, most: int = 512) -> NodeVectors:
+def remembered(vectors: NodeVectors) -> NodeVectors:
     """The same, computed once for each nest and schedule: every transfer to a target begins with
     the same schedules of it."""
-    return lru_cache(maxsize=most)(vectors)
+    return lru_cache(maxsize=512)(vectors)
 
 
 def raw_vectors(spread: NDArray[np.float32] | None = None) -> NodeVectors:

@@ -33,11 +33,9 @@ def with_carried_tiles(
     kernel: Computation,
     *,
     known: Callable[[str], Computation | None],
-    by: str = "role",
 ) -> Query:
     """The query with the best tiles of its neighbours, and their untiled forms, as votes on what
-    these are here, if nothing else votes; `known` gives a neighbour's kernel by its id, `by` says
-    how dimensions are matched."""
+    these are here, if nothing else votes; `known` gives a neighbour's kernel by its id."""
     near = query.vote.neighbours[:NEIGHBOURS]
     if np.isfinite(query.vote.gains).any() or not near:
         return query
@@ -51,19 +49,19 @@ def with_carried_tiles(
         if source is None:
             continue
         for column in _worth(gains[at], configs):
-            made = carried_tile(configs[column], source, kernel, by=by)
+            made = carried_tile(configs[column], source, kernel)
             if query.space.reason(made) is not None:
                 continue
             votes.append((at, column, made))
             if made != query.default:
-                steps = tuple(map(_step, carried(configs[column], source, kernel, by=by)))
+                steps = tuple(map(_step, carried(configs[column], source, kernel)))
                 gain = float(gains[at, column])
                 told.append(Transferred(made, one.pattern_id, configs[column], gain, steps))
     if not votes:
         return query
     vote = with_votes(query.vote, votes, gains, view.averages.prior)
-    promise = vote.promise._replace(guard=math.inf)
-    return replace(query, vote=replace(vote, transfers=tuple(told), promise=promise))
+    quality = vote.quality._replace(guard=math.inf)
+    return replace(query, vote=replace(vote, transfers=tuple(told), quality=quality))
 
 
 def _worth(gains: NDArray[np.float64], configs: Sequence[Config]) -> Iterator[int]:

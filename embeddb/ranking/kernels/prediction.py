@@ -14,6 +14,7 @@ import numpy as np
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError, ModelError
 from embeddb.core.files.gate import refusing
+from embeddb.cost_model import Problem
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import drawn_tiles
 from embeddb.ranking.prediction import sensible, with_judgement
@@ -77,8 +78,8 @@ def with_tiles(
         return query
     scorer = model.of(kernel)
     nothing = np.zeros(0, dtype=np.float32)
-    said = scorer.score(nothing, query.platform, query.op, configs, kernel.sizes)
-    gain, spread = sensible(*said)
+    problem = Problem(nothing, query.platform, query.op, kernel.sizes)
+    gain, spread = sensible(*scorer.score(problem, configs))
     found = replace(query.prediction, configs=configs, gain=gain, spread=spread, guard=model.guard)
     return replace(query, prediction=found)
 

@@ -74,7 +74,7 @@ class Ranker(ABC):
         return (
             self.query.prediction.judged[self.card_name()]
             if self.by_model
-            else self.query.vote.held_out
+            else self.query.vote.quality.of_optimum
         )
 
     @property

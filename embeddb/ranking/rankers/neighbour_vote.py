@@ -75,7 +75,7 @@ class NeighbourVote(Ranker):
     @property
     def bias(self) -> float:
         """The correction of a promised log gain; 0 where too few answers were judged."""
-        known = self.query.vote.promise.bias
+        known = self.query.vote.quality.bias
         return known if math.isfinite(known) else 0.0
 
     def candidates(self) -> Iterator[Candidate]:
@@ -88,7 +88,7 @@ class NeighbourVote(Ranker):
             query.vote.configs.index(query.default) if query.default in query.vote.configs else -1
         )
         order = settled(query, query.vote.configs, self._order(), score)
-        order = behind_default(order, score, default, query.vote.promise.guard)
+        order = behind_default(order, score, default, query.vote.quality.guard)
         # What was not believed, or cannot be told from the first, has no better score.
         most = float(gain[order[0]])
         for at in order.tolist():
@@ -123,13 +123,13 @@ class NeighbourVote(Ranker):
         """The 10th and 90th percentile about the promised gain: by how far answers were off that
         were held out; where too few were, by how far the neighbours scatter about it. None where
         fewer than three neighbours tell."""
-        query, promise = self.query, self.query.vote.promise
+        query, quality = self.query, self.query.vote.quality
         if query.vote.configs[at] == query.default:
             return between(query, 0.0, 0.0)
         promised = float(self.promised[at])
-        if math.isfinite(promise.low) and query.vote.knows_default:
+        if math.isfinite(quality.low) and query.vote.knows_default:
             voted = float(self.score[at] - _default_score(query, self.score))
-            low, high = min(voted + promise.low, promised), max(voted + promise.high, promised)
+            low, high = min(voted + quality.low, promised), max(voted + quality.high, promised)
             return math.exp(low), math.exp(high)
         if self.voters[at] < _FEWEST_SCATTERED:
             return None, None
@@ -217,7 +217,7 @@ def _set_of(query: Query, score: Floats) -> list[int]:
     )
     machines = np.full(len(query.vote.machine_effects), 1.0)
     if len(machines):
-        machines *= query.vote.weights.sum() / len(machines) / (1.0 + query.vote.measured_here)
+        machines *= query.vote.weights.sum() / len(machines) / (1.0 + query.vote.origin.here)
     weights = np.concatenate([query.vote.weights, [query.vote.shrink], machines])
     chosen = [int(np.argmax(score))]
     while len(chosen) < min(_SET, len(score)):

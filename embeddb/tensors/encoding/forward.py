@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
-from embeddb.core.files.gate import refusing
 from embeddb.core.nn_numpy import check_weights, linear, relu
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
@@ -31,7 +29,6 @@ from embeddb.tensors.encoding.spec import FINAL, LAYERS, WAYS, NetworkSpec, shap
 CLIP = (-1.0, 2.0)
 #: Nodes times tiles that are computed together: what a core's caches hold.
 _TOGETHER = 4096
-_TRAIN = "train weights anew with `embeddb train kernels`"
 Floats = NDArray[np.float32]
 
 
@@ -46,14 +43,9 @@ def scaled(rows: Floats, scale: Floats) -> Floats:
 class KernelNetwork(GraphPredictor):
     """The learned model itself."""
 
-    def __init__(
-        self, card: Mapping[str, Any], weights: Mapping[str, Floats], *, where: str = ""
-    ) -> None:
-        """Raises: ModelError for weights that are not those of the card's network."""
-        self.card = dict(card)
-        with refusing(ModelError, where=where, hint=_TRAIN):
-            self.spec = NetworkSpec.of(card["network"])
-            check_weights(weights, shapes_of(self.spec))
+    def _open(self, network: Mapping[str, Any], weights: Mapping[str, Floats]) -> None:
+        self.spec = NetworkSpec.of(network)
+        check_weights(weights, shapes_of(self.spec))
         # In the order in which products of many rows read them.
         self._weights = {name: np.asfortranarray(array) for name, array in weights.items()}
         first = self._weights["first.opcode.weight"]

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
+from embeddb.core.files.gate import refusing
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
+from embeddb.tensors.encoding.spec import TRAIN_AGAIN
 
 Floats = NDArray[np.float32]
 _OF_ROWS = ("trees", "operations")
@@ -21,7 +23,18 @@ _OF_ROWS = ("trees", "operations")
 class KernelPredictor(ABC):
     """Weights and their card, ready to be asked. Says the same on every call, from any thread."""
 
-    card: dict[str, Any]
+    def __init__(
+        self, card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
+    ) -> None:
+        """Raises: ModelError for weights that are not those of the card's model, naming `where`."""
+        self.card: dict[str, Any] = dict(card)
+        with refusing(ModelError, where=where, hint=TRAIN_AGAIN):
+            self._open(self.card["network"], weights)
+
+    @abstractmethod
+    def _open(self, network: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
+        """Check and take the weights of a `network` as the card describes it. Raises:
+        ModelError."""
 
     @property
     @abstractmethod

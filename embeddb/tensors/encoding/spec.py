@@ -26,7 +26,8 @@ OPCODE, LAYERS, FINAL = 256, 3, 3
 #: From where a node is reached.
 WAYS = ("operands", "users")
 
-_TRAIN = "train weights anew with `embeddb train kernels`"
+#: What to do about a model that cannot be read.
+TRAIN_AGAIN = "train it again with `embeddb train kernels`"
 _HIDDEN = (4, 4096)
 #: Keys of a card that tell this network from the paper's other ones.
 _FIXED = {
@@ -71,12 +72,14 @@ class NetworkSpec:
         found = cls(card.get("task", ""), card.get("hidden", 0))
         own = found.card
         if card.get("encoding") != own["encoding"]:
-            raise ModelError("its network reads kernels that are encoded otherwise", hint=_TRAIN)
+            reason = "its network reads kernels that are encoded otherwise"
+            raise ModelError(reason, hint=TRAIN_AGAIN)
         for name in sorted(own.keys() | card.keys()):
             if type(card.get(name)) is not type(own.get(name)) or card[name] != own[name]:
                 raise ModelError(
                     f"its network has {name} {card.get(name)!r}, which queries do not read",
-                    hint=f"`python -m reproductions.tpu_paper` trains and judges it; else {_TRAIN}",
+                    hint="`python -m reproductions.tpu_paper` trains and judges it; else "
+                    + TRAIN_AGAIN,
                 )
         return found
 

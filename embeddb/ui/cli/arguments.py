@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from embeddb import database
 from embeddb.core.config import Op
@@ -29,6 +30,10 @@ from embeddb.ui.cli.output import Progress, note
 from indexer.resolve import is_file
 from indexer.starter import STARTER
 
+T = TypeVar("T")
+
+#: An output of `embeddb eval --json` is far smaller.
+_MOST_EVAL_BYTES = 64 << 20
 #: Options of several verbs.
 threads_option = click.option(
     "--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are."
@@ -216,6 +221,7 @@ def count_first(
     Raises: UsageError for what is no nest; NothingFound for one that is known by name only, and
     where nothing can count; RunnerUnavailable if the platform cannot be measured here.
     """
+    from indexer.measure import Machine
     from indexer.nest_runs import CountJob
     from indexer.runners.base import RunOptions
 
@@ -223,7 +229,8 @@ def count_first(
     runner, here = runner_here(platform, threads)
     sources = [plug.source for plug in db.index.featurizers().counted(here.id)]
     options = RunOptions(repeats=3, max_repeats=9, threads=threads)
-    CountJob(db.index, runner, here, options, (sources or ["auto"])[0]).run(nests, progress)
+    machine = Machine(db.index, runner, here, options)
+    CountJob(machine, (sources or ["auto"])[0]).run(nests, progress)
 
 
 def _nest(db: Database, subject: Subject | PatternInfo) -> Nest:
@@ -245,3 +252,20 @@ class Number(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return number
+
+
+def eval_rows(file: str, kind: type[T]) -> list[T]:
+    """Return the rows in a file that `embeddb eval --json` wrote.
+
+    Raises: InputError for a file that is not there, or has other content.
+    """
+    path, hint = Path(file), "embeddb eval DB --json > eval.json"
+    if not path.is_file():
+        raise InputError("no such file", where=file, hint=hint)
+    if path.stat().st_size > _MOST_EVAL_BYTES:
+        raise InputError("too large for the output of `embeddb eval --json`", where=file)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[kind])  # type: ignore[valid-type]
+    except msgspec.MsgspecError as e:
+        reason = f"not the output of `embeddb eval --json`: {e}"
+        raise InputError(reason, where=file, hint=hint) from None

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from indexer.campaign.agreement import Agreement
     from indexer.campaign.nodes.submissions import Spread
 
+#: Reasons of failures that are shown.
+_REASONS = 3
 #: Matrices named in the text; `--json` has all.
 _NAMED = 10
 
@@ -77,6 +79,9 @@ def show_progress(document: dict[str, Any]) -> None:
     show_spread(document["nodes"])
     for status, count in sorted(document["statuses"].items(), key=lambda s: -s[1]):
         say(f"  {count:,} {status}")
+    for failure in document["failures"][:_REASONS]:
+        if failure["error"]:
+            say(f"  {failure['points']:,} {failure['status']}: {failure['error']}")
     if document["other_state"]:
         say(f"{plural(document['other_state'], 'task')} measured in another state of the machine")
     show_agreement(document["agreement"])

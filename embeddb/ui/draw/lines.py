@@ -75,8 +75,7 @@ def curves(
     x_label: str,
     y_label: str,
     log_y: bool = False,
-    width: float = 640,
-    height: float = 320,
+    size: Point = (640, 320),
     key: str = "curves",
 ) -> str:
     """Lines with their names at their ends, or in a legend where that is too narrow. Values that
@@ -84,7 +83,7 @@ def curves(
 
     Of long lines the extremes of 400 stretches are drawn. From the ninth on lines look the same.
     """
-    size = (width, height)
+    width, height = size
     strokes, lost = _strokes(lines, log_y)
     note = f"{lost:,} of the values cannot be drawn" if lost else ""
     if not strokes:

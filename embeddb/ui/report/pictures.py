@@ -129,8 +129,7 @@ def _curve(near: NeighbourEvidence, key: str) -> Markup | None:
         x_label="configurations, fastest first (%)",
         y_label="time / best",
         log_y=True,
-        width=300,
-        height=190,
+        size=(300, 190),
         key=key,
     )
     return markup(drawn)

@@ -197,8 +197,7 @@ def compare_page(found: dict[str, Any]) -> dict[str, Any]:
         x_label="configurations, fastest first (%)",
         y_label="time / best",
         log_y=True,
-        width=760,
-        height=340,
+        size=(760, 340),
         key="compare",
     )
     return {**found, "curves": Markup(drawn)}  # draw escapes what it holds

@@ -27,10 +27,10 @@ from embeddb.core.wording import plural
 from embeddb.featurizers import missing
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, parse_platform
-from indexer.campaign.budget.sampler import Point, Pool, Rewards, Round, Sampler, Share
+from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.budget.samplers import clusters_of, strategy
 from indexer.campaign.folder import Campaign, Task
-from indexer.campaign.plan import Buying, Choice, Matrix, Plan, Teaching
+from indexer.campaign.plan import Buying, Choice, Matrix, Plan
 from indexer.campaign.plan_file import PLAN, write_plan
 
 #: More samples than this are no budget, and more of one matrix no strategy buys.
@@ -39,15 +39,13 @@ _MOST_BUDGET, _MOST_OF_ONE = 1_000_000, 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRequest:
-    """What is bought by whom: `budget` samples of `op` on `platform`, by a strategy of that
-    name; with `teaching` its rewards are those of a model that learns from them."""
+    """Buy `budget` samples of `op` on `platform` by the strategy of that name."""
 
     platform: Platform
     op: Op
     strategy: str
     budget: int
     seed: int = 0
-    teaching: Teaching | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +99,7 @@ def planned(
     clusters: Callable[[int], tuple[str, list[list[int]]]],
 ) -> Campaign:
     """The campaign of a strategy in a folder: a new one with its first round, or the one that is
-    there, with its next round if this one is measured; not if a model has to learn from it first,
-    which is done in running it. `clusters` as in `first_plan`.
+    there, with its next round if this one is measured. `clusters` as in `first_plan`.
 
     Raises: InputError if another campaign is there; UsageError for what cannot be bought.
     """
@@ -115,8 +112,6 @@ def planned(
             where=str(folder),
             hint="go on with that one by `embeddb campaign run`, or name another folder",
         )
-    if wish.teaching is not msgspec.UNSET:
-        return campaign
     return buy_more(campaign) or campaign
 
 
@@ -125,10 +120,9 @@ def is_campaign(folder: Path) -> bool:
     return (folder / PLAN).exists()
 
 
-def buy_more(campaign: Campaign, reward: Rewards | None = None) -> Campaign | None:
+def buy_more(campaign: Campaign) -> Campaign | None:
     """The campaign with the next round of its strategy, written to its folder; None if it has no
-    strategy, points of it are still to be measured, or nothing is left to buy. `reward` is the
-    plan's own, where it is not the usual one.
+    strategy, points of it are still to be measured, or nothing is left to buy.
 
     Raises: InputError if everything measured so far failed, or the plan's state does not fit.
     """
@@ -137,8 +131,6 @@ def buy_more(campaign: Campaign, reward: Rewards | None = None) -> Campaign | No
     if isinstance(buying, msgspec.UnsetType):
         return None
     buyer = _buyer(plan)
-    if reward is not None:
-        buyer.reward = reward
     shares = [share for r in buying.rounds for share in r.shares]
     _check_entries(plan, shares)
     outcomes = []
@@ -205,7 +197,6 @@ def _plan(
             featurizer=featurizer,
             clusters=clusters,
             rounds=[],
-            teaching=wish.teaching,
         ),
     )
 

@@ -19,7 +19,6 @@ from embeddb.core.pattern import Pattern
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import parse_platform
 from indexer.campaign.budget.growing_plan import buy_more
-from indexer.campaign.budget.teaching import taught_on_the_way
 from indexer.campaign.folder import Campaign, Progress, Task
 from indexer.campaign.nodes.submissions import (
     CHUNK_S,
@@ -149,8 +148,7 @@ class NodesJob:
                 continue
             if campaign.settling_rounds < asked.rounds and campaign.settle(asked.least):
                 continue
-            reward = taught_on_the_way(campaign, job.db, job.read, job.told)
-            if (grown := buy_more(campaign, reward)) is None:
+            if (grown := buy_more(campaign)) is None:
                 return campaign
             job = replace(job, campaign=grown, again=())
 

@@ -111,8 +111,3 @@ def _token(tokens: Sequence[str], at: int) -> str:
     if at >= len(tokens):
         raise TensorError("ends in the middle of a shape: the dump was cut off")
     return tokens[at]
-
-
-def shape_text(shape: Shape) -> str:
-    """As HLO writes it, the layout too."""
-    return str(shape)

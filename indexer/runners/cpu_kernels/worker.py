@@ -23,21 +23,16 @@ from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.job import Loaded
 from indexer.runners.harness.serving import Reply, serve
+from indexer.runners.harness.worker import Answering
 
 
-class Worker:
+class Worker(Answering):
     """Answers requests; holds one loaded pattern and every kernel loaded so far."""
 
     def __init__(self) -> None:
         self.job: Loaded | None = None
         self.kernels: dict[str, Any] = {}
         self.converter: Converter | None = None
-
-    def answer(self, request: Reply, payload: bytes) -> Reply:
-        if request["do"] == "load":
-            return self.load(request, payload)
-        reply: Reply = getattr(self, request["do"])(request)
-        return reply
 
     def load(self, request: Reply, payload: bytes) -> Reply:
         self.job = None

@@ -16,7 +16,7 @@ _COPY_BYTES, _SHORT_COPY_BYTES = 1 << 30, 1 << 28
 _COPIES, _SHORT_COPIES = 10, 4
 _LAUNCHES = 200
 #: Clock cycles that the GPU is kept busy while the host enqueues what is timed.
-_BUSY_CYCLES = 100_000
+_BUSY_CYCLES = 400_000
 
 
 class Machine(Protocol):

@@ -24,8 +24,9 @@ from indexer.runners.harness.serving import Reply, serve
 
 #: A graph takes about this long, and has so many products.
 _GRAPH_S, _FEWEST, _MOST = 100e-6, 3, 20
-#: A product that takes longer, or so many times the best, is timed once.
-_SLOW_S, _SLOW_FACTOR = 5e-3, 8
+#: A product that takes longer is timed once; so is one of so many times the best, unless a graph of
+#: it takes no time either.
+_SLOW_S, _SLOW_FACTOR, _SHORT_S = 5e-3, 8, 100e-6
 
 
 class KernelFault(Exception):
@@ -140,7 +141,7 @@ class Worker:
         """Mean seconds of a product in a graph, for each replay, and the products of the graph; of
         a slow one those of a single call, and 0."""
         once = self.machine.once(call)
-        if once > _SLOW_S or once > _SLOW_FACTOR * job.best_s:
+        if once > _SLOW_S or once > max(_SLOW_FACTOR * job.best_s, _SHORT_S):
             return [once], 0
         products = min(max(round(_GRAPH_S / max(once, 1e-9)), _FEWEST), _MOST)
         times = self.machine.graphed(call, products, samples)

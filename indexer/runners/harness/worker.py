@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,19 +32,26 @@ class Job(Protocol):
         """Empty if all that the last run wrote is right."""
 
 
-class _Worker:
-    """Answers requests; holds one job. `made` makes one of what was sent and a seed."""
-
-    def __init__(self, made: Callable[[bytes, int], Job]) -> None:
-        self._made = made
-        self.job: Job | None = None
-        self.libraries = Libraries()
+class Answering(ABC):
+    """Answers requests by its methods of their names; `load` takes the bytes behind one as well."""
 
     def answer(self, request: Reply, payload: bytes) -> Reply:
         if request["do"] == "load":
             return self.load(request, payload)
         reply: Reply = getattr(self, request["do"])(request)
         return reply
+
+    @abstractmethod
+    def load(self, request: Reply, payload: bytes) -> Reply: ...
+
+
+class _Worker(Answering):
+    """Answers requests; holds one job. `made` makes one of what was sent and a seed."""
+
+    def __init__(self, made: Callable[[bytes, int], Job]) -> None:
+        self._made = made
+        self.job: Job | None = None
+        self.libraries = Libraries()
 
     def load(self, request: Reply, payload: bytes) -> Reply:
         self.job = None

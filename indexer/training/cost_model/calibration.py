@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.cost_model.model import CostModel
 from indexer.training.cost_model.samples import Samples
 
@@ -182,4 +183,5 @@ def _said(model: CostModel, samples: Samples, row: int) -> tuple[Floats, Floats]
     """Gains and spreads float64[x] of what was measured in a row."""
     info, part = samples.rows[row], samples.part(row)
     configs = [samples.configs[c] for c in samples.column[part]]
-    return model.score(samples.vectors[row], samples.platform, info.op, configs, info.sizes)
+    problem = Problem(samples.vectors[row], samples.platform, info.op, info.sizes)
+    return model.score(problem, configs)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.cost_model.model import CostModel
 from embeddb.cost_model.trees_numpy import MOST_SPLITS, TENSORS
@@ -79,9 +80,9 @@ def tables(samples: Samples, columns: TreeTable, source: CostModel | None) -> li
     found = []
     for at, row in enumerate(samples.rows):
         configs = [samples.configs[c] for c in samples.column[samples.part(at)]]
-        asked = (samples.vectors[at], samples.platform, row.op, configs, row.sizes)
-        said = source.score(*asked)[0] if source is not None else None
-        table = columns.of(*asked, said)
+        asked = Problem(samples.vectors[at], samples.platform, row.op, row.sizes)
+        said = source.score(asked, configs)[0] if source is not None else None
+        table = columns.of(asked, configs, said)
         if not np.isfinite(table).all():
             raise UsageError(f"{row.pattern_id}: a number of the matrix is not finite")
         found.append(table)

@@ -32,11 +32,10 @@ _MOST_BLOCKS = 16
 _MOST_ROWS = 1 << 24
 
 
-def augment(pattern: Pattern, *, rng: np.random.Generator, transposed: bool = True) -> Pattern:
-    """One crop, resize or block permutation; with `transposed`, every second one is transposed.
+def augment(pattern: Pattern, *, rng: np.random.Generator) -> Pattern:
+    """One crop, resize or block permutation; every second one is transposed.
 
-    Transposing is off for what is learned about one op whose two sides differ, as SpMM's do. The
-    same generator state gives the same pattern. A pattern without entries is returned as it is.
+    The same generator state gives the same pattern. A pattern without entries is returned as it is.
     """
     if not pattern.nnz:
         return pattern
@@ -47,7 +46,7 @@ def augment(pattern: Pattern, *, rng: np.random.Generator, transposed: bool = Tr
         made = _random_resize(pattern, rng)
     else:
         made = _random_order(pattern, rng)
-    turned = transposed and bool(rng.integers(2)) and made.shape[1] <= _MOST_ROWS
+    turned = bool(rng.integers(2)) and made.shape[1] <= _MOST_ROWS
     return transpose(made) if turned else made
 
 
@@ -203,13 +202,12 @@ _MOST_BYTES = 4 << 30
 class Recipe:
     """What is made of each pattern: the reduction, and how many copies are drawn with which seed.
 
-    The seed also splits the groups. `transposed` allows copies to be transposes.
+    The seed also splits the groups.
     """
 
     reduction: Reduction
     copies: int = 4
     seed: int = 0
-    transposed: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -297,7 +295,7 @@ class _Reading:
         made = {pattern.id: pattern}
         for copy in range(self.recipe.copies):
             rng = np.random.default_rng([self.recipe.seed, copy, int(pattern.id, 16)])
-            found = augment(pattern, rng=rng, transposed=self.recipe.transposed)
+            found = augment(pattern, rng=rng)
             made.setdefault(found.id, found)
         for found in made.values():
             self._keep(_sample(found, pattern, self.recipe.reduction))

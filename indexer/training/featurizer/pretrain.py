@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.reports import Progress
 from embeddb.core.thumbnail import SIDE
 from embeddb.featurizers.network.networks import build, collate, complete
-from embeddb.featurizers.network.reduction import CHANNELS, seen_through
+from embeddb.featurizers.network.reduction import CHANNELS
 from indexer.training.featurizer.dataset import Dataset, Recipe, Sample
 from indexer.training.trainer import (
     Fitted,
@@ -31,12 +31,6 @@ from indexer.training.trainer import (
     saved,
 )
 
-Target = Literal["area", "log"]
-#: What the errors of shape and picture are divided by in the loss; (1, 1) is the paper's.
-Scales = tuple[float, float]
-
-#: Halvings of the density that the log picture tells apart: 255 thumbnail steps, ten to each.
-_HALVINGS = 25.4
 _HIDDEN = 64
 #: Sites whose kernel maps are kept over the epochs, about 400 bytes each. Building them took half
 #: of an epoch of `waco` and a tenth of one of `cognate`.
@@ -90,14 +84,6 @@ def _up_to_16(dim: int) -> list[nn.Module]:
     ]
 
 
-def picture(density: NDArray[np.float32], target: Target) -> NDArray[np.float32]:
-    """What the density decoder is to give, float32[32,32] in 0..1, of shares float32[32,32]."""
-    if target == "area":
-        return density
-    full = np.maximum(density, np.float32(2.0**-_HALVINGS))
-    return np.asarray(1.0 + np.log2(full) / _HALVINGS, dtype=np.float32)
-
-
 @dataclass(slots=True, eq=False)
 class Batch:
     """Samples that are always read together, with their kernel maps once these are `kept`."""
@@ -106,11 +92,11 @@ class Batch:
     kept: bool = False
     made: tuple[Any, Tensor, Tensor, Tensor] | None = None
 
-    def tensors(self, target: Target, device: torch.device) -> tuple[Any, Tensor, Tensor, Tensor]:
+    def tensors(self, device: torch.device) -> tuple[Any, Tensor, Tensor, Tensor]:
         """Sites, shapes float32[b,3], owner int64[entries] and pictures float32[b,32,32]."""
         if self.made is not None:
             return self.made
-        pictures = torch.from_numpy(_targets(self.samples, target)[1]).to(device)
+        pictures = torch.from_numpy(_targets(self.samples)[1]).to(device)
         made = (*collate([s.input for s in self.samples], device=device), pictures)
         if self.kept:
             self.made = made
@@ -127,54 +113,30 @@ def batches_of(samples: Sequence[Sample], size: int, *, room: int) -> list[Batch
     return batches
 
 
-def scales_of(train: Sequence[Sample], target: Target) -> Scales:
-    """The mean squared errors of always answering the mean, at least 1e-6."""
-    shape, density = _errors_of_mean(train, train, target)
-    return max(shape, 1e-6), max(density, 1e-6)
-
-
-def mean_errors(
-    train: Sequence[Sample],
-    valid: Sequence[Sample],
-    *,
-    target: Target,
-    scales: Scales = (1.0, 1.0),
-) -> dict[str, float]:
-    """The figures of a network that answers the means of `train` whatever it is asked."""
-    return _figures(*_errors_of_mean(train, valid, target), scales)
-
-
-def _errors_of_mean(
-    train: Sequence[Sample], valid: Sequence[Sample], target: Target
-) -> tuple[float, float]:
-    taught, asked = _targets(train, target), _targets(valid, target)
+def mean_errors(train: Sequence[Sample], valid: Sequence[Sample]) -> dict[str, float]:
+    """Figures of a network that always predicts the means of `train`."""
     shape, density = (
-        float(((b - a.mean(axis=0)) ** 2).mean()) for a, b in zip(taught, asked, strict=True)
+        float(((b - a.mean(axis=0)) ** 2).mean())
+        for a, b in zip(_targets(train), _targets(valid), strict=True)
     )
-    return shape, density
+    return _figures(shape, density)
 
 
-def _targets(
-    samples: Sequence[Sample], target: Target
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """What is to be decoded: float32[b,3] and float32[b,32,32]."""
-    shapes = np.stack([s.input.shape for s in samples])
-    return shapes, np.stack([picture(s.density, target) for s in samples])
+def _targets(samples: Sequence[Sample]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Shapes float32[b,3] and pictures float32[b,32,32] to decode."""
+    return np.stack([s.input.shape for s in samples]), np.stack([s.density for s in samples])
 
 
-def _figures(shape: float, density: float, scales: Scales) -> dict[str, float]:
-    loss = shape / scales[0] + density / scales[1]
-    return {"valid_loss": loss, "valid_shape": shape, "valid_density": density}
+def _figures(shape: float, density: float) -> dict[str, float]:
+    return {"valid_loss": shape + density, "valid_shape": shape, "valid_density": density}
 
 
 def job_of(
     model: Autoencoder,
     samples: tuple[Sequence[Sample], Sequence[Sample]],
     *,
-    target: Target,
     size: int,
     seed: int,
-    scales: Scales = (1.0, 1.0),
 ) -> Job:
     """Training on samples[0] in batches of `size`, validation on samples[1].
 
@@ -182,7 +144,7 @@ def job_of(
     come in another order each epoch.
 
     The figures are `valid_shape` and `valid_density`, the mean squared errors over all numbers of
-    all samples, and `valid_loss`, their sum after division by `scales`.
+    all samples, and `valid_loss`, their sum.
     """
     train, valid = samples
     device = next(model.parameters()).device
@@ -191,7 +153,7 @@ def job_of(
     asked = batches_of(valid, size, room=_KEPT_SITES // 4)
 
     def errors(batch: Batch) -> tuple[Tensor, Tensor]:
-        tensor, shapes, owner, wanted = batch.tensors(target, device)
+        tensor, shapes, owner, wanted = batch.tensors(device)
         decoded = model(tensor, shapes, owner)
         mse = nn.functional.mse_loss
         return mse(decoded.shape, shapes), mse(decoded.density, wanted)
@@ -205,11 +167,11 @@ def job_of(
         for batch in asked:
             sums += len(batch.samples) * np.array([error.item() for error in errors(batch)])
         shape, density = (sums / max(len(valid), 1)).tolist()
-        return _figures(shape, density, scales)
+        return _figures(shape, density)
 
     def loss(batch: Batch) -> Tensor:
         shape, density = errors(batch)
-        return shape / scales[0] + density / scales[1]
+        return shape + density
 
     return Job(
         steps=len(taught),
@@ -224,23 +186,20 @@ _DIM = 128
 
 @dataclass(frozen=True, slots=True)
 class Pretraining:
-    """How a featurizer is trained: the network's name, what the data became, and how long.
-    `binary`: a site's one feature is 1; `no_shape`: the size of the matrix, which the first decoder
-    is asked for, does not enter the network's last layer."""
+    """How a featurizer is trained: the network's name, the recipe of the data, and how long. With
+    `no_shape` the size of the matrix, which the first decoder predicts, does not enter the
+    network's last layer."""
 
     network: str
     recipe: Recipe
     settings: Settings
-    target: Target = "area"
-    balanced: bool = False
     batch: int = 32
-    binary: bool = False
     no_shape: bool = False
 
     @property
     def spec(self) -> dict[str, Any]:
         """Of the network. Raises: ModelError for an unknown one."""
-        sizes = {"dim": _DIM, "in_channels": 1 if self.binary else CHANNELS}
+        sizes = {"dim": _DIM, "in_channels": CHANNELS}
         handed = {"shape": False} if self.no_shape else {}
         return complete({"name": self.network, **sizes, **handed})
 
@@ -261,22 +220,12 @@ def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) 
     Goes on with an unfinished training of `out`. Raises: ModelError as `fit` and `save` do.
     """
     spec = how.spec
-    if how.binary:
-        data = replace(data, train=_binary(data.train), valid=_binary(data.valid))
     model = _model(spec, data.train, how)
-    scales = scales_of(data.train, how.target) if how.balanced else (1.0, 1.0)
-    job = job_of(
-        model,
-        (data.train, data.valid),
-        target=how.target,
-        size=how.batch,
-        seed=how.recipe.seed,
-        scales=scales,
-    )
+    job = job_of(model, (data.train, data.valid), size=how.batch, seed=how.recipe.seed)
     named = _named(data, how, spec)
     settings = Settings(**{**asdict(how.settings), "run": named})
     fitted = fit(model, job, settings=settings, folder=folder_of(out), progress=progress)
-    plain = mean_errors(data.train, data.valid, target=how.target, scales=scales)
+    plain = mean_errors(data.train, data.valid)
     card = {
         **_card(data, how, spec, fitted),
         "mean_metrics": {n: round(value, 6) for n, value in plain.items()},
@@ -284,16 +233,10 @@ def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) 
     return saved(out, model.encoder.state_dict(), card)
 
 
-def _binary(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-    return tuple(replace(s, input=seen_through(s.input, 1)) for s in samples)
-
-
 def _model(spec: Mapping[str, Any], train: tuple[Sample, ...], how: Pretraining) -> Autoencoder:
     """The first weights follow from the seed, and the global random state is left as it was."""
     shapes = torch.from_numpy(np.stack([s.input.shape for s in train]))
-    pictures: Tensor = torch.stack(
-        [torch.from_numpy(picture(s.density, how.target)) for s in train]
-    )
+    pictures: Tensor = torch.stack([torch.from_numpy(s.density) for s in train])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(how.settings.seed)
         encoder = build(spec, seed=how.settings.seed)
@@ -302,8 +245,7 @@ def _model(spec: Mapping[str, Any], train: tuple[Sample, ...], how: Pretraining)
 
 def _named(data: Dataset, how: Pretraining, spec: Mapping[str, Any]) -> str:
     held_out = sorted({sample.group for sample in data.valid})
-    settings = (how.target, how.balanced, how.batch)
-    return run_name(data.hash, held_out, dict(spec), asdict(how.recipe), *settings)
+    return run_name(data.hash, held_out, dict(spec), asdict(how.recipe), how.batch)
 
 
 def _card(
@@ -321,10 +263,7 @@ def _card(
         **fitted_card(fitted),
         "settings": {
             "method": "autoencoder",
-            "target": how.target,
-            "balanced": how.balanced,
             "copies": recipe.copies,
-            "transposed": recipe.transposed,
             "batch": how.batch,
             "lr": settings.lr,
             "epochs": settings.epochs,

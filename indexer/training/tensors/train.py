@@ -7,7 +7,7 @@ Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from indexer.training.trainer import (
     saved,
 )
 
-__all__ = ["KernelTraining", "train_kernels"]
+__all__ = ["KernelData", "KernelTraining", "train_kernels"]
 
 
 #: From a card, the weights by name and the families of which nothing was learned: what joins the
@@ -73,41 +73,48 @@ class _Made:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelData:
+    """What models of kernels learn from and are judged by.
+
+    `tests` are kernels of which nothing is learned, for the card's figures; `about` joins the card,
+    and so does the result of `judge` for a model of tiles. With the `analysis` that samples are
+    made with, trees learn its residuals.
+    """
+
+    samples: Sequence[KernelSample]
+    tests: Sequence[KernelSample] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+    analysis: Analysis | None = None
+    judge: Judge | None = None
+
+
 def train_kernels(
-    samples: Sequence[KernelSample],
-    how: KernelTraining,
-    out: Path,
-    *,
-    tests: Sequence[KernelSample] = (),
-    about: dict[str, Any] | None = None,
-    analysis: Analysis | None = None,
-    judge: Judge | None = None,
-    progress: Progress,
+    data: KernelData, how: KernelTraining, out: Path, *, progress: Progress
 ) -> dict[str, Any]:
-    """Train on `samples` but for what is held out, write the model to `out`; returns its card with
-    `version` and, of a network, `curve`. With the predictor `auto`, what loses or errs less there;
-    `others` are then the other's figures. `tests` are kernels of which nothing is learned, for the
-    card's figures; `about` joins the card, and so does what `judge` says of a model of tiles. With
-    the `analysis` that samples are made with, trees learn what it misses. Goes on with an
-    unfinished training of `out`.
+    """Train on all samples but those held out, write the model to `out`; returns its card with
+    `version` and, of a network, `curve`. The predictor `auto` is the one with the lower loss or
+    error there; `others` are then the other's figures. Resumes an unfinished training of `out`.
 
     Raises: InputError for too few programs or families; UsageError for a loss or a predictor that
     does not fit the task; ModelError as `fit` and `save` do; MissingDependency for trees without
     LightGBM.
     """
-    task = how.task
+    task, samples, judge = how.task, data.samples, data.judge
     if task == "fused" and how.recipe.loss_name != "squared":
         raise UsageError("seconds of fused kernels are learned by `squared` errors alone")
     if task == "tile" and how.predictor == "operations":
         raise UsageError("sums of operations tell seconds of fused kernels, they rank no tiles")
     train, valid = split(samples, how.by, how.seed)
-    parts = _Parts(train, {"valid": valid} | ({"tests": list(tests)} if tests else {}))
-    made = {name: _made(name, parts, how, out, analysis, progress) for name in _candidates(how)}
+    parts = _Parts(train, {"valid": valid} | ({"tests": list(data.tests)} if data.tests else {}))
+    made = {
+        name: _made(name, parts, how, out, data.analysis, progress) for name in _candidates(how)
+    }
     best = _better(task, parts, made)
     own, others = made.pop(best), {name: one.figures(task, parts) for name, one in made.items()}
     card = {
         **own.card,
-        **(about or {}),
+        **data.about,
         "data": content_of(samples),
         "samples": sum(len(sample.seconds) for sample in samples),
         "patterns": len(samples),

@@ -19,7 +19,7 @@ from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.timing import timings_of
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
-from embeddb.ranking.measure import measure_answer
+from embeddb.ranking.measure import Remeasurement, measure_answer
 from embeddb.store.usual_state import usual_at
 from indexer.runners.base import RunOptions
 
@@ -180,7 +180,7 @@ def test_an_answer_says_that_the_machine_is_in_another_state(
         monkeypatch.setattr(Stateful, "now", state)
         new = band(130 + len(said), 14, name=f"new{len(said)}")
         made = lab.query(new, platform="lab", op=OP)
-        done = measure_answer(lab.index, made, new, options=RunOptions())
+        done = measure_answer(lab.index, made, new, Remeasurement(RunOptions()))
         said.append([w for w in done.warnings if "state" in w])
         (run, *_) = lab.store.runs("lab@here", OP, new.id)
         assert state_of(run.measurement.context) == state
@@ -193,7 +193,7 @@ def test_an_answer_says_that_the_machine_is_in_another_state(
 def test_a_plain_question_measures_no_facts(lab: Database) -> None:
     made = lab.query(band(137, 14), platform="lab", op=OP)
     assert made.platform == "lab@here" and Stateful.measured == 0
-    measure_answer(lab.index, made, band(137, 14), options=RunOptions())
+    measure_answer(lab.index, made, band(137, 14), Remeasurement(RunOptions()))
     assert Stateful.measured == 1
     found = lab.store.platform("lab@here")
     assert found is not None and found.environment["speed"] == "7"

@@ -14,7 +14,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.sizes import Sizes
-from embeddb.cost_model import network_numpy
+from embeddb.cost_model import Problem, network_numpy
 from embeddb.cost_model.encoders import latent
 from embeddb.cost_model.network_numpy import FORMS
 from embeddb.platforms.platform import load_platform, parse_platform
@@ -47,7 +47,7 @@ def vector(at: int = 0) -> Any:
 
 def score(model: CostModel, **changes: Any) -> tuple[Any, Any]:
     asked = {"vector": vector(), "configs": CONFIGS, "sizes": SIZES, **changes}
-    return model.score(asked["vector"], SPADE, OP, asked["configs"], asked["sizes"])
+    return model.score(Problem(asked["vector"], SPADE, OP, asked["sizes"]), asked["configs"])
 
 
 def by_torch(model: CostModel, x: Any) -> Any:
@@ -114,13 +114,14 @@ def test_ranking_needs_no_torch(model: CostModel, tmp_path: Path) -> None:
     model.save(file)
     code = (
         "import sys, numpy as np\n"
+        "from embeddb.cost_model import Problem\n"
         "from embeddb.cost_model.model import CostModel\n"
         "from embeddb.platforms.platform import load_platform\n"
         "from embeddb.core.config import Op\n"
         "p, op = load_platform('spade'), Op.parse('spmm:32')\n"
         "configs = list(p.space(op, m=9, n=9, nnz=9).enumerate())\n"
         f"m = CostModel.load({str(file)!r})\n"
-        f"m.score(np.zeros({DIM}, np.float32), p, op, configs, (9, 9, 9))\n"
+        f"m.score(Problem(np.zeros({DIM}, np.float32), p, op, (9, 9, 9)), configs)\n"
         "assert not {'torch', 'numba'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
@@ -197,7 +198,7 @@ def test_weights_that_overflow_say_nothing_finite(model: CostModel) -> None:
     space = SPADE.space(made.ops[0], Sizes(100, 100, 500))
     vector = np.ones(len(model.tensors["scale.center"]), np.float32)
     configs = space.sample(3, rng=np.random.default_rng(0))
-    gain, _ = made.score(vector, SPADE, made.ops[0], configs, Sizes(100, 100, 500))
+    gain, _ = made.score(Problem(vector, SPADE, made.ops[0], Sizes(100, 100, 500)), configs)
     assert not np.isfinite(gain).all()
 
 

@@ -1,4 +1,4 @@
-"""Kernel maps against a dictionary of sites, by both builders."""
+"""Kernel maps against a dictionary of sites."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch")
 from sites import PATTERNS, sites_of  # noqa: E402
 
 from embeddb.core.errors import InputError  # noqa: E402
-from embeddb.featurizers.network.pair_order import arrange, arrange_numba, arrange_torch  # noqa: E402
-from embeddb.featurizers.network.site_table import neighbours, table_numba, table_torch  # noqa: E402
+from embeddb.featurizers.network.site_table import neighbours  # noqa: E402
 from embeddb.featurizers.network.sparse_maps import MAX_COORDINATE, Level  # noqa: E402
 
 
@@ -33,51 +32,20 @@ def slow_table(targets: torch.Tensor, sources: torch.Tensor, kernel: int, step: 
 
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 1), (5, 1), (2, 2), (3, 2), (5, 2)])
-def test_both_builders_find_every_neighbour(name: str, kernel: int, stride: int) -> None:
+def test_every_neighbour_is_in_the_table(name: str, kernel: int, stride: int) -> None:
     level = Level.of(sites_of(name), entries=4).coarser(2)
     target = level.coarser(stride)
     expected = slow_table(target.coords, level.coords, kernel, level.stride)
-    found = table_torch(target.coords, level.coords, kernel, level.stride)
+    found = neighbours(target.coords, level.coords, kernel, level.stride)
     assert found.dtype == torch.int32
     np.testing.assert_array_equal(found.numpy(), expected)
-    pytest.importorskip("numba")
-    merged = table_numba(target.coords, level.coords, kernel, level.stride)
-    assert torch.equal(merged, found)
-
-
-def test_without_numba_the_torch_builder_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    coords = sites_of("random")
-
-    def missing(function: object) -> None:
-        raise ImportError
-
-    monkeypatch.setattr("embeddb.featurizers.network.site_table.compiled", missing)
-    monkeypatch.setattr("embeddb.featurizers.network.pair_order.compiled", missing)
-    monkeypatch.setattr("embeddb.featurizers.network.site_table.NUMBA_FROM", 0)
-    table = table_torch(coords, coords, 3, 1)
-    assert torch.equal(neighbours(coords, coords, 3, 1), table)
-    assert sum(arrange(table)[2]) == int((table >= 0).sum())
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-@pytest.mark.parametrize("kernel", [1, 2, 5])
-def test_both_builders_arrange_alike(name: str, kernel: int) -> None:
-    pytest.importorskip("numba")
-    coords = sites_of(name)
-    table = table_torch(coords, coords, kernel, 1)
-    for one, other in zip(arrange_torch(table), arrange_numba(table), strict=True):
-        if isinstance(one, list):
-            assert one == other
-        else:
-            assert one.dtype == other.dtype == torch.int32
-            assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("small", [False, True])
-def test_torch_builder_in_blocks(monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
+def test_tables_are_built_in_blocks(monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
     coords = sites_of("batch")
-    monkeypatch.setattr("embeddb.featurizers.network.site_table.TORCH_SITES", 7 if small else 10**6)
-    found = table_torch(coords, coords, 5, 1)
+    monkeypatch.setattr("embeddb.featurizers.network.site_table.SITES", 7 if small else 10**6)
+    found = neighbours(coords, coords, 5, 1)
     np.testing.assert_array_equal(found.numpy(), slow_table(coords, coords, 5, 1))
 
 
@@ -137,7 +105,7 @@ def test_coarser_sites_are_floored_sorted_and_unique(name: str) -> None:
 def test_large_coordinates_keep_their_neighbours() -> None:
     near = MAX_COORDINATE - 2
     coords = torch.tensor([[0, 0, 0], [0, near, near], [0, near, near + 1], [9, near + 1, near]])
-    table = table_torch(coords, coords, 3, 1)
+    table = neighbours(coords, coords, 3, 1)
     np.testing.assert_array_equal(table.numpy(), slow_table(coords, coords, 3, 1))
     assert Level.of(coords).coarser(2).sites == 3
 

@@ -21,7 +21,7 @@ from embeddb.index.vote_fit import LeftOut
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.query import Promise, Query
+from embeddb.ranking.query import Query, VoteQuality
 from indexer.embed import embed
 
 
@@ -106,10 +106,10 @@ def test_the_default_goes_first_behind_the_guard() -> None:
     bare = Query(PatternInfo.of(asked), platform, OP, space, default)
     vector = db.index.featurizers()[partition.featurizer].embed(asked)
     query = with_evidence(bare, partition, vector)
-    free = replace(query, vote=replace(query.vote, promise=Promise()))
+    free = replace(query, vote=replace(query.vote, quality=VoteQuality()))
     first = answer(free, 4, rng=np.random.default_rng(0)).candidates
     assert first[0].config != dict(default) and first[0].expected_gain > 1.0
-    held = replace(query, vote=replace(query.vote, promise=Promise(guard=9.0)))
+    held = replace(query, vote=replace(query.vote, quality=VoteQuality(guard=9.0)))
     behind = answer(held, 4, rng=np.random.default_rng(0)).candidates
     assert behind[0].config == dict(default) and behind[0].expected_gain == 1.0
     assert behind[1].config == first[0].config

@@ -153,8 +153,8 @@ def test_a_model_ranks_with_calls_where_preparation_is_known() -> None:
         name, one = next(iter(query.default.items()))
 
         class Fast:
-            def score(self, *told: Any) -> Any:
-                gain = np.array([float(c[name] != one) for c in told[3]])  # noqa: B023
+            def score(self, _problem: Any, configs: Any) -> Any:
+                gain = np.array([float(c[name] != one) for c in configs])  # noqa: B023
                 return gain - gain.mean(), np.full(len(gain), 0.1)
 
         told = changed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial, reduce
 from typing import Any
 
 import pytest
@@ -20,9 +20,6 @@ from embeddb.nests.recipe import (
     apply,
     as_it_stands,
     recipe_of,
-    schedule_of,
-    step_from_json,
-    step_json,
     step_text,
 )
 from embeddb.nests.schedule import Schedule
@@ -53,9 +50,7 @@ def test_a_schedule_is_its_recipe(name: str, packed: int, data: st.DataObject) -
     schedule = data.draw(schedules(nest.depth, packed))
     for whole in (False, True):
         steps = recipe_of(nest, schedule, whole=whole)
-        assert schedule_of(nest, steps) == schedule
-        told = json.loads(json.dumps([step_json(step) for step in steps]))
-        assert tuple(step_from_json(value) for value in told) == steps
+        assert reduce(partial(apply, nest), steps, as_it_stands(nest)) == schedule
 
 
 def test_what_is_as_it_stands_is_no_step() -> None:
@@ -76,8 +71,6 @@ def test_text_names_loops_and_arrays() -> None:
         "pack B",
     ]
     assert step_text(nest, Parallel(0, policy="guided")) == "parallel i, guided"
-    assert step_json(Tile(2, 32)) == {"step": "tile", "loop": 3, "size": 32}
-    assert step_json(Order((1, 0))) == {"step": "order", "loops": [2, 1]}
 
 
 def test_some_loops_take_each_others_places() -> None:
@@ -106,33 +99,10 @@ def test_some_loops_take_each_others_places() -> None:
 def test_a_step_that_does_not_fit_is_refused(step: Any, reason: str) -> None:
     nest = product()
     with pytest.raises(NestError, match=reason):
-        schedule_of(nest, [step])
+        apply(nest, as_it_stands(nest), step)
 
 
 def test_a_schedule_that_packs_nothing_has_no_recipe() -> None:
     nest = stencil()
     with pytest.raises(NestError, match="no array for read2"):
         recipe_of(nest, Schedule((0, 1), (0, 0), pack="read2"))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        [],
-        {},
-        {"step": "melt", "loop": 1},
-        {"step": ["tile"], "loop": 1, "size": 4},
-        {"step": "tile", "loop": 1},
-        {"step": "tile", "loop": 1, "size": 4, "more": 1},
-        {"step": "tile", "loop": 1.0, "size": 4},
-        {"step": "tile", "loop": True, "size": 4},
-        {"step": "tile", "loop": 1, "size": 1 << 80},
-        {"step": "order", "loops": "12"},
-        {"step": "order", "loops": [1, "2"]},
-        {"step": "parallel", "loop": 1, "block": 0, "policy": "static", "chunk": 1},
-    ],
-)
-def test_what_is_no_step_is_not_read(value: Any) -> None:
-    with pytest.raises(NestError, match=r"^recipe\[0\]"):
-        step_from_json(value, where="recipe[0]")

@@ -234,15 +234,14 @@ def test_something_never_seen_is_said(lawful: Database) -> None:
     assert "nothing like this pattern was ever measured here" in made.warnings
 
 
-@pytest.mark.parametrize(
-    ("groups", "sure"), [(5, "medium"), (9, "medium"), (12, "medium"), (24, "high")]
-)
-def test_answers_are_sure_only_where_many_groups_were_judged(groups: int, sure: str) -> None:
+@pytest.mark.parametrize("groups", [5, 12])
+def test_answers_of_few_groups_are_not_sure(groups: int) -> None:
+    """However good they are: of 22 groups without a miss one in ten may still fall short."""
     db = fill(Database.in_memory(), tiny(), patterns(groups))
     near = db.query(band(115, 14), platform="tiny", op=OP)
     assert near.neighbours[0].percentile is not None and near.neighbours[0].percentile < 0.9
-    assert near.confidence == sure
-    assert (near.warnings == []) == (sure == "high")
+    assert near.confidence == "medium"
+    assert any("too few to be sure" in line for line in near.warnings)
 
 
 def test_one_group_of_neighbours_is_said() -> None:

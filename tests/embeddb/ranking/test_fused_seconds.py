@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run_verb
-from played_xla import CALL_S, EACH_S, HERE, Played, chain, plain_s
+from played_xla import CALL_S, EACH_S, HERE, chain, plain_s, played
 from tensors import dot_add
 from tiled_kernels import kernels
 
@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Kernels of eight families that were measured, and a model of them."""
     db = tmp_path_factory.mktemp("fused") / "db"
     with open_database(db, create=True) as opened:
-        FusionJob(opened.index, Played(), HERE, FusionRequest()).kernels(list(kernels(4)))
+        FusionJob(played(opened.index), FusionRequest()).kernels(list(kernels(4)))
     told = ["train", "kernels", str(db), "--task", "fused", "--predictor", "trees"]
     assert run_verb(told) == 0
     return db
@@ -96,7 +96,7 @@ def test_without_a_model_what_was_measured_is_told(
 ) -> None:
     kernel = dot_add()
     with open_database(tmp_path / "db", create=True) as db:
-        FusionJob(db.index, Played(), HERE, FusionRequest()).kernels([kernel])
+        FusionJob(played(db.index), FusionRequest()).kernels([kernel])
         (one,) = fused_seconds_of(db.index, kernel)
         failed = dot_add(m=8)
         run = Run(failed.id, Op("fused"), HERE.id, Config({}), Measurement("build", error="no"))

@@ -20,7 +20,7 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Operation, Shape
 from embeddb.tensors.tensor_text import tensor_text
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.evaluate import evaluate
+from tuners.evaluation.evaluate import EvalOptions, evaluate
 
 #: What is said of matrices and nests alone.
 OTHERS = re.compile(r"matri|\bturns?\b|nonzero|non-zero|\bloops?\b|\bnests?\b|PROGRAM", re.I)
@@ -97,7 +97,9 @@ def test_too_few_kernels_promise_nothing(tmp_path: Path) -> None:
 def test_each_kernel_is_judged_among_what_ran_on_it(folder: Path) -> None:
     with Database.open(folder, readonly=True) as db:
         assert Bench(db.index, law.OP, "tile-cpu").ready
-        rows = {row.method: row.figures for row in evaluate(db.index, seeds=[0], folds=3)}
+        rows = {
+            row.method: row.figures for row in evaluate(db.index, EvalOptions(seeds=[0], folds=3))
+        }
     assert rows["embeddb"]["illegal"] == 0 and rows["oracle"]["of_optimum@1"] == 1.0
     assert rows["embeddb"]["of_optimum@5"] > 0.9 > rows["default"]["of_optimum@5"]
 

@@ -24,7 +24,7 @@ from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import build_query
-from embeddb.ranking.measure import measure_answer
+from embeddb.ranking.measure import Remeasurement, measure_answer
 from indexer.runners.base import RunOptions
 
 WIDE = Op("spmm", 64)
@@ -85,8 +85,7 @@ def test_measured_answers_are_written_back() -> None:
         db.index,
         made,
         new,
-        options=RunOptions(),
-        rounds=2,
+        Remeasurement(RunOptions(), rounds=2),
         progress=lambda *step: steps.append(step),
     )
     assert done.id == made.id and done.platform == "lab@here"
@@ -112,14 +111,14 @@ def test_without_its_runner_queries_still_answer(monkeypatch: pytest.MonkeyPatch
     made = db.query(new, platform="lab", op=OP)
     assert (made.link, made.platform) == ("neighbours", "lab")
     with pytest.raises(RunnerUnavailable, match="install gcc"):
-        measure_answer(db.index, made, new, options=RunOptions())
+        measure_answer(db.index, made, new, Remeasurement(RunOptions()))
 
 
 def test_a_platform_without_a_runner_cannot_be_measured(lawful: Database) -> None:
     new = band(137, 14, name="new")
     made = lawful.query(new, platform="tiny", op=OP)
     with pytest.raises(RunnerUnavailable, match="has no runner"):
-        measure_answer(lawful.index, made, new, options=RunOptions())
+        measure_answer(lawful.index, made, new, Remeasurement(RunOptions()))
 
 
 @pytest.mark.usefixtures("law")
@@ -171,7 +170,7 @@ def test_what_ran_before_an_interrupt_or_a_tuners_fault_is_kept(error: type[Exce
         return []
 
     with pytest.raises(error):
-        measure_answer(db.index, made, new, options=RunOptions(), search=search)
+        measure_answer(db.index, made, new, Remeasurement(RunOptions(), search=search))
     kept = list(db.store.runs("lab@here", OP, new.id))
     assert {run.config for run in kept} == set(CONFIGS[:2])
     assert db.recommendation(made.id).candidates[0].seconds is None  # the answer is as it was

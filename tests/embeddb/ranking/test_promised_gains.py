@@ -25,7 +25,7 @@ from embeddb.database import Database
 from embeddb.index.trial import fit_policy
 from embeddb.index.vote import VoteSettings
 from embeddb.ranking.order_reason import order_notes, rests_on, with_order_reasons
-from embeddb.ranking.query import Promise, Query
+from embeddb.ranking.query import Query, VoteQuality
 from embeddb.ranking.rankers.base import Ranker, StaticBest
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import JointRanker
@@ -89,7 +89,12 @@ def _random_evidence(query: Query, rng: np.random.Generator) -> Query:
         prior=rng.normal(0.0, 0.5, c),
         mean=rng.normal(0.0, 0.5, c),
         shrink=float(rng.choice([0.0, 0.5, 4.0, math.inf])),
-        promise=Promise(float(bias), float(low), float(high), float(rng.choice([0.0, 0.1, 8.0]))),
+        quality=VoteQuality(
+            bias=float(bias),
+            low=float(low),
+            high=float(high),
+            guard=float(rng.choice([0.0, 0.1, 8.0])),
+        ),
     )
 
 
@@ -147,7 +152,7 @@ def test_nothing_is_answered_that_is_expected_to_be_slower_than_the_default() ->
         gains=gains,
         levels=gains.mean(axis=1),
         prior=gains[0] - gains[0].mean(),
-        promise=Promise(bias=-0.5, low=-0.6, high=-0.4),
+        quality=VoteQuality(bias=-0.5, low=-0.6, high=-0.4),
     )
     first = next(NeighbourVote(asked).candidates())
     assert first.expected_gain == 1.0

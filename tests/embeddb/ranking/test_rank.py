@@ -31,7 +31,7 @@ from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import judged, with_judgement, with_prediction
-from embeddb.ranking.query import Query
+from embeddb.ranking.query import Query, VoteOrigin, VoteQuality
 from embeddb.ranking.rankers.choose import Rankers, ranker_of
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import joined
@@ -56,9 +56,7 @@ class Law:
         self.gains, self.spread = gains, spread
         self.asked: list[tuple[Config, ...]] = []
 
-    def score(
-        self, vector: Any, platform: Platform, op: Op, configs: Sequence[Config], sizes: Any
-    ) -> tuple[Any, Any]:
+    def score(self, _problem: Any, configs: Sequence[Config]) -> tuple[Any, Any]:
         self.asked.append(tuple(configs))
         gain = np.array([self.gains.get(str(next(iter(c.values()))), 0.0) for c in configs])
         return gain - (gain.mean() if np.isfinite(gain).all() else 0.0), np.full(
@@ -106,7 +104,7 @@ def _known(gains: dict[str, float], **changes: Any) -> Query:
         mean=np.zeros(4),
         shrink=1.0,
         neighbours=near,
-        evidence_op=OP,
+        origin=VoteOrigin(OP),
         version="m",
         judged=JUDGED,
     )
@@ -287,7 +285,7 @@ def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
 
 
 def test_how_sure_depends_on_how_good_the_model_was() -> None:
-    query = _known({"c": 1.0}, judged={"rank": 0.7}, held_out=0.99)
+    query = _known({"c": 1.0}, judged={"rank": 0.7}, quality=VoteQuality(0.99))
     assert "only 70 %" in " ".join(confidence_of(Rankers(query).chosen, "model")[1])
 
 
@@ -395,7 +393,7 @@ def test_the_nearest_judged_width_speaks_where_there_is_no_evidence() -> None:
     model = Fake({})
     model.card |= card
     assert with_judgement(_bare(), model).prediction.judged == {"rank": 0.9}  # type: ignore[arg-type]  # a stand-in
-    measured = with_judgement(changed(_bare(), evidence_op=OP), model)  # type: ignore[arg-type]  # a stand-in
+    measured = with_judgement(changed(_bare(), origin=VoteOrigin(OP)), model)  # type: ignore[arg-type]  # a stand-in
     assert (
         measured.prediction.judged == {} and "never judged at spmm:32" in measured.prediction.note
     )

@@ -15,7 +15,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.cost_model.encoders.loop_nest import homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.index.vectors.graph import links
-from embeddb.platforms.platform import Platform, load_platform
+from embeddb.platforms.platform import load_platform
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import with_prediction
 from embeddb.ranking.query import Query
@@ -32,9 +32,8 @@ class Network:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def score(
-        self, vector: Any, platform: Platform, op: Op, configs: Sequence[Config], sizes: Any
-    ) -> tuple[Any, Any]:
+    def score(self, problem: Any, configs: Sequence[Config]) -> tuple[Any, Any]:
+        _, platform, op, sizes = problem
         nests = homogeneous(platform, op, configs, sizes=sizes).astype(np.float64)
         nests[:, :4] /= 8
         x = np.hstack([nests, Layout(platform.kernel(op)).raw(configs)])

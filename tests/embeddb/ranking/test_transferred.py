@@ -16,7 +16,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import space_of
 from embeddb.ranking.query import Neighbour, Vote
-from embeddb.ranking.transferred import NEIGHBOURS, SCHEDULES, with_transfers
+from embeddb.ranking.transferred import NEIGHBOURS, SCHEDULES, MeasuredGains, with_transfers
 
 NAN = math.nan
 #: The same three schedules of a product whose loops are written i, j, k, by slot: the row of B
@@ -60,9 +60,11 @@ def carried(
 ) -> Vote:
     found = with_transfers(
         vote,
-        RAN if ran is RAN else tuple(ran),  # type: ignore[arg-type]  # a sequence of configurations
-        np.array(gains, dtype=np.float64),
-        np.array([0.1, 0.2, 0.3]),
+        MeasuredGains(
+            RAN if ran is RAN else tuple(ran),  # type: ignore[arg-type]  # configurations
+            np.array(gains, dtype=np.float64),
+            np.array([0.1, 0.2, 0.3]),
+        ),
         target,
         known={nest.id: nest for nest in known},
         space=space_of(here(), OP, target),

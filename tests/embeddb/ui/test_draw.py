@@ -57,10 +57,8 @@ def line(y: list[float], name: str = "a", **marks: int) -> draw.Line:
     return draw.Line(name, range(len(y)), y, marks)
 
 
-def curves(*lines: draw.Line, log_y: bool = False, width: float = 640, height: float = 320) -> str:
-    return draw.curves(
-        lines, title="t", x_label="x", y_label="y", log_y=log_y, width=width, height=height
-    )
+def curves(*lines: draw.Line, log_y: bool = False, size: tuple[int, int] = (640, 320)) -> str:
+    return draw.curves(lines, title="t", x_label="x", y_label="y", log_y=log_y, size=size)
 
 
 def gradient() -> bytes:
@@ -261,7 +259,7 @@ def test_marks_differ_in_shape_and_label() -> None:
 
 def test_labels_of_marks_keep_apart() -> None:
     y = [1 + 0.01 * i for i in range(100)]
-    svg = curves(line(y, "", best=0, answer=1, default=3), width=300, height=190)
+    svg = curves(line(y, "", best=0, answer=1, default=3), size=(300, 190))
     marks = [e for e in parsed(svg).iter(f"{SVG}text") if "draw-strong" in (e.get("class") or "")]
     places = [(float(e.get("x") or 0), float(e.get("y") or 0)) for e in marks]
     assert len(places) == 3

@@ -66,6 +66,8 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(captured.out)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_measure_query_tune_and_calibrate(
     tmp_path: Path, matrices: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +92,8 @@ def test_measure_query_tune_and_calibrate(
     assert "cuda@" in json.dumps(calibrated)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_campaign(tmp_path: Path, matrices: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db, folder = str(tmp_path / "runs.db"), str(tmp_path / "campaign")
     plan = ("--platform", "cuda", "--op", "spmv", "--matrices", str(matrices), "--configs", "3")

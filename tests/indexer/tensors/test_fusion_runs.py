@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from played_xla import HERE, Played, chain, plain_s
+from played_xla import HERE, Played, chain, plain_s, played
 from tensors import dot_add, op, row_sum, softmax
 
 from embeddb.core.config import Op
@@ -17,7 +17,6 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.partition import Partition
-from indexer.runners.base import RunOptions
 from indexer.tensor_runs import CutRuns, FusionJob, FusionRequest
 
 FUSED, FUSION = Op("fused"), Op("fusion")
@@ -30,7 +29,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def job(db: Database, runner: Played, **asked: float) -> FusionJob:
-    return FusionJob(db, runner, HERE, FusionRequest(cuts=6, **asked))  # type: ignore[arg-type]  # a seed or a share
+    return FusionJob(played(db.index, runner), FusionRequest(cuts=6, **asked))  # type: ignore[arg-type]  # a seed or a share
 
 
 def test_cuts_of_programs_and_their_kernels_are_kept(db: Database) -> None:
@@ -67,15 +66,15 @@ def test_what_was_done_is_left_out(db: Database) -> None:
 
 def test_cuts_that_ran_are_left_out_however_many_were_asked_for(db: Database) -> None:
     program = chain()
-    few = FusionJob(db.index, Played(), HERE, FusionRequest(cuts=3)).programs([program])
-    more = FusionJob(db.index, Played(), HERE, FusionRequest(cuts=8)).programs([program])
+    few = FusionJob(played(db.index), FusionRequest(cuts=3)).programs([program])
+    more = FusionJob(played(db.index), FusionRequest(cuts=8)).programs([program])
     runs = [run.config for run in db.store.runs(HERE.id, FUSION, program.id)]
     assert len(runs) == len(set(runs)) == few.partitions + more.partitions
     assert more.partitions == 5
     tuned = softmax()
-    single = CutRuns(db.index, Played(), HERE, tuned, RunOptions(threads=1))
+    single = CutRuns(played(db.index), tuned)
     single.measure(edges_of(tuned).single, "tuned")
-    FusionJob(db.index, Played(), HERE, FusionRequest(cuts=0)).programs([tuned])
+    FusionJob(played(db.index), FusionRequest(cuts=0)).programs([tuned])
     cuts = [run.config["cut"] for run in db.store.runs(HERE.id, FUSION, tuned.id)]
     assert sorted(map(str, cuts)) == ["single", "whole"]
 
@@ -155,7 +154,7 @@ def test_kernels_that_took_turns_are_kept_before_the_next_do(db: Database) -> No
 
 def test_kernels_of_a_partition_that_was_interrupted_are_kept(db: Database) -> None:
     runner, program = Played(left=2), softmax()
-    runs = CutRuns(db.index, runner, HERE, program, RunOptions(threads=1))
+    runs = CutRuns(played(db.index, runner), program)
     with pytest.raises(RunnerUnavailable):
         runs.measure(edges_of(program).single, "stopped")
     assert len(runner.timed) == 2
@@ -167,7 +166,7 @@ def test_kernels_of_a_partition_that_was_interrupted_are_kept(db: Database) -> N
 
 def test_a_cut_that_is_measured_anew_times_its_kernels_again(db: Database) -> None:
     runner, program = Played(), softmax()
-    runs = CutRuns(db.index, runner, HERE, program, RunOptions(threads=1))
+    runs = CutRuns(played(db.index, runner), program)
     single = edges_of(program).single
     first = runs.measure(single, "one")
     again = runs.measure(single, "two")

@@ -17,6 +17,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.sizes import Sizes
 from embeddb.core.timing import Timing
+from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.index.run_matrix import MatrixRow, join
 from embeddb.platforms.platform import load_platform, parse_platform
@@ -46,7 +47,7 @@ def tau(model: CostModel, of: Samples, rows: range) -> float:
     for row in rows:
         part, own = of.part(row), of.rows[row]
         configs = [of.configs[c] for c in of.column[part]]
-        gain, _ = model.score(of.vectors[row], of.platform, own.op, configs, own.sizes)
+        gain, _ = model.score(Problem(of.vectors[row], of.platform, own.op, own.sizes), configs)
         told = losses.figures(gain, of.gain[part], 0.0)
         assert told is not None
         found.append(told[2])
@@ -296,9 +297,9 @@ def test_an_ablation_does_not_see_the_part(left_out: str) -> None:
     whole = samples()
     configs = [whole.configs[c] for c in whole.column[whole.part(0)]]
     row = whole.rows[0]
-    gain, _ = made.score(whole.vectors[0], SPADE, OP, configs, row.sizes)
+    gain, _ = made.score(Problem(whole.vectors[0], SPADE, OP, row.sizes), configs)
     if left_out == "featurizer":
-        other, _ = made.score(whole.vectors[1], SPADE, OP, configs, row.sizes)
+        other, _ = made.score(Problem(whole.vectors[1], SPADE, OP, row.sizes), configs)
         np.testing.assert_array_equal(gain, other)
     distinct = len(np.unique(np.round(gain, 6)))
     assert distinct < len(configs) if left_out != "featurizer" else distinct > 1

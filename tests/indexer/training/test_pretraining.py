@@ -20,8 +20,6 @@ from command_line import run_verb
 
 from embeddb.core.errors import InputError
 from embeddb.core.files import model_file
-from embeddb.core.pattern import Pattern
-from embeddb.core.thumbnail import density
 from embeddb.featurizers.network.reduction import Reduction
 from indexer.training.curves import read_curve
 from indexer.training.featurizer import dataset
@@ -149,7 +147,7 @@ def test_the_loss_is_the_sum_of_two_mean_squared_errors(tmp_path: Path) -> None:
     write_matrices(tmp_path)
     data = read(tmp_path, copies=0)
     model = model_of(data)
-    job = pretraining.job_of(model, (data.train, data.valid), target="area", size=3, seed=0)
+    job = pretraining.job_of(model, (data.train, data.valid), size=3, seed=0)
     (batch, *others) = job.batches(1)
     assert len(batch.samples) == 3 and job.steps == 1 + len(others) == 6
     tensor, shapes, owner = pretraining.collate([s.input for s in batch.samples])
@@ -172,29 +170,13 @@ def test_the_loss_is_the_sum_of_two_mean_squared_errors(tmp_path: Path) -> None:
 def test_the_mean_is_what_a_network_must_beat(tmp_path: Path) -> None:
     write_matrices(tmp_path)
     data = read(tmp_path, copies=0)
-    found = pretraining.mean_errors(data.train, data.valid, target="area")
+    found = pretraining.mean_errors(data.train, data.valid)
     taught = np.mean([s.input.shape for s in data.train], axis=0)
     wanted = np.mean([((s.input.shape - taught) ** 2).mean() for s in data.valid])
     assert found["valid_shape"] == pytest.approx(wanted, rel=1e-5)
     assert found["valid_loss"] == found["valid_shape"] + found["valid_density"]
-    itself = pretraining.mean_errors(data.train[:1], data.train[:1], target="log")
+    itself = pretraining.mean_errors(data.train[:1], data.train[:1])
     assert set(itself.values()) == {0.0}
-
-
-def test_balanced_errors_start_near_one_each(tmp_path: Path) -> None:
-    write_matrices(tmp_path)
-    data = read(tmp_path, copies=0)
-    scales = pretraining.scales_of(data.train, "area")
-    figures = pretraining.mean_errors(data.train, data.train, target="area", scales=scales)
-    assert figures["valid_loss"] == pytest.approx(2.0)
-    model, sides = model_of(data), (data.train, data.valid)
-    job = pretraining.job_of(model, sides, target="area", size=9, seed=0, scales=scales)
-    with torch.no_grad():
-        found = job.validate()
-        parts = found["valid_shape"] / scales[0] + found["valid_density"] / scales[1]
-        assert found["valid_loss"] == pytest.approx(parts)
-        loss = np.mean([job.loss(pretraining.Batch([sample])).item() for sample in data.valid])
-    assert found["valid_loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_each_epoch_reads_every_sample_once_in_an_order_of_its_own(tmp_path: Path) -> None:
@@ -204,7 +186,7 @@ def test_each_epoch_reads_every_sample_once_in_an_order_of_its_own(tmp_path: Pat
 
     def order(seed: int, epoch: int) -> list[tuple[str, ...]]:
         sides = (data.train, data.valid)
-        job = pretraining.job_of(model, sides, target="area", size=4, seed=seed)
+        job = pretraining.job_of(model, sides, size=4, seed=seed)
         made = list(job.batches(epoch))
         assert sorted(map(id, chain.from_iterable(b.samples for b in made))) == sorted(
             map(id, data.train)
@@ -228,7 +210,7 @@ def test_kept_maps_are_bounded_and_change_nothing(
         monkeypatch.setattr(pretraining, "_KEPT_SITES", room)
         torch.manual_seed(0)
         model = model_of(data)
-        job = pretraining.job_of(model, (data.train, data.valid), target="log", size=4, seed=0)
+        job = pretraining.job_of(model, (data.train, data.valid), size=4, seed=0)
         for epoch in (1, 2):
             batches = list(job.batches(epoch))
             losses.append([job.loss(batch).item() for batch in batches])
@@ -236,23 +218,12 @@ def test_kept_maps_are_bounded_and_change_nothing(
     assert losses[:2] == losses[2:]
 
 
-def test_the_log_picture_agrees_with_the_thumbnail() -> None:
-    from embeddb.core.thumbnail import thumbnail
-
-    pattern = Pattern.from_coo((500, 400), np.arange(400), np.arange(400))
-    drawn = pretraining.picture(density(pattern).astype(np.float32), "log")
-    steps = np.frombuffer(thumbnail(pattern), dtype=np.uint8).reshape(32, 32)
-    assert drawn.dtype == np.float32 and (drawn[steps == 0] == 0).all()
-    np.testing.assert_allclose(drawn, np.maximum(steps.astype(float) - 1, 0) / 254, atol=0.006)
-    assert pretraining.picture(np.ones((32, 32), np.float32), "log").max() == 1
-
-
 @pytest.mark.parametrize("name", ["cognate", "waco"])
 def test_every_weight_is_taught(tmp_path: Path, name: str) -> None:
     write_matrices(tmp_path, each=1)
     data = read(tmp_path, copies=0)
     model = model_of(data, name=name)
-    job = pretraining.job_of(model, (data.train, data.valid), target="log", size=8, seed=0)
+    job = pretraining.job_of(model, (data.train, data.valid), size=8, seed=0)
     job.loss(next(iter(job.batches(1)))).backward()
     flat = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert not flat
@@ -274,7 +245,7 @@ def test_a_featurizer_is_trained_and_its_card_says_how(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_matrices(tmp_path / "m")
-    assert run_verb(command(tmp_path, "--epochs", "4", "--balance", "--json")) == 0
+    assert run_verb(command(tmp_path, "--epochs", "4", "--json")) == 0
     document = json.loads(capsys.readouterr().out)
     out = tmp_path / "net.safetensors"
     tensors, card = model_file.load(out, kind="featurizer")
@@ -291,7 +262,7 @@ def test_a_featurizer_is_trained_and_its_card_says_how(
     model_file.fill(build(card["network"]), tensors)
     assert not checkpoint_of(tmp_path / "net.training").exists()
     # The same command makes the same weights; the date alone differs.
-    assert run_verb(command(tmp_path, "--epochs", "4", "--balance")) == 0
+    assert run_verb(command(tmp_path, "--epochs", "4")) == 0
     said = capsys.readouterr().out
     again, _ = model_file.load(out, kind="featurizer")
     assert all(torch.equal(tensors[name], again[name]) for name in tensors)

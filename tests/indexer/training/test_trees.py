@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError, UsageError
 from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.cost_model.trees_numpy import TENSORS, Forest
 from embeddb.platforms.platform import load_platform
 
@@ -54,7 +55,7 @@ def model() -> CostModel:
 def score(model: CostModel, of: Samples, row: int) -> Any:
     info, part = of.rows[row], of.part(row)
     configs = [of.configs[c] for c in of.column[part]]
-    return model.score(of.vectors[row], of.platform, info.op, configs, info.sizes)[0]
+    return model.score(Problem(of.vectors[row], of.platform, info.op, info.sizes), configs)[0]
 
 
 def agreement(model: CostModel, of: Samples, rows: range) -> float:
@@ -209,7 +210,9 @@ def test_with_few_groups_each_is_left_out_once_to_judge_by(tmp_path: Path) -> No
     assert {"valid_opa", "coverage_80"} <= made.card["metrics"].keys()
     assert made.card["calibration"]["floor"] != 0.15
     assert not unfinished(tmp_path)
-    gain, spread = made.score(samples().vectors[0], SPADE, OP, samples().configs[:9], (9, 9, 9))
+    gain, spread = made.score(
+        Problem(samples().vectors[0], SPADE, OP, (9, 9, 9)), samples().configs[:9]
+    )
     assert abs(gain.mean()) < 1e-9
     assert (spread > 0).all()
 
@@ -238,8 +241,8 @@ def test_an_ablation_does_not_see_the_part(part: str) -> None:
         assert bool(used & set(columns)) == (name != part)
     whole = samples()
     info, configs = whole.rows[0], [whole.configs[c] for c in whole.column[whole.part(0)]]
-    asked = (SPADE, OP, configs, info.sizes)
-    table = made.table.of(whole.vectors[0], *asked, None)
+    asked = Problem(whole.vectors[0], SPADE, OP, info.sizes)
+    table = made.table.of(asked, configs, None)
     assert not table[:, hidden[part]].any()
 
 
@@ -251,13 +254,14 @@ def test_saved_and_loaded_it_is_the_same_without_lightgbm(model: CostModel, tmp_
     np.testing.assert_array_equal(score(again, samples(), 3), score(model, samples(), 3))
     code = (
         "import sys, numpy as np\n"
+        "from embeddb.cost_model import Problem\n"
         "from embeddb.cost_model.model import CostModel\n"
         "from embeddb.platforms.platform import load_platform\n"
         "from embeddb.core.config import Op\n"
         "p, op = load_platform('spade'), Op.parse('spmm:32')\n"
         "configs = list(p.space(op, m=9, n=9, nnz=9).enumerate())\n"
         f"m = CostModel.load({str(file)!r})\n"
-        f"m.score(np.zeros({DIM}, np.float32), p, op, configs, (9, 9, 9))\n"
+        f"m.score(Problem(np.zeros({DIM}, np.float32), p, op, (9, 9, 9)), configs)\n"
         "assert not {'torch', 'numba', 'lightgbm'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
@@ -277,7 +281,7 @@ def test_a_card_of_other_parameters_is_refused_when_asked(model: CostModel) -> N
     with pytest.raises(UsageError, match="own parameters"):
         score(CostModel(told, model.tensors), samples(), 0)
     with pytest.raises(ModelError, match="the model reads"):
-        model.score(np.zeros(DIM + 1, np.float32), SPADE, OP, samples().configs, (9, 9, 9))
+        model.score(Problem(np.zeros(DIM + 1, np.float32), SPADE, OP, (9, 9, 9)), samples().configs)
 
 
 # -- the default's guard ------------------------------------------------------------------------
@@ -422,8 +426,8 @@ def test_trees_of_another_platform_are_asked_without_its_own_parameters(
     assert "latent" not in moved.card["settings"]["parts"]
     whole = samples()
     configs = [whole.configs[c] for c in whole.column[whole.part(0)]]
-    asked = (SPADE, OP, configs, whole.rows[0].sizes)
-    nests = moved.table.of(whole.vectors[0], *asked, None)
+    asked = Problem(whole.vectors[0], SPADE, OP, whole.rows[0].sizes)
+    nests = moved.table.of(asked, configs, None)
     assert len(np.unique(score(moved, whole, 0))) <= len(np.unique(nests, axis=0))
     back = retarget(sources["trees"], load_platform("cpu"), (OP,))
     assert back.card["settings"]["parts"] == sources["trees"].card["settings"]["parts"]

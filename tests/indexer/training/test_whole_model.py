@@ -15,6 +15,7 @@ from command_line import run_verb
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
 
@@ -176,7 +177,7 @@ def test_it_learns_what_only_the_structure_tells(filled: Path) -> None:
         part = samples.part(at)
         configs = [samples.configs[c] for c in samples.column[part]]
         gain, _ = made.model.score(
-            vectors[row.pattern_id], samples.platform, row.op, configs, row.sizes
+            Problem(vectors[row.pattern_id], samples.platform, row.op, row.sizes), configs
         )
         best += int(gain.argmax() == samples.gain[part].argmax())
     # One in four by chance.
@@ -233,7 +234,7 @@ def test_two_files_give_the_same_answers(
     np.testing.assert_allclose(plug.embed(pattern), ours, rtol=1e-6)
     configs = list(samples.configs)
     told = [
-        m.score(ours, samples.platform, row.op, configs, row.sizes)[0]
+        m.score(Problem(ours, samples.platform, row.op, row.sizes), configs)[0]
         for m in (whole.model, read_again.model)
     ]
     np.testing.assert_array_equal(*told)
@@ -253,7 +254,7 @@ def test_fine_tuning_goes_on_and_zero_shot_asks_elsewhere(
     there = retarget(start.model, spade, (OP,))
     configs = list(spade.space(OP, Sizes(9, 9, 9)).enumerate())
     vector = np.zeros(128, dtype=np.float32)
-    gain, _ = there.score(vector, spade, OP, configs, Sizes(9, 9, 9))
+    gain, _ = there.score(Problem(vector, spade, OP, Sizes(9, 9, 9)), configs)
     assert np.isfinite(gain).all() and np.ptp(gain) > 0
 
 

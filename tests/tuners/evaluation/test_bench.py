@@ -34,7 +34,7 @@ from embeddb.index.run_matrix import MatrixRow, join
 from indexer.embed import embed
 from tuners.evaluation import evaluate as harness
 from tuners.evaluation.bench import counted_rows, split_groups
-from tuners.evaluation.evaluate import evaluate
+from tuners.evaluation.evaluate import EvalOptions, evaluate
 from tuners.evaluation.figures import EvalRow, Truth, judge
 
 METHODS = ["default", "random", "static-best", "static-top-k", "knn-stats", "embeddb", "oracle"]
@@ -83,9 +83,12 @@ def test_random_draws_are_the_mean_of_all_orders(table: dict[str, EvalRow]) -> N
 
 def test_seeds_change_the_folds_only() -> None:
     db = fill(Database.in_memory(), tiny(), times=by_chance(3, 0.4))
-    one, again = evaluate(db.index, seeds=(1,)), evaluate(db.index, seeds=(1,))
+    one, again = (
+        evaluate(db.index, EvalOptions(seeds=(1,))),
+        evaluate(db.index, EvalOptions(seeds=(1,))),
+    )
     assert one == again
-    both = _by_method(evaluate(db.index, seeds=(1, 2)))
+    both = _by_method(evaluate(db.index, EvalOptions(seeds=(1, 2))))
     assert both["oracle"].spread == 0.0 and both["static-best"].matrices == 20
     assert _by_method(one)["oracle"].figures == both["oracle"].figures
 
@@ -112,7 +115,7 @@ def test_static_best_and_plain_neighbours_against_brute_force() -> None:
             near = np.mean([gain[known[n]] for n in np.argsort(far, kind="stable")[:7]], axis=0)
             for name, vote in (("static-best", average), ("knn-stats", near)):
                 lost[name].append(log_t[i].min() - log_t[i][vote.argmax()])
-    table = _by_method(evaluate(db.index, seeds=(0, 1)))
+    table = _by_method(evaluate(db.index, EvalOptions(seeds=(0, 1))))
     for name, values in lost.items():
         per_seed = [np.exp(np.mean(values[:20])), np.exp(np.mean(values[20:]))]
         assert table[name].figures["of_optimum@1"] == pytest.approx(np.mean(per_seed), rel=1e-4)
@@ -126,7 +129,10 @@ def test_complete_keeps_the_matrices_that_tried_everything() -> None:
     for pattern in part:
         db.index.record(runs_of(pattern, tiny(), variants=(0, 1)), pattern, tiny())
     embed(db.index)
-    every, complete = _by_method(evaluate(db.index)), _by_method(evaluate(db.index, complete=True))
+    every, complete = (
+        _by_method(evaluate(db.index)),
+        _by_method(evaluate(db.index, EvalOptions(complete=True))),
+    )
     assert (every["oracle"].matrices, complete["oracle"].matrices) == (36, 16)
     assert complete["oracle"].figures["speedup@1"] == pytest.approx(1.5**1.5)
     steps = (16 * 1.5 + 20 * 0.75) / 36
@@ -284,7 +290,7 @@ def test_failures_and_gaps_do_not_stop_it() -> None:
 
 def test_simulated_is_said() -> None:
     db = fill(Database.in_memory(), tiny("sim", simulated=True), patterns(2))
-    assert all(row.document()["simulated"] for row in evaluate(db.index, seeds=(0,)))
+    assert all(row.document()["simulated"] for row in evaluate(db.index, EvalOptions(seeds=(0,))))
 
 
 def test_scopes_and_progress() -> None:
@@ -292,10 +298,13 @@ def test_scopes_and_progress() -> None:
     fill(db, tiny(), patterns(2), op=Op("spmm", 64))
     seen: list[tuple[str, int, int]] = []
     rows = evaluate(
-        db.index, scopes=[(Op("spmm", 64), "tiny")], seeds=(0,), progress=lambda *a: seen.append(a)
+        db.index,
+        EvalOptions(seeds=(0,)),
+        scopes=[(Op("spmm", 64), "tiny")],
+        progress=lambda *a: seen.append(a),
     )
     assert {row.op for row in rows} == {"spmm:64"}
-    assert len(evaluate(db.index, seeds=(0,))) == 2 * len(METHODS)
+    assert len(evaluate(db.index, EvalOptions(seeds=(0,)))) == 2 * len(METHODS)
     assert seen and all(done <= total for _, done, total in seen)
 
 
@@ -306,7 +315,7 @@ def test_chance_is_not_taken_for_a_law() -> None:
     ours, static = [], []
     for seed in range(8):
         db = fill(Database.in_memory(), tiny(), patterns(12), times=by_chance(seed))
-        table = _by_method(evaluate(db.index, seeds=(0, 1)))
+        table = _by_method(evaluate(db.index, EvalOptions(seeds=(0, 1))))
         ours.append(math.log(table["embeddb"].figures["of_optimum@1"]))
         static.append(math.log(table["static-best"].figures["of_optimum@1"]))
     assert np.mean(static) < -0.02  # there is something to lose
@@ -317,7 +326,7 @@ def test_chance_is_not_taken_for_a_law() -> None:
 @given(st.integers(0, 10**6))
 def test_any_times_give_a_sane_table(seed: int) -> None:
     db = fill(Database.in_memory(), tiny(), patterns(3), times=by_chance(seed, 2.0))
-    table = _by_method(evaluate(db.index, seeds=(0,)))
+    table = _by_method(evaluate(db.index, EvalOptions(seeds=(0,))))
     best = table["oracle"].figures["speedup@1"]
     for row in table.values():
         assert 0 < row.figures["of_optimum@1"] <= 1.0 + 1e-12

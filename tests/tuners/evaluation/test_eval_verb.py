@@ -14,6 +14,7 @@ from builders import CONFIGS, OP, fill, patterns, tiny, winner
 from command_line import run_verb
 
 from embeddb.core.errors import UsageError
+from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.ui.cli.verbs.train_session import threads
 from tuners.evaluation import learned_rankers as rankers
@@ -35,7 +36,7 @@ def _asked(args: list[str]) -> int:
 class _Even:
     """All are equally fast."""
 
-    def score(self, _vector: Any, _platform: Any, _op: Any, configs: Any, _sizes: Any) -> Any:
+    def score(self, _problem: Any, configs: Any) -> Any:
         return np.zeros(len(configs)), np.full(len(configs), math.nan)
 
 
@@ -113,7 +114,9 @@ def _judged_winners(folder: str, *, right_of: int) -> None:
     right = 0
     for pattern in patterns():
         sizes = (*pattern.shape, pattern.nnz)
-        gain, spread = model.score(vectors["stats"][pattern.id], tiny(), OP, CONFIGS, sizes)
+        gain, spread = model.score(
+            Problem(vectors["stats"][pattern.id], tiny(), OP, sizes), CONFIGS
+        )
         assert np.isfinite(gain).all() and (spread > 0).all()
         right += int(gain.argmax()) == winner(pattern)
     assert right >= right_of

@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.rankers.neighbour_vote import scores
 from indexer.embed import embed
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.evaluate import evaluate
+from tuners.evaluation.evaluate import EvalOptions, evaluate
 from tuners.evaluation.figures import EvalRow, Fit
 from tuners.evaluation.learned import WEIGHTS, Seen, best_weight, held_out, seen_by
 from tuners.evaluation.noise_ceiling import measured_again
@@ -44,16 +45,9 @@ class ByLength:
     def __init__(self, sign: float = 1.0) -> None:
         self.sign = sign
 
-    def score(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: tuple[int, int, int] = (-1, -1, -1),
-    ) -> tuple[Floats, Floats]:
-        assert vector.ndim == 1 and vector.size > 4
-        rows, _, nonzeros = sizes
+    def score(self, problem: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
+        assert problem.vector.ndim == 1 and problem.vector.size > 4
+        rows, _, nonzeros = problem.sizes
         best = int(np.argmin([abs(nonzeros / rows - k) for k in (2, 6, 14, 30)]))
         gain = [-math.log(1.5) * abs(VARIANTS.index(c["variant"]) - best) for c in configs]
         return self.sign * np.array(gain), np.zeros(len(configs))
@@ -78,7 +72,7 @@ def chance() -> Database:
 
 
 def test_each_ranker_has_two_rows_before_the_oracle(lawful: Database) -> None:
-    rows = evaluate(lawful.index, seeds=(0,), rankers={"law": always(ByLength())})
+    rows = evaluate(lawful.index, EvalOptions(seeds=(0,)), rankers={"law": always(ByLength())})
     assert [r.method for r in rows][-4:] == ["embeddb", "law", "law+transfer", "oracle"]
     table = _by_method(rows)
     for name in ("law", "law+transfer"):
@@ -90,7 +84,7 @@ def test_each_ranker_has_two_rows_before_the_oracle(lawful: Database) -> None:
 
 def test_a_wrong_ranker_is_bad_alone_and_harmless_beside_the_vote(lawful: Database) -> None:
     table = _by_method(
-        evaluate(lawful.index, seeds=(0,), rankers={"wrong": always(ByLength(-1.0))})
+        evaluate(lawful.index, EvalOptions(seeds=(0,)), rankers={"wrong": always(ByLength(-1.0))})
     )
     assert table["wrong"].figures["of_optimum@1"] < 0.6
     assert table["wrong"].figures["opa"] == 0.0
@@ -99,8 +93,10 @@ def test_a_wrong_ranker_is_bad_alone_and_harmless_beside_the_vote(lawful: Databa
 
 
 def test_rankers_do_not_change_the_other_rows(lawful: Database) -> None:
-    alone = _by_method(evaluate(lawful.index, seeds=(1,)))
-    beside = _by_method(evaluate(lawful.index, seeds=(1,), rankers={"law": always(ByLength())}))
+    alone = _by_method(evaluate(lawful.index, EvalOptions(seeds=(1,))))
+    beside = _by_method(
+        evaluate(lawful.index, EvalOptions(seeds=(1,)), rankers={"law": always(ByLength())})
+    )
     assert alone == {name: row for name, row in beside.items() if name in alone}
 
 
@@ -125,14 +121,14 @@ def test_a_ranker_learns_from_training_groups_alone() -> None:
         learned_from.append(seen)
 
         class Watching(ByLength):
-            def score(self, *args: Any) -> tuple[Floats, Floats]:
-                m, _, nnz = args[4]
+            def score(self, problem: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
+                m, _, nnz = problem.sizes
                 asked.append((seen, lengths[m, nnz]))
-                return super().score(*args)
+                return super().score(problem, configs)
 
         return Watching()
 
-    evaluate(db.index, seeds=(0,), rankers={"watched": fit})
+    evaluate(db.index, EvalOptions(seeds=(0,)), rankers={"watched": fit})
     assert len(learned_from) == 10 and all(1 <= len(seen) < 5 for seen in learned_from)
     assert len(asked) >= 20 and all(group not in seen for seen, group in asked)
 
@@ -151,7 +147,7 @@ def test_uncommon_configurations_are_there_to_learn_from() -> None:
         known.append(len(evidence.configs))
         return ByLength()
 
-    evaluate(db.index, seeds=(0,), rankers={"law": fit})
+    evaluate(db.index, EvalOptions(seeds=(0,)), rankers={"law": fit})
     bench = Bench(db.index, OP, "tiny")
     assert max(known) == 4 and len(bench.evidence.configs) == 4
     asked = {len(query.vote.configs) for _, query in bench.queries(5, 0)}
@@ -168,7 +164,9 @@ def _refusing(error: Exception) -> Callable[..., Any]:
 def test_a_ranker_that_cannot_learn_has_no_row_and_it_is_said(lawful: Database) -> None:
     said: list[str] = []
     fits = {"poor": _refusing(UsageError("7 runs too few")), "law": always(ByLength())}
-    table = _by_method(evaluate(lawful.index, seeds=(0, 1), rankers=fits, note=said.append))
+    table = _by_method(
+        evaluate(lawful.index, EvalOptions(seeds=(0, 1)), rankers=fits, note=said.append)
+    )
     assert "poor" not in table and "poor+transfer" not in table and "law" in table
     assert said == ["spmm:32 on tiny: poor is not judged: 7 runs too few"]
 
@@ -182,7 +180,7 @@ def test_progress_counts_the_trainings_too(lawful: Database) -> None:
     told: list[tuple[int, int]] = []
     evaluate(
         lawful.index,
-        seeds=(0,),
+        EvalOptions(seeds=(0,)),
         rankers={"law": always(ByLength())},
         progress=lambda _, done, of: told.append((done, of)),
     )
@@ -266,7 +264,7 @@ def test_the_ceiling_chooses_by_one_round_and_is_judged_by_the_other() -> None:
     for p in patterns():
         first, last = (np.array([t(p, v) for v in range(4)]) for t in (one, three))
         lost.append(math.log(last.min() / last[first.argmin()]))
-    row = _by_method(evaluate(db.index, seeds=(0,)))["measured-again"]
+    row = _by_method(evaluate(db.index, EvalOptions(seeds=(0,))))["measured-again"]
     assert row.matrices == 20
     assert row.figures["of_optimum@1"] == pytest.approx(math.exp(np.mean(lost)))
     assert row.figures["of_optimum@5"] == pytest.approx(1.0)
@@ -277,7 +275,7 @@ def test_one_round_and_a_few_settled_winners_are_no_ceiling(lawful: Database) ->
     for db in (lawful, _rounds((by_chance(1), by_chance(2)), variants=(0, 1))):
         bench = Bench(db.index, OP, "tiny")
         assert measured_again(db.store, OP, bench.evidence, bench.counted, bench.default) == {}
-        assert "measured-again" not in _by_method(evaluate(db.index, seeds=(0,)))
+        assert "measured-again" not in _by_method(evaluate(db.index, EvalOptions(seeds=(0,))))
 
 
 def test_a_default_measured_once_has_no_ceiling() -> None:

@@ -14,7 +14,7 @@ from embeddb.platforms.platform import load_platform
 from indexer.embed import embed
 from tuners.evaluation.across import evaluate_across
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.evaluate import evaluate
+from tuners.evaluation.evaluate import EvalOptions, evaluate
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_a_nest_is_asked_among_what_ran_on_it(folder: Path) -> None:
 
 def test_the_table_has_slots_copied_beside_what_is_carried_over(folder: Path) -> None:
     with open_database(folder) as db:
-        rows = {row.method: row for row in evaluate(db.index, seeds=[0], folds=3)}
+        rows = {row.method: row for row in evaluate(db.index, EvalOptions(seeds=[0], folds=3))}
     assert {"default", "static-best", "knn-stats", "slot-copy", "embeddb", "oracle"} <= set(rows)
     assert rows["oracle"].figures["of_optimum@1"] == 1.0
     assert rows["embeddb"].figures["illegal"] == 0

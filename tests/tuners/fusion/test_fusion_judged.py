@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run_verb
-from played_xla import HERE, Played, crowded_s
+from played_xla import HERE, Played, crowded_s, played
 from tensors import op
 
 from embeddb.core.config import Op
@@ -18,9 +18,8 @@ from embeddb.core.errors import NothingFound
 from embeddb.database import Database
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
-from indexer.runners.base import RunOptions
 from indexer.tensor_runs import FusionJob, FusionRequest
-from tuners.evaluation.evaluate import evaluate
+from tuners.evaluation.evaluate import EvalOptions, evaluate
 
 FAMILIES = 6
 
@@ -39,8 +38,8 @@ def filled(db: Database, families: int = FAMILIES) -> Database:
     """Kernels of four operations are best: the default, all in one, is slow."""
     programs = [program(family, length) for family in range(families) for length in (9, 12)]
     runner = Played(crowded_s)
-    request = FusionRequest(cuts=30, chained=0.0, options=RunOptions(threads=1))
-    FusionJob(db.index, runner, HERE, request).programs(programs)
+    request = FusionRequest(cuts=30, chained=0.0)
+    FusionJob(played(db.index, runner), request).programs(programs)
     return db
 
 
@@ -51,7 +50,7 @@ def db() -> Iterator[Database]:
 
 
 def test_fixed_choices_and_the_roofline_have_rows(db: Database) -> None:
-    rows = {row.method: row for row in evaluate(db.index, seeds=[0], folds=3)}
+    rows = {row.method: row for row in evaluate(db.index, EvalOptions(seeds=[0], folds=3))}
     assert set(rows) == {"default", "random", "single", "roofline", "oracle"}
     assert {row.matrices for row in rows.values()} == {2 * FAMILIES}
     assert {(row.op, row.platform) for row in rows.values()} == {("fusion", HERE.id)}
@@ -65,7 +64,10 @@ def test_sums_learn_from_other_families_what_the_roofline_misses(db: Database) -
     pytest.importorskip("lightgbm")
     pytest.importorskip("torch")
     learned = {"costmodel": lambda *_: None}  # no op of matrices is here: it is never asked
-    rows = {row.method: row for row in evaluate(db, seeds=[0], folds=3, rankers=learned)}  # type: ignore[arg-type]
+    rows = {
+        row.method: row
+        for row in evaluate(db.index, EvalOptions(seeds=[0], folds=3), rankers=learned)
+    }  # type: ignore[arg-type]
     sums, roofline = (rows[name].figures for name in ("kernel-sums", "roofline"))
     assert sums["of_optimum@1"] > roofline["of_optimum@1"] and sums["tau"] > roofline["tau"]
     assert sums["of_optimum@1"] > 0.9 and sums["opa"] > 0.8
@@ -80,7 +82,7 @@ def test_without_lightgbm_is_told_once_why_they_have_no_row(
     monkeypatch.setattr(trees, "available", lambda: False)
     told: list[str] = []
     learned = {"costmodel": lambda *_: None}
-    rows = evaluate(db, seeds=[0], folds=3, rankers=learned, note=told.append)  # type: ignore[arg-type]
+    rows = evaluate(db.index, EvalOptions(seeds=[0], folds=3), rankers=learned, note=told.append)  # type: ignore[arg-type]
     assert "kernel-sums" not in {row.method for row in rows}
     assert len([line for line in told if "lightgbm" in line]) == 1
 
@@ -92,7 +94,7 @@ def test_judging_without_what_is_learned_loads_no_torch() -> None:
 
 def test_one_family_is_not_judged() -> None:
     with Database.in_memory() as db, pytest.raises(NothingFound, match="two or more groups"):
-        evaluate(filled(db, families=1).index, seeds=[0])
+        evaluate(filled(db, families=1).index, EvalOptions(seeds=[0]))
 
 
 def test_the_verb_tells_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from tiled_kernels import kernels, tiles
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.sizes import UNKNOWN
+from embeddb.cost_model import Problem
 
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
@@ -47,7 +48,7 @@ def test_features_of_nothing_known_are_told() -> None:
     fit = kernel_rankers({one.id: one for one in made}.get, {})["kernel-trees"]
     learned = fit(evidence, {}, {}, somewhere, Op("tile"))
     with pytest.raises(NothingFound, match="structure of every kernel"):
-        learned.score(np.zeros(1, np.float32), somewhere, Op("tile"), configs, UNKNOWN)
+        learned.score(Problem(np.zeros(1, np.float32), somewhere, Op("tile"), UNKNOWN), configs)
     with pytest.raises(UsageError, match="rank tiles"):
         fit(evidence, {}, {}, somewhere, Op("fused"))
     nobody = kernel_rankers(lambda _: None, {})["kernel-trees"]

@@ -173,9 +173,7 @@ def _campaign(
     for op in ops:
         platform.space(op)  # an op it lacks is told before all files are read
     pool = _pool(asked, progress)
-    return plan_campaign(
-        db.index, Path(folder), platform, ops, pool, options, top=asked["top"], told=progress
-    )
+    return plan_campaign(db.index, Path(folder), platform, ops, pool, options, told=progress)
 
 
 def _bought(
@@ -229,7 +227,7 @@ def _planned(plan: Plan) -> dict[str, Any]:
 def _plan_options(asked: dict[str, Any]) -> PlanOptions:
     from indexer.campaign.plan import PlanOptions
 
-    names = ("configs", "rounds", "repeat_share", "grid", "max_work", "seed")
+    names = ("configs", "rounds", "repeat_share", "grid", "max_work", "top", "seed")
     return PlanOptions(
         **{name: asked[name] for name in names},
         shared=asked["shared"] if asked["sample"] == "per-matrix" else asked["configs"],

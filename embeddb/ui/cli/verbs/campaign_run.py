@@ -73,6 +73,10 @@ def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json:
         "seconds_per_sample": sample_s,
         "cost_note": surprising_cost(parse_platform(campaign.plan.platform), sample_s),
         "statuses": dict(done.statuses),
+        "failures": [
+            {"status": status, "error": error, "points": count}
+            for (status, error), count in done.reasons.most_common()
+        ],
         "tasks": done.tasks,
         "tasks_done": done.tasks_done,
         "tasks_stored": done.tasks_stored,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -30,15 +30,7 @@ if TYPE_CHECKING:
 @click.option("--prefix", default="", metavar="NAME", help="What names in C begin with.")
 @json_option
 def emit_verb(
-    db: str,
-    answer: str,
-    place: str,
-    config: str,
-    pack: int | None,
-    op: str,
-    platform: str,
-    prefix: str,
-    as_json: bool,
+    db: str, answer: str, place: str, *, prefix: str, as_json: bool, **asked: Any
 ) -> None:
     """The configuration of an answer as a library in C that needs nothing of embeddb. ANSWER: its
     id, `last`, or a file, name or id.
@@ -61,26 +53,27 @@ def emit_verb(
       embeddb emit starter --pack 8 --op spmm:128 --platform cpu@70882216 -o pack
       embeddb emit starter --config order=ij,format=csr,lanes=8,unroll=4,threads=one --op spmv -o y
     """
+    config, pack, op = asked["config"], asked["pack"], asked["op"]
     if sum(map(bool, (answer, config, pack))) != 1 or bool(answer) == bool(op):
-        said = "give either ANSWER, or --pack or --config with --op"
-        raise UsageError(said, hint="embeddb emit --help")
-    if platform and not pack:
+        reason = "give either ANSWER, or --pack or --config with --op"
+        raise UsageError(reason, hint="embeddb emit --help")
+    if asked["platform"] and not pack:
         raise UsageError("--platform is for --pack: an answer has its own")
     if config:
         from embeddb.emit.emit import emit_config
 
         made = emit_config(Config.parse(config), Op.parse(op), place, prefix=prefix)
+    elif pack:
+        from embeddb.emit.emit import emit_pack
+
+        platform = asked["platform"] or "cpu"
+        with open_database(db, readonly=True) as opened:
+            made = emit_pack(
+                opened.index, Op.parse(op), place, platform=platform, most=pack, prefix=prefix
+            )
     else:
         with open_database(db, readonly=True) as opened:
-            if pack:
-                from embeddb.emit.emit import emit_pack
-
-                kind = Op.parse(op)
-                made = emit_pack(
-                    opened.index, kind, place, platform=platform or "cpu", most=pack, prefix=prefix
-                )
-            else:
-                made = _of_answer(opened, answer, place, prefix)
+            made = _of_answer(opened, answer, place, prefix)
     if as_json:
         output.emit(msgspec.to_builtins(made) | {"folder": place})
         return

@@ -128,7 +128,7 @@ def _held_out(
     db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, Any]
 ) -> None:
     from tuners.evaluation.bench import asked_scopes
-    from tuners.evaluation.evaluate import evaluate
+    from tuners.evaluation.evaluate import EvalOptions, evaluate
     from tuners.evaluation.learned_rankers import learned_rankers
 
     if op and not Op.parse(op).traits.tunable:
@@ -144,13 +144,11 @@ def _held_out(
             rankers |= _of_tiles(opened, scopes)
         rows = evaluate(
             opened.index,
+            EvalOptions(seeds=tuple(range(seeds)), complete=complete, tuners=asked["tuners"]),
             scopes=scopes,
-            seeds=tuple(range(seeds)),
-            complete=complete,
             progress=progress,
             rankers=rankers,
             note=note,
-            tuners=asked["tuners"],
         )
     documents = [row.document() for row in rows]
     judged = {(row.op, where) for row in rows for where in (row.platform, _bare(row.platform))}

@@ -44,10 +44,8 @@ def import_verb(
     *,
     kind: str,
     group: str,
-    ours: bool,
-    probes: bool,
-    cut: bool,
     as_json: bool,
+    **wanted: bool,
 ) -> None:
     """Keep the tensor kernels and programs of FILES in DB, made if there is none.
 
@@ -72,12 +70,12 @@ def import_verb(
     from indexer.programs.tensors import programs
     from indexer.programs.tensors.cutting import distinct_kernels
 
-    if not (files or ours or probes):
+    if not (files or wanted["ours"] or wanted["probes"]):
         raise UsageError("nothing is named", hint="give files or folders, --ours or --probes")
     tensors, notes = _read(files, kind, group)
-    tensors += programs() if ours else []
-    tensors += made_up.probes() if probes else []
-    if cut:
+    tensors += programs() if wanted["ours"] else []
+    tensors += made_up.probes() if wanted["probes"] else []
+    if wanted["cut"]:
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened.index, tensors, progress=progress)

@@ -29,18 +29,16 @@ def measure_fusions(
 
     Raises: RunnerUnavailable without jax; TensorError where none of the programs can be measured.
     """
+    from indexer.measure import Machine
     from indexer.runners.base import RunOptions
     from indexer.tensor_runs import FusionJob, FusionRequest
 
     repeats = asked["repeats"]
-    request = FusionRequest(
-        cuts=asked["cuts"],
-        seed=asked["seed"],
-        options=RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=1),
-    )
+    request = FusionRequest(cuts=asked["cuts"], seed=asked["seed"])
+    options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=1)
     with Progress() as progress:
         runner, here = runner_here(db.platform(asked["platform"]), 1)
-        job = FusionJob(db.index, runner, here, request)
+        job = FusionJob(Machine(db.index, runner, here, options), request)
         tally = (job.programs if asked["op"] == "fusion" else job.kernels)(subjects, progress)
     ran = tally.known + tally.partitions + tally.kernels
     if as_json:

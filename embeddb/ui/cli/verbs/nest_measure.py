@@ -144,6 +144,7 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) 
       embeddb nest count nests.db --all
       embeddb nest count training.db --synthetic 8500
     """
+    from indexer.measure import Machine
     from indexer.nest_runs import CountJob
     from indexer.runners.base import RunOptions
 
@@ -158,7 +159,7 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) 
     with opening(db) as opened, Progress() as progress:
         runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
         nests = _known(opened) if everything else nests
-        job = CountJob(opened.index, runner, here, options, asked["source"])
+        job = CountJob(Machine(opened.index, runner, here, options), asked["source"])
         done = job.run(nests, progress)
     if as_json:
         emit({"nests": len(nests), "counted": done, "platform": here.id})

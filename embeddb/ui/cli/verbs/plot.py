@@ -15,7 +15,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.kinds import kind_of
 from embeddb.core.wording import duration, many_of, one_of, plural
-from embeddb.ui.cli.arguments import only_op_option, op_option, open_database, platform_option
+from embeddb.ui.cli.arguments import (
+    eval_rows,
+    only_op_option,
+    op_option,
+    open_database,
+    platform_option,
+)
 from embeddb.ui.cli.output import Progress, emit, json_option, say
 from embeddb.ui.plot_data import (
     figures,
@@ -304,7 +310,7 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
             x_label="epoch",
             y_label=label,
             log_y=label == "loss" and all(y > 0 for line in lines for y in line.y),
-            height=280,
+            size=(640, 280),
             key=label,
         )
         for label, lines in zip(("loss", "order of pairs"), drawn, strict=True)
@@ -315,8 +321,6 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
     finish(svg, out, {"title": title, "figures": [*losses, *orders]}, as_json)
 
 
-#: An output of `embeddb eval --json` is far smaller.
-_MOST_BYTES = 64 << 20
 #: Panels below each other.
 _MOST_PANELS = 12
 
@@ -353,8 +357,9 @@ def speedups_verb(
 
     rows = [
         row
-        for row in _rows(eval_file)
-        if (not platform or row.platform == platform)
+        for row in eval_rows(eval_file, _Row)
+        if row.speedups
+        and (not platform or row.platform == platform)
         and (not op or row.op == op)
         and (not methods or row.method in methods)
         and row.method != "default"
@@ -377,24 +382,6 @@ def speedups_verb(
         for figures in found:
             told = f"{figures['method']}: {figures['median']:.2f}x in the middle, "
             say(f"  {figures['op']} on {figures['platform']}, {told}{figures['largest']:.2f}x most")
-
-
-def _rows(file: str) -> list[_Row]:
-    """Raises: InputError for a file that is not what `eval --json` writes."""
-    path = Path(file)
-    if not path.is_file():
-        raise InputError("no such file", where=file, hint="embeddb eval DB --json > eval.json")
-    if path.stat().st_size > _MOST_BYTES:
-        raise InputError("too large for the output of `embeddb eval --json`", where=file)
-    try:
-        rows = msgspec.json.decode(path.read_bytes(), type=list[_Row])
-    except msgspec.MsgspecError as e:
-        raise InputError(
-            f"not the output of `embeddb eval --json`: {e}",
-            where=file,
-            hint="embeddb eval DB --json > eval.json",
-        ) from None
-    return [row for row in rows if row.speedups]
 
 
 def _panel(op: str, platform: str, rows: list[_Row]) -> str:

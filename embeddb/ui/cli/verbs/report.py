@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import InputError, UsageError
+from embeddb.core.errors import UsageError
 from embeddb.core.wording import counted, factor, many_of, one_of, plural, share
 from embeddb.store.provenance import HERE
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import eval_rows, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table, write_page
 
 if TYPE_CHECKING:
     from embeddb.ui.report.contributors import Brought, Contributor
-    from embeddb.ui.report.facts import DatabaseFacts, Judged
+    from embeddb.ui.report.facts import DatabaseFacts
     from embeddb.ui.report.scopes import ScopeFacts
 
-#: A larger file is no output of `eval`.
-_MOST_BYTES = 16 << 20
 #: Gaps shown in text; a file and --json have all.
 _MOST_GAPS = 12
 
@@ -52,9 +49,9 @@ def report_verb(db: str, html: str, judged: str, source: str, as_json: bool) -> 
             raise UsageError("--eval is of the whole database", hint="leave --source out")
         _report_source(db, source, html, as_json=as_json)
         return
-    from embeddb.ui.report.facts import database_facts
+    from embeddb.ui.report.facts import Judged, database_facts
 
-    rows = _judged(judged) if judged else []
+    rows = eval_rows(judged, Judged) if judged else []
     with open_database(db, readonly=True) as opened, Progress() as progress:
         facts = database_facts(opened, place=db, judged=rows, progress=progress)
     if html:
@@ -105,23 +102,6 @@ def _brought(b: Brought) -> tuple[object, ...]:
     last = time.strftime("%Y-%m-%d", time.gmtime(b.last)) if b.last else "-"
     counts = (b.patterns, b.alone, b.configs, b.runs, b.failed)
     return (b.op, b.platform, *counts, factor(b.gain), beside, last)
-
-
-def _judged(file: str) -> list[Judged]:
-    """Raises: InputError for a file that is not what `eval --json` writes."""
-    from embeddb.ui.report.facts import Judged
-
-    path = Path(file)
-    if path.stat().st_size > _MOST_BYTES:
-        raise InputError("too large for the output of `embeddb eval --json`", where=file)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Judged])
-    except msgspec.MsgspecError as e:
-        raise InputError(
-            f"not the output of `embeddb eval --json`: {e}",
-            where=file,
-            hint="embeddb eval DB --json > eval.json",
-        ) from None
 
 
 def _show(facts: DatabaseFacts) -> None:

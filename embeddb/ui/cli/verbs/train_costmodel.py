@@ -11,8 +11,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.core.subject import matrices_only
-from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import Number, families, open_database, runner_here
+from embeddb.ui.cli.arguments import Number, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.verbs.train_session import session, show_samples, show_trained
 from indexer.starter import source_model
@@ -20,122 +19,9 @@ from tuners.evaluation.choose_predictor import Training, TrainingRequest
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
-    from embeddb.database import Database
-    from embeddb.platforms.platform import Platform
     from embeddb.store import Store
-    from indexer.campaign.folder import Campaign
     from indexer.training.cost_model.samples import Samples
-    from indexer.training.cost_model.settings import CostSettings
-    from indexer.training.cost_model.whole import Whole
     from tuners.evaluation.choose_predictor import TrainingRequest
-
-_USUAL_BUDGET = 500
-#: The strategies are those of `campaign plan`.
-_OPTIONS = (
-    click.option("--strategy", default="", help="Buy runs first: ea10, ea25, mab25, random, ..."),
-    click.option("--budget", type=click.IntRange(1), help=f"Runs; {_USUAL_BUDGET} usually."),
-    click.option("--manifest", default="", help="CSV with columns name and family: the groups."),
-)
-
-
-def buying_options(command: Any) -> Any:
-    """Adds --strategy and what goes with it."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def check_buying(ops: tuple[str, ...], asked: dict[str, Any]) -> None:
-    """Raises: UsageError for options that do not go together."""
-    if not asked["strategy"]:
-        for name in ("budget", "manifest"):
-            if asked[name]:
-                raise UsageError(f"--{name} is of a --strategy", hint="add --strategy ea25")
-        return
-    if len(set(ops)) != 1:
-        raise UsageError("a strategy buys samples of one --op", hint="train a model for each")
-    if not asked["matrices"]:
-        raise UsageError("a strategy chooses among matrix files", hint="add --matrices DIR")
-    for name in ("samples", "encoder"):
-        if asked[name]:
-            raise UsageError(f"--{name} and --strategy do not go together", hint="leave one out")
-
-
-def in_rounds(
-    request: TrainingRequest, start: CostModel | None
-) -> tuple[CostSettings, CostModel | None]:
-    """What learns as it is bought: the network that is asked for; trees cannot."""
-    network = "mlp" if request.predictor in ("auto", "trees") else request.predictor
-    return request.settings(network), start
-
-
-def buy(
-    db: str,
-    where: tuple[str, str, str],
-    asked: dict[str, Any],
-    learner: tuple[CostSettings, CostModel | Whole | None],
-    progress: Progress,
-) -> None:
-    """Measure what the strategy buys, in a folder, where it goes on after a stop. `where` are
-    platform, op and -o as they were given; `learner` is what the model in training is made of and
-    starts from.
-
-    Raises: as `planned` and `run_campaign`; RunnerUnavailable where nothing can measure here.
-    """
-    from indexer.campaign.budget.growing_plan import bought
-    from indexer.campaign.run import CampaignJob, run_campaign
-    from indexer.runners.base import RunOptions
-    from indexer.training.cost_model.model_place import own_file
-
-    with open_database(db) as opened:
-        platform = opened.platform(where[0])
-        runner, _ = runner_here(platform, 0)
-        op = Op.parse(where[1])
-        file = own_file(opened.store, "costmodel", platform, op, where[2])
-        folder = file.with_name(f"{file.stem}.buying")
-        campaign = _planned(opened, (platform, op, folder), asked, learner, progress)
-        job = CampaignJob(campaign, opened.index, runner, RunOptions(), told=progress)
-        campaign, _ = run_campaign(job)
-    spent = bought(campaign)
-    assert spent is not None
-    matrices, rounds = plural(spent.matrices, "matrix", "matrices"), plural(spent.rounds, "round")
-    note(f"{folder}: {spent.measured} runs bought by {spent.strategy} of {matrices} in {rounds}")
-
-
-def _planned(
-    db: Database,
-    where: tuple[Platform, Op, Path],
-    asked: dict[str, Any],
-    learner: tuple[CostSettings, CostModel | Whole | None],
-    progress: Progress,
-) -> Campaign:
-    from indexer.campaign.budget.growing_plan import (
-        BudgetRequest,
-        PoolVectors,
-        is_campaign,
-        planned,
-    )
-    from indexer.campaign.budget.teaching import lessons, put_start
-    from indexer.campaign.run import planned_matrices
-
-    (settings, start), (platform, op, folder) = learner, where
-    wish = BudgetRequest(
-        platform=platform,
-        op=op,
-        strategy=asked["strategy"],
-        budget=asked["budget"] or _USUAL_BUDGET,
-        seed=asked["seed"],
-        teaching=lessons(settings, start, asked["featurizer"]),
-    )
-    vectors = PoolVectors(db.index, asked["strategy"], wanted=not is_campaign(folder), note=note)
-    groups = families(asked["manifest"])
-    pool = planned_matrices(
-        asked["matrices"], groups=groups, seen=vectors, told=progress, note=note
-    )
-    found = planned(folder, wish, pool, lambda count: vectors.clusters(count, asked["seed"]))
-    put_start(folder, start)
-    return found
-
 
 _PREDICTORS = ("auto", "mlp", "trees")
 
@@ -152,7 +38,6 @@ _PREDICTORS = ("auto", "mlp", "trees")
 @click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
 @click.option("--from", "source", default="", metavar="MODEL", help="Begin with it; or `starter`.")
 @click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
-@buying_options
 @click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
 @click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
 @click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
@@ -192,12 +77,8 @@ def costmodel_verb(
     featurizer beside the model. It is judged by one more training. Hours, where other models take
     minutes. Other papers' models are in reproductions/.
 
-    With --strategy, --budget runs of the files in --matrices are measured first, by a strategy of
-    `campaign plan`; rewards of ea10, ea25 and mab25 say how well the model orders what is new to
-    it, after some epochs on each round. The same command goes on after a stop (folder *.buying).
-
-    Checkpoints and curves are kept in a folder that ends
-    in .training beside the model; Ctrl-C keeps finished epochs.
+    Checkpoints and curves are kept in a folder that ends in .training beside the model; Ctrl-C
+    keeps finished epochs. `campaign plan --strategy` measures what to learn from within a budget.
 
     \b
     Example:
@@ -205,10 +86,7 @@ def costmodel_verb(
       embeddb train costmodel spade.db --platform spade --op spmm:128 -o spade.safetensors \\
           --from starter --samples 500
       embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
-      embeddb train costmodel spade.db --platform spade --op spmm:128 --from cpu.safetensors \\
-          --matrices matrices/ --strategy mab25 --budget 500
     """
-    check_buying(ops, asked)
     asked["source"] = source_model(asked["source"], _ops(ops)[0])
     with session(asked["count"]) as progress:
         train = _train_whole if asked["preset"] else _train
@@ -234,8 +112,6 @@ def _train(
         from indexer.training.cost_model.samples import samples_of
     request = _request(asked)
     start = CostModel.load(asked["source"]) if asked["source"] else None
-    if asked["strategy"]:
-        buy(db, (platform, ops[0], out), asked, in_rounds(request, start), progress)
     with open_database(db, readonly=True) as opened:
         where, wanted = opened.platform(platform), _ops(ops)
         known = samples_of(opened.index, where, wanted, featurizer=request.featurizer)
@@ -258,12 +134,9 @@ def _train_whole(
 ) -> dict[str, Any]:
     with needing("training"):
         from embeddb.ui.cli.verbs.train_session import whole_request
-        from indexer.training.cost_model.whole import encoder_file, load_whole, save_whole
+        from indexer.training.cost_model.whole import encoder_file, save_whole
         from tuners.evaluation.whole_training import prepared
     request = whole_request(asked)
-    if asked["strategy"]:
-        learner = (request.settings, load_whole(request.start) if request.start else None)
-        buy(db, (platform, ops[0], out), asked, learner, progress)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         training = prepared(opened.index, where, _ops(ops), request, note=note, progress=progress)

@@ -33,26 +33,13 @@ _NAMED = 10
     "--reduction",
     default="grid",
     show_default=True,
-    type=click.Choice(["grid", "windows", "both", "sites"]),
+    type=click.Choice(["grid", "sites"]),
     help="What the network sees of a pattern.",
 )
 @click.option(
     "--size", default=128, show_default=True, type=click.IntRange(1, 2048), help="Grid, sites."
 )
-@click.option(
-    "--windows", default=8, show_default=True, type=click.IntRange(1, 4096), help="How many."
-)
-@click.option("--window", default=64, show_default=True, type=click.IntRange(1), help="Their side.")
-@click.option(
-    "--target",
-    default="area",
-    show_default=True,
-    type=click.Choice(["area", "log"]),
-    help="The picture to decode: shares of areas, or their logarithms.",
-)
-@click.option("--binary", is_flag=True, help="The network sees only where the nonzeros are.")
-@click.option("--no-shape", is_flag=True, help="Nor is it handed the size that it is asked for.")
-@click.option("--balance", is_flag=True, help="Shape and picture count alike in the loss.")
+@click.option("--no-shape", is_flag=True, help="Do not feed the matrix size to the last layer.")
 @click.option("--epochs", default=100, show_default=True, type=click.IntRange(1, 100_000))
 @click.option(
     "--patience",
@@ -62,7 +49,6 @@ _NAMED = 10
     help="Epochs without a better validation before it stops.",
 )
 @click.option("--copies", default=4, show_default=True, type=click.IntRange(0, 1000))
-@click.option("--no-transpose", is_flag=True, help="Copies are not transposed.")
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 4096))
 @click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
@@ -111,10 +97,7 @@ def _train(matrices: str, out: Path, asked: dict[str, Any], progress: Progress) 
         asked["network"],
         recipe,
         settings,
-        target=asked["target"],
-        balanced=asked["balance"],
         batch=asked["batch"],
-        binary=asked["binary"],
         no_shape=asked["no_shape"],
     )
     document = pretrain(data, how, out, progress=progress)
@@ -126,10 +109,9 @@ def _recipe(asked: dict[str, Any]) -> Recipe:
     from indexer.training.featurizer.dataset import Recipe
 
     return Recipe(
-        Reduction(asked["reduction"], asked["size"], asked["windows"], asked["window"]),
+        Reduction(asked["reduction"], asked["size"]),
         copies=asked["copies"],
         seed=asked["seed"],
-        transposed=not asked["no_transpose"],
     )
 
 

@@ -87,7 +87,7 @@ def _train(db: str, asked: dict[str, Any], progress: Progress) -> dict[str, Any]
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
         from indexer.training.tensors.how import recipe
         from indexer.training.tensors.samples import about
-        from indexer.training.tensors.train import KernelTraining, train_kernels
+        from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels
         from indexer.training.trainer import folder_of
     how = KernelTraining(
         recipe(asked["task"], asked["hidden"], asked["lr"]),
@@ -109,17 +109,8 @@ def _train(db: str, asked: dict[str, Any], progress: Progress) -> dict[str, Any]
         raise UsageError(f"{file} is there already", hint="--resume goes on, or name another file")
     before = replaced_by(file)
     judge = partial(_judged, db, runs.platform)
-    about_runs = about(runs)
-    card = train_kernels(
-        runs.samples,
-        how,
-        file,
-        tests=tests,
-        about=about_runs,
-        analysis=runs.analysis,
-        judge=judge,
-        progress=progress,
-    )
+    data = KernelData(runs.samples, tests, about(runs), runs.analysis, judge)
+    card = train_kernels(data, how, file, progress=progress)
     for line in written(file, before, home, lambda: open_database(db).index):
         note(f"warning: {file} is saved and in use but not registered: {line}")
     return {"file": str(file), **card, "left_out": dict(runs.left_out)}

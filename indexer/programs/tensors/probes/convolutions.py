@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from indexer.programs.tensors.probes.draft import Case, Dims, Draft
 from indexer.programs.tensors.probes.loops import followed
@@ -11,21 +12,22 @@ from indexer.programs.tensors.probes.loops import followed
 _MOST = 8e7
 
 
+class _Window(NamedTuple):
+    """How a window moves: stride, padding below and above, dilation of input and window (`holes`),
+    feature groups and batch groups; the same in each spatial dimension."""
+
+    stride: int = 1
+    low: int = 0
+    high: int = 0
+    holes: tuple[int, int] = (1, 1)
+    groups: int = 1
+    batch_groups: int = 1
+
+
 def _convolved(
-    draft: Draft,
-    given: Dims,
-    weights: Dims,
-    out: Dims,
-    labels: str,
-    *,
-    stride: int = 1,
-    low: int = 0,
-    high: int = 0,
-    holes: tuple[int, int] = (1, 1),
-    groups: int = 1,
-    batch_groups: int = 1,
+    draft: Draft, given: Dims, weights: Dims, out: Dims, labels: str, window: _Window
 ) -> int:
-    """`holes` between what is given, and in the window; spatial dimensions are alike."""
+    """Add a convolution of `given` with `weights`; returns its place in the draft."""
     at = labels.partition("_")[2].partition("->")[0]
     size = tuple(weights[at.index(c)] for c in "0123" if c in at)
     rank = len(size)
@@ -35,14 +37,14 @@ def _convolved(
         draft.given(*given),
         draft.given(*weights),
         size=size,
-        stride=(stride,) * rank,
-        low=(low,) * rank,
-        high=(high,) * rank,
-        lhs_dilate=(holes[0],) * rank,
-        rhs_dilate=(holes[1],) * rank,
+        stride=(window.stride,) * rank,
+        low=(window.low,) * rank,
+        high=(window.high,) * rank,
+        lhs_dilate=(window.holes[0],) * rank,
+        rhs_dilate=(window.holes[1],) * rank,
         labels=labels,
-        feature_groups=groups,
-        batch_groups=batch_groups,
+        feature_groups=window.groups,
+        batch_groups=window.batch_groups,
     )
 
 
@@ -65,10 +67,8 @@ def _square(
     labels = f"b01f_01{'oi' if turned else 'io'}->b01f"
     shape = (batch, side, side, channels)
     goal = (batch, out, out, features)
-    made = _convolved(
-        draft, shape, weights, goal, labels, stride=stride, low=low, high=max(high, 0)
-    )
-    return followed(draft, made)
+    moves = _Window(stride, low, max(high, 0))
+    return followed(draft, _convolved(draft, shape, weights, goal, labels, moves))
 
 
 def _plain(draft: Draft) -> int:
@@ -110,7 +110,7 @@ def _in_patches(draft: Draft) -> int:
         (batch, *(2 * (side,)), last) for side, last in ((out * window, channels), (out, features))
     )
     weights, labels = (window, window, channels, features), "b01f_01io->b01f"
-    made = _convolved(draft, shape, weights, goal, labels, stride=window)
+    made = _convolved(draft, shape, weights, goal, labels, _Window(window))
     return followed(draft, made)
 
 
@@ -141,17 +141,8 @@ def _grouped(draft: Draft) -> int:
         side = (out - 1) * stride + window - low - high
     shape, goal = (batch, side, side, channels), (batch, out, out, channels)
     weights = (window, window, inside, channels)
-    made = _convolved(
-        draft,
-        shape,
-        weights,
-        goal,
-        "b01f_01io->b01f",
-        stride=stride,
-        low=low,
-        high=high,
-        groups=groups,
-    )
+    moves = _Window(stride, low, high, groups=groups)
+    made = _convolved(draft, shape, weights, goal, "b01f_01io->b01f", moves)
     return followed(draft, made)
 
 
@@ -166,9 +157,7 @@ def _of_weights_apart(draft: Draft) -> int:
         shape,
         (window, window, 1, features),
         "f01b_i01o->01bf",
-        low=low,
-        high=low,
-        batch_groups=features,
+        _Window(low=low, high=low, batch_groups=features),
     )
 
 
@@ -183,7 +172,8 @@ def _enlarged(draft: Draft) -> int:
     weights = (window, window, *((features, channels) if turned else (channels, features)))
     labels = f"b01f_01{'oi' if turned else 'io'}->b01f"
     shape, goal = (batch, side, side, channels), (batch, out, out, features)
-    made = _convolved(draft, shape, weights, goal, labels, low=low, high=high, holes=(2, 1))
+    moves = _Window(low=low, high=high, holes=(2, 1))
+    made = _convolved(draft, shape, weights, goal, labels, moves)
     return followed(draft, made)
 
 
@@ -203,9 +193,7 @@ def _of_weights(draft: Draft) -> int:
         (batch, side, side, features),
         (window, window, channels, features),
         "f01b_i01o->01bf",
-        low=low,
-        high=low,
-        holes=(1, stride),
+        _Window(low=low, high=low, holes=(1, stride)),
     )
 
 
@@ -217,9 +205,8 @@ def _in_time(draft: Draft) -> int:
     length = draft.size(8, _side(batch, window, channels, features, 1, 4096))
     low = (window - 1) * hole
     shape, goal = (batch, length, channels), (batch, length, features)
-    made = _convolved(
-        draft, shape, (window, channels, features), goal, "b0f_0io->b0f", low=low, holes=(1, hole)
-    )
+    weights, moves = (window, channels, features), _Window(low=low, holes=(1, hole))
+    made = _convolved(draft, shape, weights, goal, "b0f_0io->b0f", moves)
     return followed(draft, made)
 
 

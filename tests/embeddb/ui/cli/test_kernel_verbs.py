@@ -11,7 +11,7 @@ import pytest
 from command_line import run_verb
 from hlo_texts import FOLDER, PLAIN
 from nest_logs import log_of
-from played_xla import HERE, Played, chain
+from played_xla import HERE, chain, played
 from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
@@ -71,7 +71,7 @@ def test_cuts_in_a_log_are_judged_by_their_own_programs(
 def test_programs_are_on_no_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = str(tmp_path / "t.db")
     with Database.create(tmp_path / "t.db") as made:
-        FusionJob(made.index, Played(), HERE, FusionRequest(cuts=6)).programs([chain(6)])
+        FusionJob(played(made.index), FusionRequest(cuts=6)).programs([chain(6)])
     words = (
         "plot",
         "map",

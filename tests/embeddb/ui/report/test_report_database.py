@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
 from command_line import run_verb
-from played_xla import HERE, Played, chain
+from played_xla import chain, played
 from report_cases import HOSTILE
 from tensors import softmax
 from test_report import outside
@@ -77,7 +77,7 @@ def test_what_one_fixed_choice_brings(facts: DatabaseFacts) -> None:
 def test_cuts_and_fused_kernels_have_no_common_winners() -> None:
     db = Database.in_memory()
     programs = [chain(6), chain(7), softmax()]
-    FusionJob(db.index, Played(), HERE, FusionRequest(cuts=6)).programs(programs)
+    FusionJob(played(db.index), FusionRequest(cuts=6)).programs(programs)
     facts = database_facts(db, place="tensors.db")
     assert {s.op for s in facts.scopes} == {"fused", "fusion"} and facts.gaps == []
     for scope in facts.scopes:

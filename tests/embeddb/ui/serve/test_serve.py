@@ -210,7 +210,7 @@ from embeddb.database import Database
 with Database.open(sys.argv[1]) as db:
     late = band(150, 14, name="late", group="late")
     if sys.argv[2] == "runs":
-        db.record(runs_of(late, tiny()), late, tiny())
+        db.index.record(runs_of(late, tiny()), late, tiny())
     else:
         print(db.query(late, platform="tiny", op="spmm:32").id)
 """

@@ -34,7 +34,7 @@ from indexer.training.tensors.how import recipe  # noqa: E402
 from indexer.training.tensors.operations import sums  # noqa: E402
 from indexer.training.tensors.operations.sums import summed  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
-from indexer.training.tensors.train import KernelTraining, train_kernels  # noqa: E402
+from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,7 +67,7 @@ def test_trees_tell_what_an_analysis_misses(tmp_path: Path) -> None:
     out = tmp_path / "models" / "kernels-tile-cpu-tile.safetensors"
     out.parent.mkdir()
     asked = how("tile", "trees")
-    card = train_kernels(samples, asked, out, analysis=analysis, progress=quiet)
+    card = train_kernels(KernelData(samples, analysis=analysis), asked, out, progress=quiet)
     assert card["network"]["machine"] == {"l2_bytes": "1048576"}
     assert card["network"]["analysis"] == ANALYSIS_VERSION
     again, own = predictor_of(out), grown(split(samples, "family", 0)[0], 0, analysis)
@@ -96,7 +96,7 @@ def test_samples_without_an_analysis_are_no_ground_for_trees_beyond_it() -> None
 def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) -> None:
     samples = fused_samples(12)
     out = tmp_path / "fused.safetensors"
-    card = train_kernels(samples, how("fused", "auto"), out, progress=quiet)
+    card = train_kernels(KernelData(samples), how("fused", "auto"), out, progress=quiet)
     assert card["settings"]["predictor"] == "operations" and "curve" not in card
     assert card["figures"]["valid"]["mape"] < card["others"]["network"]["valid"]["mape"]
     # What was held out is not learned from.
@@ -108,10 +108,14 @@ def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) 
     np.testing.assert_array_equal(said, [own.seconds(by_id[sample.id]) for sample in valid])
     longer = how("fused", "auto", epochs=60)
     longer = replace(longer, recipe=replace(recipe("fused", 24), dropout=0.0))
-    card = train_kernels(samples, longer, tmp_path / "other.safetensors", progress=quiet)
+    card = train_kernels(
+        KernelData(samples), longer, tmp_path / "other.safetensors", progress=quiet
+    )
     own_error = card["figures"]["valid"]["mape"]
     assert all(own_error <= other["valid"]["mape"] for other in card["others"].values())
-    asked = train_kernels(samples, how("fused", "network"), tmp_path / "n.st", progress=quiet)
+    asked = train_kernels(
+        KernelData(samples), how("fused", "network"), tmp_path / "n.st", progress=quiet
+    )
     assert asked["settings"]["predictor"] == "sage-column-wise" and "others" not in asked
 
 
@@ -119,10 +123,14 @@ def test_sums_are_of_fused_kernels_alone_and_do_without_lightgbm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="rank no tiles"):
-        train_kernels(tiled_samples(3), how("tile", "operations"), tmp_path / "no", progress=quiet)
+        train_kernels(
+            KernelData(tiled_samples(3)), how("tile", "operations"), tmp_path / "no", progress=quiet
+        )
     monkeypatch.setattr(sums, "available", lambda: False)
     out = tmp_path / "fused.safetensors"
-    card = train_kernels(fused_samples(8), how("fused", "operations"), out, progress=quiet)
+    card = train_kernels(
+        KernelData(fused_samples(8)), how("fused", "operations"), out, progress=quiet
+    )
     assert card["settings"]["predictor"] == "operations" and "trees" not in card["settings"]
     assert predictor_of(out).task == "fused"
     assert KernelEmbedding.for_database(tmp_path) is None
@@ -137,7 +145,9 @@ def test_trees_of_tiles_are_judged_and_are_no_featurizer(tmp_path: Path) -> None
 
     out = tmp_path / "models" / "kernels-tile-cpu-tile.safetensors"
     out.parent.mkdir()
-    card = train_kernels(samples, how("tile", "trees"), out, judge=judge, progress=quiet)
+    card = train_kernels(
+        KernelData(samples, judge=judge), how("tile", "trees"), out, progress=quiet
+    )
     assert card["judged_kernels"] == 3 and judged[0][2] == card["parts"]["valid"]["families"]
     assert card["calibration"]["slope"] > 0 and card["figures"]["valid"]["tau"] > 0.3
     assert KernelEmbedding.for_database(tmp_path) is None

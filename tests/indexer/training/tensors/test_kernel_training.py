@@ -20,7 +20,7 @@ from embeddb.tensors.encoding.forward import KernelNetwork  # noqa: E402
 from indexer.training.tensors.figures import fused_figures, kendall, summary, tile_figures  # noqa: E402
 from indexer.training.tensors.how import recipe  # noqa: E402
 from indexer.training.tensors.samples import KernelSample, split  # noqa: E402
-from indexer.training.tensors.train import KernelTraining, train_kernels  # noqa: E402
+from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels  # noqa: E402
 from indexer.training.trainer import checkpoint_of, curve_of, folder_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,7 +45,7 @@ def learned(
     samples: Sequence[KernelSample], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], Path]:
     out = tmp_path_factory.mktemp("learned") / "kernels.safetensors"
-    return train_kernels(samples, small("tile"), out, progress=quiet), out
+    return train_kernels(KernelData(samples), small("tile"), out, progress=quiet), out
 
 
 def test_it_ranks_tiles_of_families_that_it_never_saw(
@@ -87,7 +87,9 @@ def test_the_file_says_what_was_trained(
 def test_seconds_of_kernels_are_learned(tmp_path: Path) -> None:
     out = tmp_path / "fused.safetensors"
     samples = fused_samples(16)
-    card = train_kernels(samples, small("fused", kernels=16, epochs=60), out, progress=quiet)
+    card = train_kernels(
+        KernelData(samples), small("fused", kernels=16, epochs=60), out, progress=quiet
+    )
     figures = card["figures"]["valid"]
     train, valid = split(samples, "family", 0)
     mean = float(np.exp(np.mean([s.logs[0] for s in train])))
@@ -109,12 +111,12 @@ def test_a_training_that_was_cut_ends_with_the_same_weights(
     own = replace(recipe("tile", 8), decay=0.9, clip=0.1, dropout=0.2)
     how = KernelTraining(own, epochs=4, patience=4, kernels=8, tiles=6, by="program")
     few = samples[:40]
-    whole = train_kernels(few, how, tmp_path / "whole.safetensors", progress=quiet)
+    whole = train_kernels(KernelData(few), how, tmp_path / "whole.safetensors", progress=quiet)
     out = tmp_path / "cut.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        train_kernels(few, how, out, progress=cut)
+        train_kernels(KernelData(few), how, out, progress=cut)
     assert checkpoint_of(folder_of(out)).exists() and not out.exists()
-    resumed = train_kernels(few, how, out, progress=quiet)
+    resumed = train_kernels(KernelData(few), how, out, progress=quiet)
     assert resumed["metrics"] == whole["metrics"]
     one, two = (KernelNetwork.load(tmp_path / f"{name}.safetensors") for name in ("whole", "cut"))
     graph, tiles = few[0].graph, few[0].tiles
@@ -128,12 +130,14 @@ def test_squared_errors_rank_too_and_orders_tell_no_seconds(
     squared = replace(
         squared, recipe=replace(squared.recipe, loss=recipe("fused").loss, loss_name="squared")
     )
-    card = train_kernels(samples, squared, tmp_path / "squared.safetensors", progress=quiet)
+    card = train_kernels(
+        KernelData(samples), squared, tmp_path / "squared.safetensors", progress=quiet
+    )
     assert card["settings"]["loss"] == "squared" and "ape" in card["figures"]["valid"]
     how = small("fused")
     with pytest.raises(UsageError, match="squared"):
         train_kernels(
-            samples,
+            KernelData(samples),
             replace(how, recipe=replace(how.recipe, loss_name="hinge")),
             tmp_path / "a.safetensors",
             progress=quiet,
@@ -143,7 +147,7 @@ def test_squared_errors_rank_too_and_orders_tell_no_seconds(
 def test_too_few_families_are_refused(samples: Sequence[KernelSample], tmp_path: Path) -> None:
     few = [s for s in samples if s.group in ("mlp", "relu")]
     with pytest.raises(InputError, match="2 families are too few"):
-        train_kernels(few, small("tile"), tmp_path / "a.safetensors", progress=quiet)
+        train_kernels(KernelData(few), small("tile"), tmp_path / "a.safetensors", progress=quiet)
     with pytest.raises(UsageError, match="split"):
         split(samples, "colour", 0)
 

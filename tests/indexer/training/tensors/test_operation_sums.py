@@ -157,7 +157,7 @@ def test_a_file_says_what_was_learned(both: OperationSums, tmp_path: Path) -> No
         assert again.seconds(one) == direct.seconds(one)
     for wrong, told in (
         ({"network": {"task": "tile", "operations": ""}}, "of 'tile'"),
-        ({"network": {"task": "fused", "encoding": "00000000"}}, "told otherwise"),
+        ({"network": {"task": "fused", "encoding": "00000000"}}, "encoded otherwise"),
         ({"network": {}}, "fused.safetensors"),
     ):
         model_file.save(file, {n: torch.from_numpy(a) for n, a in made.items()}, {**card, **wrong})
