@@ -22,8 +22,7 @@ from sections import Options, run
 
 import embeddb
 from embeddb.core.config import Op
-from embeddb.handle.choice import Wishes
-from embeddb.handle.compile import Wanted
+from embeddb.handle.choice import Wanted, Wishes
 from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_matrix import csr_of
 from embeddb.handle.tensors import TensorHandle

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import StoreLocked
+from embeddb.core.errors import StoreLocked, UsageError
 from embeddb.core.files.gate import read_bounded
 from embeddb.core.files.own_files import whole_file
 from embeddb.core.pattern import Pattern
@@ -79,6 +80,33 @@ def cpu_target() -> Target:
     """This machine's processor."""
     compiler = cpu_build.cpu_model(), cpu_build.compiler()
     return Target("cpu", (*compiler, cpu_build.flags(), cpu_build.threads_used(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller of `compile` wants computed with a tensor's matrix."""
+
+    kernel: str
+    k: int | None
+    config: Mapping[str, Any] | str | None
+    db: Database | str | Path
+    wishes: Wishes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Raises: UsageError for an open database that no other process can open."""
+        db = self.db
+        if not isinstance(db, str | Path):
+            if db.store.shared or db.store.path is None:
+                raise UsageError(
+                    f"{db!r} compiles this handle's gradients, and cannot be sent along",
+                    hint="compile with db= a folder",
+                )
+            db = str(db.store.path.resolve())
+        return Wanted, (self.kernel, self.k, self.config, db, self.wishes)
+
+    def named(self, config: Config | None) -> Wanted:
+        """The same with this configuration."""
+        return replace(self, config=config)
 
 
 def default_of(pattern: Pattern, op: Op) -> Config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from embeddb.handle.autotune import (
     usual_config,
     worth_building,
 )
-from embeddb.handle.choice import Choice, Wishes, asked, cpu_target, given, preparing_s
+from embeddb.handle.choice import Choice, Wanted, Wishes, asked, cpu_target, given, preparing_s
 from embeddb.handle.handle import Handle, Later, warn_of_scipy
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
@@ -90,7 +90,8 @@ def compile(
         from embeddb.handle.tensors import tensor_handle
 
         named = config if config is None or not _on_gpu(matrix) else _parsed(config)
-        return tensor_handle(matrix, Wanted(kernel, k, named, db, wishes))
+        wanted = Wanted(kernel, k, named, db, wishes)
+        return tensor_handle(matrix, wanted, OnHost(wanted))
     held = matrix_of(matrix, dtype)
     op = Op(kernel, max(width, 1), "f64" if held.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
@@ -135,39 +136,20 @@ def _check_compiler() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the caller of `compile` wished for a tensor's matrix; called, it compiles one of the
-    products with it on the CPU."""
+class OnHost:
+    """Compiles one of the products with a tensor's matrix on the CPU."""
 
-    kernel: str
-    k: int | None
-    config: Mapping[str, Any] | str | None
-    db: Database | str | Path
-    wishes: Wishes
+    wanted: Wanted
 
     def __call__(self, matrix: Any, kernel: str, asked: bool) -> Handle:
-        """`asked`: whether it is the product that the caller named, with his configuration."""
-        width = None if kernel == "spmv" else 1 if self.kernel == "spmv" else self.k
-        config = self.config if asked else None
-        made = compile(matrix, kernel, k=width, config=config, db=self.db, **asdict(self.wishes))
+        """`asked`: it is the product that the caller named, with his configuration."""
+        wanted = self.wanted
+        width = None if kernel == "spmv" else 1 if wanted.kernel == "spmv" else wanted.k
+        config = wanted.config if asked else None
+        wishes = asdict(wanted.wishes)
+        made = compile(matrix, kernel, k=width, config=config, db=wanted.db, **wishes)
         assert isinstance(made, Handle)
         return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Raises: UsageError for an open database that no other process can open."""
-        db = self.db
-        if not isinstance(db, str | Path):
-            if db.store.shared or db.store.path is None:
-                raise UsageError(
-                    f"{db!r} compiles this handle's gradients, and cannot be sent along",
-                    hint="compile with db= a folder",
-                )
-            db = str(db.store.path.resolve())
-        return Wanted, (self.kernel, self.k, self.config, db, self.wishes)
-
-    def named(self, config: Config | None) -> Wanted:
-        """The same with this configuration."""
-        return replace(self, config=config)
 
 
 class _Empty(Handle):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from embeddb.kernels.cuda.forms import Csr
 from embeddb.kernels.cuda.product import Product
 
 if TYPE_CHECKING:
-    from embeddb.handle.compile import Wanted
+    from embeddb.handle.choice import Wanted
 
 DTYPES = {
     torch.float32: "f32",
@@ -137,27 +137,11 @@ class CudaProducts(Products):
         width = () if self._vector else (self._width,)
         shape_b, shape_x = torch.Size((n, *width)), torch.Size((m, *width))
         shape = torch.Size((self.nnz,) if two else (m, *width))
-        below = (
-            min(16, chosen.vec * dtype.itemsize) - 1
-        )  # of an aligned address these bits are zero
-        tensor, empty, grad = torch.Tensor, torch.empty, torch.is_grad_enabled
-        stream_now, clear = self._runs.stream, self._runs.clear
+        stream_now, clear, empty = self._runs.stream, self._runs.clear, torch.empty
         number = self.device.index if self._on_gpu else -1
         current = torch._C._cuda_getDevice if self._on_gpu else lambda: -1
+        fits = _fitting(dtype, number, min(16, chosen.vec * dtype.itemsize))
         size = shape.numel() * dtype.itemsize
-
-        def fits(one: Any, wanted: torch.Size) -> bool:
-            return (
-                type(one) is tensor
-                and one.shape == wanted
-                and one.dtype is dtype
-                and one.get_device() == number
-                and one.is_contiguous()
-                and (at := one.data_ptr()) > 0  # not of the device meta
-                and not at & below
-                and not (one.requires_grad and grad())
-                and not one.is_neg()
-            )
 
         def call(first: Any, second: Any, out: Any) -> torch.Tensor | None:
             b, x = (second, first) if two else (first, None)
@@ -339,6 +323,27 @@ class CudaProducts(Products):
         """Wait for what was prepared: the next call may come from another stream."""
         if self._on_gpu:
             torch.cuda.current_stream(self.device).synchronize()
+
+
+def _fitting(dtype: torch.dtype, number: int, step: int) -> Callable[[Any, torch.Size], bool]:
+    """Checks that a kernel may read a tensor, or write it, as it is: a dense one of this type,
+    device and shape, at an address that is a multiple of `step`, whose gradient nobody needs."""
+    tensor, grad, low_bits = torch.Tensor, torch.is_grad_enabled, step - 1
+
+    def fits(one: Any, wanted: torch.Size) -> bool:
+        return (
+            type(one) is tensor
+            and one.shape == wanted
+            and one.dtype is dtype
+            and one.get_device() == number
+            and one.is_contiguous()
+            and (at := one.data_ptr()) > 0  # not of the device meta
+            and not at & low_bits
+            and not (one.requires_grad and grad())
+            and not one.is_neg()
+        )
+
+    return fits
 
 
 def _apart(out: torch.Tensor, *inputs: torch.Tensor | None) -> bool:

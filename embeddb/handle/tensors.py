@@ -16,7 +16,8 @@ from embeddb.handle.operators import Products, dots
 from embeddb.handle.tensor_products import HostProducts
 
 if TYPE_CHECKING:
-    from embeddb.handle.compile import Wanted
+    from embeddb.handle.choice import Wanted
+    from embeddb.handle.tensor_products import Compile
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NO_TRANSFORM = "{} cannot look into a compiled kernel"
@@ -189,8 +190,9 @@ def is_traced(tensors: Sequence[Any]) -> bool:
     )
 
 
-def tensor_handle(matrix: torch.Tensor, wanted: Wanted) -> TensorHandle:
-    """A handle for a sparse tensor (CSR, CSC or COO) on the CPU or a GPU.
+def tensor_handle(matrix: torch.Tensor, wanted: Wanted, compile_one: Compile) -> TensorHandle:
+    """A handle for a sparse tensor (CSR, CSC or COO) on a GPU, or on the CPU, where `compile_one`
+    compiles each of its products.
 
     Raises: UsageError for another tensor, or one that asks for a gradient.
     """
@@ -203,4 +205,4 @@ def tensor_handle(matrix: torch.Tensor, wanted: Wanted) -> TensorHandle:
         from embeddb.handle.cuda import CudaProducts
 
         return TensorHandle(CudaProducts.of(matrix, wanted))
-    return TensorHandle(HostProducts.of(matrix, wanted.kernel, wanted))
+    return TensorHandle(HostProducts.of(matrix, wanted.kernel, compile_one))

@@ -19,8 +19,7 @@ import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, SpaceError, UsageError
 from embeddb.handle import cuda_choice, cuda_matrix
-from embeddb.handle.choice import Choice, Wishes
-from embeddb.handle.compile import Wanted
+from embeddb.handle.choice import Choice, Wanted, Wishes
 from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_choice import usual_config
 from embeddb.handle.tensors import TensorHandle
