@@ -5,7 +5,7 @@ MATRIX ?=
 MAX_JOBS ?= 2
 # Tests on all cores, threads of which do not wait by spinning; one test alone is plain `pytest`.
 PYTEST   = OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto --maxprocesses=4
-# Of `make fuzz` and `make kill` (tests/attack, docs/threats.md).
+# Of `make fuzz` and `make kill` (tests/attack, docs/explanation/threats.md).
 SECONDS ?= 600
 ROUNDS  ?= 200
 SEED    ?= 1
@@ -13,12 +13,12 @@ JOBS    ?= 1
 KIND    ?=
 VERB    ?=
 REPLAY  ?=
-# Of `make sanitize` (docs/cpu.md).
+# Of `make sanitize` (docs/reference/cpu.md).
 MINUTES ?= 60
 ATTACK   = PYTHONPATH=.:tests:tests/fixtures OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	$(BIN)/python -m
 
-.PHONY: demo test test-more test-all fuzz kill sanitize lint check gpu minkowski clean
+.PHONY: demo test test-more test-all fuzz kill sanitize lint check docs gpu minkowski clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py $(MATRIX)
@@ -57,7 +57,11 @@ lint: $(VENV)/.installed-dev
 check: lint
 	$(PYTEST) --tier unit
 
-# Generated C under gcc's sanitizers, for MINUTES or until Ctrl-C (docs/cpu.md).
+# The pages of docs/ with the generated reference, into build/site.
+docs: $(VENV)/.installed-dev
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Generated C under gcc's sanitizers, for MINUTES or until Ctrl-C (docs/reference/cpu.md).
 sanitize: $(VENV)/.installed-dev
 	PYTHONPATH=. $(BIN)/python tests/fixtures/sanitize_sweep.py --minutes $(MINUTES) --seed $(SEED)
 
@@ -66,7 +70,7 @@ sanitize: $(VENV)/.installed-dev
 gpu: $(VENV)/.installed
 	$(BIN)/python benchmarks/gpu/check.py $(OPTIONS)
 
-# The second backend of the learned part (docs/models.md). Nothing else needs it.
+# The second backend of the learned part (docs/howto/train.md). Nothing else needs it.
 minkowski: $(VENV)/.minkowski
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -76,7 +80,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[cuda,dev,graphs,learn,plot,serve]'
+		-e '.[cuda,dev,docs,graphs,learn,plot,serve]'
 	touch $@
 
 # No cache for the wheel: a cached one may have been built against another torch.

@@ -1,4 +1,4 @@
-"""The results of `tiles.py` and `fused.py` as tables in Markdown, for docs/results.md.
+"""The results of `tiles.py` and `fused.py` as tables in Markdown, for docs/results/index.md.
 
 python benchmarks/kernel_tables.py benchmarks/results/tiles.json benchmarks/results/fused.json
 """

@@ -76,7 +76,7 @@ class Cell:
     per: int = _PER_MATRIX
 
 
-#: What is best from few samples of this platform, and what ships for many: docs/models.md.
+#: Best from few samples of this platform; shipped for many (docs/explanation/cost-model.md).
 _TREES = forest()
 _NETWORK = CostSettings()
 

@@ -1,4 +1,4 @@
-"""The input of docs/tutorial.md: matrices, and a log of runs on a board that does not exist.
+"""The input of docs/tutorial/own-log.md: matrices, and a log of runs on a made-up board.
 
 python examples/board_log.py FOLDER
 

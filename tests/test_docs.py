@@ -22,10 +22,12 @@ from command_line import run_verb
 from scipy.io import mmwrite
 from scipy.sparse import random as random_matrix
 
+from benchmarks.house import arrows_of, modules_of
 from embeddb.core import plugins
 from embeddb.database import Database
 from embeddb.kernels import build as cpu_build
 from embeddb.ui.cli.main import cli
+from tools import results_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -167,7 +169,7 @@ def test_the_data_model_names_every_table_and_field() -> None:
     from embeddb.core.records import Measurement, PatternInfo
     from embeddb.store.engine import TABLES
 
-    page = (ROOT / "docs" / "data-model.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "data-model.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.+?) \|", page, re.M)
     listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert set(TABLES) <= listed
@@ -178,6 +180,39 @@ def test_the_data_model_names_every_table_and_field() -> None:
 def test_python_blocks_compile() -> None:
     bodies = ((shown(p), body) for p in PAGES for kind, body in blocks(p) if kind == "python")
     assert not problems(bodies, lambda body: compile(body, "page", "exec") and None)
+
+
+def test_the_drawing_is_the_tree() -> None:
+    """Every arrow of the architecture page is an import, and every import follows from arrows."""
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    ends = re.compile(r'^ *(\w+)(?:\["[^"]*"\])? --> (\w+)', re.M)
+    drawn = set(ends.findall(page))
+    imports = {
+        (_room(a.source), _room(a.target))
+        for a in arrows_of(modules_of(ROOT))
+        if a.kind == "import"
+    }
+    above = {"", "__main__", "testing"}
+    imports = {(one, other) for one, other in imports if one != other and not above & {one, other}}
+    assert not drawn - imports, f"no such import: {sorted(drawn - imports)}"
+    below: dict[str, set[str]] = {}
+    for one, other in sorted(drawn):
+        below.setdefault(one, set()).add(other)
+    for _ in below:
+        for reached in below.values():
+            reached |= {far for near in reached for far in below.get(near, ())}
+    lost = {pair for pair in imports if pair[1] not in below.get(pair[0], ())}
+    assert not lost, f"not in the drawing: {sorted(lost)}"
+
+
+def _room(module: str) -> str:
+    """A module's folder in the drawing: of `embeddb` the second part, else the package."""
+    package, *parts = module.split(".")
+    return package if package != "embeddb" else (parts[0] if parts else "")
+
+
+def test_tables_of_results_are_those_of_the_files() -> None:
+    assert not results_tables.stale(), "python tools/results_tables.py --write"
 
 
 # -- what the pages promise to be tested -------------------------------------------------------
@@ -193,7 +228,7 @@ def test_the_tutorial_runs(
 
     board_log.main(Path("board"))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tutorial" / "own-log.md").read_text(encoding="utf-8")
     part = tmp_path / "page.md"
     part.write_text(page.partition("## Your own log")[0], encoding="utf-8")
     for line in commands(part):
@@ -207,12 +242,38 @@ def test_the_tutorial_runs(
     assert set(names["columns"]["pattern"]) <= set(names["names"])
     said = capsys.readouterr().out
     assert "1 rejected" in said and "my-fpga" in said and "neighbours" in said
+    worked = (ROOT / "docs" / "explanation" / "answer.md").read_text(encoding="utf-8")
+    printed = re.search(r"`(5\S+x  \S+x\.\.\S+x)`", worked)
+    assert printed is not None and printed[1] in said
     reject = (tmp_path / "board" / "runs.csv.rejects.jsonl").read_text()
     quoted = re.search(r'^(\{"line": .*?), \.\.\.\}$', page, re.M)
     assert quoted is not None and reject.startswith(quoted[1])
     assert "#" in (tmp_path / "best.h").read_text()
     head = (tmp_path / "board" / "runs.csv").read_text().splitlines()[:2]
     assert "\n".join(head) in page
+
+
+@pytest.mark.slow
+@pytest.mark.gcc
+@pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
+def test_the_first_query_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands and Python blocks of the first tutorial and the README's example, in order."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
+    page = ROOT / "docs" / "tutorial" / "first-query.md"
+    names: dict[str, Any] = {}
+    for language, body in blocks(page):
+        if language == "python":
+            exec(compile(body, "first-query", "exec"), names)
+        for line in body.splitlines():
+            if _is_command(line):
+                assert run_verb(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    assert Path("why.html").is_file() and names["C"].shape[1] == 128
+    (example,) = (body for kind, body in blocks(ROOT / "README.md") if kind == "python")
+    exec(compile(example, "README", "exec"), names)
+    assert "True" in capsys.readouterr().out
 
 
 def simulated_log(folder: Path) -> None:
@@ -248,7 +309,7 @@ def test_the_architects_path_runs(
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.chdir(tmp_path)
     simulated_log(tmp_path)
-    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "new-platform.md").read_text(encoding="utf-8")
     _, _, section = page.partition("## From a simulator and its log")
     part = tmp_path / "page.md"
     part.write_text(section.partition("\n## ")[0], encoding="utf-8")
@@ -270,12 +331,13 @@ def test_the_architects_path_runs(
 
 
 def plugin_files(folder: Path) -> None:
-    """The files of docs/plugins.md, written under the names their first lines give."""
-    for language, body in blocks(ROOT / "docs" / "plugins.md"):
-        if language in ("python", "toml"):
-            name = body.partition("\n")[0].removeprefix("# ")
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(body, encoding="utf-8")
+    """The files of the pages that add a plug-in, under the names that their first lines give."""
+    for kind in ("reader", "featurizer", "runner", "tuner", "executor", "kind"):
+        for language, body in blocks(ROOT / "docs" / "howto" / f"new-{kind}.md"):
+            if language in ("python", "toml"):
+                name = body.partition("\n")[0].removeprefix("# ")
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(body, encoding="utf-8")
 
 
 def test_the_plugins_keep_their_contracts(tmp_path: Path) -> None:
@@ -354,13 +416,15 @@ def test_runs_of_kernels_of_others_are_read(
     from indexer.programs.tensors.cutting import distinct_kernels
 
     monkeypatch.chdir(tmp_path)
-    files = dict(blocks(ROOT / "docs" / "tensors.md"))
+    files = dict(blocks(ROOT / "docs" / "howto" / "tensor-kernels.md"))
     Path("my-tpu.toml").write_text(files["toml"], encoding="utf-8")
     Path("runs.csv").write_text(files["csv"], encoding="utf-8")
     names = ["perceptron.small", "two_tower.small"]
     with Database.create("tensors.db") as db:
         db.index.add_patterns(distinct_kernels(map(program, names)))
-    lines = [line for line in commands(ROOT / "docs" / "tensors.md") if "my-tpu" in line]
+    lines = [
+        line for line in commands(ROOT / "docs" / "howto" / "tensor-kernels.md") if "my-tpu" in line
+    ]
     assert [line.split()[1] for line in lines] == ["platform", "index", "query"]
     for line in lines:
         assert run_verb(shlex.split(line)[1:]) == 0, f"{line}: {capsys.readouterr().err}"
@@ -372,7 +436,11 @@ def test_runs_of_kernels_of_others_are_read(
 @pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 def test_the_analytical_model_is_asked_as_the_page_says() -> None:
     names: dict[str, Any] = {}
-    found = (body for _, body in blocks(ROOT / "docs" / "tensors.md") if "TileModel" in body)
+    found = (
+        body
+        for _, body in blocks(ROOT / "docs" / "howto" / "tensor-kernels.md")
+        if "TileModel" in body
+    )
     exec(compile(next(found), "tensors", "exec"), names)
     seconds = names["model"].seconds([{"t2": 32, "t3": 128, "tr": 64}, {"t3": 128}])
     assert seconds.shape == (2,) and np.all((seconds > 1e-6) & (seconds < 1))

@@ -1,6 +1,6 @@
 """The layout keeps: imports point down, no module is huge, the map in the docs is the tree.
 
-docs/architecture.md says what the layout is. What may be loaded by name is listed below, with why.
+docs/explanation/architecture.md describes the layout. What may be loaded by name is listed below.
 """
 
 from __future__ import annotations
@@ -112,13 +112,13 @@ def _parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_the_map_is_the_tree() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     drawn = set(_folders_drawn(page))
     count = {p.parent.relative_to(ROOT).as_posix() for p in MODULES.values()}
-    assert drawn == count, f"docs/architecture.md: folders {sorted(drawn ^ count)}"
+    assert drawn == count, f"docs/explanation/architecture.md: folders {sorted(drawn ^ count)}"
     named = set(re.findall(r"`((?:embeddb|indexer|tuners)/[\w/]+\.py)`", page))
     lost = {name for name in named if not (ROOT / name).is_file()}
-    assert not lost, f"docs/architecture.md: no module {sorted(lost)}"
+    assert not lost, f"docs/explanation/architecture.md: no module {sorted(lost)}"
 
 
 def _folders_drawn(page: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A kind of workload from outside: a dense matrix product, in one folder of plug-ins.
+"""The kind of workload of docs/howto/new-kind.md: a dense matrix product, in a folder of plug-ins.
 
 Its runs are indexed, a question is answered, explained and evaluated, all by the code that knows no
 kind. Nothing of the packages knows of it.
@@ -7,6 +7,7 @@ kind. Nothing of the packages knows of it.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,105 +22,7 @@ from embeddb.core.subject import Subject
 from embeddb.database import Database, open_database
 from embeddb.testing.workloads import WorkloadKindContract
 
-KIND = """
-import hashlib, json
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import ClassVar
-
-from embeddb.core.config import Config
-from embeddb.core.errors import InputError
-from embeddb.core.kinds import Operation, WorkloadKind
-from embeddb.core.sizes import UNKNOWN
-
-
-@dataclass(frozen=True)
-class Product:
-    m: int
-    n: int
-    k: int
-    name: str = ""
-    group: str = ""
-    kind: ClassVar[str] = "dense"
-
-    @cached_property
-    def id(self):
-        text = f"dense {self.m} {self.n} {self.k}"
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-    @property
-    def sizes(self):
-        return UNKNOWN.naming({"M": self.m, "N": self.n, "K": self.k})
-
-
-class Dense(WorkloadKind):
-    name, one, many = "dense", "dense product", "dense products"
-    operations = (Operation("gemm", typed=True),)
-    symbols = ("M", "N", "K")
-
-    def sample_sizes(self):
-        return [UNKNOWN.naming({"M": m, "N": 2 * m, "K": 7}) for m in (1, 64, 4096)]
-
-    def samples(self):
-        return [Product(8, 8, 8), Product(1000, 3, 500)]
-
-    def write(self, workload):
-        return json.dumps(asdict(workload)).encode()
-
-    def read(self, raw):
-        try:
-            return Product(**json.loads(raw))
-        except TypeError:
-            raise InputError("not a dense product") from None
-
-    def files(self, folder):
-        return sorted(folder.glob("*.dense"))
-
-    def read_file(self, path, *, alone=False):
-        return [self.read(line.encode()) for line in path.read_text().splitlines()]
-
-
-PLUGIN = Dense()
-"""
-FEATURIZER = """
-import numpy as np
-
-
-class DenseSizes:
-    name, version, kinds = "dense-sizes", "1", ("dense",)
-    names = ("log_m", "log_n", "log_k")
-    dim = 3
-
-    def embed(self, workload):
-        return np.log2([size for _, size in workload.sizes.named]).astype(np.float32)
-
-    def from_info(self, info):
-        return np.log2(list(info.named.values())).astype(np.float32) if info.named else None
-
-
-PLUGIN = DenseSizes
-"""
-PLATFORM = """
-name = "blas"
-version = "1"
-title = "A tiled dense matrix product"
-
-[[space]]
-kernels = ["gemm"]
-constraints = ["tile <= M or tile == 8"]
-
-[space.params.tile]
-type = "int"
-values = [8, 32, 128]
-
-[space.params.loop]
-type = "choice"
-values = ["row", "column"]
-
-[space.default]
-tile = 8
-loop = "row"
-"""
+PAGE = (Path(__file__).resolve().parents[1] / "docs/howto/new-kind.md").read_text(encoding="utf-8")
 GEMM = "gemm"
 
 
@@ -137,10 +40,9 @@ def seconds(m: int, n: int, k: int, tile: int, loop: str) -> float:
 @pytest.fixture
 def dense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the kind and its featurizer, a platform, products and a log of runs."""
-    for name, text in (("workloads/dense", KIND), ("featurizers/dense_sizes", FEATURIZER)):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / f"{name}.py").write_text(text)
-    (tmp_path / "blas.toml").write_text(PLATFORM)
+    for name, text in re.findall(r"^```\w+\n# ([\w/]+\.\w+)\n(.*?)^```", PAGE, re.M | re.S):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     products, log = [], ["matrix,op,tile,loop,time_s"]
     for at, (m, n, k) in enumerate(sizes(24)):
         name = f"p{at}"

@@ -14,7 +14,7 @@ rows sorted by (batch, row, column):
 
 Ones have equal maxima everywhere, and which of them gets the gradient is nobody's promise: ops that
 take a maximum have no gradients there. The global maximum of a single pattern has none at all:
-MinkowskiEngine gives them to the wrong sites (docs/models.md).
+MinkowskiEngine gives them to the wrong sites (docs/howto/train.md).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def layers(me: Any, rng: np.random.Generator) -> dict[str, Any]:
 def ops(me: Any, made: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
     """Op by name; those whose name says `max` take a maximum."""
     pool, relu = me.MinkowskiMaxPooling(2, 2, dimension=2), me.MinkowskiReLU()
-    # Its default mode gives the means of a batch to the wrong entries (docs/models.md).
+    # Its default mode gives the means of a batch to the wrong entries (docs/howto/train.md).
     mean = me.MinkowskiGlobalAvgPooling(me.PoolingMode.GLOBAL_AVG_POOLING_KERNEL)
 
     def stack(x: Any) -> Any:

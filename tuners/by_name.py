@@ -35,7 +35,9 @@ from tuners.base import Tuner, tune
 
 T = TypeVar("T")
 
-_HINT = "its contract is a test class, embeddb.testing.tuners.TunerContract: docs/plugins.md"
+_HINT = (
+    "its contract is a test class, embeddb.testing.tuners.TunerContract: docs/howto/new-reader.md"
+)
 
 
 def tuner_class(name: str) -> type[Tuner]:

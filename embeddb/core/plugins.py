@@ -62,7 +62,9 @@ def load(kind: str, name: str) -> Any:
 
         return EntryPoint(name, target, f"embeddb.{kind}").load()
     except (SyntaxError, AttributeError) as e:
-        raise UsageError(f"{kind} {name} ({target}): {e}", hint="see docs/plugins.md") from e
+        raise UsageError(
+            f"{kind} {name} ({target}): {e}", hint="see docs/howto/new-reader.md"
+        ) from e
     except ImportError as e:
         raise MissingDependency(f"{kind} {name} ({target}): {e}") from e
     except EmbeddbError:

@@ -25,7 +25,7 @@ SOURCES = ("hardware", "simulator", "imported")
 #: arrays: what a sine takes depends on its numbers. Where there are such runs, others do not count.
 ARRAYS, OF_PROGRAM = "arrays", "program"
 #: In the `context` of a run that a log has more than once: its number among the equal ones, from 2
-#: on (docs/decisions/repeats.md). The first has none.
+#: on (docs/explanation/decisions.md). The first has none.
 REPEAT = "repeat"
 
 

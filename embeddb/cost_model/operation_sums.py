@@ -126,8 +126,8 @@ class OperationSums(KernelPredictor):
         return call, dict(zip(operation_places(kernel), each, strict=True))
 
     def apart(self, kernel: Computation) -> float:
-        """The larger of the members' sums over the smaller; 1 of a single member, infinite where
-        one says nothing. Where it is far from 1 the seconds are less sure (docs/results.md)."""
+        """Ratio of the largest to the smallest ensemble prediction; 1 of a single member, infinite
+        where one predicts nothing. Far from 1 the predicted seconds are less certain."""
         rows = operation_rows(kernel)
         with np.errstate(over="ignore", invalid="ignore"):
             sums = [float(np.exp(rows[:, USUAL] + told(rows)).sum()) for told in self._told]

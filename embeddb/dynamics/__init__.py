@@ -2,7 +2,7 @@
 
 Source: the 19 performance counters of the performance-embeddings paper ("Performance Embeddings:
 A Similarity-based Approach to Automatic Performance Optimization", Section 3.2 and Table 5).
-docs/dynamics.md says how each one is obtained and which stay absent.
+docs/reference/dynamics.md says how each one is obtained and which stay absent.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence behind one recommendation; see docs/cli.md for the JSON keys.
+    """The evidence behind one recommendation; see docs/reference/json.md for the JSON keys.
 
     `learned` is what the cost model that ranked had learned from, also after it was replaced (None:
     no model, or its card was never registered). `novelty` says in one sentence how near the
@@ -380,7 +380,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     def document(self) -> dict[str, Any]:
         """The released JSON form: what was answered and the evidence for it, in one object; keys
-        keep their meaning (docs/cli.md)."""
+        keep their meaning (docs/reference/json.md)."""
         made = self.recommendation
         document: dict[str, Any] = {
             "id": made.id,

@@ -101,7 +101,7 @@ def level_with_scipy(op: Op, held: Matrix) -> bool:
 def usual_config(op: Op) -> Config:
     """Of configurations on plain CSR, the one with the highest share of the best, geometric mean
     over the matrices of the starter, on most of its instances; between its widths, of eight
-    matrices on one machine (docs/run.md)."""
+    matrices on one machine (docs/howto/compile.md)."""
     if op.kernel == "spmv":
         return Config.parse(_USUAL_SPMV)
     blocks, unroll = _BLOCKS[op.kernel]

@@ -23,7 +23,7 @@ from embeddb.core.files.gate import read_bounded
 from embeddb.core.files.own_files import whole_file
 from embeddb.core.pattern import Pattern
 from embeddb.kernels import build as cpu_build
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import Platform, load_platform
 
 if TYPE_CHECKING:
     from embeddb.database import Database
@@ -70,7 +70,7 @@ class Target:
     compiler is another question. `count`: configurations to answer with; `exact`: none that rounds
     operands to fewer bits."""
 
-    platform: str
+    platform: Platform
     environment: tuple[object, ...]
     count: int = 5
     exact: bool = False
@@ -79,7 +79,7 @@ class Target:
 def cpu_target() -> Target:
     """This machine's processor."""
     compiler = cpu_build.cpu_model(), cpu_build.compiler()
-    return Target("cpu", (*compiler, cpu_build.flags(), cpu_build.threads_used(0)))
+    return Target(load_platform("cpu"), (*compiler, cpu_build.flags(), cpu_build.threads_used(0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def preparing_s(
     """About how many seconds an answer waits for what it is taken from to be made: the starter, and
     the index of an operation; 0 where the answer is kept or its index is there."""
     if not isinstance(db, str | Path):
-        return db.index.preparing_s(op, target.platform)
+        return db.index.preparing_s(op, target.platform.name)
     place = _place(db, pattern, op, wishes, target)
     if place is None:
         from indexer.starter import STARTER
@@ -160,7 +160,7 @@ def preparing_s(
     if _kept(place) is not None:
         return 0.0
     with _opened(db) as opened:
-        return opened.index.preparing_s(op, target.platform)
+        return opened.index.preparing_s(op, target.platform.name)
 
 
 def _queried(db: Database, pattern: Pattern, op: Op, wishes: Wishes, target: Target) -> Choice:
@@ -210,7 +210,7 @@ def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes, target: Tar
     parts = (
         *(_FORMAT, str(folder.resolve()), generation, pattern.id, str(op)),
         *(wishes.calls, wishes.reproducible),
-        *(load_platform(target.platform).digest, *target.environment),
+        *(target.platform.digest, *target.environment),
     )
     name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
     return cpu_build.cache_folder().parent / "choices" / f"{name}.json"

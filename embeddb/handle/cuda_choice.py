@@ -22,8 +22,9 @@ from embeddb.handle.choice import Choice, Target, Wishes, asked, preparing_s
 from embeddb.kernels.cuda.device import Device, DeviceError
 from embeddb.kernels.cuda.forms import Csr
 from embeddb.kernels.cuda.nvrtc import CompileFailed
-from embeddb.kernels.cuda.plan import SIZES, fit, plan
+from embeddb.kernels.cuda.plan import SIZES, fit, identity_of, instance_of, plan
 from embeddb.kernels.cuda.product import bind
+from embeddb.platforms.platform import load_platform
 
 if TYPE_CHECKING:
     from embeddb.database import Database
@@ -224,8 +225,9 @@ class _Question:
     def _about(self) -> tuple[Pattern, Op, Database | str | Path, Wishes, Target]:
         csr, op = self.csr, self.op
         width = min(_WIDTHS[op.kernel], key=lambda w: abs(math.log(w / op.width)))
-        facts = tuple(sorted(self.device.facts().items()))
-        target = Target("cuda", facts, count=2 * _TIMED, exact=True)
+        identity = identity_of(self.device.facts())
+        here = load_platform("cuda").at(instance_of(identity), identity)
+        target = Target(here, (here.id,), count=2 * _TIMED, exact=True)
         pattern = Pattern.from_csr(csr.shape, csr.ptr.cpu().numpy(), csr.idx.cpu().numpy())
         return pattern, Op(op.kernel, width), self.db, self.wishes, target
 

@@ -1,6 +1,6 @@
 """Rows asked without their group: which first choice the vote makes, and what it loses.
 
-One definition of quality everywhere (docs/evaluation.md): a matrix is asked among the
+One definition of quality everywhere (docs/explanation/evaluation.md): a matrix is asked among the
 configurations that ran on it, a failed one costs what the default takes, and `of_optimum` is the
 geometric mean over matrices of the best time over the chosen one's.
 """

@@ -13,7 +13,7 @@ unless it is beaten by more than a standard error: so neighbours are believed ex
 they were right before. The metric is the standardised features, or these stretched along the
 directions from which a ridge regression foretells the gains, whichever has the least loss on
 groups it was not fitted to; either is a distance between patterns that an explanation can show.
-docs/decisions/neighbour-vote.md has the alternatives and their figures.
+docs/explanation/decisions.md has the alternatives and their figures.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A disk without space, a compiler or worker that was killed, a process that cannot start: none of
 this is a status of a configuration, for it would be kept for good. A runner raises
 `RunnerUnavailable` instead; nothing is stored of the point, and it is measured another time.
-docs/cpu.md tells what counts as which.
+docs/reference/cpu.md tells what counts as which.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The unit of "Performance Embeddings" (Section 3.1): what is optimised by itself. A program is cut
 into perfect nests first (`indexer.frontends`); why they are perfect, and why the representation is
-our own, is in docs/decisions/nests.md.
+our own, is in docs/explanation/decisions.md.
 """
 
 from __future__ import annotations

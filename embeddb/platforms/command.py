@@ -1,7 +1,7 @@
 """The `[command]` table of a platform file: which program measures it, and how to read its time.
 
 Parsing runs nothing and opens nothing: a stored platform of a stranger is parsed too. Who may run
-what it says is decided by the runner, see docs/decisions/commands-come-from-files.md.
+what it says is decided by the runner, see docs/explanation/decisions.md.
 """
 
 from __future__ import annotations

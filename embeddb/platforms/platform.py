@@ -1,7 +1,7 @@
 """Platforms: what can be run somewhere and how, read from one TOML file.
 
 Built-in platforms are the files in `embeddb/platforms`; a user's own file has the same form, which
-docs/platforms.md explains from scratch.
+docs/howto/new-platform.md explains from scratch.
 """
 
 from __future__ import annotations

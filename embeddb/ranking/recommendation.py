@@ -294,7 +294,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         return html_of(self)
 
     def document(self) -> dict[str, Any]:
-        """The released JSON form; keys keep their meaning (docs/cli.md)."""
+        """The released JSON form; keys keep their meaning (docs/reference/json.md)."""
         candidates = [
             {"rank": rank, **msgspec.to_builtins(candidate)}
             for rank, candidate in enumerate(self.candidates, 1)

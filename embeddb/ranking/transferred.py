@@ -40,7 +40,7 @@ Matching = Callable[[Nest, Nest], Matcher]
 NEIGHBOURS, SCHEDULES = 10, 2
 
 #: What loops are matched by: all features of the graph. Learned vectors were no better; four made
-#: by hand were better at ten tries and far worse at one (docs/results.md).
+#: by hand were better at ten tries and far worse at one (docs/results/index.md).
 _VECTORS = remembered(raw_vectors())
 
 

@@ -1,4 +1,4 @@
-"""Keys and values of the tables: what is written where, byte by byte (docs/data-model.md)."""
+"""Keys and values of the tables, byte by byte (docs/reference/data-model.md)."""
 
 from __future__ import annotations
 

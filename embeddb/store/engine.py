@@ -24,9 +24,9 @@ from typing import Protocol, TypeVar
 
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreVersion
 
-#: Version of the layout described in docs/data-model.md.
+#: Version of the layout described in docs/reference/data-model.md.
 SCHEMA = 1
-#: Every table of it; see docs/data-model.md for keys and values.
+#: Every table of it; see docs/reference/data-model.md for keys and values.
 TABLES = (
     "meta", "pattern", "structure", "name", "alias", "platform", "partition", "member",
     "config", "run", "vector", "recommendation", "note", "journal", "model",

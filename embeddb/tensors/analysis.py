@@ -2,7 +2,7 @@
 
 The four numbers that "A Learned Performance Model for Tensor Processing Units" (Section 3.1) adds
 to a kernel's features, counted as XLA's `HloCostAnalysis` counts them; where it differs,
-docs/tensors.md says by how much.
+docs/howto/tensor-kernels.md says by how much.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class TensorKernel(TensorComputation):
     def sample_sizes(self) -> list[Sizes]:
         return [_sizes(dims, reduced) for dims, reduced in _KERNELS]
 
-    #: A tile that does not suit costs more than a format (docs/decisions/tensors.md).
+    #: A tile that does not suit costs more than a format (docs/explanation/decisions.md).
     max_slower = Limit(0.02, 1.2)
     answer_keys = frozenset({"kernel", "transfers", "occluded", "occluded_by"})
 

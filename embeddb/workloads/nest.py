@@ -79,7 +79,7 @@ class LoopNest(WorkloadKind):
         except NestError:  # a stranger's fill, untrue of a matrix that is here: it is never run
             return workload
 
-    #: A schedule that does not suit costs more than a format (docs/decisions/nests.md).
+    #: A schedule that does not suit costs more than a format (docs/explanation/decisions.md).
     max_slower = Limit(0.02, 1.02)
     counted = two_runs = transfers = True
     copies = False

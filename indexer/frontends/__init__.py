@@ -38,7 +38,7 @@ def read_nests(
     that DaCe reads (`.py`), by the interpreter `dace_python` or the one in `EMBEDDB_DACE_PYTHON`.
 
     `defines` are values of macros, parameters and symbols that the file leaves open, or gives;
-    `matrix` is what arrays of a `.c` or `.json` hold that name one (docs/nests.md).
+    `matrix` is what arrays of a `.c` or `.json` hold that name one (docs/howto/loop-nests.md).
     Raises: NestError, one line that names the file; MissingDependency without DaCe.
     """
     found = extract(path, defines=defines, dace_python=dace_python, matrix=matrix)

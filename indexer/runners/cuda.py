@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from embeddb.core.extras import install_command
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.kernels.cuda import nvrtc
-from embeddb.kernels.cuda.plan import GENERATION, SIZES, plan
+from embeddb.kernels.cuda.plan import SIZES, identity_of, instance_of, plan
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.matrices import MatrixSession, keep_facts, kept_facts
@@ -34,6 +35,20 @@ _START_S, _LOAD_S, _COMPILE_S, _PROBE_S = 180.0, 120.0, 120.0, 60.0
 _MOST_ENTRIES = (1 << 31) - 1
 
 
+@lru_cache(maxsize=1)
+def has_driver() -> bool:
+    """True if NVIDIA's driver can be loaded: without it no process needs to be started to know."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+#: What the worker reported of the GPU, by its module: it stays the same while this process lives.
+_REPORTED: dict[str, dict[str, Any]] = {}
+
+
 class CudaRunner(Closing):
     """Runs SpMM, SpMV and SDDMM on this machine's first visible GPU.
 
@@ -48,7 +63,8 @@ class CudaRunner(Closing):
     def __init__(self, worker: str = _WORKER) -> None:
         self._session = Session(worker, env={})
         self._matrices = MatrixSession(self._session)
-        self._about: dict[str, Any] = {}
+        self._worker = worker
+        self._looks = worker == _WORKER  # others need no driver
         self._facts: dict[str, str] = {}
 
     def close(self) -> None:
@@ -59,6 +75,8 @@ class CudaRunner(Closing):
         for package in ("torch", "cuda"):
             if find_spec(package) is None:
                 return f"CUDA kernels need {package}: {install_command('cuda')}"
+        if self._looks and not has_driver():
+            return "no NVIDIA driver: libcuda.so.1 cannot be loaded (nvidia-smi shows it)"
         try:
             return self._gpu().get("missing")
         except RunnerUnavailable as error:
@@ -74,10 +92,10 @@ class CudaRunner(Closing):
         from embeddb.platforms.platform import load_platform
 
         identity = self._identity()
-        text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
-        instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         facts = self._facts or kept_facts(identity, _PROBE)
-        return load_platform("cuda").at(instance, {**self._properties(), **facts, **identity})
+        return load_platform("cuda").at(
+            instance_of(identity), {**self._properties(), **facts, **identity}
+        )
 
     def facts(self, *, threads: int = 0) -> dict[str, str]:
         """Multiprocessors, sizes of caches and memory, and what a probe of a second measures unless
@@ -135,17 +153,20 @@ class CudaRunner(Closing):
 
     def _gpu(self) -> dict[str, Any]:
         """Identity and properties of the GPU, or `missing`. Raises: RunnerUnavailable."""
-        if not self._about:
+        known = _REPORTED.get(self._worker)
+        if known is None:
             reply = self._session.request({"do": "about"}, timeout_s=_START_S)
             if reply["status"] != "ok":
                 raise RunnerUnavailable(f"the GPU cannot be used: {reply['error']}")
-            self._about = reply
-        return self._about
+            known = reply
+            if self._looks:
+                _REPORTED[self._worker] = reply
+        return known
 
     def _identity(self) -> dict[str, str]:
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)
-        return {**self._gpu()["identity"], "kernels": str(GENERATION)}
+        return identity_of(self._gpu()["identity"])
 
     def _properties(self) -> dict[str, str]:
         return dict(self._gpu()["properties"])

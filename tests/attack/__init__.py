@@ -1,5 +1,5 @@
 """An attack on embeddb that anybody can repeat: `make fuzz`, `make kill`, and a little of both in
-`make test`. docs/threats.md says what must hold; here it is tried.
+`make test`. docs/explanation/threats.md says what must hold; here it is tried.
 
 `mutate` makes bad inputs of good ones, `kinds/` says what good ones are and who reads them, `watch`
 says what may not happen meanwhile, `fuzz` does that for hours. `syscalls` ends a process, or fills

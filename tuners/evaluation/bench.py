@@ -2,7 +2,7 @@
 
 Nothing fitted sees a held-out group: metric, neighbours, averages and the choice of featurizer are
 made anew from the training rows of every fold, by the very code that answers queries. Definitions
-are those of docs/evaluation.md.
+are those of docs/explanation/evaluation.md.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _FOLDS = 5
 #: With less than this share of the runs that `--samples` asks for, it is noted.
 _FEWER = 0.9
 #: Of fewer runs no network is tried: from 500 they take 0.61 to 0.68 of the optimum at 1, trees
-#: 0.81 to 0.86 (docs/models.md, "Carried over to another platform"), and in a tenth of the time.
+#: 0.81 to 0.86 (docs/results/transfer.md), and in a tenth of the time.
 _FEW_RUNS = 5000
 
 

@@ -64,7 +64,7 @@ def evaluate(
     rankers: Mapping[str, Fit] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> list[EvalRow]:
-    """The table of docs/evaluation.md for each scope, best method last but for the oracle.
+    """The table of docs/explanation/evaluation.md per scope, best method last but the oracle.
 
     Each of `rankers` learns twice in every fold (once to choose its weight) and has two rows: by
     itself, and `+transfer`, joined with the neighbours' vote. One that cannot learn from a scope

@@ -1,4 +1,4 @@
-"""How an answer is judged against what was measured: the figures of docs/evaluation.md."""
+"""Figures of an answer against the measured times (docs/explanation/evaluation.md)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vectors.numpy_index import NumpyIndex
 from embeddb.index.vote import plain_metric
 
-#: Neighbours of the plain baseline, as in the prototype that docs/evaluation.md cites.
+#: Neighbours of the plain baseline, as in the prototype that docs/explanation/evaluation.md cites.
 _PLAIN_K = 7
 
 

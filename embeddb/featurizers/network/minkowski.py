@@ -4,7 +4,7 @@ for comparing speed. CPU only; nothing else needs it.
 The engine keeps its own table of sites per resolution. It gets the sites of our `Level`, in their
 order: left alone it would number the sites after a stride arbitrarily. Its own choice of sites is
 compared in the stored parity vectors, which use none of this file. Global poolings are our own: the
-engine's go wrong for some batches, in ways that `docs/models.md` lists.
+engine's go wrong for some batches, in ways that `docs/howto/train.md` lists.
 
 Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional Neural
 Networks" (CVPR 2019); version 0.5.4.

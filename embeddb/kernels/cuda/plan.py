@@ -5,6 +5,7 @@ The parameters are described in `platforms/cuda.toml`, the kernels in `kernels.c
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +34,17 @@ _MATH = {"tf32": 0, "tf32x3": 1, "bf16": 2, "f16": 3}
 _WIDE = {"fp32": 1, "tf32": 8, "tf32x3": 8, "bf16": 16, "f16": 16}
 #: Work that may add to one row of the result from several groups of threads.
 _SHARES_ROWS = ("pieces", "entries", "stream")
+
+
+def identity_of(facts: Mapping[str, str]) -> dict[str, str]:
+    """What names an instance of the platform: the facts of `Device.facts`, and the kernels'."""
+    return {**facts, "kernels": str(GENERATION)}
+
+
+def instance_of(identity: Mapping[str, str]) -> str:
+    """8 hex digits of the digest of an identity."""
+    text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

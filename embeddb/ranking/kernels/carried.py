@@ -3,7 +3,7 @@
 A tile of a kernel with as many dimensions in the same order votes as it is. Where no neighbour has
 such, all that is known are tiles with other parameters: their sizes are carried over by the role of
 each dimension (`embeddb.tensors.tiles`). They are worth a measurement and no more: the default
-stays first (docs/decisions/tensors.md).
+stays first (docs/explanation/decisions.md).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ what the pool does not hold. Both spend predictions, which cost microseconds, ne
 
 What a search found ran nowhere, so it is never the first answer: of what a model likes best in a
 space that it knows little of it promises too much. Behind one that ran it is worth measuring
-(docs/models.md, "Large spaces").
+(docs/explanation/cost-model.md, "Large spaces").
 """
 
 from __future__ import annotations

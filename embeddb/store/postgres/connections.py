@@ -140,7 +140,7 @@ class Connections:
 
 
 #: Where a user may not write.
-REFUSED = "the database's owner grants writing, see docs/team.md"
+REFUSED = "the database's owner grants writing, see docs/howto/team.md"
 #: The server ends, or is only just there again.
 _GOING = ("57P01", "57P02", "57P03")
 

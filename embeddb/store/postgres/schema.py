@@ -53,7 +53,8 @@ def inspect(connection: psycopg.Connection, schema: str, place: str) -> Found:
         raise StoreVersion(f"{place}: lacks tables", hint="use the embeddb that it was made with")
     if not ours[0][1]:
         raise StoreError(
-            f"{place}: this user may not read there", hint="its owner grants it, see docs/team.md"
+            f"{place}: this user may not read there",
+            hint="its owner grants it, see docs/howto/team.md",
         )
     asked = sql.SQL("SELECT value FROM {} WHERE name = 'id'").format(
         sql.Identifier(schema, "about")

@@ -122,7 +122,9 @@ def known_subjects(
     if op.kind != "nest" or not is_file(text):
         if defines or matrix:
             option = "--define" if defines else "--matrix"
-            raise UsageError(f"{option} is for a program with loop nests", hint="see docs/nests.md")
+            raise UsageError(
+                f"{option} is for a program with loop nests", hint="see docs/howto/loop-nests.md"
+            )
         return [db.find(text, kind=op.kind)]
     from indexer.frontends import read_nests
 
@@ -233,7 +235,7 @@ def count_first(
 
 def _nest(db: Database, subject: Subject | PatternInfo) -> Nest:
     if not kind_of(subject.kind).counted:
-        raise UsageError("--count is for loop nests", hint="see docs/nests.md")
+        raise UsageError("--count is for loop nests", hint="see docs/howto/loop-nests.md")
     nest = db.store.nest(subject.id) if isinstance(subject, PatternInfo) else subject
     if not isinstance(nest, Nest):
         raise NothingFound(f"{subject.name}: only known by name", hint="give the program")

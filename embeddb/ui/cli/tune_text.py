@@ -206,7 +206,7 @@ NO_PLAN_FOR_XLA = (
     "HLO that `embeddb emit` writes of a query's answer"
 )
 #: What a cut must promise where nothing runs: of held-out programs, those that promised less were
-#: more often slower than the default than faster (docs/results.md).
+#: more often slower than the default than faster (docs/results/index.md).
 _WORTH = 1.2
 
 

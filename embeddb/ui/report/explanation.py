@@ -66,7 +66,7 @@ def explanation_html(e: Explanation, *, place: str = "DB") -> str:
     """A whole file, UTF-8 when written; `place` is how its commands name the database."""
     made = e.recommendation
     name = shown(made.subject, 80)
-    title = f"{made.op} on {shown(made.platform, 80)} for {name}"
+    title = f"{made.op} on {shown(e.platform_name or made.platform, 80)} for {name}"
     return str(render("explanation.html", title=title, body=explanation_body(e, place=place)))
 
 

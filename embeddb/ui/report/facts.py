@@ -39,7 +39,7 @@ class SizeMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `embeddb eval --json`, as docs/evaluation.md defines its figures."""
+    """One row of `embeddb eval --json`, as docs/explanation/evaluation.md defines its figures."""
 
     platform: str
     op: str

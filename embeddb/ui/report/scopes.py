@@ -72,7 +72,7 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
     `of_optimum` and `static_best` are shares of the optimum with groups held out; `winner_hits`
     and `static_hits` the share of held-out winners met, where only winners were recorded. `model`
     is the cost model's version, `model_dce` the data collection expense of what it learned from
-    (docs/models.md) and `model_of_optimum` what its answers reached, by method.
+    (docs/explanation/cost-model.md) and `model_of_optimum` what its answers reached, by method.
     `map_of` is the number of patterns the map was drawn from, `read` of those whose runs were read:
     of very many some, evenly drawn.
     """

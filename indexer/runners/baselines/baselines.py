@@ -1,6 +1,6 @@
 """What others would use: kernels of other libraries, timed in the process that times ours.
 
-How they are run, and what is fair about it, is told in docs/baselines.md.
+How they are run, and what is fair about it, is told in docs/reference/baselines.md.
 """
 
 from __future__ import annotations

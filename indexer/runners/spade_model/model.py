@@ -1,7 +1,7 @@
 """A timing model of SPADE at the level of tiles: what a configuration costs on a pattern.
 
 It is a stand-in of our own, made from what COGNATE says of SPADE (Sections 3.2 and 4.1, Appendix
-B and E) and from assumptions that the platform file names; docs/decisions/spade-model.md has the
+B and E) and from assumptions that the platform file names; docs/explanation/decisions.md has the
 whole of it. It computes no numbers, only times, and needs numba once `Model.estimate` is called.
 """
 

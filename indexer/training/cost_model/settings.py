@@ -18,7 +18,7 @@ ENCODERS = ("cognate", "waco")
 @dataclass(frozen=True, slots=True)
 class CostSettings:
     """How a cost model is made; the defaults are the best networks that were found
-    (docs/models.md).
+    (docs/explanation/cost-model.md).
 
     With the `predictor` "trees", only `parts`, `members` and `seed` mean something; else it is one
     of `embeddb.cost_model.network_numpy.FORMS`. `latent` is a kind of
@@ -118,7 +118,7 @@ def paper(**changes: Any) -> CostSettings:
 
 
 #: COGNATE whole: its sparse network trained by run times together with the rest. `cognate-tiles` is
-#: ours: told what tiles come to on the matrix, at ten times the rate (docs/models.md).
+#: ours: with tile features and ten times the learning rate (docs/explanation/cost-model.md).
 PRESETS: dict[str, dict[str, Any]] = {
     "cognate": {},
     "cognate-tiles": {"parts": ("featurizer", "mapper", "tiles", "latent"), "lr": 1e-3},

@@ -1,4 +1,4 @@
-"""The examples of docs/run.md run."""
+"""The examples of docs/howto/compile.md run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         return given(default_of(pattern, op), pattern, op)
 
     monkeypatch.setattr(of_compile, "asked", answered)
-    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "compile.md").read_text(encoding="utf-8")
     block, tensors = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     names: dict[str, Any] = {}
     exec(compile(block.replace("calls=1000", "calls=1000, build=True"), "run.md", "exec"), names)

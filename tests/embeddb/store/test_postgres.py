@@ -235,8 +235,8 @@ def test_a_killed_server_loses_nothing_that_was_acknowledged(server: Server, url
 
 
 def test_roles_as_the_page_says(server: Server, tmp_path: Path) -> None:
-    """The statements of docs/team.md, for a schema `team`."""
-    page = (Path(__file__).parents[3] / "docs" / "team.md").read_text(encoding="utf-8")
+    """The statements of docs/howto/team.md, for a schema `team`."""
+    page = (Path(__file__).parents[3] / "docs" / "howto" / "team.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sql\n(.*?)^```", page, re.M | re.S)
     open_store(server.url("team"), create=True).close()
     server.sql(*(line for block in blocks for line in block.split(";\n") if line.strip()))

@@ -42,7 +42,7 @@ class TestContract(RunnerContract):
 
 
 class TestExampleContract(RunnerContract):
-    """The worked example of docs/platforms.md."""
+    """The worked example of docs/howto/new-platform.md."""
 
     @pytest.fixture
     def runner(self) -> Any:
@@ -345,7 +345,7 @@ def test_a_command_out_of_a_database_is_not_run(
 
 
 def test_the_worked_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in docs/platforms.md: measure, ask."""
+    """As in docs/howto/new-platform.md: measure, ask."""
     matrix = tmp_path / "a.mtx"
     entries = "\n".join(f"{i} {j} 1" for i in range(1, 41) for j in range(1, 1 + i % 7))
     count = entries.count("\n") + 1

@@ -111,7 +111,9 @@ def matrix(tmp_path: Path) -> str:
 def test_the_verb_prints_one_document(matrix: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(["dynamics", matrix, "--op", "spmm:16", "--threads", "2", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "json.md").read_text(
+        encoding="utf-8"
+    )
     assert all(f"`{key}`" in page for key in document)
     assert len(document["vector"]) == len(document["mask"]) == 19
     for name, value, known in zip(TABLE_5, document["vector"], document["mask"], strict=True):

@@ -216,7 +216,7 @@ def test_a_rule_of_another_platform_is_refused(rule: Rule, tmp_path: Path) -> No
 def test_the_program_of_the_docs_compiles_and_runs(
     rule: Rule, tmp_path: Path, compiler: str
 ) -> None:
-    page = (Path(__file__).parents[3] / "docs/run.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/howto/emit-c.md").read_text(encoding="utf-8")
     block = re.search(r"```c\n(.*?)```", page, re.DOTALL)
     assert block is not None
     text = block[1].replace("spmv.h", "rule.h")

@@ -51,7 +51,7 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **aske
     `measured-again` is where most configurations ran in two rounds: chosen by one, judged by the
     other, which is as good as any choice can be told to be.
 
-    With --tuner, any tuner plug-in (docs/plugins.md) is judged as it works: on each held-out matrix
+    With --tuner, any tuner plug-in (docs/howto/new-tuner.md) is evaluated: on each held-out matrix
     it asks for one configuration after another and is told what was recorded, for its share of the
     optimum after 1, 2, 5 and 10 of them.
 

@@ -82,10 +82,10 @@ def serve_verb(db: str, as_json: bool, **asked: Any) -> int:
     if address.others_see_it and not asked["token"]:
         raise UsageError(
             "others can reach this address: they need a token",
-            hint="give --token-file FILE, or set EMBEDDB_TOKEN; see docs/page.md",
+            hint="give --token-file FILE, or set EMBEDDB_TOKEN; see docs/howto/serve.md",
         )
     if not (address.ip.is_loopback or address.secure):
-        note("what is sent can be read on the way, the token too: see docs/page.md for TLS")
+        note("what is sent can be read on the way, the token too: see docs/howto/serve.md for TLS")
     with listening(asked["port"], address.host) as place:
         serve_on = _serve_alone if asked["workers"] == 1 else _serve_together
         serve_on(db, address, place, asked, as_json)

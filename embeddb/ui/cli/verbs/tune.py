@@ -51,7 +51,7 @@ _Shown = tuple[dict[str, Any], Callable[[], None]]
 @click.option(
     "--by",
     type=click.Choice(["analytical", "model", "neighbours"]),
-    help="Who ranks.  [default: as a query is answered; of tiles: docs/tensors.md]",
+    help="Who ranks.  [default: as a query is answered; of tiles: docs/howto/tensor-kernels.md]",
 )
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 100))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))

@@ -178,7 +178,9 @@ def test_every_verb_has_help_with_an_example_json_and_a_line_in_the_docs(
     name: str, command: click.Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "--json" in {text for param in command.params for text in param.opts}
-    assert f"| `embeddb {name} " in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert f"| `embeddb {name} " in (ROOT / "docs" / "reference" / "json.md").read_text(
+        encoding="utf-8"
+    )
     assert run_verb([*name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"  Example:\n    embeddb {name} " in shown
@@ -333,7 +335,7 @@ def test_every_verb_prints_one_document(
     for name, args in commands.items():
         assert run_verb([*args, "--json"]) == 0, (name, capsys.readouterr().err)
         documents[name] = json.loads(capsys.readouterr().out)
-    pages = [ROOT / "docs" / name for name in ("cli.md", "reports.md")]
+    pages = [ROOT / "docs" / "reference" / "json.md"]
     documented = "".join(page.read_text(encoding="utf-8") for page in pages)
     for name, document in documents.items():
         for one in document if isinstance(document, list) else [document]:

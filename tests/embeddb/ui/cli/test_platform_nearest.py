@@ -165,7 +165,7 @@ def test_the_first_example_of_the_help_can_be_typed(capsys: pytest.CaptureFixtur
 
 
 def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "new-platform.md").read_text(encoding="utf-8")
     shown = re.search(r"^\$ embeddb platform nearest (.+)\n((?:.+\n|\n(?!```))+)```", page, re.M)
     assert shown is not None
     assert asked(*shlex.split(shown[1])) == 0

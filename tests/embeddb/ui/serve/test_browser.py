@@ -350,7 +350,7 @@ def test_hostile_names_run_nothing(seen: Watched) -> None:
 def test_ten_thousand_marks_are_seen_at_once(
     seen: Watched, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Generous on a shared machine; docs/page.md has the measured time."""
+    """Generous on a shared machine; docs/howto/serve.md has the measured time."""
     rng = np.random.default_rng(0)
     count = 10_000
     winners = [f'{{"variant":"{v}"}}' for v in rng.integers(0, 12, count)]
