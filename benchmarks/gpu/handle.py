@@ -9,6 +9,7 @@ SDDMM it is torch.sparse.sampled_addmm, which leaves out the product by A's valu
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import tempfile
 import time
@@ -118,16 +119,42 @@ def makers(place: Place, a: torch.Tensor, op: Op, calls: float) -> dict[str, Mak
 
 
 def one_case(place: Place, a: torch.Tensor, op: Op) -> dict[str, Any]:
-    """Seconds by number of calls and by who computes; of a call in a long row of them."""
+    """Seconds by number of calls and by who computes; of a call in a long row of them, and of one in
+    a CUDA graph, which leaves the host out."""
     row: dict[str, Any] = {"first_s": place.best_s(makers(place, a, op, 1e9)["ours"], 1, 1)}
     for calls in place.calls:
         by = makers(place, a, op, calls)
-        row[str(calls)] = {name: place.best_s(make, calls) for name, make in by.items()}
+        rounds = 3 if calls < 1000 else 2
+        row[str(calls)] = {name: place.best_s(make, calls, rounds) for name, make in by.items()}
     f = place.compile(a, op.kernel, None if op.kernel == "spmv" else op.width, 1e9)
     row["config"], row["why"] = str(f.config), f.why()
     every = makers(place, a, op, 1e9)
     row["steady"] = {name: place.call_s(make()) for name, make in every.items()}
+    if place.name == "cuda":
+        row["graph"] = {name: graph_s(make()) for name, make in every.items()}
     return row
+
+
+def graph_s(once: Callable[[], Any], calls: int = 20) -> float:
+    """Seconds of a call in a replayed graph; the least of five."""
+    graph: Any = torch.cuda.CUDAGraph()
+    side: Any = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        once()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            once()
+    event: Any = torch.cuda.Event
+    marks = [event(enable_timing=True) for _ in range(6)]
+    graph.replay()
+    for number, mark in enumerate(marks):
+        mark.record()
+        if number < len(marks) - 1:
+            graph.replay()
+    torch.cuda.synchronize()
+    spans = (first.elapsed_time(second) for first, second in itertools.pairwise(marks))
+    return min(spans) / 1e3 / calls
 
 
 def overhead_us(place: Place) -> dict[str, float]:
@@ -182,7 +209,7 @@ def summary(cases: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for op in OPS:
         rows = [row for name, row in cases.items() if name.endswith(f"/{op}")]
-        kinds = [kind for kind in (*map(str, CALLS), "steady") if rows and kind in rows[0]]
+        kinds = [kind for kind in (*map(str, CALLS), "steady", "graph") if rows and kind in rows[0]]
         for kind in kinds:
             for name in ("torch", "cusparse"):
                 ratios = [
