@@ -119,8 +119,8 @@ def makers(place: Place, a: torch.Tensor, op: Op, calls: float) -> dict[str, Mak
 
 
 def one_case(place: Place, a: torch.Tensor, op: Op) -> dict[str, Any]:
-    """Seconds by number of calls and by who computes; of a call in a long row of them, and of one in
-    a CUDA graph, which leaves the host out."""
+    """Seconds by number of calls and by who computes; of a call in a long row of them, and in a
+    CUDA graph, which leaves the host out."""
     row: dict[str, Any] = {"first_s": place.best_s(makers(place, a, op, 1e9)["ours"], 1, 1)}
     for calls in place.calls:
         by = makers(place, a, op, calls)

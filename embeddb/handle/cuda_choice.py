@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: Bytes a second that a product moves, and what a launch takes at least: GPU.md's H200 runs.
 _BYTES_S, _LAUNCH_S = 1.2e12, 4e-6
-#: What a call of torch's own product takes beside its kernel.
-_TORCH_CALL_S = 2.5e-5
+#: What a call of torch's own products takes beside its kernel.
+_TORCH_CALL_S = {"spmm": 2.5e-5, "spmv": 2e-5, "sddmm": 1e-4}
 #: Share of a product's time that the usual configuration saves of the library's, an answer of the
 #: usual one's, and timing of the answer's (benchmarks/results/gpu).
 _USUAL_SAVES, _ANSWER_SAVES, _TIMING_SAVES = 0.3, 0.2, 0.04
@@ -47,8 +47,11 @@ _PIECES = (
 )
 _SPMV = "work=pieces,lanes=8,unroll=2,block=256,reorder=length,piece=32"
 _COO = "work=coo,lanes={},vec=4,unroll=1,block=64,piece={}"
-_ROWS = "work=rows,lanes=32,vec=1,cols=1,stage=direct,unroll=1,block=128,grid=columns,reorder=none"
-_ROWS_SPMV = "work=rows,lanes=32,unroll=2,block=256,reorder=none"
+#: Those that read CSR as it is.
+_ROWS = "work=rows,lanes={},vec={},cols=1,stage=direct,unroll=2,block=128,grid=columns,reorder=none"
+_ROWS_SPMV = "work=rows,lanes=8,unroll=2,block=256,reorder=none"
+#: A product that is shorter takes no longer than its launch, unless a row is longer.
+_SHORT_S, _SHORT_ROW = 1.5e-5, 512
 #: Widths that the runs have.
 _WIDTHS = {"spmm": (32, 128, 512), "sddmm": (32, 128), "spmv": (1,)}
 _FAILURES = (EmbeddbError, CompileFailed, DeviceError)
@@ -86,6 +89,14 @@ class TorchProduct:
 
     def _sampled(self, x: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         csr = self.csr
+        if csr.values.dtype in (torch.float32, torch.float64):
+            if not self._matrix:
+                parts = (csr.ptr, csr.idx, torch.zeros_like(csr.values))
+                self._matrix.append(
+                    torch.sparse_csr_tensor(*parts, csr.shape, check_invariants=False)
+                )
+            made = torch.sparse.sampled_addmm(self._matrix[0], x, b.T)
+            return torch.mul(made.values(), csr.values, out=out)
         step = max(1, (1 << 24) // max(1, x.shape[1]))
         for low in range(0, csr.nnz, step):
             part = slice(low, low + step)
@@ -163,8 +174,9 @@ def _by_calls(
 ) -> Chosen:
     calls = math.inf if wishes.calls is None else wishes.calls
     each = product_s(csr, op)
-    usual = usual_config(op, wishes.reproducible)
-    saved = calls * (each * _USUAL_SAVES + _TORCH_CALL_S)
+    plain = wishes.reproducible or (each < _SHORT_S and csr.longest <= _SHORT_ROW)
+    usual = usual_config(op, plain)
+    saved = calls * (each * _USUAL_SAVES + _TORCH_CALL_S[op.kernel])
     if saved < _FORMAT_S + (0 if device.is_built(plan(usual, op).template) else _COMPILE_S):
         note = f"torch computes: {calls:.0f} calls do not win back what preparing a kernel takes"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
@@ -184,10 +196,13 @@ def _by_calls(
 
 
 @lru_cache(maxsize=256)
-def usual_config(op: Op, reproducible: bool = False) -> Config:
-    """The best fixed configuration, for the width and value type."""
-    if reproducible and op.kernel != "sddmm":
-        return fit(Config.parse(_ROWS if op.kernel == "spmm" else _ROWS_SPMV), op)
+def usual_config(op: Op, plain: bool = False) -> Config:
+    """The best fixed configuration, for the width and value type; `plain`: one that needs no format
+    and no atomic additions."""
+    if plain and op.kernel != "sddmm":
+        lanes, vec = (8, 4) if op.width <= 32 else (16, 4) if op.width <= 64 else (32, 4)
+        rows = _ROWS.format(lanes, vec) if op.kernel == "spmm" else _ROWS_SPMV
+        return fit(Config.parse(rows), op)
     if op.kernel == "spmv":
         return Config.parse(_SPMV)
     if op.kernel == "sddmm":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
@@ -17,6 +16,8 @@ _POINTERS = (
     *("B", "X", "out", "entry_val"),
 )
 _NUMBERS = ("m", "n", "nnz", "K", "pieces", "piece", "row_blocks", "col_blocks", "columns_fast")
+#: Clock cycles that the GPU is kept busy while calls are enqueued.
+_BUSY_CYCLES = 400_000
 #: The driver was called in a thread that has no context yet.
 _NO_CONTEXT = 201
 
@@ -75,7 +76,7 @@ class Device(Protocol):
         """Compile it for the cache, in any thread. Raises: as `kernel`."""
 
     def seconds(self, product: Callable[[], object]) -> float:
-        """Of one call, caches warm: the least of three means."""
+        """That the device takes for one call, caches warm: the least of three means."""
 
     def facts(self) -> dict[str, str]:
         """What an instance of the platform is named by."""
@@ -178,17 +179,18 @@ class Gpu:
     def seconds(self, product: Callable[[], object]) -> float:
         import torch
 
+        cuda: Any = torch.cuda
         product()
-        event: Any = torch.cuda.Event
-        marks = [event(enable_timing=True) for _ in range(4)]
-        calls = 5
-        for mark in marks:
-            mark.record()
-            if mark is not marks[-1]:
-                for _ in range(calls):
-                    product()
-        marks[-1].synchronize()
-        spans = [float(a.elapsed_time(b)) for a, b in itertools.pairwise(marks)]
+        calls, spans = 4, []
+        for _ in range(3):
+            start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+            cuda._sleep(_BUSY_CYCLES)  # the host enqueues what is timed meanwhile
+            start.record()
+            for _ in range(calls):
+                product()
+            end.record()
+            end.synchronize()
+            spans.append(float(start.elapsed_time(end)))
         return min(spans) / calls / 1e3
 
     def facts(self) -> dict[str, str]:

@@ -83,10 +83,16 @@ def forget(template: str, architecture: str) -> None:
 
 def _place(template: str, architecture: str) -> tuple[Path, str]:
     """The cache file of an instance, named by all that its code depends on, and its source."""
-    text = f"{source()}\nKERNEL({ENTRY}, {template})\n"
-    key = "\n".join((toolkit(), architecture, text))
-    name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return cache_folder().parent / "cuda" / f"{name}.cubin", text
+    line = f"KERNEL({ENTRY}, {template})\n"
+    digest = _source_digest(architecture).copy()
+    digest.update(line.encode())
+    return cache_folder().parent / "cuda" / f"{digest.hexdigest()}.cubin", f"{source()}\n{line}"
+
+
+@lru_cache(maxsize=8)
+def _source_digest(architecture: str) -> hashlib.blake2b:
+    text = "\n".join((toolkit(), architecture, source(), ""))
+    return hashlib.blake2b(text.encode(), digest_size=16)
 
 
 def compiled(text: str, architecture: str) -> bytes:
