@@ -49,7 +49,7 @@ _DENSE = {
 _PACK = """\
 - **Choice**: `@p@_create` takes the configuration that the rule in @p@_rule.h names, from sizes,
   row pointers and some of the columns, or the first where that one's format would be mostly fill.
-  What the rule was learned from, and how good it is, is said there.
+  That file states the runs it was learned from and its held-out figures.
 """
 _SUMS = """ Sums are added up in memory of
   the matrix: it may run in one stream at a time."""

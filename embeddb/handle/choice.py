@@ -84,7 +84,7 @@ def cpu_target() -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the caller of `compile` wants computed with a tensor's matrix."""
+    """A product with a tensor's matrix, as the caller of `compile` wants it."""
 
     kernel: str
     k: int | None

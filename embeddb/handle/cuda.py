@@ -13,7 +13,7 @@ import torch
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.handle.cuda_choice import Chosen, Compute, choose, warn
-from embeddb.handle.cuda_matrix import Held, csr_of
+from embeddb.handle.cuda_matrix import OrderedCsr, csr_of
 from embeddb.handle.operators import PURPOSES, Products, Quick, is_followed
 from embeddb.kernels.cuda.device import Device, gpu
 from embeddb.kernels.cuda.forms import Csr
@@ -31,29 +31,29 @@ DTYPES = {
 
 
 class CudaProducts(Products):
-    """Products with a matrix on one GPU. Formats are made on the device, in the stream of the call
-    that needs them first; later calls may come from any stream and thread.
+    """Products with a matrix on one GPU. Formats are made on the device, in the stream of the
+    call that needs them first; later calls may come from any stream and thread.
 
     `device` runs the kernels; None leaves everything to torch.
     """
 
     def __init__(
         self,
-        held: Held,
+        ordered: OrderedCsr,
         wanted: Wanted,
         device: Device | None,
-        made: Mapping[str, Chosen] | None = None,
+        chosen: Mapping[str, Chosen] | None = None,
     ) -> None:
-        super().__init__(wanted.kernel, held.order, held.alone)
-        self._held, self._wanted, self._runs = held, wanted, device
-        self.shape, self.nnz = held.csr.shape, held.csr.nnz
-        self.dtype, self.device = held.csr.values.dtype, held.csr.values.device
+        super().__init__(wanted.kernel, ordered.order, ordered.alone)
+        self._ordered, self._wanted, self._runs = ordered, wanted, device
+        self.shape, self.nnz = ordered.csr.shape, ordered.csr.nnz
+        self.dtype, self.device = ordered.csr.values.dtype, ordered.csr.values.device
         self._width = wanted.k if wanted.k is not None else 1
         self._two, self._vector = wanted.kernel == "sddmm", wanted.kernel == "spmv"
         self._on_gpu = self.device.type == "cuda"
         self._lock = threading.RLock()
         self._turned: tuple[Csr, torch.Tensor] | None = None
-        self._made: dict[str, Chosen] = dict(made or {})
+        self._chosen_by: dict[str, Chosen] = dict(chosen or {})
         self._name = "asked" if self._two else "along"
         self._streams = {self._runs.stream()} if self._runs is not None else set()
         self._chosen(self._name)
@@ -70,36 +70,36 @@ class CudaProducts(Products):
 
     def __copy__(self) -> CudaProducts:
         with self._lock:
-            made = {name: copy.copy(one) for name, one in self._made.items()}
-            return CudaProducts(self._held, self._wanted, self._runs, made)
+            chosen = {name: copy.copy(one) for name, one in self._chosen_by.items()}
+            return CudaProducts(self._ordered, self._wanted, self._runs, chosen)
 
     def __reduce__(self) -> tuple[Any, ...]:
         with self._lock:
             wanted = self._wanted.named(self.config)
-            return _rebuilt, (self.sparse(None), self._held.order, self.alone, wanted)
+            return _rebuilt, (self.sparse(None), self._ordered.order, self.alone, wanted)
 
     @property
     def config(self) -> Config | None:
-        return self._made[self._name].config
+        return self._chosen_by[self._name].config
 
     @property
     def op(self) -> Op:
-        return self._made[self._name].op
+        return self._chosen_by[self._name].op
 
     @property
     def answer(self) -> str:
-        choice = self._made[self._name].choice
+        choice = self._chosen_by[self._name].choice
         return "" if choice is None else choice.answer
 
     def why(self) -> str:
         with self._lock:
-            made = dict(self._made)
-        lines = [made.pop(self._name).why()]
-        lines += [f"for {PURPOSES[name]}:\n{one.why()}" for name, one in made.items()]
+            chosen = dict(self._chosen_by)
+        lines = [chosen.pop(self._name).why()]
+        lines += [f"for {PURPOSES[name]}:\n{one.why()}" for name, one in chosen.items()]
         return "\n".join(lines)
 
     def own(self) -> torch.Tensor:
-        return self._held.csr.values
+        return self._ordered.csr.values
 
     def multiply(
         self, b: torch.Tensor, values: torch.Tensor | None, transposed: bool
@@ -120,7 +120,7 @@ class CudaProducts(Products):
         values: torch.Tensor | None,
         out: torch.Tensor | None,
     ) -> torch.Tensor:
-        chosen = self._made[self._name]
+        chosen = self._chosen_by[self._name]
         if self._two:
             if len(operands) != 2:
                 raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
@@ -132,7 +132,7 @@ class CudaProducts(Products):
     def quick(self) -> Quick | None:
         if self._runs is None or self.order is not None:
             return None
-        chosen, two, streams = self._made[self._name], self._two, self._streams
+        chosen, two, streams = self._chosen_by[self._name], self._two, self._streams
         (m, n), dtype, device = self.shape, self.dtype, self.device
         width = () if self._vector else (self._width,)
         shape_b, shape_x = torch.Size((n, *width)), torch.Size((m, *width))
@@ -169,46 +169,46 @@ class CudaProducts(Products):
 
     def update(self, values: torch.Tensor) -> None:
         if values.layout is not torch.strided:
-            given = csr_of(values, self._runs)
-            same = given.csr.shape == self.shape and given.csr.nnz == self.nnz
-            mine = self._held.csr
+            other = csr_of(values, self._runs)
+            same = other.csr.shape == self.shape and other.csr.nnz == self.nnz
+            mine = self._ordered.csr
             if not same or not (
-                torch.equal(given.csr.ptr, mine.ptr) and torch.equal(given.csr.idx, mine.idx)
+                torch.equal(other.csr.ptr, mine.ptr) and torch.equal(other.csr.idx, mine.idx)
             ):
                 raise UsageError("the pattern of A has changed", hint="compile it anew")
-            values = given.csr.values
+            values = other.csr.values
         self._check(values, "values", (self.nnz,))
-        held = values.detach().clone()
+        ordered = values.detach().clone()
         with self._lock:
-            self._held = self._held.with_values(held)
+            self._ordered = self._ordered.with_values(ordered)
             turned = self._turned
-            for name, one in self._made.items():
+            for name, one in self._chosen_by.items():
                 if name == "across" and turned is not None:
-                    one.compute = one.compute.with_values(held[turned[1]])
+                    one.compute = one.compute.with_values(ordered[turned[1]])
                 elif name != "dots":
-                    one.compute = one.compute.with_values(held)
+                    one.compute = one.compute.with_values(ordered)
             if turned is not None:
-                self._turned = turned[0].with_values(held[turned[1]]), turned[1]
+                self._turned = turned[0].with_values(ordered[turned[1]]), turned[1]
         self._settle()
 
     def sparse(self, values: torch.Tensor | None) -> torch.Tensor:
-        csr = self._held.csr
+        csr = self._ordered.csr
         own = csr.values.clone() if values is None else values
         pointers, indices = csr.ptr.long(), csr.idx.long()
         return torch.sparse_csr_tensor(pointers, indices, own, csr.shape, check_invariants=False)
 
     def _chosen(self, name: str) -> Chosen:
-        made = self._made.get(name)
-        if made is not None:
-            return made
+        chosen = self._chosen_by.get(name)
+        if chosen is not None:
+            return chosen
         with self._lock, self._guard():
-            if name not in self._made:
-                self._made[name] = self._choose(name)
+            if name not in self._chosen_by:
+                self._chosen_by[name] = self._choose(name)
                 self._settle()
-            return self._made[name]
+            return self._chosen_by[name]
 
     def _choose(self, name: str) -> Chosen:
-        csr, dtype, wanted = self._held.csr, DTYPES[self.dtype], self._wanted
+        csr, dtype, wanted = self._ordered.csr, DTYPES[self.dtype], self._wanted
         kernel = "spmv" if self._vector else "spmm"
         if name in ("asked", "dots"):
             kernel = "sddmm"
@@ -224,7 +224,7 @@ class CudaProducts(Products):
     def _transposed(self) -> tuple[Csr, torch.Tensor]:
         with self._lock:
             if self._turned is None:
-                self._turned = self._held.csr.transposed()
+                self._turned = self._ordered.csr.transposed()
             return self._turned
 
     def _computed(
@@ -239,25 +239,25 @@ class CudaProducts(Products):
         m, n = compute.csr.shape
         column = self._vector and b.dim() == 2 and x is None
         width = () if chosen.op.kernel == "spmv" else (chosen.op.width,)
-        given = b.reshape(-1) if column and b.shape[1:] == (1,) else b
-        given = self._check(given, "B", (n, *width))
+        candidate = b.reshape(-1) if column and b.shape[1:] == (1,) else b
+        candidate = self._check(candidate, "B", (n, *width))
         other = None if x is None else self._check(x, "C", (m, *width))
         shape = (self.nnz,) if x is not None else (m, *width)
-        into = self._result(out, (*shape, 1) if column else shape, (given, other))
+        into = self._result(out, (*shape, 1) if column else shape, (candidate, other))
         flat = into.view(shape) if column else into
         with self._guard():
             if values is not None:
                 compute = compute.with_values(self._check(values, "values", (self.nnz,)))
             elif self._on_gpu:
                 self._keep(compute)
-            compute(given, other, flat)
+            compute(candidate, other, flat)
         return into if out is None or into is out else out.copy_(into)
 
-    def _check(self, given: Any, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def _check(self, candidate: Any, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor, contiguous. Raises: UsageError if the kernel cannot read it."""
-        if not isinstance(given, torch.Tensor) or given.layout is not torch.strided:
+        if not isinstance(candidate, torch.Tensor) or candidate.layout is not torch.strided:
             raise UsageError(f"{name} is no dense tensor")
-        tensor: torch.Tensor = given
+        tensor: torch.Tensor = candidate
         if tensor.device != self.device:
             raise UsageError(
                 f"{name} is on {tensor.device}, A is on {self.device}",
@@ -284,21 +284,21 @@ class CudaProducts(Products):
     ) -> torch.Tensor:
         """`out` where a kernel may write into it, else a new tensor."""
         if out is None:
-            return self._held.csr.values.new_empty(shape)
+            return self._ordered.csr.values.new_empty(shape)
         if not isinstance(out, torch.Tensor) or (out.shape, out.dtype, out.device) != (
             torch.Size(shape),
             self.dtype,
             self.device,
         ):
-            given = (
+            candidate = (
                 f"{out.dtype} of shape {tuple(out.shape)} on {out.device}"
                 if isinstance(out, torch.Tensor)
                 else type(out).__name__
             )
-            raise UsageError(f"out is {given}, the result {self.dtype} of {shape}")
+            raise UsageError(f"out is {candidate}, the result {self.dtype} of {shape}")
         if out.is_contiguous() and not out.is_neg() and _apart(out, *inputs):
             return out
-        return self._held.csr.values.new_empty(shape)
+        return self._ordered.csr.values.new_empty(shape)
 
     def _guard(self) -> Any:
         """The matrix's GPU as torch's current one."""
@@ -307,16 +307,16 @@ class CudaProducts(Products):
         return nullcontext()
 
     def _keep(self, compute: Compute) -> None:
-        """Let torch know that another stream than the one they were made in reads the format's
-        tensors, so that their memory is not given away while it does."""
+        """Let torch know that another stream than the one they were chosen in reads the format's
+        tensors, so that their memory is not candidate away while it does."""
         if self._runs is None or (number := self._runs.stream()) in self._streams:
             return
         stream = torch.cuda.current_stream(self.device)
-        for chosen in self._made.values():
+        for chosen in self._chosen_by.values():
             csr, form = chosen.compute.csr, getattr(chosen.compute, "form", None)
             for one in (csr.ptr, csr.idx, csr.values, *(form.tensors.values() if form else ())):
                 one.record_stream(stream)
-        if compute is self._made[self._name].compute:
+        if compute is self._chosen_by[self._name].compute:
             self._streams.add(number)
 
     def _settle(self) -> None:
@@ -355,7 +355,7 @@ def _apart(out: torch.Tensor, *inputs: torch.Tensor | None) -> bool:
 def _rebuilt(
     matrix: torch.Tensor, order: torch.Tensor | None, alone: bool, wanted: Wanted
 ) -> CudaProducts:
-    """What was pickled, on the same GPU's number."""
+    """Products that were pickled, on the GPU of the same number."""
     device = gpu(matrix.device.index or 0) if matrix.device.type == "cuda" else None
-    held = csr_of(matrix)
-    return CudaProducts(Held(held.csr, order, alone), wanted, device)
+    ordered = csr_of(matrix)
+    return CudaProducts(OrderedCsr(ordered.csr, order, alone), wanted, device)

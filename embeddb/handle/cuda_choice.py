@@ -1,4 +1,4 @@
-"""Which code computes a product on a GPU: by the number of calls, the database, and timing."""
+"""Choose the code that computes a product on a GPU: by number of calls, database, and timing."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class TorchProduct:
                 self._matrix.append(
                     torch.sparse_csr_tensor(*parts, csr.shape, check_invariants=False)
                 )
-            made = torch.sparse.sampled_addmm(self._matrix[0], x, b.T)
-            return torch.mul(made.values(), csr.values, out=out)
+            bound = torch.sparse.sampled_addmm(self._matrix[0], x, b.T)
+            return torch.mul(bound.values(), csr.values, out=out)
         step = max(1, (1 << 24) // max(1, x.shape[1]))
         for low in range(0, csr.nnz, step):
             part = slice(low, low + step)
@@ -110,8 +110,8 @@ class TorchProduct:
 
 @dataclass(slots=True)
 class Chosen:
-    """What computes, and why. `config` is None where torch does; `seconds` is what choosing and
-    preparing took."""
+    """The code that computes, and the reasons. `config` is None where torch does; `seconds` is what
+    choosing and preparing took."""
 
     compute: Compute
     op: Op
@@ -146,20 +146,20 @@ def choose(
     wishes: Wishes,
     config: Config | None,
 ) -> Chosen:
-    """What computes an operation with a matrix. Without a `device` torch does.
+    """Choose the code for an operation with a matrix. Without a `device` torch does.
 
     Raises: SpaceError for a `config` that has no kernel; FormRefused for one that does not suit the
     matrix; as `embeddb.open` and `Database.query` do.
     """
     begun = time.perf_counter()
     if device is None or not csr.nnz or not all(csr.shape):
-        made = Chosen(TorchProduct(csr, op), op, notes=["torch computes: nothing to choose"])
+        bound = Chosen(TorchProduct(csr, op), op, notes=["torch computes: nothing to choose"])
     elif config is not None:
-        made = Chosen(bind(csr, plan(config, op), device), op, config)
+        bound = Chosen(bind(csr, plan(config, op), device), op, config)
     else:
-        made = _by_calls(csr, op, device, db, wishes)
-    made.seconds = time.perf_counter() - begun
-    return made
+        bound = _by_calls(csr, op, device, db, wishes)
+    bound.seconds = time.perf_counter() - begun
+    return bound
 
 
 def product_s(csr: Csr, op: Op) -> float:
@@ -182,7 +182,7 @@ def _by_calls(
         return Chosen(TorchProduct(csr, op), op, notes=[note])
     question = _Question(csr, op, device, db, wishes)
     if calls * each * _ANSWER_SAVES < question.wait_s(calls) and not wishes.seconds:
-        note = f"not asked for {calls:.0f} calls: the best fixed configuration of the H200 runs"
+        note = f"no question for {calls:.0f} calls: the best fixed configuration of the H200 runs"
         return _first([(usual, note)], csr, op, device, None)
     choice, ranked = None, [(usual, "the best fixed configuration of the H200 runs")]
     with suppress(NothingFound):
@@ -264,7 +264,7 @@ def _first(
     notes = []
     for config, note in ranked:
         try:
-            made = bind(csr, plan(config, op), device)
+            bound = bind(csr, plan(config, op), device)
         except (MissingDependency, NothingFound, RunnerUnavailable) as error:
             warn(str(error))
             notes.append(f"torch computes: {error}")
@@ -272,7 +272,7 @@ def _first(
         except _FAILURES as error:
             notes.append(f"not {config}: {error}")
             continue
-        return Chosen(made, op, config, choice, [*notes, *([note] if note else [])])
+        return Chosen(bound, op, config, choice, [*notes, *([note] if note else [])])
     return Chosen(TorchProduct(csr, op), op, None, choice, notes)
 
 
@@ -285,13 +285,13 @@ def _timed(rivals: list[Config], csr: Csr, op: Op, device: Device, choice: Choic
     notes = []
     for config, wanted in plans.items():
         try:
-            made = bind(csr, wanted, device)
-            took = device.seconds(lambda made=made: made(b, x, out))  # type: ignore[misc]
+            bound = bind(csr, wanted, device)
+            took = device.seconds(lambda bound=bound: bound(b, x, out))  # type: ignore[misc]
         except _FAILURES as error:
             notes.append(f"not {config}: {error}")
             continue
         if best is None or took < best[0]:
-            best = took, config, made
+            best = took, config, bound
     if best is None:
         return Chosen(TorchProduct(csr, op), op, None, choice, notes)
     notes.append(f"the fastest of {len(rivals)} timed here: {1e6 * best[0]:.1f} us")

@@ -19,7 +19,7 @@ _LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class OrderedCsr:
     """A matrix; `order` int64[nnz] says where the caller's values lie in it (None: as they are),
     `alone` is False where the caller's had duplicates, which were added up."""
 
@@ -27,11 +27,11 @@ class Held:
     order: torch.Tensor | None
     alone: bool = True
 
-    def with_values(self, values: torch.Tensor) -> Held:
+    def with_values(self, values: torch.Tensor) -> OrderedCsr:
         return replace(self, csr=self.csr.with_values(values))
 
 
-def csr_of(matrix: torch.Tensor, device: Device | None = None) -> Held:
+def csr_of(matrix: torch.Tensor, device: Device | None = None) -> OrderedCsr:
     """A sparse tensor m×n in CSR, CSC or COO, copied; `device` checks sorted CSR in one launch.
 
     Raises: UsageError for another tensor or value type; MatrixError for 2^31 entries, rows or
@@ -41,27 +41,27 @@ def csr_of(matrix: torch.Tensor, device: Device | None = None) -> Held:
     m, n = matrix.shape
     _check_sizes(matrix._nnz(), m, n)
     if matrix.layout is torch.sparse_csr and device is not None and m and n and matrix._nnz():
-        given = matrix.crow_indices(), matrix.col_indices(), matrix.values().detach().clone()
-        csr, report = inspect((m, n), *given, device)
+        parts = matrix.crow_indices(), matrix.col_indices(), matrix.values().detach().clone()
+        csr, report = inspect((m, n), *parts, device)
         if report.pointers or report.outside:
             raise MatrixError(_POINTERS if report.pointers else _OUTSIDE)
         if not (report.falling or report.repeated):
-            return Held(csr, None)
+            return OrderedCsr(csr, None)
     return _by_torch(matrix)
 
 
 def check(matrix: torch.Tensor) -> None:
     """Raises: UsageError for what is no sparse matrix of a known type."""
     if not isinstance(matrix, torch.Tensor) or matrix.layout not in _LAYOUTS:
-        given = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
-        raise UsageError(f"A is {given}: a sparse tensor in CSR, CSC or COO is needed")
+        parts = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
+        raise UsageError(f"A is {parts}: a sparse tensor in CSR, CSC or COO is needed")
     if matrix.dim() != 2 or matrix.dense_dim():
         raise UsageError(f"A has {matrix.dim()} dimensions: a matrix of numbers is needed")
     if matrix.dtype not in _TYPES:
         raise UsageError(f"A holds {matrix.dtype}: kernels compute in float64, 32 and 16 bits")
 
 
-def _by_torch(matrix: torch.Tensor) -> Held:
+def _by_torch(matrix: torch.Tensor) -> OrderedCsr:
     m, n = matrix.shape
     if matrix.layout is torch.sparse_coo:
         matrix = matrix.coalesce()
@@ -98,7 +98,7 @@ def _sorted(
     columns: torch.Tensor,
     values: torch.Tensor,
     ordered: bool | None,
-) -> Held:
+) -> OrderedCsr:
     """`ordered`: True if sorted by row and column without duplicates, None if unknown."""
     (m, n), nnz = shape, values.numel()
     key = rows * max(n, 1) + columns
@@ -121,4 +121,4 @@ def _sorted(
     ptr = torch.zeros(m + 1, dtype=torch.int64, device=values.device)
     torch.cumsum(counts, 0, out=ptr[1:])
     parts = (ptr.to(torch.int32), columns.to(torch.int32).contiguous())
-    return Held(Csr(shape, *parts, values.clone().contiguous()), order, alone)
+    return OrderedCsr(Csr(shape, *parts, values.clone().contiguous()), order, alone)

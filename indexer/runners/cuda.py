@@ -153,15 +153,15 @@ class CudaRunner(Closing):
 
     def _gpu(self) -> dict[str, Any]:
         """Identity and properties of the GPU, or `missing`. Raises: RunnerUnavailable."""
-        known = _REPORTED.get(self._worker)
-        if known is None:
+        reported = _REPORTED.get(self._worker)
+        if reported is None:
             reply = self._session.request({"do": "about"}, timeout_s=_START_S)
             if reply["status"] != "ok":
                 raise RunnerUnavailable(f"the GPU cannot be used: {reply['error']}")
-            known = reply
+            reported = reply
             if self._looks:
                 _REPORTED[self._worker] = reply
-        return known
+        return reported
 
     def _identity(self) -> dict[str, str]:
         if (reason := self.available()) is not None:

@@ -50,7 +50,7 @@ class Kernel(Protocol):
 
 
 class Device(Protocol):
-    """Where kernels are loaded and launched. Tests have one that runs on the CPU."""
+    """Loads and launches kernels. Tests have one that runs on the CPU."""
 
     def kernel(self, template: str) -> Kernel:
         """One instance of `kernels.cu`, compiled and loaded once. Raises: CompileFailed;
@@ -76,14 +76,14 @@ class Device(Protocol):
         """Compile it for the cache, in any thread. Raises: as `kernel`."""
 
     def seconds(self, product: Callable[[], object]) -> float:
-        """That the device takes for one call, caches warm: the least of three means."""
+        """Time of one call on the device, caches warm: the least of three means."""
 
     def facts(self) -> dict[str, str]:
-        """What an instance of the platform is named by."""
+        """Facts that name an instance of the platform."""
 
 
 class DeviceError(Exception):
-    """What the driver reported; after some errors its context cannot be used again."""
+    """An error of the driver; after some errors its context cannot be used again."""
 
 
 def why_missing() -> str | None:
@@ -132,10 +132,10 @@ class Gpu:
         self._stream = torch._C._cuda_getCurrentRawStream
 
     def kernel(self, template: str) -> GpuKernel:
-        made = self._kernels.get(template)
-        if made is None:
-            made = self._kernels[template] = self._load(template)
-        return made
+        kernel = self._kernels.get(template)
+        if kernel is None:
+            kernel = self._kernels[template] = self._load(template)
+        return kernel
 
     def library(self, name: str) -> ctypes.CDLL:
         from cuda import pathfinder
@@ -194,7 +194,7 @@ class Gpu:
         return min(spans) / calls / 1e3
 
     def facts(self) -> dict[str, str]:
-        """What an instance is named by: GPU, compute capability, driver, toolkit."""
+        """Facts that name an instance: GPU, compute capability, driver, toolkit."""
         import torch
 
         version = _value(self._driver, self._driver.cuDriverGetVersion())

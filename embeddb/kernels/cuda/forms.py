@@ -246,12 +246,12 @@ def _stream(csr: Csr, spec: FormSpec) -> Form:
     long = ptr[first + 1] - ptr[first] > piece
     parts, _ = _cut(ptr[first], ptr[last], 0)
     parts["piece_row"] = first.to(torch.int32)
-    kept = {name: one[~long] for name, one in parts.items()}
+    whole = {name: one[~long] for name, one in parts.items()}
     cut, adds = _cut(ptr[first[long]], ptr[last[long]], piece)
     tagged = cut["piece_row"] & ~_SHARED.to(device)
     cut["piece_row"] = first[long][tagged.long()].to(torch.int32) | _SHARED.to(device)
     behind = torch.cat([last[~long], last[long][tagged.long()]]).to(torch.int32)
-    joined = {name: torch.cat([kept[name], cut[name]]) for name in kept}
+    joined = {name: torch.cat([whole[name], cut[name]]) for name in whole}
     return _as_form(joined, adds, {"rows": behind})
 
 
@@ -292,8 +292,8 @@ def _windows(csr: Csr, spec: FormSpec) -> Form:
     stored = _PACKED.get(spec.math, csr.values.dtype)
     val = torch.zeros(total * wide * height, dtype=stored, device=device)
     val[at] = csr.values.to(stored)
-    made = _as_form(parts, adds, {"idx": idx, "perm": perm, "val": val})
-    return Form(made.tensors, made.pieces, made.adds, at)
+    form = _as_form(parts, adds, {"idx": idx, "perm": perm, "val": val})
+    return Form(form.tensors, form.pieces, form.adds, at)
 
 
 def _filled(

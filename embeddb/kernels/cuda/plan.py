@@ -37,7 +37,7 @@ _SHARES_ROWS = ("pieces", "entries", "stream")
 
 
 def identity_of(facts: Mapping[str, str]) -> dict[str, str]:
-    """What names an instance of the platform: the facts of `Device.facts`, and the kernels'."""
+    """The identity of an instance: the facts of `Device.facts`, and the kernels' generation."""
     return {**facts, "kernels": str(GENERATION)}
 
 
@@ -128,13 +128,13 @@ def planned(config: Mapping[str, Any], op: Op) -> Plan:
     try:
         if work == "cusparse":
             return _cusparse(str(config["algorithm"]), op)
-        made = _planned(work, config, op)
+        result = _planned(work, config, op)
     except KeyError as error:
-        given = Config(config)
-        raise SpaceError(f"{given} has no CUDA kernel for {op}: {error} is missing") from None
-    if op.width % made.vec:
-        raise SpaceError(f"{op.width} dense columns are no multiple of vec={made.vec}")
-    return made
+        shown = Config(config)
+        raise SpaceError(f"{shown} has no CUDA kernel for {op}: {error} is missing") from None
+    if op.width % result.vec:
+        raise SpaceError(f"{op.width} dense columns are no multiple of vec={result.vec}")
+    return result
 
 
 def _cusparse(algorithm: str, op: Op) -> Plan:

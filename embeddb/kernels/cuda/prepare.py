@@ -59,10 +59,10 @@ def pieces(csr: Csr, piece: int, device: Device) -> tuple[dict[str, torch.Tensor
     _launch("count_pieces", args, m, device)
     sums = torch.cumsum(counts, 0)
     total = int(sums[-1])
-    made = torch.empty((3, total), dtype=torch.int32, device=place)
-    row, begin, end = made
+    table = torch.empty((3, total), dtype=torch.int32, device=place)
+    row, begin, end = table
     args = Args(m=m, piece=piece, ptr=csr.ptr.data_ptr(), X=sums.data_ptr())
-    args.piece_row, args.piece_begin, args.piece_end = (one.data_ptr() for one in made)
+    args.piece_row, args.piece_begin, args.piece_end = (one.data_ptr() for one in table)
     _launch("fill_pieces", args, 32 * m, device)
     return {"piece_row": row, "piece_begin": begin, "piece_end": end}, True
 
