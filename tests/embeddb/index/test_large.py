@@ -97,7 +97,8 @@ def test_answers_are_right_and_tell_their_neighbours(folder: Path) -> None:
         for pattern, best in zip(ASKED, "abcd" * 2, strict=True):
             made = db.query(pattern, platform="tiny", op=OP)
             assert made.best == {"variant": best}, pattern.name
-            assert made.warnings == []
+            # The small set of groups is warned of, nothing else.
+            assert all("groups only" in warning for warning in made.warnings)
             others += sum(n.pattern_id not in held for n in made.neighbours)
             assert db.explain(made.id).agreement
         assert others > 0
@@ -170,7 +171,7 @@ def test_it_is_read_again_as_it_was(folder: Path) -> None:
         one = db.query(ASKED[0], platform="tiny", op=OP)
     with Database.open(folder) as db:
         two = db.query(ASKED[0], platform="tiny", op=OP)
-        assert db.problems() == [] and two.warnings == []
+        assert db.problems() == [] and two.warnings == one.warnings
     assert one.candidates == two.candidates and one.neighbours == two.neighbours
     assert len([*(folder / "index").iterdir()]) == 2
 

@@ -1,16 +1,15 @@
-"""Tiles carried over by the role of each dimension, or by its place."""
+"""Tiles carried over by the role of each dimension."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from tensors import conv, dot_add, op, row_sum
 
 from embeddb.core.config import Config
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation, Shape
-from embeddb.tensors.tiles import BY, carried, carried_tile
+from embeddb.tensors.tiles import carried, carried_tile
 
 
 def unary(*dims: int, layout: tuple[int, ...] = ()) -> Computation:
@@ -31,29 +30,20 @@ def test_columns_are_columns() -> None:
     assert back == Config({"t1": 8, "t2": 32, "tr": 0})
 
 
-def test_by_position_the_first_is_the_first() -> None:
-    tile = Config({"t1": 8, "t2": 32, "tr": 0})
-    assert carried_tile(tile, unary(64, 64), unary(50, 60, 70), by="position") == Config(
-        {"t1": 8, "t2": 32, "t3": 1, "tr": 0}
-    )
-
-
 def test_the_order_in_memory_decides() -> None:
     """Column-major: what lies closest in memory is the first."""
     turned = unary(50, 60, layout=(0, 1))
     tile = Config({"t1": 8, "t2": 32, "tr": 0})
     assert carried_tile(tile, unary(64, 64), turned) == Config({"t1": 32, "t2": 8, "tr": 0})
-    assert carried_tile(tile, unary(64, 64), turned, by="position") == tile
 
 
-@pytest.mark.parametrize("by", BY)
-def test_what_is_as_long_as_its_dimension_is_the_whole(by: str) -> None:
+def test_what_is_as_long_as_its_dimension_is_the_whole() -> None:
     source, target = unary(4096, 4096), dot_add(64, 128, 32)
-    found = list(carried(Config({"t1": 64, "t2": 512, "tr": 128}), source, target, by=by))
+    found = list(carried(Config({"t1": 64, "t2": 512, "tr": 128}), source, target))
     assert [one.size for one in found] == [0, 0, 0]
     assert all("as long" in one.reason for one in found)
     whole = Config({"t1": 0, "t2": 0, "tr": 0})
-    assert carried_tile(whole, source, conv(2, 20), by=by) == Config(
+    assert carried_tile(whole, source, conv(2, 20)) == Config(
         {"t1": 0, "t2": 0, "t3": 0, "t4": 0, "tr": 0}
     )
 
