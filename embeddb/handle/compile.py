@@ -66,10 +66,11 @@ def compile(
     the configuration that `db` answers with, or in `config`.
 
     The matrix is a scipy CSR, CSC or COO, of float32 or float64 (else `dtype`, or what holds its
-    values), or a sparse tensor of torch, for which the result takes and gives tensors and
-    gradients; it is copied. `calls`: how often it will be called. If that is given, a matrix whose
-    conversion pays is converted at once; if not, first calls run from CSR, and conversion comes
-    when as many were made as it costs. `seconds`: the few best are measured here for about so long.
+    values), or a sparse tensor of torch, on the CPU or an NVIDIA GPU (docs/howto/gpu.md), for which
+    the result takes and gives tensors and gradients; it is copied. `calls`: how often it will be
+    called. If that is given, a matrix whose conversion pays is converted at once; if not, first
+    calls run from CSR, and conversion comes when as many were made as it costs. `seconds`: the few
+    best are measured here for about so long.
     `reproducible`: the same bits in every call with the same number of threads. `build`: True
     compiles what is not compiled yet, False never does, None unless `calls` are too few to win it
     back.

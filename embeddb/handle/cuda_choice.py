@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound, RunnerUnavailable
+from embeddb.core.errors import (
+    EmbeddbError,
+    MissingDependency,
+    NothingFound,
+    RunnerUnavailable,
+    UsageError,
+)
 from embeddb.core.pattern import Pattern
 from embeddb.handle.choice import Choice, Target, Wishes, asked, preparing_s
 from embeddb.kernels.cuda.device import Device, DeviceError
@@ -155,7 +161,10 @@ def choose(
     if device is None or not csr.nnz or not all(csr.shape):
         bound = Chosen(TorchProduct(csr, op), op, notes=["torch computes: nothing to choose"])
     elif config is not None:
-        bound = Chosen(bind(csr, plan(config, op), device), op, config)
+        product = bind(csr, plan(config, op), device)
+        if wishes.reproducible and product.form.adds:
+            raise UsageError(f"{config} adds in varying order: it is not reproducible")
+        bound = Chosen(product, op, config)
     else:
         bound = _by_calls(csr, op, device, db, wishes)
     bound.seconds = time.perf_counter() - begun
@@ -176,8 +185,12 @@ def _by_calls(
     each = product_s(csr, op)
     plain = wishes.reproducible or (each < _SHORT_S and csr.longest <= _SHORT_ROW)
     usual = usual_config(op, plain)
+    built = device.is_built(plan(usual, op).template)
     saved = calls * (each * _USUAL_SAVES + _TORCH_CALL_S[op.kernel])
-    if saved < _FORMAT_S + (0 if device.is_built(plan(usual, op).template) else _COMPILE_S):
+    if wishes.build is False and not built:
+        note = "torch computes: the kernel is not compiled, and compiling was not wanted"
+        return Chosen(TorchProduct(csr, op), op, notes=[note])
+    if not wishes.build and saved < _FORMAT_S + (0 if built else _COMPILE_S):
         note = f"torch computes: {calls:.0f} calls do not win back what preparing a kernel takes"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
     question = _Question(csr, op, device, db, wishes)
@@ -187,12 +200,17 @@ def _by_calls(
     choice, ranked = None, [(usual, "the best fixed configuration of the H200 runs")]
     with suppress(NothingFound):
         choice = question.answer()
-        ranked = [(one, "") for one in _usable(choice, op)] or ranked
+        usable = (one for one in _usable(choice, op) if _may_build(one, op, device, wishes))
+        ranked = [(one, "") for one in usable] or ranked
     timing_s = _TIMED * (_TIME_S + _FORMAT_S)
     if wishes.reproducible or (calls * each * _TIMING_SAVES < timing_s and not wishes.seconds):
         return _first(ranked, csr, op, device, choice)
     rivals = list(dict.fromkeys([*(one for one, _ in ranked[:_TIMED]), usual, *_libraries(op)]))
     return _timed(rivals, csr, op, device, choice)
+
+
+def _may_build(config: Config, op: Op, device: Device, wishes: Wishes) -> bool:
+    return wishes.build is not False or device.is_built(plan(config, op).template)
 
 
 @lru_cache(maxsize=256)

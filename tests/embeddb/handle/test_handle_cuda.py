@@ -274,6 +274,19 @@ def test_few_calls_are_left_to_torch_and_many_are_timed(device: Device) -> None:
     torch.testing.assert_close(exact(b), a @ b)
 
 
+def test_wishes_about_compiling_and_order_are_kept(device: Device) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 70, dtype=torch.float32)
+    never = handle(a, "spmm", device, 70, calls=10_000_000, build=False)
+    assert never.config is None and "not compiled" in never.why()
+    torch.testing.assert_close(never(b), a @ b)
+    once = handle(a, "spmm", device, 70, calls=1, build=True)
+    assert once.config is not None
+    torch.testing.assert_close(once(b), a @ b)
+    wanted = Wanted("spmm", 70, PIECES, "starter", Wishes(reproducible=True))
+    with pytest.raises(UsageError, match="not reproducible"):
+        CudaProducts.of(a.to_sparse_csr(), wanted, device)
+
+
 def test_without_a_device_torch_computes() -> None:
     a, b, c = matrix(), dense(17, 8), dense(23, 8)
     for kernel, operands, wanted in (
