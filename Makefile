@@ -80,7 +80,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[cuda,dev,docs,graphs,learn,plot,serve]'
+		-e '.[dev,docs,graphs,learn,plot,serve]'
 	touch $@
 
 # No cache for the wheel: a cached one may have been built against another torch.
