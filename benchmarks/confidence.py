@@ -27,7 +27,7 @@ from embeddb.core.records import PatternInfo, Run
 from embeddb.core.timing import timings_of
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import Platform
-from embeddb.ranking.answer import recommend
+from embeddb.ranking.answer import Request, recommend
 
 #: A configuration counts if it ran on this part of the matrices, a matrix if it ran all of these.
 _NEARLY_ALL = 0.95
@@ -129,7 +129,7 @@ def replayed(
         others = others[: wanted.asked]
         with subset(full, sources, infos, drawn, others) as db:
             for name in others:
-                made = recommend(db.index, infos[name], asked.platform, op)
+                made = recommend(db.index, Request(infos[name], asked.platform, op))
                 judged = judge(asked, made.first, Config(made.default), name, made.confidence)
                 answers += [judged] if judged is not None else []
     return answers

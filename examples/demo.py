@@ -34,7 +34,7 @@ from embeddb.core.errors import InputError
 from embeddb.core.timing import timings_of
 from embeddb.explain.explanation import machine_words
 from embeddb.ranking import answers
-from embeddb.ranking.answer import recommend
+from embeddb.ranking.answer import Request, recommend
 from embeddb.ranking.build import build_query
 from embeddb.ranking.measure import ranked_by_time
 from embeddb.ranking.recommendation import Candidate, Recommendation
@@ -146,7 +146,7 @@ def demo(
             if calibrate_s > 0:
                 calibrate(db, runner, calibrate_s)
                 for case in cases:
-                    case.after = recommend(db.index, case.pattern, platform, case.op, count=5)
+                    case.after = recommend(db.index, Request(case.pattern, platform, case.op))
             measure(cases, runner, platform)
             keep(db, cases, platform)
             rows = [row_of(case) for case in cases]
@@ -218,7 +218,7 @@ def cpu_runner() -> Any:
 
 def ask(db: Database, pattern: Pattern, platform: Platform, op: Op) -> Case:
     """The answer for one pattern, and the one schedule that is best on average."""
-    made = recommend(db.index, pattern, platform, op, count=5)
+    made = recommend(db.index, Request(pattern, platform, op))
     query = build_query(db.index, pattern, platform, op)
     fixed = StaticBestTuner(query, rng=np.random.default_rng(0)).ask(1)
     return Case(pattern, op, made, Config(fixed[0].config) if fixed else None)

@@ -16,6 +16,7 @@ from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from embeddb.core.plugins import load
 from embeddb.core.records import Measurement
+from embeddb.kernels.cuda import plan as cuda_plan
 from embeddb.testing.runners import RunnerContract
 from indexer.runners import cuda
 from indexer.runners.base import RunOptions
@@ -201,7 +202,7 @@ def test_the_instance_names_gpu_and_kernels(monkeypatch: pytest.MonkeyPatch) -> 
         with faulty(monkeypatch, identity=identity) as runner:
             ids.append(runner.platform().id)
             environment = runner.platform().environment
-    monkeypatch.setattr(cuda, "GENERATION", 99)
+    monkeypatch.setattr(cuda_plan, "GENERATION", 99)
     with faulty(monkeypatch) as runner:
         ids.append(runner.platform().id)
     assert len(set(ids)) == 4 and environment["driver"] == "12.8"
