@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, UsageError
-from embeddb.handle.cuda_choice import Chosen, Compute, choose, warn
+from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
+from embeddb.handle.cuda_choice import Chosen, choose, warn
 from embeddb.handle.cuda_matrix import OrderedCsr, csr_of
 from embeddb.handle.operators import PURPOSES, Products, Quick, is_followed
 from embeddb.kernels.cuda.device import Device, gpu
 from embeddb.kernels.cuda.forms import Csr
+from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.product import Product
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ class CudaProducts(Products):
         self._turned: tuple[Csr, torch.Tensor] | None = None
         self._chosen_by: dict[str, Chosen] = dict(chosen or {})
         self._name = "asked" if self._two else "along"
-        self._streams = {self._runs.stream()} if self._runs is not None else set()
         self._chosen(self._name)
 
     @classmethod
@@ -66,7 +66,12 @@ class CudaProducts(Products):
                 device = gpu(matrix.device.index or 0)
             except EmbeddbError as error:
                 warn(str(error))
-        return cls(csr_of(matrix, device), wanted, device)
+        with torch.cuda.device(matrix.device) if matrix.device.type == "cuda" else nullcontext():
+            try:
+                return cls(csr_of(matrix, device), wanted, device)
+            except (CompileFailed, RunnerUnavailable) as error:
+                warn(str(error))
+                return cls(csr_of(matrix), wanted, None)
 
     def __copy__(self) -> CudaProducts:
         with self._lock:
@@ -130,9 +135,9 @@ class CudaProducts(Products):
         return self._computed(chosen, operands[0], None, values, out)
 
     def quick(self) -> Quick | None:
-        if self._runs is None or self.order is not None:
+        if self._runs is None or self.order is not None or not self._width:
             return None
-        chosen, two, streams = self._chosen_by[self._name], self._two, self._streams
+        chosen, two = self._chosen_by[self._name], self._two
         (m, n), dtype, device = self.shape, self.dtype, self.device
         width = () if self._vector else (self._width,)
         shape_b, shape_x = torch.Size((n, *width)), torch.Size((m, *width))
@@ -150,7 +155,7 @@ class CudaProducts(Products):
                 or not (fits(x, shape_x) if two else second is None)
                 or not (out is None or (fits(out, shape) and _apart(out, b, x)))
                 or is_followed()
-                or (stream := stream_now()) not in streams
+                or (stream := stream_now()) not in chosen.streams
                 or current() != number
             ):
                 return None
@@ -177,8 +182,7 @@ class CudaProducts(Products):
             ):
                 raise UsageError("the pattern of A has changed", hint="compile it anew")
             values = other.csr.values
-        self._check(values, "values", (self.nnz,))
-        ordered = values.detach().clone()
+        ordered = self._check(values, "values", (self.nnz,)).detach().clone()
         with self._lock:
             self._ordered = self._ordered.with_values(ordered)
             turned = self._turned
@@ -187,6 +191,7 @@ class CudaProducts(Products):
                     one.compute = one.compute.with_values(ordered[turned[1]])
                 elif name != "dots":
                     one.compute = one.compute.with_values(ordered)
+                one.streams = one.streams if name == "dots" else self._stream()
             if turned is not None:
                 self._turned = turned[0].with_values(ordered[turned[1]]), turned[1]
         self._settle()
@@ -216,10 +221,13 @@ class CudaProducts(Products):
             csr = csr.with_values(torch.ones_like(csr.values))
         if name == "across":
             csr = self._transposed()[0]
-        op = Op(kernel, self._width if kernel != "spmv" else 1, dtype)
+        op = Op(kernel, max(self._width, 1) if kernel != "spmv" else 1, dtype)
         config = wanted.config if name == self._name else None
         assert config is None or isinstance(config, Config)
-        return choose(csr, op, self._runs, wanted.db, wanted.wishes, config)
+        device = self._runs if self._width else None
+        chosen = choose(csr, op, device, wanted.db, wanted.wishes, config)
+        chosen.streams = self._stream()
+        return chosen
 
     def _transposed(self) -> tuple[Csr, torch.Tensor]:
         with self._lock:
@@ -238,18 +246,21 @@ class CudaProducts(Products):
         compute = chosen.compute
         m, n = compute.csr.shape
         column = self._vector and b.dim() == 2 and x is None
-        width = () if chosen.op.kernel == "spmv" else (chosen.op.width,)
+        width = () if chosen.op.kernel == "spmv" else (self._width,)
         candidate = b.reshape(-1) if column and b.shape[1:] == (1,) else b
         candidate = self._check(candidate, "B", (n, *width))
         other = None if x is None else self._check(x, "C", (m, *width))
         shape = (self.nnz,) if x is not None else (m, *width)
         into = self._result(out, (*shape, 1) if column else shape, (candidate, other))
         flat = into.view(shape) if column else into
+        if not self._width:  # no dense columns: empty sums
+            flat.zero_()
+            return into if out is None or into is out else out.copy_(into)
         with self._guard():
             if values is not None:
                 compute = compute.with_values(self._check(values, "values", (self.nnz,)))
             elif self._on_gpu:
-                self._keep(compute)
+                self._keep(chosen)
             compute(candidate, other, flat)
         return into if out is None or into is out else out.copy_(into)
 
@@ -306,18 +317,19 @@ class CudaProducts(Products):
             return torch.cuda.device(self.device)
         return nullcontext()
 
-    def _keep(self, compute: Compute) -> None:
-        """Let torch know that another stream than the one they were chosen in reads the format's
-        tensors, so that their memory is not candidate away while it does."""
-        if self._runs is None or (number := self._runs.stream()) in self._streams:
+    def _stream(self) -> set[int]:
+        return set() if self._runs is None else {self._runs.stream()}
+
+    def _keep(self, chosen: Chosen) -> None:
+        """Let torch know that another stream than the one they were made in reads the format's
+        tensors, so that their memory is not given away while it does."""
+        if self._runs is None or (number := self._runs.stream()) in chosen.streams:
             return
         stream = torch.cuda.current_stream(self.device)
-        for chosen in self._chosen_by.values():
-            csr, form = chosen.compute.csr, getattr(chosen.compute, "form", None)
-            for one in (csr.ptr, csr.idx, csr.values, *(form.tensors.values() if form else ())):
-                one.record_stream(stream)
-        if compute is self._chosen_by[self._name].compute:
-            self._streams.add(number)
+        csr, form = chosen.compute.csr, getattr(chosen.compute, "form", None)
+        for one in (csr.ptr, csr.idx, csr.values, *(form.tensors.values() if form else ())):
+            one.record_stream(stream)
+        chosen.streams.add(number)
 
     def _settle(self) -> None:
         """Wait for what was prepared: the next call may come from another stream."""

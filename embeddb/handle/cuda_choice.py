@@ -28,14 +28,16 @@ from embeddb.handle.choice import Choice, Target, Wishes, asked, preparing_s
 from embeddb.kernels.cuda.device import Device, DeviceError
 from embeddb.kernels.cuda.forms import Csr
 from embeddb.kernels.cuda.nvrtc import CompileFailed
-from embeddb.kernels.cuda.plan import SIZES, fit, identity_of, instance_of, plan
+from embeddb.kernels.cuda.plan import SIZES, Plan, fit, identity_of, instance_of, plan
 from embeddb.kernels.cuda.product import bind
 from embeddb.platforms.platform import load_platform
 
 if TYPE_CHECKING:
     from embeddb.database import Database
 
-#: Bytes a second that a product moves, and what a launch takes at least: GPU.md's H200 runs.
+#: Value types that cuSPARSE sums in their own precision.
+_WHOLE = (torch.float32, torch.float64)
+#: Bytes a second that a product moves, and seconds of a launch, on an H200 (docs/results/gpu.md).
 _BYTES_S, _LAUNCH_S = 1.2e12, 4e-6
 #: What a call of torch's own products takes beside its kernel.
 _TORCH_CALL_S = {"spmm": 2.5e-5, "spmv": 2e-5, "sddmm": 1e-4}
@@ -78,7 +80,8 @@ class Compute(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchProduct:
-    """torch's own kernels, which need no preparation."""
+    """torch's own kernels, which need no preparation. SpMM in 16 bits is computed in float32: the
+    algorithms of cuSPARSE that torch calls round partial sums of long rows to 16 bits."""
 
     csr: Csr
     op: Op
@@ -88,21 +91,22 @@ class TorchProduct:
         csr = self.csr
         if x is not None:
             return self._sampled(x, b, out)
+        wide = b.dtype if b.dtype in _WHOLE else torch.float32
         if not self._matrix:
-            parts = (csr.ptr, csr.idx, csr.values)
+            parts = (csr.ptr, csr.idx, csr.values.to(wide))
             self._matrix.append(torch.sparse_csr_tensor(*parts, csr.shape, check_invariants=False))
-        return out.copy_(self._matrix[0] @ b)
+        return out.copy_(self._matrix[0] @ b.to(wide))
 
     def _sampled(self, x: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         csr = self.csr
-        if csr.values.dtype in (torch.float32, torch.float64):
+        if csr.values.dtype in _WHOLE:
             if not self._matrix:
                 parts = (csr.ptr, csr.idx, torch.zeros_like(csr.values))
                 self._matrix.append(
                     torch.sparse_csr_tensor(*parts, csr.shape, check_invariants=False)
                 )
-            bound = torch.sparse.sampled_addmm(self._matrix[0], x, b.T)
-            return torch.mul(bound.values(), csr.values, out=out)
+            sampled = torch.sparse.sampled_addmm(self._matrix[0], x, b.T)
+            return torch.mul(sampled.values(), csr.values, out=out)
         step = max(1, (1 << 24) // max(1, x.shape[1]))
         for low in range(0, csr.nnz, step):
             part = slice(low, low + step)
@@ -117,7 +121,7 @@ class TorchProduct:
 @dataclass(slots=True)
 class Chosen:
     """The code that computes, and the reasons. `config` is None where torch does; `seconds` is what
-    choosing and preparing took."""
+    choosing and preparing took; `streams` those in which torch knows that the matrix is read."""
 
     compute: Compute
     op: Op
@@ -125,6 +129,7 @@ class Chosen:
     choice: Choice | None = None
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    streams: set[int] = field(default_factory=set)
 
     @property
     def vec(self) -> int:
@@ -162,7 +167,7 @@ def choose(
         bound = Chosen(TorchProduct(csr, op), op, notes=["torch computes: nothing to choose"])
     elif config is not None:
         product = bind(csr, plan(config, op), device)
-        if wishes.reproducible and product.form.adds:
+        if wishes.reproducible and (product.form.adds or product.plan.algorithm):
             raise UsageError(f"{config} adds in varying order: it is not reproducible")
         bound = Chosen(product, op, config)
     else:
@@ -190,7 +195,10 @@ def _by_calls(
     if wishes.build is False and not built:
         note = "torch computes: the kernel is not compiled, and compiling was not wanted"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
-    if not wishes.build and saved < _FORMAT_S + (0 if built else _COMPILE_S):
+    # torch's sums may run in an order that varies.
+    if not (wishes.build or wishes.reproducible) and saved < _FORMAT_S + (
+        0 if built else _COMPILE_S
+    ):
         note = f"torch computes: {calls:.0f} calls do not win back what preparing a kernel takes"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
     question = _Question(csr, op, device, db, wishes)
@@ -231,7 +239,16 @@ def usual_config(op: Op, plain: bool = False) -> Config:
 
 def _libraries(op: Op) -> list[Config]:
     names = {"spmm": ("csr2", "csr3"), "spmv": ("csr1", "csr2"), "sddmm": ()}[op.kernel]
-    return [Config({"work": "cusparse", "algorithm": name}) for name in names]
+    configs = (Config({"work": "cusparse", "algorithm": name}) for name in names)
+    return [config for config in configs if _is_exact(plan(config, op))]
+
+
+def _is_exact(wanted: Plan) -> bool:
+    """True for a kernel that is as exact as float arithmetic in another order: not those that carry
+    a NaN to other rows, nor algorithms of cuSPARSE that were wrong on long rows in 16 bits
+    (benchmarks/gpu/README.md)."""
+    narrow = wanted.op.kernel == "spmm" and wanted.op.dtype in ("f16", "bf16")
+    return wanted.form.exact and not (narrow and wanted.algorithm in ("default", "csr2"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +288,7 @@ def _usable(choice: Choice, op: Op) -> Iterator[Config]:
     for values in (choice.config, *choice.others):
         with suppress(EmbeddbError):
             config = fit(values, op)
-            if plan(config, op).form.exact:
+            if _is_exact(plan(config, op)):
                 yield config
 
 

@@ -24,6 +24,7 @@ from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_choice import usual_config
 from embeddb.handle.tensors import TensorHandle
 from embeddb.kernels.cuda.device import Device, gpu
+from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import plan
 
 GPU = os.environ.get("EMBEDDB_TEST_GPU") == "1"
@@ -272,6 +273,64 @@ def test_few_calls_are_left_to_torch_and_many_are_timed(device: Device) -> None:
     torch.testing.assert_close(asked(b), a @ b)
     exact = handle(a, "spmm", device, 8, calls=10_000_000, reproducible=True)
     torch.testing.assert_close(exact(b), a @ b)
+
+
+def test_no_dense_columns(device: Device) -> None:
+    a = matrix()
+    f = handle(a, "spmm", device, 0, config=None, calls=1e9)
+    assert f(dense(17, 0)).shape == (23, 0)
+    g = handle(a, "sddmm", device, 0, config=None, calls=1e9)
+    assert not g(dense(23, 0), dense(17, 0)).any() and g(dense(23, 0), dense(17, 0)).shape == (117,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_long_rows_in_16_bits_are_summed_in_32(dtype: torch.dtype, device: Device) -> None:
+    """Also where torch computes, and no algorithm of cuSPARSE that rounds partial sums is tried."""
+    a = torch.full((3, 6000), 0.25, dtype=dtype, device=DEVICE)
+    b = torch.full((6000, 8), 0.25, dtype=dtype, device=DEVICE)
+    b[::2] = -0.125
+    wanted = (a.double() @ b.double()).to(dtype)
+    for calls in (1, 1e9):
+        f = handle(a, "spmm", device, 8, calls=calls)
+        torch.testing.assert_close(f(b), wanted, rtol=1e-2, atol=0)
+    op = Op("spmm", 8, "f16" if dtype is torch.float16 else "bf16")
+    assert [c["algorithm"] for c in cuda_choice._libraries(op)] == ["csr3"]
+
+
+def test_reproducible_calls_are_never_left_to_torch(device: Device) -> None:
+    a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
+    f = handle(a, "spmm", device, 8, calls=1, reproducible=True)
+    assert f.config is not None and f.config["work"] == "rows"
+    torch.testing.assert_close(f(b), a @ b)
+    library = Config({"work": "cusparse", "algorithm": "csr2"})
+    wanted = Wanted("spmm", 8, library, "starter", Wishes(reproducible=True))
+    with pytest.raises(UsageError, match="not reproducible"):
+        CudaProducts.of(a.to_sparse_csr(), wanted, device)
+
+
+def test_update_takes_strided_and_negated_values(device: Device) -> None:
+    a, b = matrix(), dense(17, 4)
+    f = handle(a, "spmm", device, 4)
+    values = a.to_sparse_csr().values()
+    f.update(torch.stack([values, -values], 1)[:, 1])
+    torch.testing.assert_close(f(b), -a @ b)
+    negated = torch.complex(values, values).conj().imag
+    f.update(negated)
+    torch.testing.assert_close(f(b), -a @ b)
+
+
+def test_without_nvrtc_torch_computes(device: Device) -> None:
+    class Broken:
+        def kernel(self, template: str) -> Any:
+            raise CompileFailed("no code for this GPU")
+
+    cuda_choice._reasons.clear()
+    a, b = matrix(), dense(17, 4)
+    wanted = Wanted("spmm", 4, None, "starter", Wishes())
+    with pytest.warns(RuntimeWarning, match="no code for this GPU"):
+        f = TensorHandle(CudaProducts.of(a.to_sparse_csr(), wanted, Broken()))  # type: ignore[arg-type]
+    assert f.config is None
+    torch.testing.assert_close(f(b), a @ b)
 
 
 def test_wishes_about_compiling_and_order_are_kept(device: Device) -> None:
