@@ -67,7 +67,7 @@ sanitize: $(VENV)/.installed-dev
 
 # The CUDA kernels on this machine's GPU, in at most four minutes (benchmarks/gpu/README.md); OPTIONS
 # as --matrices FOLDER.
-gpu: $(VENV)/.installed
+gpu: $(VENV)/.installed-gpu
 	$(BIN)/python benchmarks/gpu/check.py $(OPTIONS)
 
 # The second backend of the learned part (docs/howto/train.md). Nothing else needs it.
@@ -81,6 +81,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-e '.[dev,docs,graphs,learn,plot,serve]'
+	touch $@
+
+$(VENV)/.installed-gpu: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cuda]'
 	touch $@
 
 # No cache for the wheel: a cached one may have been built against another torch.

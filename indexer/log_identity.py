@@ -1,4 +1,4 @@
-"""What tells one run of a log from an equal one (docs/explanation/decisions.md)."""
+"""Tell one run of a log from an equal one (docs/explanation/decisions.md)."""
 
 from __future__ import annotations
 

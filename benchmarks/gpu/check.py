@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def run_section(name: str, asked: argparse.Namespace, left_s: float) -> dict[str, Any]:
-    """What a section returned, or why it did not."""
+    """The result of a section, or the reason that there is none."""
     if left_s < 2 * _GRACE_S:
         return {"ok": False, "error": "no time was left for it: give --seconds more"}
     path = [str(ROOT), str(ROOT / "tests" / "fixtures"), os.environ.get("PYTHONPATH", "")]

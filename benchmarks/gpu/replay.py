@@ -101,7 +101,7 @@ def proposals(
     trees: ExtraTrees | None,
     times: Any,
 ) -> Iterator[tuple[str, list[Config]]]:
-    """What each method proposes of the configurations that may be used, best first."""
+    """Proposals of each method among the configurations that may be used, best first."""
     rng = np.random.default_rng(0)
     yield "default", [query.default]
     static = StaticBestTuner(query, rng=rng).ask(len(times))

@@ -1,4 +1,4 @@
-"""Learned cost models at query time: what is asked of them, and the models."""
+"""Learned cost models at query time: their interface and the models."""
 
 from __future__ import annotations
 

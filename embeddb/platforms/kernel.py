@@ -228,7 +228,7 @@ class KernelSpace:
         return rest
 
     def is_exact(self, config: Mapping[str, Any]) -> bool:
-        """Whether a legal configuration computes at the full precision of its operands' type."""
+        """True if a legal configuration computes at the full precision of its operands' type."""
         return not self.inexact or self._exact_space.reason(config) != INEXACT
 
     @cached_property

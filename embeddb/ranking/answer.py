@@ -165,7 +165,7 @@ def _recommendation(
 
 
 def _cautions(query: Query, first: Config) -> Iterator[str]:
-    """What to know of the query's platform, model and first configuration."""
+    """Warnings about the query's platform, model and first configuration."""
     if query.prediction.note:
         yield query.prediction.note
     if query.platform.simulated:
