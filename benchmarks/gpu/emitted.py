@@ -22,8 +22,9 @@ from typing import Any
 from sections import Options, run
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import SpaceError
+from embeddb.core.errors import EmbeddbError, SpaceError
 from embeddb.emit.cuda import CudaLibrary
+from embeddb.kernels.cuda.device import gpu
 from embeddb.kernels.cuda.plan import fit
 
 OPS = ("spmm:32", "spmm:128", "spmm:512", "spmv", "sddmm:32", "sddmm:128")
@@ -150,6 +151,10 @@ def section(options: Options) -> dict[str, Any]:
     """With `--emulate` nothing runs: the tests of `embeddb emit` emulate it."""
     if options.emulate:
         return {"ok": True, "skipped": "emulated by the tests of `embeddb emit`", "table": []}
+    try:
+        gpu(0)
+    except EmbeddbError as error:
+        return {"ok": False, "error": str(error)}
     return emitted(options.left_s)
 
 
