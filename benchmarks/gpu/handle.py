@@ -23,7 +23,6 @@ from sections import Options, run
 
 import embeddb
 from embeddb.core.config import Op
-from embeddb.core.errors import EmbeddbError
 from embeddb.handle.choice import Wanted, Wishes
 from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_matrix import csr_of
@@ -247,10 +246,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 def section(options: Options) -> dict[str, Any]:
     warnings.filterwarnings("ignore", message="Sparse ")
-    try:
-        place = Place(options.emulate)
-    except EmbeddbError as error:
-        return {"ok": False, "error": str(error)}
+    place = Place(options.emulate)
     paths = sorted(p for p in options.matrices.iterdir() if p.suffix in (".npz", ".mtx", ".gz"))
     report: dict[str, Any] = {"ok": True, "overhead_us": overhead_us(place)}
     named = [p for p in paths if p.name.partition(".")[0] in _GCN_MATRICES] or paths[:1]

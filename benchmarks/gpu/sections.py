@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embeddb.core.errors import EmbeddbError
+
 
 @dataclass(frozen=True)
 class Options:
@@ -38,5 +40,8 @@ def run(section: Callable[[Options], dict[str, Any]]) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--emulate", action="store_true")
     asked = parser.parse_args()
-    result = section(Options(asked.seconds, asked.matrices, asked.emulate))
+    try:
+        result = section(Options(asked.seconds, asked.matrices, asked.emulate))
+    except EmbeddbError as error:
+        result = {"ok": False, "error": str(error)}
     asked.out.write_text(json.dumps(result))
