@@ -31,7 +31,7 @@ _SHOWN = 10
 @click.command()
 @click.argument("db")
 @click.argument("matrices", nargs=-1, required=True, metavar="MATRIX...")
-@click.option("--platform", required=True, help="A platform with a runner: cpu.")
+@click.option("--platform", required=True, help="A platform with a runner: cpu, cuda.")
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
 @click.option("--configs", default=10, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--config", "given", multiple=True, metavar="A=1,B=2", help="Instead of a sample.")
