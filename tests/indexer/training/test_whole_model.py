@@ -34,7 +34,7 @@ from indexer.training.cost_model.encoder import (  # noqa: E402
     one_scale,
 )
 from indexer.training.cost_model.losses import loss_of  # noqa: E402
-from indexer.training.cost_model.samples import Samples, samples_of  # noqa: E402
+from embeddb.learning.samples import Samples, samples_of  # noqa: E402
 from indexer.training.cost_model.settings import CostSettings, preset  # noqa: E402
 from indexer.training.cost_model.train import retarget, train  # noqa: E402
 from indexer.training.cost_model.whole import (  # noqa: E402

@@ -22,7 +22,7 @@ from embeddb.core.config import Op
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from indexer.training.cost_model import trees
-from indexer.training.cost_model.samples import SampleRow, Samples
+from embeddb.learning.samples import SampleRow, Samples
 from tuners.evaluation import choose_predictor as judging
 
 ASKED = ("--platform", "tiny", "--op", "spmm:32", "--json")
