@@ -89,7 +89,7 @@ class TreeTable:
         Raises: as `homogeneous`; UsageError if the platform's own parameters are not `own` columns.
         """
         matrix, nest, hint, own = self.blocks
-        vector, platform, op, sizes = asked
+        vector, platform, op, sizes, _ = asked
         table = np.zeros((len(configs), self.width), dtype=np.float32)
         if "featurizer" in self.parts:
             table[:, : self.vector] = vector

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import SpaceError
-from embeddb.platforms.space.expression import FUNCTIONS, Compiled, Expression, Language, names_in
+from embeddb.platforms.space.expression import Compiled, Expression, Language, names_in
 from embeddb.platforms.space.rules import Param
 
 #: The entries of a row, within an aggregate.
