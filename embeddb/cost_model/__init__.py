@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """One workload whose configurations are scored: its raw features float32[d], sizes and row
-    lengths (None: not known), and the operation on a platform."""
+    """One workload whose configurations are scored: its raw features float32[d] and sizes, the
+    operation on a platform, and of a matrix the lengths of its rows, where they are known."""
 
     vector: NDArray[np.float32]
     platform: Platform
