@@ -45,7 +45,7 @@ def learned_model(
     model = lookup.learned_model(platform, op)
     if model is None or model.card.get("stamp") != stamp:
         lookup.announce(
-            f"learning from {runs:,} runs of {op} on {platform.id} (some seconds, until runs change)"
+            f"learning from {runs:,} runs of {op} on {platform.id} (seconds, once for these runs)"
         )
         model = _learned(lookup, partition, evidence, platform, op, stamp)
         if model is not None:
