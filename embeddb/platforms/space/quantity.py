@@ -160,12 +160,12 @@ _ARRAYS = _Arrays()
 class Quantity(Expression):
     """One derived quantity: a name and the parsed expression.
 
-    `row_names` are those that occur within aggregates, `names` all but `LENGTH`.
+    `names` are those that it reads, `LENGTH` not among them.
 
     Raises: SpaceError naming what is not allowed.
     """
 
-    __slots__ = ("name", "row_names")
+    __slots__ = ("name",)
 
     def __init__(self, name: str, text: str) -> None:
         with np.errstate(all="ignore"):
@@ -173,8 +173,6 @@ class Quantity(Expression):
         self.name = name
         aggregates = [n for n in ast.walk(self.body) if _is_aggregate(n)]
         _check_shape(self.body, self.text, aggregates)
-        within = frozenset[str]().union(*map(names_in, aggregates))
-        self.row_names = within - {LENGTH}
         self.names -= {LENGTH}
 
     @property
