@@ -140,6 +140,10 @@ class Lookup:
         """Have `note` told of what takes seconds before it is done."""
         self._files.tell = note
 
+    def announce(self, message: str) -> None:
+        """Report work that takes seconds to whom `tell_of_long_work` named."""
+        self._files.tell(message)
+
     # -- what there is ---------------------------------------------------------------------
 
     def featurizers(self) -> Featurizers:
@@ -395,6 +399,14 @@ class Lookup:
         """The cost model for an op on a platform, or one line on why the one that is there cannot
         be used."""
         return self._derived.models.find(platform, op, self.featurizer_version)
+
+    def learned_model(self, platform: Platform, op: Op) -> CostModel | None:
+        """The model that a query learned from an instance's own runs, if one is kept."""
+        return self._derived.models.learned(platform, op)
+
+    def keep_learned_model(self, platform: Platform, op: Op, model: CostModel) -> None:
+        """Keep it for later queries."""
+        self._derived.models.keep(platform, op, model)
 
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one

@@ -26,7 +26,7 @@ from tuners.evaluation.learned import Seen, held_out, seen_by
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
     from indexer.training.cost_model.encoder import Encoder, Structures
-    from indexer.training.cost_model.samples import Samples
+    from embeddb.learning.samples import Samples
     from indexer.training.cost_model.settings import CostSettings
     from indexer.training.cost_model.whole import Whole
 
@@ -149,7 +149,7 @@ def prepared(
     Raises: as `samples_of`, `first_encoder` and `load_whole`; UsageError for weights and a start.
     """
     from indexer.training.cost_model.encoder import StructureReader
-    from indexer.training.cost_model.samples import samples_of
+    from embeddb.learning.samples import samples_of
     from indexer.training.cost_model.whole import first_encoder, load_whole
 
     if request.start and request.weights:
