@@ -376,15 +376,13 @@ class _Reading:
 
     def quantities(self, space: ConfigSpace) -> Quantities | None:
         """The derived quantities; None after a fault of any."""
-        part, before = self.table.table("derived"), len(self.table.faults)
-        read = [
-            self.tried(partial(_read_quantity, part, name), f"derived.{name}", None)
-            for name in part.data
-        ]
-        if len(self.table.faults) > before:
+        part, read = self.table.table("derived"), list[Quantity]()
+        for name in part.data:
+            one = self.tried(partial(_read_quantity, part, name), f"derived.{name}", None)
+            read += [] if one is None else [one]
+        if len(read) < len(part.data):
             return None
-        quantities = [one for one in read if one is not None]
-        return self.tried(lambda: Quantities(quantities, space.rules), "derived", None)
+        return self.tried(lambda: Quantities(read, space.rules), "derived", None)
 
     def check_default(self, space: ConfigSpace, default: Config) -> None:
         """Collect why the default is not legal, a fault for each reason."""
