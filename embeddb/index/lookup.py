@@ -137,11 +137,11 @@ class Lookup:
         )
 
     def tell_of_long_work(self, note: Callable[[str], None]) -> None:
-        """Have `note` told of what takes seconds before it is done."""
+        """Report with `note` work that takes seconds, before it is done."""
         self._files.tell = note
 
     def announce(self, message: str) -> None:
-        """Report work that takes seconds to whom `tell_of_long_work` named."""
+        """Report such work."""
         self._files.tell(message)
 
     # -- what there is ---------------------------------------------------------------------
@@ -391,8 +391,7 @@ class Lookup:
     # -- cost models -----------------------------------------------------------------------
 
     def cost_model(self, platform: Platform, op: Op) -> CostModel | None:
-        """The cost model that ranks for an op on a platform. One that cannot be used (damaged, for
-        another space or featurizer) is none; an answer says so in its warnings."""
+        """The cost model that ranks for an op on a platform; None for one that cannot be used."""
         return self.usable_model(platform, op)[0]
 
     @property
