@@ -119,16 +119,15 @@ def _quantities(
     platform: Platform, kernel: str, samples: int, rng: np.random.Generator
 ) -> Iterator[str]:
     """Quantities that apply nowhere, on workloads whose rows are all alike."""
-    if not platform.quantities(Op(kernel)):
-        return
-    applies = False
-    for op in _operations(kernel):
+    names = platform.quantities(Op(kernel)).names
+    applies = np.zeros(len(names), dtype=bool)
+    for op in _operations(kernel) if names else ():
         for sizes in op.workload.sample_sizes():
             drawn = platform.space(op, sizes).sample(samples, rng=rng)
-            derived = DerivedQuantities(platform, op, drawn)
-            values = derived.values(sizes, estimated(sizes.m, sizes.nnz))
-            applies = applies | np.isfinite(values).any(axis=0)
-    for name, there in zip(derived.names, applies, strict=True):
+            lengths = estimated(sizes.m, sizes.nnz)
+            values = DerivedQuantities(platform, op, drawn).values(sizes, lengths)
+            applies |= np.isfinite(values).any(axis=0)
+    for name, there in zip(names, applies, strict=True):
         if not there:
             yield (
                 f"quantity {name!r} applies to no configuration: it reads a parameter that is not "

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.cost_model.model import CostModel
     from embeddb.index.run_matrix import RunMatrix
-    from embeddb.platforms.platform import Platform
     from embeddb.learning.samples import Samples
+    from embeddb.platforms.platform import Platform
     from tuners.evaluation.bench import Vectors
     from tuners.evaluation.figures import Fit
 
