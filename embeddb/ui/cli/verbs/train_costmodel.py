@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from embeddb.store import Store
     from tuners.evaluation.choose_predictor import TrainingRequest
 
-_PREDICTORS = ("auto", "mlp", "trees")
+_PREDICTORS = ("auto", "gp", "mlp", "trees")
 
 
 @click.command("costmodel")
@@ -64,12 +64,12 @@ def costmodel_verb(
     asked about these. Queries rank by it, by neighbours or by both, whichever was best there; the
     last line says which, and by how much.
 
-    --predictor auto: with fewer than 8 groups or 5,000 runs trees (where lightgbm is installed),
-    with more a network or trees, whichever is better on groups it did not see.
+    --predictor auto: with fewer than 8 groups or 5,000 runs a Gaussian process (gp), which needs no
+    extra; with more a network, trees or gp, whichever is better on groups it did not see.
 
     With --from, what another platform taught is kept: a network goes on from there, trees are told
-    what that model says. `--from starter` is the model of CPUs that ships. --samples 500 takes 100
-    runs of each of 5 matrices that differ in size and density.
+    what that model says. `--from starter` is the model of CPUs that ships. --samples 500 takes 20
+    runs of each of 25 matrices that differ in size and density.
 
     --preset trains COGNATE as its authors wrote it: its sparse network on the patterns' own
     coordinates (in at most --sites squared cells), learned by run times with the rest, from random
@@ -186,7 +186,7 @@ def _saved(
         note(f"warning: {file} is saved and in use but not registered: {line}")
         note(f"the next answer that rests on it, or `embeddb db rebuild {db}`, registers it")
     forget(folder)
-    drawn = [] if model.card["settings"]["predictor"] == "trees" else curves(folder)
+    drawn = [] if model.card["settings"]["predictor"] in ("gp", "trees") else curves(folder)
     told = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
     return {"file": str(file), **told, "left_out": dict(known.left_out)}
 

@@ -85,7 +85,7 @@ def whole_request(asked: dict[str, Any]) -> WholeRequest:
     given = {n: asked[n] for n in _CHANGES if source(n) is ParameterSource.COMMANDLINE}
     if "epochs" in given:
         given |= {"few_epochs": given["epochs"], "patience": given["epochs"]}
-    if given.get("predictor") in ("auto", "trees"):
+    if given.get("predictor") in ("auto", "gp", "trees"):
         raise UsageError("a preset's predictor is a network", hint="leave --predictor out")
     paths = {
         name: Path(asked[option]) if asked[option] else None
