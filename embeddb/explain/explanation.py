@@ -427,11 +427,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "machines": self.machines,
             "machine": self.machine,
             "meaning": self.meaning,
-            "quantities": self.quantities,
             "transfers": made.transfers,
             "counters": made.counters,
             "platform_name": self.platform_name,
             "why": self.why,
+            "quantities": self.quantities,
         }
         return _plain(document, sparse=kind_of(self.pattern.kind).sparse)
 
