@@ -162,7 +162,7 @@ def _fill(folder: Path, progress: Progress) -> None:
     # A caller that only needs the path (a shell's completion) must not wait for these imports.
     from embeddb.index.lookup import Lookup
     from indexer.embed import embed
-    from indexer.exchange.telling import adopt_models
+    from indexer.exchange.export_records import adopt_models
     from indexer.shipped.file import unpack
 
     with Lookup.create(folder) as db:
