@@ -242,7 +242,8 @@ def _coded(word: str, pattern: PatternInfo, document: Any) -> Subject:
         raise ReaderError(f"the code of another {word} than {pattern.id}")
     if (pattern.kind, pattern.named) != (workload.kind, dict(workload.sizes.named)):
         raise ReaderError(
-            f"a {pattern.kind} of {pattern.sizes}, its code of a {workload.kind} of {workload.sizes}"
+            f"the pattern is a {pattern.kind} of {pattern.sizes}, "
+            f"its code a {workload.kind} of {workload.sizes}"
         )
     named: Subject = replace(workload, name=pattern.name, group=pattern.group)
     return named

@@ -24,8 +24,8 @@ def leaves(shape: ShapeTree) -> list[Shape]:
 def read_shape(
     tokens: Sequence[str], at: int, note: Callable[[str], None], depth: int = 0
 ) -> tuple[ShapeTree, int]:
-    """The shape that begins at a token, and the place behind it; `note` is told of dimensions that
-    are only bounded.
+    """The shape that begins at a token, and the index after it; `note` is called for dimensions
+    that are only bounded.
 
     Raises: TensorError for anything else, and for dimensions without a bound.
     """

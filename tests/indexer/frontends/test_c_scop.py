@@ -72,8 +72,8 @@ def test_what_arrays_hold(tmp_path: Path) -> None:
     assert found.nests[0].trips == (32, 4) and not found.notes
     unsaid = read(tmp_path, scop(body, arrays))
     assert unsaid.notes == (
-        "col holds below:32, which nobody said",
-        "row holds offsets:128:1, which nobody said",
+        "col is filled with below:32, by default",
+        "row is filled with offsets:128:1, by default",
     )
 
 
