@@ -20,7 +20,7 @@ from indexer.frontends.hlo.printer import hlo_text
 from indexer.runners.base import RunOptions
 
 if TYPE_CHECKING:
-    from indexer.runners.harness.session import Session
+    from indexer.runners.harness.worker_process import WorkerProcess
 
 #: Runs of all kernels in a row, of which the median counts.
 CHAINS = 5
@@ -42,7 +42,7 @@ class ProgramTimes:
     ones; `fresh` the kernels timed for the last partition, also where that was interrupted."""
 
     program: Computation
-    session: Session
+    session: WorkerProcess
     options: RunOptions
     seconds: dict[str, float] = field(default_factory=dict)
     fresh: list[tuple[Computation, Measurement]] = field(default_factory=list)
@@ -268,7 +268,7 @@ class KernelTimes:
     is the kernel's time ("A Learned Performance Model for Tensor Processing Units", Section 4: the
     minimum of three runs)."""
 
-    def __init__(self, session: Session, options: RunOptions) -> None:
+    def __init__(self, session: WorkerProcess, options: RunOptions) -> None:
         self._session, self._options = session, options
 
     def in_turns(
@@ -343,7 +343,7 @@ _BODY = re.compile(r"^(ENTRY )?%?([\w.-]+) ")
 _CALLED = re.compile(r"fusion\(.*calls=%?([\w.-]+)")
 
 
-def compiler_cut(program: Computation, session: Session) -> Cut:
+def compiler_cut(program: Computation, session: WorkerProcess) -> Cut:
     """Raises: TensorError for a program that XLA does not compile; RunnerUnavailable."""
     text = hlo_text(program)
     reply = session.request({"do": "optimised"}, [text.encode()], timeout_s=_LIMIT_S)

@@ -89,7 +89,7 @@ def test_mlir_and_binary_files_are_named(tmp_path: Path) -> None:
     assert "as_hlo_text" in raised.value.hint
     binary = tmp_path / "m.hlo"
     binary.write_bytes(b"\x0a\x05jit_f\x00\x12")
-    with pytest.raises(TensorError, match=r"m\.hlo: is no HLO text but binary"):
+    with pytest.raises(TensorError, match=r"m\.hlo: is binary, not HLO text"):
         read_tensors(binary)
 
 
@@ -97,7 +97,7 @@ def test_unknown_opcodes_are_kept_with_a_note() -> None:
     text = entry(X, "ROOT y = f32[4,8] new-thing(x), depth={1,2}, way=fast")
     module = read_module(text)
     made = program_of(module)
-    assert module.notes == ["opcode new-thing is not known: kept as it is"]
+    assert module.notes == ["opcode new-thing is unknown: kept unchanged"]
     assert made.operations[1].opcode == "new-thing"
     assert made.operations[1].attributes == {"raw": "depth={1,2}, way=fast"}
     assert program_of(read_module(hlo_text(made))) == made
@@ -111,7 +111,7 @@ def test_bounded_dimensions_count_as_their_bound() -> None:
 
 def test_loops_and_custom_calls_are_noted_and_not_written() -> None:
     made = read_tensors(FOLDER / "scan.before.txt")
-    assert made.notes == ("while is kept as one operation, without what it does inside",)
+    assert made.notes == ("while is kept as one operation, without its body",)
     with pytest.raises(TensorError, match="while cannot be written as HLO"):
         hlo_text(made.tensors[0])
 

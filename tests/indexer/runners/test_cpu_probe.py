@@ -19,7 +19,7 @@ from embeddb.platforms.machines import described, fact_names
 from embeddb.platforms.platform import platform_here
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.harness.session import Session
+from indexer.runners.harness.worker_process import WorkerProcess
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc, pytest.mark.usefixtures("kernels")]
@@ -31,14 +31,14 @@ IDENTITY = {"cpu", "compiler", "flags", "kernels", "threads", "wait_policy", "pr
 def probes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether short, of each probe that a worker is asked for."""
     asked: list[bool] = []
-    real = Session.request
+    real = WorkerProcess.request
 
-    def request(self: Session, message: Any, *args: Any, **more: Any) -> Any:
+    def request(self: WorkerProcess, message: Any, *args: Any, **more: Any) -> Any:
         if message["do"] == "probe":
             asked.append(message["short"])
         return real(self, message, *args, **more)
 
-    monkeypatch.setattr(Session, "request", request)
+    monkeypatch.setattr(WorkerProcess, "request", request)
     return asked
 
 
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_leaves_the_facts_that_can_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reply = {"status": "crash", "error": "the worker ended"}
-    monkeypatch.setattr(Session, "request", lambda *_, **__: reply)
+    monkeypatch.setattr(WorkerProcess, "request", lambda *_, **__: reply)
     with CpuRunner() as runner:
         assert set(runner.facts(threads=5)) == set(cpu_probe.still()) | {"vector_bytes"}
         assert runner.state(threads=5) == {}
