@@ -99,7 +99,8 @@ def test_a_loop_over_time_is_cut_off(tmp_path: Path) -> None:
 }"""
     found = read(tmp_path, scop(body))
     assert [n.trips for n in found.nests] == [(30,), (30,)]
-    assert found.notes == ("line 6: loop t is cut off at t = 0: x is carried from line 8 back to line 7",)
+    note = "line 6: loop t is cut off at t = 0: x is carried from line 8 back to line 7"
+    assert found.notes == (note,)
 
 
 def test_the_turn_with_most_work_is_taken(tmp_path: Path) -> None:
