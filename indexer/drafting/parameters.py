@@ -72,7 +72,7 @@ def _values(rows: Sequence[RunRow], name: str) -> list[Value]:
 
 
 def _no_choice(rows: Sequence[RunRow], name: str) -> str:
-    """Why a column is no parameter; empty if it may be one."""
+    """Reason why a column is no parameter; empty if it may be one."""
     values = _values(rows, name)
     if not values:
         return "empty in every row"

@@ -44,7 +44,7 @@ class DaskExecutor(JobsInOrder):
         return None
 
     def start(self, work: Submission, *, after: str = "") -> str:
-        """As `Executor.start`."""
+        """Implement `Executor.start`; the client is connected first."""
         self._client(work)
         return super().start(work, after=after)
 
@@ -116,7 +116,7 @@ class DaskExecutor(JobsInOrder):
         return 0
 
     def close(self) -> None:
-        """As `Executor.close`."""
+        """Implement `Executor.close`."""
         super().close()
         self._let_go()
 

@@ -70,7 +70,8 @@ class SlurmExecutor:
         return f"there is no {lacking[0]} here: run this on a login node, or install slurm-client"
 
     def start(self, work: Submission, *, after: str = "") -> str:
-        """As `Executor.start`. The script is the user's, or `slurm.sh` in the campaign's folder."""
+        """Implement `Executor.start` with the user's script, or `slurm.sh` in the campaign's
+        folder."""
         script = self._script(work)
         words = [
             *("sbatch", "--parsable", f"--array=0-{work.chunks - 1}", f"--job-name={work.name}"),
@@ -121,7 +122,7 @@ class SlurmExecutor:
         return place
 
     def states(self, job: str) -> Mapping[int, ChunkState] | None:
-        """As `Executor.states`; SLURM forgets a job some minutes after its end."""
+        """Implement `Executor.states`; SLURM forgets a job some minutes after its end."""
         if not _JOB.fullmatch(job):
             return {}
         form = ["--noheader", "--array", "--states=all", "--format=%i %T"]
@@ -137,7 +138,7 @@ class SlurmExecutor:
         return states
 
     def cancel(self, job: str) -> None:
-        """As `Executor.cancel`."""
+        """Implement `Executor.cancel`."""
         if _JOB.fullmatch(job):
             _called(["scancel", job])
 

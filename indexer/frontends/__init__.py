@@ -66,7 +66,7 @@ def extract(
     dace_python: str | None = None,
     matrix: Pattern | None = None,
 ) -> Extraction:
-    """As `read_nests`, with notes on the parts that were left out or cut off.
+    """Loop nests as by `read_nests`, with notes on the parts that were left out or cut off.
 
     Raises: NestError; MissingDependency.
     """

@@ -123,7 +123,7 @@ def _decoded(line: str) -> Any:
 
 
 def _understood(record: Any, seen: _Seen) -> Record | None:
-    """As `_record`; any other error that the line raises rejects that line alone."""
+    """Parse a record as `_record`; any other error that the line raises rejects that line alone."""
     try:
         if isinstance(record, Reject):
             raise ReaderError(record.reason)

@@ -34,12 +34,12 @@ def join_of(out: Mapping[str, Collection[str]], at: str, stop: str | None) -> st
 def _reached(out: Mapping[str, Collection[str]], ways: list[str], without: str | None) -> list[str]:
     """The states on all paths, the nearest first; none through `without`."""
     met = {without, *ways}
-    found = [way for way in ways if way != without]
-    for one in found:
+    reached = [way for way in ways if way != without]
+    for one in reached:
         new = [following for following in out[one] if following not in met]
         met.update(new)
-        found += dict.fromkeys(new)
-    return found
+        reached += dict.fromkeys(new)
+    return reached
 
 
 def condition_of(one: object, other: object, place: Place) -> Expr:

@@ -375,7 +375,7 @@ _SEPARATED = str.maketrans("{},", "   ")
 
 
 def _constant(call: Applied) -> list[Dims]:
-    """As many numbers as elements, where all are written."""
+    """Check that there are as many numbers as elements, where all are written."""
     text, shape = "".join(call.raw.get("literal", ())), call.results[0]
     if text.startswith("{") and "..." not in text and shape.dtype not in _UNSEPARATED:
         count = len(text.translate(_SEPARATED).split())

@@ -211,7 +211,7 @@ def _copied(op: Operation) -> bool:
 
 
 def _readers(program: Computation, own: list[bool]) -> list[list[int]]:
-    """By place the operations that read it, also through copied ones."""
+    """Operations that read each place, also through copied ones."""
     readers: list[list[int]] = [[] for _ in own]
     for at in reversed(range(len(own))):
         seen: dict[int, None] = {}

@@ -244,7 +244,7 @@ class _Guessing:
             self._lacks("cycles need a clock: give `clock_ghz` under [traits]")
 
     def _no_time(self, able: Candidates) -> str:
-        """Why no column is taken for the time, and the candidates."""
+        """Reason why no column is taken for the time, and the candidates."""
         names = list(able.units)
         if names:
             both = " and ".join(map(repr, names[:_MOST_NAMED]))

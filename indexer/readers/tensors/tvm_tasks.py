@@ -102,7 +102,8 @@ def _convolution(arguments: Sequence[Any]) -> Computation:
 
 
 def _depthwise(arguments: Sequence[Any]) -> Computation:
-    """As `_convolution` with one group per channel; weight [c, results per channel, h, w]."""
+    """Kernel as by `_convolution` with one group per channel; weight [c, results per channel, h,
+    w]."""
     weight = _unpacked(_tensor(arguments[1]), 2)
     channels, each = weight.dims[:2]
     turned = Shape(weight.dtype, (channels * each, 1, *weight.dims[2:]))

@@ -94,7 +94,7 @@ def events_here(path: Path = _CPUINFO) -> Events | None:
 
 
 def available(kernel: Kernel | None = None, events: Events | None = None) -> str | None:
-    """Why nothing can be counted here, in a line; None if counters are available."""
+    """Reason why nothing can be counted here, in a line; None if counters are available."""
     events = events or events_here()
     if events is None:
         return "the counter events of this processor are unknown"

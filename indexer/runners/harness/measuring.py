@@ -39,7 +39,7 @@ class Space(Protocol):
     """The legal configurations."""
 
     def reason(self, config: Config) -> str | None:
-        """Why a configuration is illegal; None if it is legal."""
+        """Reason why a configuration is illegal; None if it is legal."""
 
 
 class Measured(Protocol[V]):

@@ -81,7 +81,7 @@ class _Place:
     tuned: Sequence[Tuned]
 
     def reason(self, partial: Sequence[int | str]) -> str:
-        """Why it cannot be replaced; empty if it can."""
+        """Reason why it cannot be replaced; empty if it can."""
         for place in partial:
             if isinstance(place, int) and self._inside(place):
                 return f"what stands on line {place} is not done in full by a nest"

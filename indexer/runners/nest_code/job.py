@@ -71,7 +71,7 @@ class NestJob:
     def _computed(
         self, reference: str, libraries: Libraries
     ) -> dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """By array, the expected values and their tolerances: float64[elements] each."""
+        """Expected values and their tolerances by array: float64[elements] each."""
         checked = checked_nest(self.nest)
         arrays = [filled(a, 0) for a in checked.nest.arrays[len(self.arrays) :]]
         declared = zip(checked.nest.arrays, self.arrays, strict=False)

@@ -116,8 +116,8 @@ class ProgramTimes:
         return None
 
     def _blamed(self, kernels: Sequence[Computation], problem: Measurement) -> Measurement:
-        """Why a partition failed; `fresh` receives the kernels to blame. Of wrong results any
-        kernel may be the cause, so the times of all are dropped; of a crash, those that crash
+        """Reason of a partition's failure; `fresh` receives the kernels to blame. Of wrong results
+        any kernel may be the cause, so the times of all are dropped; of a crash, those that crash
         alone."""
         if problem.status == "wrong":
             for kernel, _ in self.fresh:
@@ -136,7 +136,7 @@ class ProgramTimes:
         self.seconds[kernel.id] = outcome.least
 
     def _ready(self) -> Measurement | None:
-        """Why the program cannot be run; None once the worker has it."""
+        """Reason why the program cannot be run; None once the worker has loaded it."""
         if self._refused:
             return failed("build", self._refused)
         if self._generation == self.session.ensure():

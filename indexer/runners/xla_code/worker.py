@@ -200,8 +200,8 @@ def timed_in_rounds(
     apart_s: float,
     **effort: Any,
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """By name, the fastest call of each round, as `Executable.timed` returns it. Rounds begin at
-    least `apart_s` after each other; a kernel whose calls took `_MUCH_S` is left out of further
+    """Fastest call of each round by name, as `Executable.timed` returns it. Rounds begin at least
+    `apart_s` after each other; a kernel whose calls took `_MUCH_S` is left out of further
     rounds."""
     fastest: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ready}
     spent = dict.fromkeys(ready, 0.0)

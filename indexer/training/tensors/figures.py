@@ -30,9 +30,9 @@ def kendall(one: NDArray[np.floating], other: NDArray[np.floating]) -> float | N
 def tile_figures(
     samples: Sequence[KernelSample], scores: Scores, k: int = 1
 ) -> dict[str, dict[str, float]]:
-    """By program `ape`, in percent (Eq. 2): the loss if every kernel runs the top-ranked tile, or
-    with `k` the best of the top k; and `tau` within its kernels, on average. `scores` float[c] of
-    each sample, lower is faster."""
+    """Figures by program: `ape`, in percent (Eq. 2), the loss if every kernel runs the top-ranked
+    tile, or with `k` the best of the top k; and `tau` within its kernels, on average. `scores`
+    float[c] of each sample, lower is faster."""
     chosen = program_seconds(samples, scores, k)
     best = program_seconds(samples, [sample.seconds for sample in samples])
     figures = {}
@@ -48,7 +48,7 @@ def tile_figures(
 def program_seconds(
     samples: Sequence[KernelSample], scores: Scores, k: int = 1
 ) -> dict[str, float]:
-    """By program, the sum over its kernels of the seconds of the best of the top k tiles."""
+    """Sum by program over its kernels of the seconds of the best of the top k tiles."""
     seconds: dict[str, float] = {}
     for program, places in _by_program(samples).items():
         orders = (np.argsort(scores[at], kind="stable")[:k] for at in places)
@@ -60,8 +60,8 @@ def program_seconds(
 def fused_figures(
     samples: Sequence[KernelSample], seconds: Sequence[float], least_s: float = LEAST_S
 ) -> dict[str, dict[str, float]]:
-    """By program `mape`, in percent, and `tau` among its kernels, of those that take `least_s` or
-    more. `seconds` are predictions, one per sample."""
+    """Figures by program: `mape`, in percent, and `tau` among its kernels, of those that take
+    `least_s` or more. `seconds` are predictions, one per sample."""
     figures = {}
     for program, places in _by_program(samples).items():
         real = np.array([float(samples[at].seconds.min()) for at in places])

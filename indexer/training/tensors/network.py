@@ -204,7 +204,7 @@ def _range(rows: NDArray[np.float32]) -> Tensor:
 
 
 def scaled(rows: Tensor, scale: Tensor) -> Tensor:
-    """As `embeddb.tensors.encoding.forward.scaled`."""
+    """Scale rows as `embeddb.tensors.encoding.forward.scaled`."""
     span = scale[1] - scale[0]
     plain = torch.where(span > 0, (rows - scale[0]) / torch.where(span > 0, span, 1), 0)
     return plain.clamp(*CLIP)
