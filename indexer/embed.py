@@ -20,6 +20,7 @@ from embeddb.core.subject import Subject
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
+from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
 from embeddb.index.scopes import scope_of
@@ -27,6 +28,8 @@ from embeddb.store import Store
 from embeddb.store.counters import counting_platforms
 from indexer.library import Library
 
+#: Whatever has vectors that are stored.
+_Plug = Featurizer | RowHistograms
 #: Most vectors and seconds of work per transaction, lost at most if the process is killed.
 _BATCH, _BATCH_S = 256, 1.0
 
@@ -79,6 +82,9 @@ def embed(
         report.problems += problems
         any_vector = report.vectors[name] > 0
         report.notes += _of_other_weights(db, name, featurizer.version, any_vector, again=again)
+    matrices = [info for info in infos if reads(ROW_LENGTHS, info.kind)]
+    have = vectors.have(ROW_LENGTHS, matrices)
+    _embed_all(db, vectors, ROW_LENGTHS, [m for m in matrices if m.id not in have], progress)
     if isinstance(vectors, _Recomputed):
         db.store.vectors.exchange(vectors.vectors, [info.id for info in infos])
     if not build:
@@ -142,14 +148,14 @@ class _Stored:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def have(self, plug: Featurizer, infos: Sequence[PatternInfo]) -> Collection[str]:
+    def have(self, plug: _Plug, infos: Sequence[PatternInfo]) -> Collection[str]:
         """Ids of workloads that have a vector."""
         return self.get(plug, [info.id for info in infos]).keys()
 
-    def get(self, plug: Featurizer, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    def get(self, plug: _Plug, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         return self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
 
-    def put(self, plug: Featurizer, batch: Mapping[str, NDArray[np.float32]]) -> None:
+    def put(self, plug: _Plug, batch: Mapping[str, NDArray[np.float32]]) -> None:
         self._store.vectors.put(plug.name, plug.version, batch)
 
 
@@ -161,7 +167,7 @@ class _Recomputed:
         self._store = store
         self.vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
 
-    def have(self, plug: Featurizer, infos: Sequence[PatternInfo]) -> Collection[str]:
+    def have(self, plug: _Plug, infos: Sequence[PatternInfo]) -> Collection[str]:
         """Ids of workloads that have a vector: none, unless the featurizer cannot compute here;
         then the stored ones are used."""
         vectors = self.vectors.setdefault((plug.name, plug.version), {})
@@ -170,18 +176,18 @@ class _Recomputed:
             vectors |= self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
         return set(vectors)
 
-    def get(self, plug: Featurizer, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    def get(self, plug: _Plug, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         vectors = self.vectors.get((plug.name, plug.version), {})
         return {i: vectors[i] for i in ids if i in vectors}
 
-    def put(self, plug: Featurizer, batch: Mapping[str, NDArray[np.float32]]) -> None:
+    def put(self, plug: _Plug, batch: Mapping[str, NDArray[np.float32]]) -> None:
         self.vectors.setdefault((plug.name, plug.version), {}).update(batch)
 
 
 def _embed_all(
     db: Lookup,
     vectors: _Stored | _Recomputed,
-    featurizer: Featurizer,
+    featurizer: _Plug,
     missing: Sequence[PatternInfo],
     progress: Progress | None,
 ) -> tuple[int, list[str]]:
@@ -216,7 +222,7 @@ def _embed_all(
 
 
 def _joined(
-    vectors: _Stored | _Recomputed, featurizer: Featurizer, info: PatternInfo
+    vectors: _Stored | _Recomputed, featurizer: _Plug, info: PatternInfo
 ) -> NDArray[np.float32] | None:
     """The concatenated vector of a joint featurizer, from its parts' vectors."""
     parts = featurizer.parts if isinstance(featurizer, Joint) else ()

@@ -13,6 +13,7 @@ import numpy as np
 from embeddb.core.files.own_files import OwnFolder, whole_file
 from embeddb.core.records import ARRAYS, REPEAT, PatternInfo, Run
 from embeddb.featurizers.base import Travelling
+from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
@@ -63,8 +64,11 @@ def with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]
     """Patterns with their vectors among the features, so that they can be compared without
     structure."""
     there = db.featurizers()
-    readers = [(n, plug) for n in _TRAVELS if isinstance(plug := there.get(n), Travelling)]
-    stored = [(r, db.store.vectors.every(name, r.version)) for name, r in readers]
+    readers: list[Travelling | RowHistograms] = [
+        plug for name in _TRAVELS if isinstance(plug := there.get(name), Travelling)
+    ]
+    readers.append(ROW_LENGTHS)
+    stored = [(r, db.store.vectors.every(r.name, r.version)) for r in readers]
     for info in infos:
         features = dict(info.features)
         for reader, vectors in stored:
