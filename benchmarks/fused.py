@@ -41,7 +41,6 @@ from embeddb.tensors.computation import Computation, is_probe
 from embeddb.tensors.roofline.analysis import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.figures import LEAST_S, fused_figures
-from indexer.training.tensors.how import recipe
 from indexer.training.tensors.operations.sums import summed_card, summed_predictions, summed_weights
 from indexer.training.tensors.samples import (
     SPLITS,
@@ -51,6 +50,7 @@ from indexer.training.tensors.samples import (
     runs_of,
     split,
 )
+from indexer.training.tensors.settings import recipe
 from indexer.training.tensors.train import KernelTraining
 
 OP = Op("fused")

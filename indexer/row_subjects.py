@@ -17,7 +17,7 @@ from indexer.library import Library
 from indexer.readers.base.row import MatrixRef, RunRow
 
 
-class Met(Protocol):
+class RowCounts(Protocol):
     """Counts of the workloads named by rows, in a report."""
 
     patterns: int
@@ -54,7 +54,7 @@ class RowSubjects:
     """The workload of each row, of the kind of its operation: a file of the library, a stored
     workload, or a stub."""
 
-    def __init__(self, store: Store, library: Library, report: Met) -> None:
+    def __init__(self, store: Store, library: Library, report: RowCounts) -> None:
         self._store, self.library, self._report = store, library, report
         self._cache: dict[tuple[str, str, int, int, int, str], tuple[PatternInfo, str]] = {}
         self._fresh: list[PatternInfo] = []
@@ -72,7 +72,7 @@ class RowSubjects:
             workload = self._cache[key] = (info, info.id)
         return workload
 
-    def report_missing(self, report: Met) -> None:
+    def report_missing(self, report: RowCounts) -> None:
         """Report which names have a structure, if the library has a folder."""
         if self.library.folder is not None:
             report.matrices = str(self.library.folder)

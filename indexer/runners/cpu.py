@@ -79,7 +79,7 @@ class CpuRunner(Closing):
         identity = self._identity(threads)
         text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
         instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        facts = {**self._still(), **(self._facts.get(instance) or cpu_probe.kept(identity))}
+        facts = {**self._still(), **(self._facts.get(instance) or cpu_probe.stored(identity))}
         return load_platform("cpu").at(instance, {**facts, **identity})
 
     def facts(self, *, threads: int = 0) -> dict[str, str]:
@@ -91,9 +91,9 @@ class CpuRunner(Closing):
         here = self.platform(threads=threads)
         if here.instance not in self._facts:
             identity = self._identity(threads)
-            facts = cpu_probe.kept(identity)
+            facts = cpu_probe.stored(identity)
             if not facts and (figures := self._probe(threads, short=False)):
-                facts = cpu_probe.keep(identity, figures)
+                facts = cpu_probe.store(identity, figures)
             self._facts[here.instance] = facts
         return {**self._still(), **self._facts[here.instance]}
 
@@ -122,7 +122,7 @@ class CpuRunner(Closing):
         return dict(reply.get("figures", {}))
 
     def _still(self) -> dict[str, str]:
-        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_probe.still()}
+        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_probe.static_facts()}
 
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions

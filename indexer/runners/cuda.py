@@ -21,7 +21,7 @@ from embeddb.kernels.cuda import nvrtc
 from embeddb.kernels.cuda.plan import SIZES, identity_of, instance_of, plan
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
-from indexer.runners.harness.matrices import MatrixSession, keep_facts, kept_facts
+from indexer.runners.harness.matrices import MatrixSession, store_facts, stored_facts
 from indexer.runners.harness.worker_process import Closing, WorkerProcess
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class CudaRunner(Closing):
         from embeddb.platforms.platform import load_platform
 
         identity = self._identity()
-        facts = self._facts or kept_facts(identity, _PROBE)
+        facts = self._facts or stored_facts(identity, _PROBE)
         return load_platform("cuda").at(
             instance_of(identity), {**self._properties(), **facts, **identity}
         )
@@ -104,9 +104,9 @@ class CudaRunner(Closing):
         Raises: RunnerUnavailable without a GPU.
         """
         identity = self._identity()
-        self._facts = self._facts or kept_facts(identity, _PROBE)
+        self._facts = self._facts or stored_facts(identity, _PROBE)
         if not self._facts and (figures := self._probe(short=False)):
-            self._facts = keep_facts(identity, _PROBE, figures)
+            self._facts = store_facts(identity, _PROBE, figures)
         return {**self._properties(), **self._facts}
 
     def state(self, *, threads: int = 0) -> dict[str, float]:

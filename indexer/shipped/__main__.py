@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from embeddb.core.errors import EmbeddbError
-from indexer.shipped.made import ship
+from indexer.shipped.create import ship
 
 
 def main(args: list[str]) -> int:

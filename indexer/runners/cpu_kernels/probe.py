@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embeddb.kernels import build as cpu_build
-from indexer.runners.harness.matrices import keep_facts, kept_facts
+from indexer.runners.harness.matrices import store_facts, stored_facts
 
 #: Facts that are measured; `embeddb.platforms.machines` has them in words and units.
 FACTS = (
@@ -112,7 +112,7 @@ def _most_bytes() -> int:
 
 
 @cache
-def still() -> dict[str, str]:
+def static_facts() -> dict[str, str]:
     """Facts that need no measuring: processors, and the sizes in bytes of the first one's caches.
     Facts that the system lacks are left out."""
     facts = {"processors": str(os.cpu_count() or 1)}
@@ -130,11 +130,11 @@ def still() -> dict[str, str]:
     return facts
 
 
-def kept(identity: Mapping[str, str]) -> dict[str, str]:
+def stored(identity: Mapping[str, str]) -> dict[str, str]:
     """Stored facts of an environment; empty without them, or if their file is damaged."""
-    return kept_facts(identity, source(cpu_build.vector_bytes()))
+    return stored_facts(identity, source(cpu_build.vector_bytes()))
 
 
-def keep(identity: Mapping[str, str], figures: Mapping[str, float]) -> dict[str, str]:
+def store(identity: Mapping[str, str], figures: Mapping[str, float]) -> dict[str, str]:
     """Store measured figures for the next process, and return them as facts."""
-    return keep_facts(identity, source(cpu_build.vector_bytes()), figures)
+    return store_facts(identity, source(cpu_build.vector_bytes()), figures)

@@ -48,7 +48,7 @@ class MatrixSession:
         return self.session.request(message, timeout_s=timeout_s)
 
 
-def kept_facts(identity: Mapping[str, str], probe: str) -> dict[str, str]:
+def stored_facts(identity: Mapping[str, str], probe: str) -> dict[str, str]:
     """Stored facts of an environment by a probe; empty if there are none, or their file is damaged.
     `probe` is its source or version: another one measures other things under the same names."""
     try:
@@ -60,7 +60,7 @@ def kept_facts(identity: Mapping[str, str], probe: str) -> dict[str, str]:
     return _texts(figures) if whole else {}
 
 
-def keep_facts(
+def store_facts(
     identity: Mapping[str, str], probe: str, figures: Mapping[str, float]
 ) -> dict[str, str]:
     """Store measured figures, and return them as facts. If they cannot be written they are measured

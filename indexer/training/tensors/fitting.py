@@ -16,10 +16,10 @@ from torch import Tensor
 
 from embeddb.core.reports import Progress
 from indexer.training.tensors.draws import Drawn, drawn_batches
-from indexer.training.tensors.how import KernelTraining
-from indexer.training.tensors.judging import figures_of, loss_on, predictions_of
+from indexer.training.tensors.evaluation import figures_of, loss_on, predictions_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample, content_of
+from indexer.training.tensors.settings import KernelTraining
 from indexer.training.trainer import Fitted, Job, fit, folder_of, run_name
 
 

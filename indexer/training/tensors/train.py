@@ -22,10 +22,9 @@ from embeddb.tensors.computation import is_probe
 from embeddb.tensors.roofline.analysis import Analysis
 from indexer.training.cost_model.trees import available
 from indexer.training.tensors.calibration import calibration
+from indexer.training.tensors.evaluation import figures_of, predictions_of
 from indexer.training.tensors.fitting import fitted_network
 from indexer.training.tensors.grown_trees import tree_predictions, tree_weights, trees_card
-from indexer.training.tensors.how import KernelTraining
-from indexer.training.tensors.judging import figures_of, predictions_of
 from indexer.training.tensors.operations.sums import (
     members_here,
     summed_card,
@@ -33,6 +32,7 @@ from indexer.training.tensors.operations.sums import (
     summed_weights,
 )
 from indexer.training.tensors.samples import KernelSample, content_of, split
+from indexer.training.tensors.settings import KernelTraining
 from indexer.training.trainer import (
     Fitted,
     fitted_card,

@@ -264,7 +264,7 @@ CODE = {
     "too long": ("o = a" + " + a" * 2000, "at most 4000 letters"),
     "a lambda": ("o = (lambda: a)()", "a call of this kind"),
     "nothing": ("", "has no loop nest"),
-    "a whole number": ("o = int(a)", "cut to a whole one"),
+    "a whole number": ("o = int(a)", "truncated to an integer"),
     "unknown": ("o = b", "b is undefined"),
 }
 

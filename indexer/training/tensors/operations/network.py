@@ -22,7 +22,7 @@ from embeddb.core.reports import Progress
 from embeddb.cost_model.operation_sums import CLIP
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
 from indexer.training.tensors.grown_trees import evenly
-from indexer.training.tensors.operations.missed import FAR, level
+from indexer.training.tensors.operations.residuals import FAR, level
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.trainer import Job, Settings, fit
 

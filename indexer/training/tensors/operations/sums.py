@@ -15,8 +15,8 @@ from embeddb.core.reports import Progress
 from embeddb.cost_model.operation_sums import NETWORK, TREES, OperationSums
 from embeddb.tensors.encoding.operation_rows import operations_version
 from indexer.training.cost_model.trees import available
-from indexer.training.tensors.operations.missed import FAR
 from indexer.training.tensors.operations.network import NetworkTraining, network_weights
+from indexer.training.tensors.operations.residuals import FAR
 from indexer.training.tensors.operations.trees import SETTINGS, TREE_COUNT, tree_weights
 from indexer.training.tensors.samples import KernelSample
 

@@ -14,7 +14,7 @@ from embeddb.core.reports import Progress
 from embeddb.tensors.encoding.operation_rows import USUAL
 from indexer.training.cost_model.trees import require, weights
 from indexer.training.tensors.grown_trees import evenly
-from indexer.training.tensors.operations.missed import FAR, level
+from indexer.training.tensors.operations.residuals import FAR, level
 from indexer.training.tensors.samples import KernelSample
 
 TREE_COUNT = 800

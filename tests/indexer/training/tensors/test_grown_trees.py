@@ -30,10 +30,10 @@ from indexer.training.tensors.grown_trees import (  # noqa: E402
     tree_weights,
     trees_card,
 )
-from indexer.training.tensors.how import recipe  # noqa: E402
 from indexer.training.tensors.operations import sums  # noqa: E402
 from indexer.training.tensors.operations.sums import summed  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
+from indexer.training.tensors.settings import recipe  # noqa: E402
 from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from indexer.training.tensors.figures import LEAST_S, fused_figures, summary, tile_figures
-from indexer.training.tensors.how import Loss
 from indexer.training.tensors.network import TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample
+from indexer.training.tensors.settings import Loss
 
 #: Operations per batch outside of training.
 _AT_ONCE = 16_384
