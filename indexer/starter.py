@@ -97,7 +97,7 @@ def starter_version() -> str:
         raise InputError(
             "the starter database is not part of this installation",
             where=str(STARTER_FILE),
-            hint="name a database folder of your own, made with `embeddb index`",
+            hint="name a database folder created by `embeddb index`",
         )
     files = (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("*.safetensors")))
     stats = [file.stat() for file in files]

@@ -67,7 +67,7 @@ class SlurmExecutor:
         lacking = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
         if not lacking:
             return None
-        return f"there is no {lacking[0]} here: run this on a login node, or install slurm-client"
+        return f"{lacking[0]} not found: run this on a login node, or install slurm-client"
 
     def start(self, work: Submission, *, after: str = "") -> str:
         """Implement `Executor.start` with the user's script, or `slurm.sh` in the campaign's

@@ -79,7 +79,7 @@ def index_power(base: Index, times: Index) -> Index:
     if b == 1:
         return base
     if a is None or b is None:
-        raise NestError("a subscript or bound is not affine: a power of what varies")
+        raise NestError("a subscript or bound is not affine: a power of a variable")
     if not 0 <= b <= _MOST_TIMES or abs(a) > _LARGEST_POWER or abs(a**b) > _LARGEST_POWER:
         raise NestError(f"a size is the power {b} of a number, which is too large")
     return whole(a**b)

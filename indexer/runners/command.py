@@ -214,7 +214,7 @@ class _Job:
             for output in (ended.stdout, ended.stderr):
                 match = regex.search(output.decode(errors="replace"))
                 if match:
-                    return status, match[0] or "as its output says"
+                    return status, match[0] or f"its output matches {regex.pattern}"
         if ended.code < 0:
             return "crash", f"ended by signal {-ended.code}"
         return self.spec.exits.get(ended.code, "crash"), f"exit status {ended.code}"

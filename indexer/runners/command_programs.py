@@ -167,7 +167,7 @@ def _seconds(value: Any, spec: TimeSpec) -> float:
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"a time of {shown}, which is no number") from None
     if isinstance(value, bool) or not 0 < seconds < math.inf:
-        raise ValueError(f"a time of {shown}, which nothing can take")
+        raise ValueError(f"a time of {shown}, which is not positive and finite")
     return seconds
 
 

@@ -479,7 +479,7 @@ def _read(file: Path) -> _Packed:
         packed = msgspec.msgpack.decode(body, type=_Packed)
         if packed.schema != SCHEMA or not packed.tables.keys() <= set(TABLES).difference(_APART):
             raise StoreCorrupt(
-                f"{file}: of schema {packed.schema}; this program knows {SCHEMA}", hint=_HINT
+                f"{file}: of schema {packed.schema}; this program reads {SCHEMA}", hint=_HINT
             )
         return packed
 

@@ -131,7 +131,7 @@ def test_what_nothing_tells_stays_open(at: Path) -> None:
     for word in (
         "no column for flow, banks",
         "names the matrix",
-        "holds the time",
+        "is the time",
         "'ODD'",
         "--op",
     ):

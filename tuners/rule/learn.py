@@ -247,7 +247,7 @@ def _enough(what: str, patterns: int, groups: NDArray[np.intp]) -> None:
         raise NothingFound(
             f"{what}: {plural(patterns, 'matrix', 'matrices')} in {plural(some, 'group')} ran the "
             f"default and another configuration; a rule needs {_FEWEST_PATTERNS} in "
-            f"{_FEWEST_GROUPS} groups, of known sizes",
+            f"{_FEWEST_GROUPS} groups, with known sizes",
             hint="measure or index more",
         )
 

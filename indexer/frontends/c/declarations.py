@@ -88,7 +88,7 @@ class Declarations:
             self._alias(node, dtype, scope)
         elif dtype in ("i32", "i64") and times < 2 and node.init is None:
             scope.names[node.name] = Refused(
-                f"has no value here: give it with -D {node.name}=64", dtype
+                f"has no value in this file: give it with -D {node.name}=64", dtype
             )
         else:
             self.hold(node.name, Array(dtype, (), ""), scope, node.coord.line)

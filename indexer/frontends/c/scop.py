@@ -130,7 +130,7 @@ class _File:
                 elif isinstance(node, c_ast.FuncDef):
                     body += self._function(node, scope.inner())
         if len(self.scops) != scops:
-            raise NestError("#pragma scop stands in the body of a function, outside of loops")
+            raise NestError("#pragma scop must be in the body of a function, outside of loops")
         if not scops:
             raise NestError("has no #pragma scop around its loops")
         return tuple(body)

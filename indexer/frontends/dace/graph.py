@@ -97,7 +97,7 @@ class Graph:
         while at is not None:
             around = self.nodes.get(at)
             if around is None or not around.type.endswith("Entry") or depth > _DEEPEST:
-                raise NestError(f"node {node.id[:20]} lies in no map")
+                raise NestError(f"node {node.id[:20]} is in no map")
             at, depth = around.scope, depth + 1
 
 

@@ -138,7 +138,7 @@ def statements(text: str) -> Iterator[Statement]:
         opens_body = depth == 1 and line_tokens[-1] == "{" and "=" not in tokens[1:3]
         if depth <= 0 or opens_body:
             if depth < 0 and tokens[0] != "}":
-                raise TensorError("a bracket closes what was not opened", line=number)
+                raise TensorError("a closing bracket has no opening one", line=number)
             yield Statement(first, tokens)
             tokens, depth = [], 0
         elif number - first > _MOST_LINES or len(tokens) > _MOST_TOKENS:

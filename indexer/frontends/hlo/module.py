@@ -214,7 +214,7 @@ def _attributes(tokens: list[str], at: int) -> dict[str, list[str]]:
     attributes: dict[str, list[str]] = {}
     while at < len(tokens):
         if tokens[at] != ",":
-            raise TensorError(f"{tokens[at][:40]!r} stands where `, key=value` should")
+            raise TensorError(f"{tokens[at][:40]!r} in place of `, key=value`")
         key = tokens[at + 1]
         if tokens[at + 2] != "=":
             raise TensorError(f"attribute {key[:40]!r} has no value")

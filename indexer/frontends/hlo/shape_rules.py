@@ -361,7 +361,7 @@ def _scaled(call: Applied) -> list[Dims]:
 
 def _ragged_all_to_all(call: Applied) -> list[Dims]:
     if len(call.operands) < 2:
-        raise TensorError("it takes an array and what it is written to")
+        raise TensorError("it takes an array and its target")
     return [call.operands[1].dims]
 
 

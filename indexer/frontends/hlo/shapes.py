@@ -70,7 +70,7 @@ def _dims(
             note(f"a dimension of at most {token} counts as {token}")
         if token != ",":
             if not token.isdecimal() or len(token) > 18:
-                hint = "only dimensions whose size is known, or bounded, are read"
+                hint = "only dimensions of a fixed or bounded size are supported"
                 raise TensorError(f"a dimension cannot be {token[:40]!r}", hint=hint)
             dims.append(int(token))
         at += 1

@@ -227,7 +227,7 @@ def _check(module: Module, body: Body, one: Instruction) -> None:
     inputs: list[ShapeTree] = []
     for at, name in enumerate(one.operands):
         if name not in body.instructions:
-            raise TensorError(f"{one.name} takes {name[:60]!r}, which is not there")
+            raise TensorError(f"{one.name} takes {name[:60]!r}, which is undefined")
         inputs.append(body.instructions[name].shape)
         written = one.operand_shapes[at] if at < len(one.operand_shapes) else None
         if written is not None and not _same(written, inputs[at]):

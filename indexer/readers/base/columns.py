@@ -305,7 +305,7 @@ class Plan:
         if status != "ok":
             return status, () if cell is None else cells.usable(cell, unit)
         if cell is None:
-            raise ReaderError("no time, and no status that says why")
+            raise ReaderError("neither a time nor a failed status")
         if not unit and cells.per_second is None and "unit" in self.roles:
             raise ReaderError(f"no time unit {self._text(record, 'unit')[:40]!r}")
         return status, cells.seconds(cell, unit)
@@ -378,7 +378,7 @@ def _require(names: list[str], roles: Mapping[str, str], options: ReadOptions) -
     if "matrix" not in roles and not options.matrix:
         raise ReaderError("no column names the matrix", hint=f"--map matrix=COLUMN; {shown}")
     if not {"time", "times", "status"} & roles.keys():
-        raise ReaderError("no column holds the time", hint=f"--map time_ms=COLUMN; {shown}")
+        raise ReaderError("no column is the time", hint=f"--map time_ms=COLUMN; {shown}")
     if "op" not in roles and "kernel" not in roles and options.ran is None:
         raise ReaderError("no column names the operation", hint="give --op, such as --op spmm:128")
 

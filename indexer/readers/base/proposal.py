@@ -254,7 +254,7 @@ class _Guessing:
         unused = f"; unused: {', '.join(numbers[:_MOST_NAMED])}" if numbers else ""
         hint = f"--map time={numbers[0]} --unit {unit}?" if numbers else "--map time_ms=COLUMN"
         others = [f"{name} is {why}" for name, why in able.not_times.items()]
-        return "; ".join((f"no column holds the time{unused}: {hint}", *others[:_MOST_NAMED]))
+        return "; ".join((f"no column is the time{unused}: {hint}", *others[:_MOST_NAMED]))
 
     def _measured(self, column: str) -> bool:
         """True if a column has numbers that differ, and not from row to row by one."""
@@ -274,7 +274,7 @@ class _Guessing:
         if self.cells[column].only_rises:
             self._lacks(f"{column!r} rises from row to row, as a clock does: {choice}")
         elif not has_durations(self.cells[column]):
-            self._lacks(f"{column!r} holds no times: {choice}")
+            self._lacks(f"{column!r} has no times: {choice}")
 
     def _sentinels(self) -> None:
         """Propose a status for cells in place of a time, where no column has the status of a
@@ -293,7 +293,7 @@ class _Guessing:
             else:
                 self._lacks(
                     f"{rows} may be a failure or too short a time: "
-                    f'"{text}" = "crash" in [log.status] of the platform file says the one'
+                    f'"{text}" = "crash" in [log.status] of the platform file marks a failure'
                 )
 
     def statuses(self) -> None:

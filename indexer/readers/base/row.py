@@ -106,7 +106,7 @@ class ReadOptions:
             raise ReaderError(
                 f"{unit or 'times without a unit'}, where the platform counts cycles",
                 where=where,
-                hint="give its `clock_ghz` under [traits], or --unit cycles if it holds these",
+                hint="give its `clock_ghz` under [traits], or --unit cycles if these are cycles",
             )
         return divisor(unit, where=where, clock_ghz=self.log.clock_ghz)
 

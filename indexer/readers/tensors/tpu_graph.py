@@ -102,7 +102,7 @@ class Row:
     def _whole(self, column: int) -> int:
         number = self._line[column]
         if not number.is_integer() or abs(number) > 2**53:  # also of nan and infinities
-            raise TensorError(f"operation {self.at}: column {column} holds {number}")
+            raise TensorError(f"operation {self.at}: column {column} is {number}, not an integer")
         return int(number)
 
 

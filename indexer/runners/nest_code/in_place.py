@@ -84,7 +84,7 @@ class _Place:
         """Reason why it cannot be replaced; empty if it can."""
         for place in partial:
             if isinstance(place, int) and self._inside(place):
-                return f"what stands on line {place} is not done in full by a nest"
+                return f"line {place} is not covered by a nest"
         if not self.tuned:
             return "they make no nest"
         names = self.read.names
@@ -93,7 +93,7 @@ class _Place:
                 return f"two arrays are called {names.own_names[at]}"
         for name, (text, _) in self._fixed():
             if not text:
-                return f"{name} has no initial value that it holds exactly"
+                return f"{name} has no exactly representable initial value"
         lost = [names.own_names[at] for at in self._lost()]
         if outer := [n for at, n in zip(self._lost(), lost, strict=True) if self._outer(at)]:
             return f"the last value of {outer[0]} may be read by another function"

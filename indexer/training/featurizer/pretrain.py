@@ -209,7 +209,7 @@ def check_free(out: Path) -> None:
     if checkpoint_of(folder).exists():
         raise UsageError(
             f"{folder}: a training is unfinished there",
-            hint="add --resume to go on with it, or remove that folder to begin anew",
+            hint="add --resume to continue it, or remove that folder to start again",
         )
 
 

@@ -35,7 +35,7 @@ def test_timings_have_a_node_for_themselves(
 
 def test_without_slurm_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "there is no sbatch here" in str(SlurmExecutor().available())
+    assert "sbatch not found" in str(SlurmExecutor().available())
     with pytest.raises(UsageError, match="takes no --address"):
         SlurmExecutor(ExecutorOptions(address="host"))
 
