@@ -305,7 +305,7 @@ class Plan:
         if status != "ok":
             return status, () if cell is None else cells.usable(cell, unit)
         if cell is None:
-            raise ReaderError("neither a time nor a failed status")
+            raise ReaderError("no time, and no status of a failure")
         if not unit and cells.per_second is None and "unit" in self.roles:
             raise ReaderError(f"no time unit {self._text(record, 'unit')[:40]!r}")
         return status, cells.seconds(cell, unit)
