@@ -91,7 +91,7 @@ def drawn(whole: Samples, count: int, seed: int) -> Draw:
     samples = whole.take(rest)
     if count:
         matrices, each = DESIGNS[count]
-        samples = samples.evenly(matrices, each, np.random.default_rng(seed))
+        samples = samples.limited(matrices, each, seed)
     ran = np.bincount(whole.column, minlength=len(whole.configs))
     return Draw(whole, samples, held.tolist(), ran >= _EVERYWHERE * len(whole.rows))
 
@@ -106,15 +106,24 @@ def figures(draw: Draw, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
         for row in draw.held:
             part = draw.whole.part(row)
             column, gain, given = draw.whole.column[part], draw.whole.gain[part], score(row)
-            for what, able in (("common", draw.common[column]), ("whole", np.ones(len(gain), bool))):
+            for what, able in (
+                ("common", draw.common[column]),
+                ("whole", np.ones(len(gain), bool)),
+            ):
                 if able.sum() > _COUNT:
                     order = np.argsort(-np.where(able, given, -np.inf), kind="stable")[:_COUNT]
                     best = gain[able].max()
                     shares[what].append((gain[order[0]] - best, gain[order].max() - best))
-        yield name, {
-            "learning_s": round(seconds, 2),
-            **{w: [round(math.exp(v), 4) for v in np.mean(s, axis=0)] for w, s in shares.items()},
-        }
+        yield (
+            name,
+            {
+                "learning_s": round(seconds, 2),
+                **{
+                    w: [round(math.exp(v), 4) for v in np.mean(s, axis=0)]
+                    for w, s in shares.items()
+                },
+            },
+        )
 
 
 def methods(draw: Draw, seed: int) -> Iterator[tuple[str, Callable[[], Score]]]:

@@ -349,9 +349,12 @@ def samples_of(
                 hint="give the folder of the matrix files: --matrices",
             )
         infos = {i: info for i in ids if (info := db.store.pattern(i)) is not None}
-        parts.append(
-            from_evidence(evidence, vectors, infos, platform, op, featurizer=made, cut=read is None)
+        found = from_evidence(
+            evidence, vectors, infos, platform, op, featurizer=made, cut=read is None
         )
+        lengths = (db.lengths(infos.get(row.pattern_id) or PatternInfo(id=row.pattern_id))
+                   for row in found.rows)  # fmt: skip
+        parts.append(replace(found, lengths=tuple(lengths)))
     return join(parts)
 
 
