@@ -24,7 +24,7 @@ from embeddb.core.records import STATUSES
 from embeddb.core.subject import Subject
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
-from indexer.runners.base import KnowsFacts, Runner, RunOptions, TellsState
+from indexer.runners.base import MeasuresFacts, ReportsState, Runner, RunOptions
 
 
 class RunnerContract:
@@ -79,7 +79,7 @@ class RunnerContract:
 
     def test_facts_are_told_beside_the_identity(self, runner: Runner) -> None:
         """Of runners that have `facts`."""
-        if not isinstance(runner, KnowsFacts):
+        if not isinstance(runner, MeasuresFacts):
             return
         before = runner.platform()
         facts = runner.facts()
@@ -90,7 +90,7 @@ class RunnerContract:
 
     def test_a_state_is_positive_figures(self, runner: Runner) -> None:
         """Of runners that have `state`."""
-        if not isinstance(runner, TellsState):
+        if not isinstance(runner, ReportsState):
             return
         one, other = runner.state(threads=1), runner.state(threads=1)
         assert one.keys() == other.keys()

@@ -85,8 +85,8 @@ def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
 def _train(db: str, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
-        from indexer.training.tensors.how import recipe
         from indexer.training.tensors.samples import about
+        from indexer.training.tensors.settings import recipe
         from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels
         from indexer.training.trainer import folder_of
     how = KernelTraining(

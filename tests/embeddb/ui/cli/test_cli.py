@@ -28,7 +28,7 @@ from embeddb.ui.cli import output
 from embeddb.ui.cli.main import VERBS, cli
 from indexer import starter
 from indexer.exchange.exchange import export_file
-from indexer.shipped.made import ship
+from indexer.shipped.create import ship
 
 ROOT = Path(__file__).resolve().parents[4]
 #: HLO of one kernel.
@@ -478,10 +478,10 @@ def test_stubs_get_their_structure_when_the_matrices_arrive(
         (["query", "DB", "NEW", "--platform", "spade", "--op", "spmm:32"], 3, "no evidence"),
         (["query", "DB", "TOML", "--platform", "toy", "--op", "spmm:4"], 1, "not a matrix file"),
         (["explain", "DB", "r000000000000"], 3, "no recommendation"),
-        (["explain", "DB", "m1"], 3, "was never asked about"),
+        (["explain", "DB", "m1"], 3, "was never queried"),
         (["eval", "DB", "--platform", "none"], 3, "there are: spmm:32 on toy"),
         (["db", "export", "DB", "x.csv", "--op", "spmm:7"], 3, "no runs of spmm:7"),
-        (["db", "export", "DB", "x.what"], 2, "does not tell the format"),
+        (["db", "export", "DB", "x.what"], 2, "no export format has this file ending"),
         (["db", "export", "DB", "-", "--json"], 2, "stdout"),
         (["db", "import", "DB", "gone.jsonl"], 2, "no such file"),
         (["db", "import", "DB", "LOG"], 1, "header"),

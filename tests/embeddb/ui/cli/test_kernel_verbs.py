@@ -328,7 +328,7 @@ def test_an_answer_about_a_file_is_explained_by_the_file(
     toy.write_text(TOML, encoding="utf-8")
     assert run_verb(["init", db]) == 0
     code, said = refused(capsys, "explain", db, MLP)
-    assert code == 3 and "was never asked about" in said
+    assert code == 3 and "was never queried" in said
     assert run_verb(["query", db, MLP, "--platform", str(toy), "--op", "tile"]) == 3
     capsys.readouterr()
     assert run_verb(["explain", db, MLP]) == 0
