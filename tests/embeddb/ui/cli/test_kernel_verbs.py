@@ -18,7 +18,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.tensors.tensor_text import tensor_from_text
-from embeddb.ui.cli.arguments import known_subjects
+from embeddb.ui.cli.arguments import resolve_workloads
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs import tensors
@@ -293,9 +293,9 @@ def test_a_file_is_what_the_operation_runs_on(tmp_path: Path) -> None:
     (tmp_path / "dense.txt").write_text(PLAIN)
     assert run_verb(["kernel", "import", str(tmp_path / "t.db"), MLP]) == 0
     with Database.open(tmp_path / "t.db", readonly=True) as db:
-        (kernel,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("tile"))
-        (program,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("fusion"))
-        several = known_subjects(db, str(FOLDER / "mlp.after.txt"), Op("fused"))
+        (kernel,) = resolve_workloads(db, str(tmp_path / "dense.txt"), Op("tile"))
+        (program,) = resolve_workloads(db, str(tmp_path / "dense.txt"), Op("fusion"))
+        several = resolve_workloads(db, str(FOLDER / "mlp.after.txt"), Op("fused"))
     assert (kernel.kind, program.kind, len(several)) == ("kernel", "program", 7)
 
 
