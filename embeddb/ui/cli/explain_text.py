@@ -14,7 +14,7 @@ from embeddb.core.kinds import kind_of, kind_with
 from embeddb.core.wording import clean, duration, factor, one_of, plural, share, when
 from embeddb.explain.explanation import (
     Explanation,
-    NeighbourEvidence,
+    NeighbourDetail,
     OwnRuns,
 )
 from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Recommendation
@@ -223,7 +223,7 @@ def _show_neighbours(e: Explanation) -> None:
     )
 
 
-def _extent(n: NeighbourEvidence) -> str:
+def _extent(n: NeighbourDetail) -> str:
     if n.named:
         kind = kind_with(n.named)
         structural = kind.structural if kind else ()
@@ -231,7 +231,7 @@ def _extent(n: NeighbourEvidence) -> str:
     return "-" if n.nnz < 0 else f"{n.nnz:,}"
 
 
-def _behind(n: NeighbourEvidence) -> str:
+def _behind(n: NeighbourDetail) -> str:
     """Slowdown of the answer against the best on that neighbour."""
     if n.answer_at is None:
         return "not run"

@@ -34,7 +34,7 @@ from embeddb.ui.views import Ranking, differing, each_source, whose_runs
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from embeddb.explain.explanation import Explanation, NeighbourEvidence
+    from embeddb.explain.explanation import Explanation, NeighbourDetail
     from embeddb.ranking.recommendation import SimplerAnswer
 
 #: Largest numbers of items, so that a file stays small.
@@ -186,7 +186,7 @@ def _simpler(answer: SimplerAnswer) -> str:
     return words if there is None else f"{words} (measured there: {page_factor(there)})"
 
 
-def _how_far(e: Explanation, near: NeighbourEvidence) -> str:
+def _how_far(e: Explanation, near: NeighbourDetail) -> str:
     """Distance of a neighbour as text, with its percentile."""
     if near.pattern_id == e.recommendation.pattern_id:
         return f"Same {one_of(e.pattern.kind)} (distance {near.distance:.3g})"

@@ -15,7 +15,7 @@ from embeddb.ui.report.page import markup
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from embeddb.explain.explanation import Explanation, NeighbourEvidence
+    from embeddb.explain.explanation import Explanation, NeighbourDetail
     from embeddb.ranking.recommendation import ParameterEffect, Recommendation
 
 #: Parameters, and values of a parameter, that are drawn.
@@ -34,7 +34,7 @@ _FEWEST = 4
 class Card(NamedTuple):
     """A neighbour and its charts."""
 
-    near: NeighbourEvidence
+    near: NeighbourDetail
     spy: Markup | None
     curve: Markup | None
     vote: float | None
@@ -116,7 +116,7 @@ def cards(e: Explanation, most: int) -> list[Card]:
     ]
 
 
-def _curve(near: NeighbourEvidence, key: str) -> Markup | None:
+def _curve(near: NeighbourDetail, key: str) -> Markup | None:
     """Times of all configurations on a neighbour, fastest first."""
     if len(near.ratios) < _FEWEST:
         return None
@@ -135,7 +135,7 @@ def _curve(near: NeighbourEvidence, key: str) -> Markup | None:
     return markup(drawn)
 
 
-def _name(near: NeighbourEvidence) -> str:
+def _name(near: NeighbourDetail) -> str:
     return shown(near.name or near.pattern_id, 80)
 
 
