@@ -264,7 +264,7 @@ def test_what_is_not_finite_is_as_in_torch(value: float, device: Device) -> None
 def test_few_calls_are_left_to_torch_and_many_are_timed(device: Device) -> None:
     a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
     once = handle(a, "spmm", device, 8, calls=1)
-    assert once.config is None and "1 calls do not win back" in once.why()
+    assert once.config is None and "1 calls do not amortise" in once.why()
     torch.testing.assert_close(once(b), a @ b)
     usual = handle(a, "spmm", device, 8, calls=20_000)
     assert usual.config == usual_config(Op("spmm", 8), plain=True)

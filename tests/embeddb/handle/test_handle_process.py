@@ -208,7 +208,7 @@ def test_few_calls_do_not_win_a_building_back(
     cache: Path, a: Any, b: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
-    assert f.config is None and "not worth it for 3 calls" in f.why()
+    assert f.config is None and "does not pay for 3 calls" in f.why()
     assert embeddb.compile(a, "spmm", k=16, build=False, db=empty_db).config is None
     assert not cache.exists()
     f = embeddb.compile(a, "spmm", k=16, calls=3, build=True, db=empty_db)
