@@ -214,7 +214,7 @@ class Trial:
         self._seconds = tuple([] for _ in self.rivals)
 
     def compute(self, b: Any, c: Any, out: Any) -> NDArray[Any]:
-        """As `KernelCall.compute`, by the rival with fewest calls."""
+        """`KernelCall.compute` by the rival with fewest calls."""
         with self._lock:
             counts = [len(seconds) for seconds in self._seconds]
         at = counts.index(min(counts))

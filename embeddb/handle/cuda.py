@@ -321,7 +321,7 @@ class CudaProducts(Products):
         return set() if self._runs is None else {self._runs.stream()}
 
     def _keep(self, chosen: Chosen) -> None:
-        """Tell torch that another stream reads the format's tensors, so that their memory is not
+        """Register with torch that another stream reads the format's tensors, so that their memory is not
         reused meanwhile."""
         if self._runs is None or (number := self._runs.stream()) in chosen.streams:
             return

@@ -98,17 +98,17 @@ class TensorHandle:
 
     @property
     def config(self) -> Config | None:
-        """As `Handle.config`."""
+        """The current configuration; None for a library."""
         return self._products.config
 
     @property
     def op(self) -> Op:
-        """As `Handle.op`."""
+        """The operation, with width and value type."""
         return self._products.op
 
     @property
     def answer(self) -> str:
-        """As `Handle.answer`."""
+        """Id of the stored answer, empty if there is none."""
         return self._products.answer
 
     def update(self, values: torch.Tensor) -> None:
@@ -128,7 +128,7 @@ class TensorHandle:
         return self._products.sparse(None if values is None else self._products.in_csr(values))
 
     def why(self) -> str:
-        """As `Handle.why`, for each product used so far."""
+        """The current code of each product used so far and the reasons for it, a line each."""
         return self._products.why()
 
     def __repr__(self) -> str:

@@ -360,7 +360,7 @@ class Packing:
         return prod(self.extents)
 
     def places(self) -> tuple[tuple[int, str], ...]:
-        """By dimension, the buffer's stride and the variable of its first index; empty if that is
+        """Per dimension, the buffer's stride and the variable of its first index; empty if that is
         0."""
         dimensions = zip(self.strides, self.lows, strict=True)
         return tuple(

@@ -101,7 +101,7 @@ def _versions(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Which configuration should run this sparse kernel, how sure is that, and why.
+    """Recommend configurations of sparse kernels, with confidence and evidence.
 
     \b
     Three ways in:

@@ -90,7 +90,7 @@ class AnswerHead(msgspec.Struct, frozen=True):
 class ServerAnswer(NamedTuple):
     """An answer and its pattern, which the database may not have."""
 
-    made: Recommendation
+    recommendation: Recommendation
     info: PatternInfo
 
 

@@ -188,7 +188,7 @@ class AppState:
         """An answer by its id. Raises: NothingFound."""
         served = self.answers.get(answer_id)
         if served is not None:
-            return served.made
+            return served.recommendation
         if not re.fullmatch(r"r[0-9a-f]{12}", answer_id):
             raise NothingFound(f"{answer_id[:80]!r} is not the id of an answer")
         return recommendation(self.db.index, answer_id)

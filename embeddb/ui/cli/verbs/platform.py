@@ -228,7 +228,7 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
 @click.option("--matrix", default="", help="Matrix name, if the log lacks it.")
 @click.option("--format", "reader", default="", help="csv or jsonl; recognised if left out.")
 @json_option
-def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **asked: Any) -> None:
+def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **options: Any) -> None:
     """Write a platform file from a LOG of runs: CSV, or JSON lines.
 
     Columns without a role (matrix, time, status, ...) become parameters with the values in the log;
@@ -246,8 +246,8 @@ def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **ask
 
     if file:
         _refuse_existing(Path(file))
-    options = read_options({**asked, "features": "", "instance": ""})
-    draft = draft_platform(Path(log), options, reader=reader, name=name or (file or log))
+    read = read_options({**options, "features": "", "instance": ""})
+    draft = draft_platform(Path(log), read, reader=reader, name=name or (file or log))
     if file:
         with whole_file(Path(file)) as out:
             out.write(draft.text.encode())

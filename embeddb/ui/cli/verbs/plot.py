@@ -254,7 +254,7 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
         Bar(names[c], 100 * n / total, note=f"{n:,}", marked=not at)
         for at, (c, n) in enumerate(first)
     ]
-    of = extent.words(*(asked.kind for asked, _ in scopes))
+    of = extent.words(*(each.kind for each, _ in scopes))
     title = f"{plural(len(counts), 'configuration')} won on {of}: "
     title += _named(scopes)
     title += " (simulated)" if simulated else ""
