@@ -391,7 +391,7 @@ def test_every_verb_speaks_to_people(
         said[name] = capsys.readouterr().out
         assert said[name].strip() and "\x1b" not in said[name]
     assert "1 rejected" in said["index"] and "runs.csv.rejects.jsonl" in said["index"]
-    assert "ask: embeddb query" in said["index"]
+    assert "try: embeddb query" in said["index"]
     assert "why: embeddb explain" in said["query"] and "mode=b" in said["query"]
     assert "rests on" in said["explain"]
     assert "scale" not in said["eval"] and "static-best" in said["eval"]
@@ -565,7 +565,7 @@ def test_a_calibration_for_people(board: Board, capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr()
     assert "toy@t0: " in shown.out and " of 30 s" in shown.out
     assert "spmm:32 " in shown.out and "before, after: " in shown.out
-    assert "everything was measured" in shown.out
+    assert "nothing is left to measure" in shown.out
     assert "left out: " in shown.err and "bad.mtx" in shown.err
 
 
