@@ -31,6 +31,7 @@ from embeddb.explain.explanation import (
     best_here,
     why,
 )
+from embeddb.explain.quantities import QuantityView, quantity_views, stored_lengths
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
@@ -86,6 +87,7 @@ def explain(recommendation: Recommendation, store: Store) -> Explanation:
         machine="" if platform is None else machine_words(platform.environment),
         platform_name=recommendation.platform if platform is None else platform.display_name,
         meaning={} if platform is None else _meaning(platform, answer),
+        quantities=_quantities(recommendation, store, platform, pattern),
     )
     return msgspec.structs.replace(done, why=why(done))
 
@@ -95,6 +97,18 @@ def _meaning(platform: Platform, answer: Config) -> dict[str, str]:
     stored text."""
     shipped = platform.name in builtin_platforms() and not platform.meaning
     return (load_platform(platform.name) if shipped else platform).meanings(answer)
+
+
+def _quantities(
+    recommendation: Recommendation, store: Store, platform: Platform | None, pattern: PatternView
+) -> list[QuantityView]:
+    op = Op.parse(recommendation.op)
+    if platform is None or op.kernel not in platform.ops or recommendation.first is None:
+        return []
+    lengths = stored_lengths(store, store.resolve(recommendation.pattern_id), pattern.sizes)
+    return quantity_views(
+        platform, op, (recommendation.best, recommendation.default), pattern.sizes, lengths
+    )
 
 
 def _machines(recommendation: Recommendation, store: Store) -> Iterator[MachineShare]:

@@ -14,6 +14,7 @@ from embeddb.core.kinds import kind_of
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import factor, many_of, one_of
+from embeddb.explain.quantities import QuantityView
 from embeddb.platforms.machines import display_name, machine_words
 from embeddb.ranking.kernels.view import KernelView
 from embeddb.ranking.recommendation import (
@@ -256,7 +257,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     very pattern, `machines` the instances whose runs voted, the most first, `machine` the
     description of the queried one (empty: any of its kind), `platform_name` its display name, `why`
     one sentence on the choice and its confidence, `meaning` that of the answer's values by
-    parameter, `runnable` if the platform can be measured.
+    parameter, `quantities` the derived ones of the answer and the default, if the platform defines
+    any, `runnable` if the platform can be measured.
     """
 
     recommendation: Recommendation
@@ -276,6 +278,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     platform_name: str = ""
     meaning: dict[str, str] = {}
+    quantities: list[QuantityView] = []
     why: str = ""
 
     @property
@@ -424,6 +427,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "machines": self.machines,
             "machine": self.machine,
             "meaning": self.meaning,
+            "quantities": self.quantities,
             "transfers": answered.transfers,
             "counters": answered.counters,
             "platform_name": self.platform_name,

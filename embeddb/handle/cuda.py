@@ -321,8 +321,8 @@ class CudaProducts(Products):
         return set() if self._runs is None else {self._runs.stream()}
 
     def _keep(self, chosen: Chosen) -> None:
-        """Register with torch that another stream reads the format's tensors, so that their memory is not
-        reused meanwhile."""
+        """Register with torch that another stream reads the format's tensors, so that their memory
+        is not reused meanwhile."""
         if self._runs is None or (number := self._runs.stream()) in chosen.streams:
             return
         stream = torch.cuda.current_stream(self.device)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embeddb.core.config import Op
 from embeddb.core.errors import InputError, PlatformError, RunnerUnavailable
 from embeddb.core.files.own_files import check_place, whole_file
 from embeddb.core.kinds import operation_of
@@ -117,9 +118,13 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
         _show_facts(instance)
     for kernel in kernels:
         _show_kernel(kernel)
-    if described_platform.meaning:
+    quantities = {one["name"] for kernel in kernels for one in kernel["derived"]}
+    values = sorted(
+        (n, line) for n, line in described_platform.meaning.items() if n not in quantities
+    )
+    if values:
         say()
-        table(("value", "means"), sorted(described_platform.meaning.items()), indent="  ")
+        table(("value", "means"), values, indent="  ")
 
 
 def _stored_instances(db: Database, platform: Platform) -> list[Platform]:
@@ -151,6 +156,14 @@ def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
         "kernel": kernel,
         "parameters": [_param(param) for param in space.params],
         "constraints": list(space.constraints),
+        "derived": [
+            {
+                "name": one.name,
+                "expression": one.text,
+                "meaning": platform.meaning.get(one.name, ""),
+            }
+            for one in platform.quantities(Op(kernel)).quantities
+        ],
         "varying": None if part.varying is None else list(part.varying),
         "default": dict(part.default),
         "size": None if space.shaped_by else space.size(),
@@ -210,6 +223,9 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
             )
         )
     table(("parameter", "type", "default", "part of", "only when", "values"), rows, indent="  ")
+    if kernel["derived"]:
+        quantities = [(q["name"], q["meaning"], q["expression"]) for q in kernel["derived"]]
+        table(("derived quantity", "meaning", "expression"), quantities, indent="  ")
     for constraint in kernel["constraints"]:
         say(f"  constraint: {constraint}")
     for condition in kernel["varying"] or ():
