@@ -382,8 +382,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_gain is not None and self.recommendation.link != "measured"
 
     def document(self) -> dict[str, Any]:
-        """The released JSON document: answer and evidence in one object; keys are stable
-        (docs/reference/json.md)."""
+        """The JSON document of answer and evidence; keys are stable (docs/reference/json.md)."""
         answered = self.recommendation
         document: dict[str, Any] = {
             "id": answered.id,
