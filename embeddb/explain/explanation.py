@@ -382,8 +382,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_gain is not None and self.recommendation.link != "measured"
 
     def document(self) -> dict[str, Any]:
-        """The released JSON form: what was answered and the evidence for it, in one object; keys
-        keep their meaning (docs/reference/json.md)."""
+        """The released JSON form (docs/reference/json.md); keys keep their meaning."""
         made = self.recommendation
         document: dict[str, Any] = {
             "id": made.id,
