@@ -31,6 +31,7 @@ from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
+from embeddb.index.lengths import lengths_of
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import (
@@ -136,11 +137,11 @@ class Lookup:
         )
 
     def tell_of_long_work(self, note: Callable[[str], None]) -> None:
-        """Have `note` told of what takes seconds before it is done."""
+        """Report with `note` work that takes seconds, before it is done."""
         self._files.tell = note
 
     def announce(self, message: str) -> None:
-        """Report work that takes seconds to whom `tell_of_long_work` named."""
+        """Report such work."""
         self._files.tell(message)
 
     # -- what there is ---------------------------------------------------------------------
@@ -390,36 +391,28 @@ class Lookup:
     # -- cost models -----------------------------------------------------------------------
 
     def cost_model(self, platform: Platform, op: Op) -> CostModel | None:
-        """The cost model that ranks for an op on a platform. One that cannot be used (damaged, for
-        another space or featurizer) is none; an answer says so in its warnings."""
+        """The cost model that ranks for an op on a platform; None for one that cannot be used."""
         return self.usable_model(platform, op)[0]
+
+    @property
+    def models(self) -> CostModelFiles:
+        """The files of cost models."""
+        return self._derived.models
 
     def usable_model(self, platform: Platform, op: Op) -> tuple[CostModel | None, str]:
         """The cost model for an op on a platform, or one line on why the one that is there cannot
         be used."""
-        return self._derived.models.find(platform, op, self.featurizer_version)
-
-    def learned_model(self, platform: Platform, op: Op) -> CostModel | None:
-        """The model that a query learned from an instance's own runs, if one is kept."""
-        return self._derived.models.learned(platform, op)
-
-    def keep_learned_model(self, platform: Platform, op: Op, model: CostModel) -> None:
-        """Keep it for later queries."""
-        self._derived.models.keep(platform, op, model)
+        return self.models.find(platform, op, self.featurizer_version)
 
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one
         that is there cannot be used."""
-        return self._derived.models.find_graph_model(platform, op)
+        return self.models.find_graph_model(platform, op)
 
     def model(self, platform: Platform, op: Op) -> CostModel | GraphModel | None:
         """The model that learned from runs of an op on a platform, of whatever kind."""
         found: CostModel | GraphModel | None = op.workload.model(self, platform, op)
         return found
-
-    def register_model(self, version: str) -> None:
-        """Keep the card of the model that an answer rests on, unless the store has it."""
-        self._derived.models.register(version, self.store)
 
     # -- patterns and runs -----------------------------------------------------------------
 
@@ -445,11 +438,9 @@ class Lookup:
             found = plug.embed(structure)
         return np.asarray(found, dtype=np.float32)
 
-    def lengths(self, workload: Subject | PatternInfo) -> RowLengths | None:
-        """The row lengths of a matrix, as `embeddb.index.stored_lengths.lengths_of`."""
-        from embeddb.index.stored_lengths import lengths_of
-
-        return lengths_of(self.store, workload, self.featurizers().named("stats"))
+    def lengths(self, pattern: Subject | PatternInfo) -> RowLengths | None:
+        """The row lengths of a matrix (`embeddb.index.lengths`)."""
+        return lengths_of(self.store, self.featurizers(), pattern)
 
     def add_pattern(self, pattern: Subject, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed

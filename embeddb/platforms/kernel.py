@@ -492,8 +492,7 @@ def _conditions(table: Table, space: ConfigSpace, key: str) -> tuple[str, ...] |
 
 def _plain(table: Table) -> dict[str, Value]:
     for name, value in table.data.items():
-        if isinstance(value, list) and not all(isinstance(v, str) for v in value):
-            raise table.fault(name, "must be a number, a text or a list of texts")
-        if not isinstance(value, (int, float, str, list)):
+        texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
+        if not texts and not isinstance(value, (int, float, str)):
             raise table.fault(name, "must be a number, a text or a list of texts")
     return table.data

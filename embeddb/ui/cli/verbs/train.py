@@ -1,4 +1,4 @@
-"""`train ...`: models, each by its own verb."""
+"""`train ...`: one verb for each kind of model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from embeddb.ui.cli.verbs.train_nests import nests_verb
 
 @click.group("train")
 def train_verb() -> None:
-    """Train what is learned: the featurizer that turns a pattern into a vector, the cost model
-    that ranks configurations, and the networks of loop nests and of tensor kernels.
+    """Train models: the featurizer that embeds a pattern, the cost model that ranks configurations,
+    and the networks of loop nests and of tensor kernels.
 
     \b
     Example:
