@@ -67,7 +67,8 @@ def embed(
     counting = counting_platforms(db.store)
     counted = [plug for place in counting for plug in db.featurizers().counted(place)]
     known = dict(db.featurizers()) | {name: db.featurizers().named(name) for name in also}
-    for featurizer in (*known.values(), *counted):
+    # What is computed from other vectors comes after them.
+    for featurizer in sorted((*known.values(), *counted), key=lambda f: isinstance(f, Joint)):
         name = featurizer.name
         readable = [info for info in infos if reads(featurizer, info.kind)]
         have = vectors.have(featurizer, readable)
@@ -214,11 +215,12 @@ def _embed_all(
 def _joined(
     vectors: _Stored | _Anew, featurizer: Featurizer, info: PatternInfo
 ) -> NDArray[np.float32] | None:
-    """The vector of a featurizer that only joins others', from what these left."""
-    parts = featurizer.parts if isinstance(featurizer, Joint) else ()
-    held = [vectors.get(part, [info.id]).get(info.id) for part in parts]
-    found = [vector for vector in held if vector is not None]
-    return np.concatenate(found) if parts and len(found) == len(parts) else None
+    """The vector of a featurizer that only computes with others', from what these left."""
+    if not isinstance(featurizer, Joint):
+        return None
+    held = [vectors.get(part, [info.id]).get(info.id) for part in featurizer.parts]
+    there = [vector for vector in held if vector is not None]
+    return featurizer.join(there) if len(there) == len(held) else None
 
 
 def adopt_stubs(db: Lookup, library: Library) -> int:

@@ -3,7 +3,7 @@ index together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.features import LearnedFrom
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
 from embeddb.index.projection import Projection, projection_of
@@ -147,19 +148,19 @@ class Lookup:
         return str(self.featurizers().named(name).version) if name else ""
 
     def use_weights(self, file: str | Path) -> str:
-        """Make a model file the weights of this database's `scnn`, or `nest-embedding`, whichever
-        it is for; returns their version. The vectors are made by `indexer.embed.embed`.
+        """Make a model file the weights of this database's `tower`, `scnn` or `nest-embedding`,
+        whichever it is for; returns their version. `indexer.embed.embed` computes the vectors.
 
         Raises: ModelError for a file that cannot be used; UsageError for a database in memory;
         MissingDependency without torch, with which that of `scnn` is checked.
         """
-        from embeddb.featurizers import nest_embedding, scnn
+        from embeddb.featurizers import nest_embedding, scnn, tower
 
         if self.store.path is None:
             raise UsageError("a database in memory has no folder for weights")
         before = model_entries(self.store)
-        nests = read_card(file)["kind"] == "nests"
-        install = nest_embedding.install if nests else scnn.install
+        installs = {"nests": nest_embedding.install, "towers": tower.install}
+        install = installs.get(str(read_card(file)["kind"]), scnn.install)
         version = install(Path(file), self.store.path)
         self._derived.reload()
         register_files(self.store, before)
@@ -312,6 +313,12 @@ class Lookup:
         only = read_of(members_of(self.store, op, scope))
         found = run_matrix_of(self.store, op, scope, only=only)
         return found, self._files.readable(found, self.featurizers())
+
+    def learned_from(
+        self, vectors: Mapping[str, Mapping[str, NDArray[np.float32]]]
+    ) -> dict[str, LearnedFrom]:
+        """Of featurizers with raw vectors by pattern id: how each is judged (`Features`)."""
+        return self._files.learned_from(vectors, self.featurizers())
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""

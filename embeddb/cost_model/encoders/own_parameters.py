@@ -94,8 +94,9 @@ class Layout:
 
     block_type = Block
 
-    def __init__(self, kernel: KernelSpace) -> None:
-        own = [p for p in kernel.space.params if p.name in kernel.heterogeneous]
+    def __init__(self, kernel: KernelSpace, *, mapped: bool = False) -> None:
+        """With `mapped`, also of the parameters that the loop nest says."""
+        own = [p for p in kernel.space.params if mapped or p.name in kernel.heterogeneous]
         self._blocks = [block for p in own if (block := self.block_type(p)).names]
         self.names = tuple(name for block in self._blocks for name in block.names)
         self.width = len(self.names)
