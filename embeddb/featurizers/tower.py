@@ -3,9 +3,9 @@ on run times together with a network of configurations (`embeddb train towers`).
 of both vectors ranks configurations (`embeddb.cost_model.towers`); the matrix's alone finds
 neighbours, as any other featurizer.
 
-The weights are a model file: the database's own, else those that ship. It holds one network
-trained on all groups and one for each fold of groups, trained without that fold. Held-out answers
-in a group are judged by the vectors of the network that never saw it. numpy is all it needs.
+The weights are a model file of the database. It holds one network trained on all groups and one
+for each fold of groups, trained without that fold. Held-out answers in a group are judged by the
+vectors of the network that never saw it. numpy is all it needs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from embeddb.featurizers.base import FromWeights
 from embeddb.featurizers.own_weights import adopt
 from embeddb.featurizers.stats import Stats
 
-SHIPPED = Path(__file__).parent.parent / "data" / "towers.safetensors"
-#: Where a database keeps its own weights, below its folder.
+#: Where a database keeps the weights, below its folder.
 OWN = Path("models", "towers.safetensors")
 #: Standardised statistics beyond this count as this: an unusual matrix is not extrapolated.
 CLIP = 4.0
@@ -96,13 +95,11 @@ class Tower:
 
     @classmethod
     def for_database(cls, folder: Path | None) -> Tower | None:
-        """With the database's own weights, else those that ship; None without either.
+        """With the database's own weights; None without any.
 
         Raises: ModelError if they cannot be used.
         """
-        own = [] if folder is None else [folder / OWN]
-        first = next((path for path in (*own, SHIPPED) if path.is_file()), None)
-        return None if first is None else cls(first)
+        return cls(folder / OWN) if folder is not None and (folder / OWN).is_file() else None
 
     @property
     def learned_from(self) -> frozenset[str]:

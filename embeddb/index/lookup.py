@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import (
+    EmbeddbError,
     MissingDependency,
     ModelError,
     NothingFound,
@@ -54,9 +55,14 @@ from embeddb.store.model_files import (
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
+    from embeddb.platforms.space.space import ConfigSpace
 
 #: Matrices, and runs of each, that tell whether anything ran on an instance.
 _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
+
+
+#: Configurations that are retrieved by the inner product, for the cost model to rank again.
+_MOST_RETRIEVED = 512
 
 
 class _Derived:
@@ -399,6 +405,17 @@ class Lookup:
         """The cost model for an op on a platform, or one line on why the one that is there cannot
         be used."""
         return self._derived.models.find(platform, op, self.featurizer_version)
+
+    def retrieved(
+        self, pattern: Subject | PatternInfo, platform: Platform, op: Op, space: ConfigSpace
+    ) -> list[Config]:
+        """Legal configurations whose vectors have the highest inner product with the pattern's,
+        best first; none where no towers were trained for the op on the platform."""
+        with suppress(EmbeddbError):
+            tower = self._derived.models.tower(platform, op)
+            if tower is not None:
+                return tower.best(self.vector(pattern, "tower"), space, _MOST_RETRIEVED)
+        return []
 
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -57,7 +58,9 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
         with refusing(ModelError):
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
-            return with_judgement(with_prediction(query, model, vector, store=lookup.store), model)
+            retrieve = partial(lookup.retrieved, pattern, query.platform, query.op, query.space)
+            made = with_prediction(query, model, vector, store=lookup.store, retrieve=retrieve)
+            return with_judgement(made, model)
     except EmbeddbError as e:
         return replace(
             query,
@@ -68,10 +71,16 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
 
 
 def with_prediction(
-    query: Query, scorer: Scorer, vector: NDArray[np.float32], *, store: Store | None = None
+    query: Query,
+    scorer: Scorer,
+    vector: NDArray[np.float32],
+    *,
+    store: Store | None = None,
+    retrieve: Callable[[], Sequence[Config]] = tuple,
 ) -> Query:
     """The query with what a scorer says of raw features float32[d]; a spread may be nan. Where the
-    space is too large to be predicted whole, a store adds other platforms' winners.
+    space is too large to be predicted whole, a store adds other platforms' winners, and `retrieve`
+    the configurations whose vectors are nearest to the workload's.
 
     Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
@@ -81,7 +90,8 @@ def with_prediction(
     if size is not None and size <= MOST_PREDICTED:
         known = tuple(space.enumerate())
     else:
-        known = (*query.vote.configs, *(foreign_winners(store, query) if store is not None else ()))
+        foreign = foreign_winners(store, query) if store is not None else ()
+        known = (*query.vote.configs, *retrieve(), *foreign)
     # All of these are legal, but for the default where nothing is.
     first = (query.default,) if space.reason(query.default) is None else ()
     configs = tuple(dict.fromkeys([*first, *known]))

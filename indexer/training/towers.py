@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.core.files import model_file
 from embeddb.core.records import PatternInfo
 from embeddb.core.reports import Progress
 from embeddb.cost_model.model import space_digest
@@ -42,7 +43,6 @@ from indexer.training.trainer import (
     forget,
     origin_card,
     run_name,
-    saved,
 )
 
 #: Width of the vectors and of the hidden layers.
@@ -106,17 +106,19 @@ class TowerData:
         return sum(len(unit.samples.gain) for unit in self.units)
 
 
-def tower_data(db: Lookup, *, progress: Progress) -> TowerData:
-    """Every operation on matrices in a database, on each platform instance that has runs.
+def tower_data(db: Lookup, *, progress: Progress, platform: str = "") -> TowerData:
+    """Every operation on matrices in a database, on each platform instance that has runs, or only
+    on those whose ids begin with `platform`.
 
     Raises: UsageError if there is too little to learn from.
     """
-    scopes = [(op, scope) for op, scope in db.scopes() if op.kind == "matrix"]
+    kin = platform.partition("@")[0]
+    scopes = [(op, scope) for op, scope in db.scopes(kin) if op.kind == "matrix"]
     units: list[Unit] = []
     trunks: dict[tuple[str, str], int] = {}
     for at, (op, scope) in enumerate(scopes):
         progress("read runs", at, len(scopes))
-        for samples in _samples(db, op, scope):
+        for samples in _samples(db, op, scope, platform):
             trunk = trunks.setdefault((samples.platform.name, op.kernel), len(trunks))
             inputs = torch.from_numpy(config_inputs(samples.platform, op, samples.configs))
             units.append(Unit(op, samples, inputs, trunk))
@@ -142,14 +144,16 @@ def tower_data(db: Lookup, *, progress: Progress) -> TowerData:
     return TowerData(tuple(units), tuple(trunks), ids, stats, groups, version)
 
 
-def _samples(db: Lookup, op: Op, scope: str) -> Iterator[Samples]:
-    """Of each platform instance of a scope that has enough runs to learn from."""
+def _samples(db: Lookup, op: Op, scope: str, platform: str) -> Iterator[Samples]:
+    """Of each platform instance of a scope that has enough runs to learn from, and an id that
+    begins with `platform`."""
     evidence, readable = db.evidence(op, scope)
     made = ("stats", db.featurizer_version("stats"))
     vectors = readable.get("stats", {})
     if evidence.winners or not vectors:
         return
-    for platform_id in sorted({row.platform for row in evidence.rows}):
+    ids = {row.platform for row in evidence.rows if row.platform.startswith(platform)}
+    for platform_id in sorted(ids):
         held = evidence.of_platform(platform_id).pruned()
         infos = {row.pattern_id: PatternInfo(id=row.pattern_id) for row in held.rows}
         samples = from_evidence(held, vectors, infos, db.platform(platform_id), op, featurizer=made)
@@ -225,10 +229,11 @@ def train_towers(data: TowerData, out: Path, *, seed: int, progress: Progress) -
             parts = {"trunks": towers.trunks, "heads": towers.heads}
             for part, module in parts.items():
                 tensors |= {f"{part}.{n}": t for n, t in module.state_dict().items()}
-    card = saved(out, tensors, _card(data, folds, judged, seed))
+    card = _card(data, folds, judged, seed)
+    version = model_file.save(out, tensors, card)
     for at in range(1 + _FOLDS):
         forget(folder_of(out) / str(at))
-    return card
+    return {**card, "version": version}
 
 
 def unfinished(out: Path) -> bool:
