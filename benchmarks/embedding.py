@@ -140,7 +140,7 @@ def large_space(times: int = 20) -> dict[str, float]:
     faiss.omp_set_num_threads(1)
     platform: Platform = parse_platform(LARGE)
     op, rng = Op.parse("spmm:128"), np.random.default_rng(0)
-    inputs = HOMOGENEOUS_DIM + Layout(platform.kernel(op), mapped=True).width
+    inputs = HOMOGENEOUS_DIM + Layout(platform.kernel(op), whole=True).width
     shapes = {"first": (96, inputs), "second": (96, 96), "head": (17, 96)}
     tensors = {}
     for name, shape in shapes.items():

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
+
+#: Lengths up to here have a bin each; above it every octave has `_PER_OCTAVE`.
+_EXACT = 32
+_PER_OCTAVE = 8
 
 
 class RowLengths(NamedTuple):
@@ -15,3 +21,56 @@ class RowLengths(NamedTuple):
 
     values: NDArray[np.float64]
     times: NDArray[np.float64]
+
+    @property
+    def rows(self) -> float:
+        """Number of rows."""
+        return float(self.times.sum())
+
+    @property
+    def entries(self) -> float:
+        """Number of entries."""
+        return float(self.values @ self.times)
+
+
+def binned(values: NDArray[np.int64], times: NDArray[np.int64]) -> RowLengths:
+    """Distinct lengths int64[k], ascending, and how many rows have each. Short ones are kept, and
+    so is the longest; the others share bins, eight an octave, whose edges are at multiples of
+    powers of two: sums of ceil(length / p) are right to about one percent, and to the last row
+    where p is a power of two above an eighth of the length."""
+    kept = times > 0
+    values, times = values[kept], times[kept]
+    place = values.copy()
+    long = values > _EXACT
+    above = values[long] - 1
+    octave = np.frexp(above.astype(np.float64))[1] - 1
+    step = octave - (_PER_OCTAVE.bit_length() - 1)
+    place[long] = ((above >> step) + 1) << step  # the upper edge, which belongs to the bin
+    if values.size and long[-1]:
+        place[-1] = np.iinfo(np.int64).max
+    _, bins = np.unique(place, return_inverse=True)
+    counts = np.bincount(bins, weights=times)
+    sums = np.bincount(bins, weights=values.astype(np.float64) * times)
+    return RowLengths(sums / counts, counts.astype(np.float64))
+
+
+def estimated(
+    rows: int, entries: int, quantiles: Sequence[tuple[float, float]] = ()
+) -> RowLengths | None:
+    """A histogram from the sizes of a matrix and quantiles of its row lengths, (share of the rows,
+    length), ascending in both: linear between them, and scaled so that the entries are right. All
+    rows have the mean length where there are no quantiles; None where a size is not known."""
+    if rows < 0 or entries < 0:
+        return None
+    if rows == 0 or entries == 0:
+        return RowLengths(np.zeros(min(rows, 1)), np.full(min(rows, 1), float(rows)))
+    mean = entries / rows
+    shares, lengths = np.array([*quantiles] or [(0.0, mean), (1.0, mean)], dtype=np.float64).T
+    values = np.interp((np.arange(_POINTS) + 0.5) / _POINTS, shares, lengths)
+    values = values * mean / values.mean() if values.mean() > 0 else np.full(_POINTS, mean)
+    values, counts = np.unique(values, return_counts=True)
+    return RowLengths(values, counts.astype(np.float64) * (rows / _POINTS))
+
+
+#: Rows that an estimate stands for.
+_POINTS = 64

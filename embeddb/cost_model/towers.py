@@ -51,7 +51,7 @@ def config_inputs(platform: Platform, op: Op, configs: Sequence[Config]) -> Floa
     """
     nests = homogeneous(platform, op, configs, sizes=_NOMINAL).copy()
     nests[:, :4] /= _SPLIT_SCALE
-    return np.hstack([nests, Layout(platform.kernel(op), mapped=True).raw(configs)])
+    return np.hstack([nests, Layout(platform.kernel(op), whole=True).raw(configs)])
 
 
 def unit_key(platform_id: str, op: Op) -> str:
@@ -65,7 +65,7 @@ class ConfigTower:
 
     def __init__(self, platform: Platform, op: Op, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Raises: ModelError for tensors that do not fit the platform's space."""
-        hidden, own = tensors["first.bias"].size, Layout(platform.kernel(op), mapped=True).width
+        hidden, own = tensors["first.bias"].size, Layout(platform.kernel(op), whole=True).width
         check_weights(
             tensors,
             {

@@ -23,11 +23,13 @@ from embeddb.core.errors import (
 )
 from embeddb.core.files.model_file import read_card
 from embeddb.core.kinds import kind_of
+from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.row_lengths import RowLengths
 from embeddb.core.subject import Subject
 from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
-from embeddb.featurizers import Featurizers, WithCounters, reads
+from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import LearnedFrom
 from embeddb.index.files import RUNS_PER_S, IndexFiles
@@ -55,6 +57,7 @@ from embeddb.store.model_files import (
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
+    from embeddb.featurizers.row_lengths import RowHistograms
     from embeddb.platforms.space.space import ConfigSpace
 
 #: Matrices, and runs of each, that tell whether anything ran on an instance.
@@ -143,6 +146,10 @@ class Lookup:
     def tell_of_long_work(self, note: Callable[[str], None]) -> None:
         """Have `note` told of what takes seconds before it is done."""
         self._files.tell = note
+
+    def announce(self, message: str) -> None:
+        """Report work that takes seconds to whom `tell_of_long_work` named."""
+        self._files.tell(message)
 
     # -- what there is ---------------------------------------------------------------------
 
@@ -417,6 +424,14 @@ class Lookup:
                 return tower.best(self.vector(pattern, "tower"), space, _MOST_RETRIEVED)
         return []
 
+    def learned_model(self, platform: Platform, op: Op) -> CostModel | None:
+        """The model that a query learned from an instance's own runs, if one is kept."""
+        return self._derived.models.learned(platform, op)
+
+    def keep_learned_model(self, platform: Platform, op: Op, model: CostModel) -> None:
+        """Keep it for later queries."""
+        self._derived.models.keep(platform, op, model)
+
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one
         that is there cannot be used."""
@@ -455,6 +470,32 @@ class Lookup:
             found = plug.embed(structure)
         return np.asarray(found, dtype=np.float32)
 
+    def lengths(self, pattern: Subject | PatternInfo) -> RowLengths | None:
+        """The row lengths of a matrix: counted where its structure is given or stored, else those
+        that were stored or came with its runs, else estimated from its statistics or sizes; None
+        of what is no matrix, or has no known size."""
+        from embeddb.featurizers.row_lengths import ROW_LENGTHS, estimate, histogram
+
+        if pattern.kind != "matrix":
+            return None
+        if isinstance(pattern, Pattern):
+            return histogram(pattern)
+        info = PatternInfo.of(pattern)
+        with suppress(StoreCorrupt):
+            vector = self.store.vectors.get(ROW_LENGTHS.name, ROW_LENGTHS.version, [info.id]).get(
+                info.id
+            )
+            vector = ROW_LENGTHS.from_info(info) if vector is None else vector
+            lengths = None if vector is None else ROW_LENGTHS.lengths(vector, info)
+            if lengths is not None:
+                return lengths
+            structure = self.store.subject(info.id)
+            if isinstance(structure, Pattern):
+                return histogram(structure)
+        plug = self.featurizers().named("stats")
+        stored = self.store.vectors.get(plug.name, plug.version, [info.id], dim=plug.dim)
+        return estimate(info, stored.get(info.id, plug.from_info(info)))
+
     def add_pattern(self, pattern: Subject, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
         here, so that it can be a neighbour; with `only`, vectors of these featurizers alone. The
@@ -470,8 +511,11 @@ class Lookup:
         if new:
             self.add_patterns(list(new.values()), only=only)
         self.store.put_structures((one, PatternInfo.whole(one)) for one in patterns)
+        from embeddb.featurizers.row_lengths import ROW_LENGTHS
+
         plugs = self.featurizers().items()
-        asked = [plug for name, plug in plugs if only is None or name in only]
+        asked: list[Featurizer | RowHistograms] = [ROW_LENGTHS]
+        asked += [plug for name, plug in plugs if only is None or name in only]
         vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
         for pattern in patterns:
             for plug in (plug for plug in asked if reads(plug, pattern.kind)):

@@ -173,8 +173,8 @@ class KernelSpace:
 
     `varying` are conditions that hold for configurations whose sums run in an order that varies
     from call to call (None: the file does not say), `inexact` those that hold for configurations
-    that round operands to a shorter type; `quantities` are derived ones. `left_out` has the reasons for which configurations were
-    removed from the space: `VARYING`, `INEXACT`.
+    that round operands to a shorter type. `quantities` are derived from configurations. `left_out`
+    has the reasons for which configurations were removed from the space: `VARYING`, `INEXACT`.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.files.gate import refusing
 from embeddb.core.records import PatternInfo
+from embeddb.core.row_lengths import RowLengths
 from embeddb.core.subject import Subject
 from embeddb.core.timing import timings_of
 from embeddb.cost_model import Problem
@@ -51,6 +52,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
     """The query with the predictions of the cost model for its op and platform, or a note why
     there are none."""
     model, note = lookup.usable_model(query.platform, query.op)
+    model = model or _learned(query, lookup)
     if model is None:
         return replace(query, prediction=replace(query.prediction, note=note)) if note else query
     name = str(model.card["featurizer"]["name"])
@@ -58,9 +60,12 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
         with refusing(ModelError):
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
+            lengths = lookup.lengths(pattern) if model.reads_lengths else None
             retrieve = partial(lookup.retrieved, pattern, query.platform, query.op, query.space)
-            made = with_prediction(query, model, vector, store=lookup.store, retrieve=retrieve)
-            return with_judgement(made, model)
+            found = with_prediction(
+                query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
+            )
+            return with_judgement(found, model)
     except EmbeddbError as e:
         return replace(
             query,
@@ -70,22 +75,38 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
         )
 
 
+def _learned(query: Query, lookup: Lookup) -> CostModel | None:
+    """The model of the instance's own runs, if it is better than the neighbours' vote with groups
+    held out, by a standard error."""
+    partition = lookup.answering(query.op, query.platform, nest_id=query.pattern.id)
+    if partition is None or not query.vote.neighbours:
+        return None
+    from embeddb.learning.few_samples import learned_model
+
+    model = learned_model(lookup, partition, query.platform, query.op)
+    figures = {} if model is None else judged(model.card, query.op).get("rank", {})
+    share, error = figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
+    voted = query.vote.quality.of_optimum
+    return model if math.isnan(voted) or share - error > voted else None
+
+
 def with_prediction(
     query: Query,
     scorer: Scorer,
     vector: NDArray[np.float32],
     *,
     store: Store | None = None,
+    lengths: RowLengths | None = None,
     retrieve: Callable[[], Sequence[Config]] = tuple,
 ) -> Query:
-    """The query with what a scorer says of raw features float32[d]; a spread may be nan. Where the
-    space is too large to be predicted whole, a store adds other platforms' winners, and `retrieve`
-    the configurations whose vectors are nearest to the workload's.
+    """The query with what a scorer predicts from raw features float32[d] and row lengths; a spread
+    may be nan. Where the space is too large to be predicted whole, a store adds other platforms'
+    winners, and `retrieve` the configurations whose vectors are nearest to the workload's.
 
     Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
     info, space = query.pattern, query.space
-    problem = Problem(vector, query.platform, query.op, info.sizes)
+    problem = Problem(vector, query.platform, query.op, info.sizes, lengths)
     size = space.size()
     if size is not None and size <= MOST_PREDICTED:
         known = tuple(space.enumerate())

@@ -96,8 +96,7 @@ class QuantityTable:
         self._count = len(configs)
         self._reads: dict[str, frozenset[str]] = {}
         for quantity in order:
-            further = (self._reads[name] for name in quantity.names if name in self._reads)
-            self._reads[quantity.name] = quantity.names.union(*further)
+            self._reads[quantity.name] = self._read_by(quantity.names)
         used = frozenset[str]().union(*self._reads.values())
         self.texts = {p.name for p in params if holds_texts(p)}
         self.columns = {p.name: _coded(configs, p.name) for p in params if p.name in used}
@@ -109,17 +108,21 @@ class QuantityTable:
         known: dict[str, Floats] = {}
         with np.errstate(all="ignore"):
             for quantity in self._order:
-                first, group = self.groups(self._reads[quantity.name])
+                first, group = self.groups(quantity.names)
                 value = quantity.value(_View(self, workload, known, first))
                 each = np.broadcast_to(np.asarray(value, dtype=np.float64), first.shape)
                 known[quantity.name] = each[group]
             found = np.stack([known[name] for name in self._names], axis=1)
             return np.clip(np.nan_to_num(found, nan=0.0, posinf=np.inf), 0.0, LARGEST_VALUE)
 
+    def _read_by(self, names: frozenset[str]) -> frozenset[str]:
+        """These names, and those that the quantities among them read."""
+        return names.union(*(self._reads[name] for name in names if name in self._reads))
+
     def groups(self, names: frozenset[str]) -> tuple[Places, Places]:
-        """Of the combinations of these parameters, where each occurs first, int64[k], and which
-        one each configuration has, int64[c]."""
-        names = names.intersection(self.columns)
+        """Of the combinations of the parameters that these names read, where each occurs first,
+        int64[k], and which one each configuration has, int64[c]."""
+        names = self._read_by(names).intersection(self.columns)
         if names not in self._groups:
             combined, count = np.zeros(self._count, dtype=np.int64), 1
             for name in sorted(names):
@@ -182,7 +185,7 @@ class _View(Mapping[str, Any]):
         found, step = np.zeros(len(first)), max(1, _AT_ONCE // max(len(rows), 1))
         for start in range(0, len(first), step):
             at = first[start : start + step, None]
-            view = _View(self._table, self._workload, {}, at, rows[None, :])
+            view = _View(self._table, self._workload, self._known, at, rows[None, :])
             of_rows = np.broadcast_to(each(view), (len(at), len(rows))).astype(np.float64)
             best = of_rows.max(axis=1, initial=0.0) if largest else of_rows @ times
             found[start : start + step] = best
@@ -201,9 +204,6 @@ def _check(quantity: Quantity, rules: Rules, names: frozenset[str]) -> None:
         raise SpaceError(f"a {rules.workload.name} has no rows to sum over", where=where)
     if quantity.over_rows and LENGTH in rules.by_name:
         raise SpaceError(f"{LENGTH} is the name of a parameter here", where=where)
-    if quantity.row_names & names:
-        other = min(quantity.row_names & names)
-        raise SpaceError(f"the quantity {other!r} cannot be used over rows", where=where)
     try:
         quantity.check_kinds(rules.by_name)
     except SpaceError as error:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import SpaceError
-from embeddb.platforms.space.expression import FUNCTIONS, Compiled, Expression, Language, names_in
+from embeddb.platforms.space.expression import Compiled, Expression, Language, names_in
 from embeddb.platforms.space.rules import Param
 
 #: The entries of a row, within an aggregate.
@@ -160,12 +160,12 @@ _ARRAYS = _Arrays()
 class Quantity(Expression):
     """One derived quantity: a name and the parsed expression.
 
-    `row_names` are those that occur within aggregates, `names` all but `LENGTH`.
+    `names` are those that it reads, `LENGTH` not among them.
 
     Raises: SpaceError naming what is not allowed.
     """
 
-    __slots__ = ("name", "row_names")
+    __slots__ = ("name",)
 
     def __init__(self, name: str, text: str) -> None:
         with np.errstate(all="ignore"):
@@ -173,8 +173,6 @@ class Quantity(Expression):
         self.name = name
         aggregates = [n for n in ast.walk(self.body) if _is_aggregate(n)]
         _check_shape(self.body, self.text, aggregates)
-        within = frozenset[str]().union(*map(names_in, aggregates))
-        self.row_names = within - {LENGTH}
         self.names -= {LENGTH}
 
     @property
