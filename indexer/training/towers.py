@@ -32,8 +32,8 @@ from embeddb.cost_model.towers import config_inputs, unit_key
 from embeddb.featurizers.tower import LAYERS, standardised
 from embeddb.index.held_out import failed, split_groups
 from embeddb.index.lookup import Lookup
+from embeddb.learning.samples import Samples, from_evidence
 from indexer.training.cost_model.losses import listwise
-from indexer.training.cost_model.samples import Samples, from_evidence
 from indexer.training.trainer import (
     Job,
     Settings,

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path) -> tuple[Path, dict[str, Any]]:
     file = folder.parent / "towers.safetensors"
     with Database.open(folder, readonly=True) as db, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_LEAST_STEPS", 200)
+        patch.setattr(training, "_LEAST_STEPS", 120)
         data = training.tower_data(db.index, progress=_no_progress)
         return file, training.train_towers(data, file, seed=0, progress=_no_progress)
 
