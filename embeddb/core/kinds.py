@@ -134,6 +134,8 @@ class WorkloadKind:
     max_slower: ClassVar[Limit | None] = None
     #: Hardware counters of a workload may be part of its vector.
     counted: ClassVar[bool] = False
+    #: Queries learn a model of an instance's runs where none was trained.
+    learned: ClassVar[bool] = False
     #: A workload can be a neighbour once two of its configurations ran: there are runs of the
     #: default alone, made to count.
     two_runs: ClassVar[bool] = False

@@ -10,6 +10,10 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: Under which they are stored among the vectors, and of which version.
+STORED_AS = ("row-lengths", "1")
+#: Relative difference of sizes up to which a stored histogram is believed to be of a matrix.
+_CLOSE = 1e-3
 #: Lengths up to here have a bin each; above it every octave has `_PER_OCTAVE`.
 _EXACT = 32
 _PER_OCTAVE = 8
@@ -31,6 +35,22 @@ class RowLengths(NamedTuple):
     def entries(self) -> float:
         """Number of entries."""
         return float(self.values @ self.times)
+
+
+def as_vector(lengths: RowLengths) -> NDArray[np.float32]:
+    """float32[2k]: the values, then the times."""
+    return np.concatenate(lengths).astype(np.float32)
+
+
+def from_vector(vector: NDArray[np.float32], rows: int, entries: int) -> RowLengths | None:
+    """The inverse of `as_vector`; None for what is no histogram of a matrix of these sizes."""
+    if vector.size % 2 or not np.isfinite(vector).all() or (vector < 0).any():
+        return None
+    found = RowLengths(*vector.astype(np.float64).reshape(2, -1))
+    fits = abs(found.rows - max(rows, 0)) <= _CLOSE * max(rows, 0)
+    fits &= abs(found.entries - max(entries, 0)) <= _CLOSE * max(entries, 0)
+    ordered = bool((np.diff(found.values) > 0).all() and (found.times > 0).all())
+    return found if fits and ordered else None
 
 
 def binned(values: NDArray[np.int64], times: NDArray[np.int64]) -> RowLengths:

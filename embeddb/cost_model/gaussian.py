@@ -77,7 +77,7 @@ class _Lengths(NamedTuple):
 class GaussianProcess:
     """A fitted process. `tensors` are all of it: `logs` float64[5+2a+q] hyper-parameters;
     `config`, `matrix`, `derived` float32 inputs of n samples, standardised, with `center.NAME` and
-    `scale.NAME`; `target` float64[n,2], gains cut below and as they were, and `row` int32[n], the
+    `scale.NAME`; `target` float64[n,2], gains cut below and as they were, and `row` int64[n], the
     matrix of each sample; `unit`, the log gain that a target of 1 stands for."""
 
     def __init__(self, tensors: Arrays) -> None:
@@ -117,7 +117,7 @@ class GaussianProcess:
         off = gain - level[row]
         unit = max(float(off.std()), 1e-6)
         tensors["target"] = np.stack([np.maximum(off / unit, -_CUT), off / unit], axis=1)
-        tensors["unit"], tensors["row"] = np.array([unit]), row.astype(np.int32)
+        tensors["unit"], tensors["row"] = np.array([unit]), row.astype(np.int64)
         tensors["logs"] = _fitted(tensors, seed)
         return cls(tensors)
 

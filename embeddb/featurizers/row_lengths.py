@@ -6,7 +6,6 @@ not compared, so it is never a candidate for the search of neighbours.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,16 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.core.row_lengths import RowLengths, binned, estimated
+from embeddb.core.row_lengths import (
+    STORED_AS,
+    RowLengths,
+    as_vector,
+    binned,
+    estimated,
+    from_vector,
+)
 from embeddb.featurizers.stats import Stats, row_lengths
 
-#: Relative difference of sizes up to which a histogram is believed to be of a matrix.
-_CLOSE = 1e-3
 _PREFIX = "row_lengths."
 #: Quantiles of `stats`, as log(1 + length), and the share of rows that is at most as long.
 _OF_STATS = {"row_q10": 0.1, "row_median": 0.5, "row_q90": 0.9}
@@ -30,26 +34,18 @@ class RowHistograms:
     """Histograms as vectors float32[2k]: the lengths of k bins
     (`embeddb.core.row_lengths.binned`), ascending, then how many rows each has."""
 
-    name = "row-lengths"
-    version = "1"
+    name, version = STORED_AS
     kinds = ("matrix",)
     #: Vectors are of any length.
     dim: None = None
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
         """float32[2k] of a `Pattern`."""
-        return np.concatenate(histogram(pattern)).astype(np.float32)
+        return as_vector(histogram(pattern))
 
     def lengths(self, vector: NDArray[np.float32], info: PatternInfo) -> RowLengths | None:
         """The histogram of a vector; None for what is no histogram of a matrix of these sizes."""
-        if vector.size % 2 or not np.isfinite(vector).all() or (vector < 0).any():
-            return None
-        found = RowLengths(*vector.astype(np.float64).reshape(2, -1))
-        rows, entries = max(info.m, 0), max(info.nnz, 0)
-        fits = abs(found.rows - rows) <= _CLOSE * rows
-        fits &= abs(found.entries - entries) <= _CLOSE * entries
-        ordered = all(a < b for a, b in pairwise(found.values.tolist()))
-        return found if fits and ordered and (found.times > 0).all() else None
+        return from_vector(vector, info.m, info.nnz)
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
         """A vector by name, keys `row_lengths.LENGTH`: the form that travels in

@@ -144,11 +144,11 @@ class Lookup:
         )
 
     def tell_of_long_work(self, note: Callable[[str], None]) -> None:
-        """Have `note` told of what takes seconds before it is done."""
+        """Report with `note` work that takes seconds, before it is done."""
         self._files.tell = note
 
     def announce(self, message: str) -> None:
-        """Report work that takes seconds to whom `tell_of_long_work` named."""
+        """Report such work."""
         self._files.tell(message)
 
     # -- what there is ---------------------------------------------------------------------
@@ -404,14 +404,18 @@ class Lookup:
     # -- cost models -----------------------------------------------------------------------
 
     def cost_model(self, platform: Platform, op: Op) -> CostModel | None:
-        """The cost model that ranks for an op on a platform. One that cannot be used (damaged, for
-        another space or featurizer) is none; an answer says so in its warnings."""
+        """The cost model that ranks for an op on a platform; None for one that cannot be used."""
         return self.usable_model(platform, op)[0]
+
+    @property
+    def models(self) -> CostModelFiles:
+        """The files of cost models."""
+        return self._derived.models
 
     def usable_model(self, platform: Platform, op: Op) -> tuple[CostModel | None, str]:
         """The cost model for an op on a platform, or one line on why the one that is there cannot
         be used."""
-        return self._derived.models.find(platform, op, self.featurizer_version)
+        return self.models.find(platform, op, self.featurizer_version)
 
     def retrieved(
         self, pattern: Subject | PatternInfo, platform: Platform, op: Op, space: ConfigSpace
@@ -419,32 +423,20 @@ class Lookup:
         """Legal configurations whose vectors have the highest inner product with the pattern's,
         best first; none where no towers were trained for the op on the platform."""
         with suppress(EmbeddbError):
-            tower = self._derived.models.tower(platform, op)
+            tower = self.models.tower(platform, op)
             if tower is not None:
                 return tower.best(self.vector(pattern, "tower"), space, _MOST_RETRIEVED)
         return []
 
-    def learned_model(self, platform: Platform, op: Op) -> CostModel | None:
-        """The model that a query learned from an instance's own runs, if one is kept."""
-        return self._derived.models.learned(platform, op)
-
-    def keep_learned_model(self, platform: Platform, op: Op, model: CostModel) -> None:
-        """Keep it for later queries."""
-        self._derived.models.keep(platform, op, model)
-
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one
         that is there cannot be used."""
-        return self._derived.models.find_graph_model(platform, op)
+        return self.models.find_graph_model(platform, op)
 
     def model(self, platform: Platform, op: Op) -> CostModel | GraphModel | None:
         """The model that learned from runs of an op on a platform, of whatever kind."""
         found: CostModel | GraphModel | None = op.workload.model(self, platform, op)
         return found
-
-    def register_model(self, version: str) -> None:
-        """Keep the card of the model that an answer rests on, unless the store has it."""
-        self._derived.models.register(version, self.store)
 
     # -- patterns and runs -----------------------------------------------------------------
 

@@ -42,14 +42,14 @@ def learned_model(
     if runs < _LEAST_RUNS or groups < LEAST_GROUPS:
         return None
     stamp = _stamp(evidence, partition.featurizer)
-    model = lookup.learned_model(platform, op)
+    model = lookup.models.learned(platform, op)
     if model is None or model.card.get("stamp") != stamp:
         lookup.announce(
             f"learning from {runs:,} runs of {op} on {platform.id} (seconds, once for these runs)"
         )
         model = _learned(lookup, partition, evidence, platform, op, stamp)
         if model is not None:
-            lookup.keep_learned_model(platform, op, model)
+            lookup.models.keep(platform, op, model)
     return model
 
 

@@ -39,15 +39,15 @@ class DerivedQuantities:
         self._facts = _facts(platform)
 
     def values(self, sizes: Sizes, lengths: RowLengths | None = None) -> NDArray[np.float64]:
-        """float64[c,q] on one workload, from 0 to 2^64. 0 where a quantity does not apply, or reads
-        a size or row lengths that are not known."""
+        """float64[c,q] on one workload, from 0 to 2^64; not a number where a quantity does not
+        apply, is negative, or reads a size or row lengths that are not known."""
         if not self.names:
             return np.zeros((self._count, 0))
         symbols = {**sizes.symbols, "WIDTH": self._op.width}
         return self._table.values(Workload(symbols, lengths, self._facts))
 
     def inputs(self, sizes: Sizes, lengths: RowLengths | None = None) -> NDArray[np.float32]:
-        """float32[c,q]: `values` by `as_inputs`."""
+        """float32[c,q] as models read them, by `as_inputs`."""
         return as_inputs(self.values(sizes, lengths))
 
 
@@ -67,9 +67,9 @@ def derived(
 
 
 def as_inputs(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """log2(1 + 1024 x): 0 for 0, at most 74, a logarithm from about a thousandth up, so that shares
-    and counts of millions are both told apart."""
-    return np.log2(1 + values / _FINEST).astype(np.float32)
+    """log2(1 + 1024 x): 0 for 0 and where a quantity does not apply, at most 74, a logarithm from
+    about a thousandth up, so that shares and counts of millions are both told apart."""
+    return np.log2(1 + np.nan_to_num(values) / _FINEST).astype(np.float32)
 
 
 def _facts(platform: Platform) -> dict[str, float]:

@@ -376,15 +376,13 @@ class _Reading:
 
     def quantities(self, space: ConfigSpace) -> Quantities | None:
         """The derived quantities; None after a fault of any."""
-        part, before = self.table.table("derived"), len(self.table.faults)
-        read = [
-            self.tried(partial(_read_quantity, part, name), f"derived.{name}", None)
-            for name in part.data
-        ]
-        if len(self.table.faults) > before:
+        part, read = self.table.table("derived"), list[Quantity]()
+        for name in part.data:
+            one = self.tried(partial(_read_quantity, part, name), f"derived.{name}", None)
+            read += [] if one is None else [one]
+        if len(read) < len(part.data):
             return None
-        quantities = [one for one in read if one is not None]
-        return self.tried(lambda: Quantities(quantities, space.rules), "derived", None)
+        return self.tried(lambda: Quantities(read, space.rules), "derived", None)
 
     def check_default(self, space: ConfigSpace, default: Config) -> None:
         """Collect why the default is not legal, a fault for each reason."""
@@ -494,8 +492,7 @@ def _conditions(table: Table, space: ConfigSpace, key: str) -> tuple[str, ...] |
 
 def _plain(table: Table) -> dict[str, Value]:
     for name, value in table.data.items():
-        if isinstance(value, list) and not all(isinstance(v, str) for v in value):
-            raise table.fault(name, "must be a number, a text or a list of texts")
-        if not isinstance(value, (int, float, str, list)):
+        texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
+        if not texts and not isinstance(value, (int, float, str)):
             raise table.fault(name, "must be a number, a text or a list of texts")
     return table.data

@@ -60,7 +60,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
         with refusing(ModelError):
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
-            lengths = lookup.lengths(pattern) if model.reads_lengths else None
+            lengths = lookup.lengths(pattern) if getattr(model, "reads_lengths", False) else None
             retrieve = partial(lookup.retrieved, pattern, query.platform, query.op, query.space)
             found = with_prediction(
                 query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
@@ -78,16 +78,17 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
 def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     """The model of the instance's own runs, if it is better than the neighbours' vote with groups
     held out, by a standard error."""
-    partition = lookup.answering(query.op, query.platform, nest_id=query.pattern.id)
-    if partition is None or not query.vote.neighbours:
+    voted = query.vote.quality.of_optimum
+    if not query.op.workload.learned or not math.isfinite(voted):
         return None
+    partition = lookup.answering(query.op, query.platform)
+    assert partition is not None
     from embeddb.learning.few_samples import learned_model
 
     model = learned_model(lookup, partition, query.platform, query.op)
     figures = {} if model is None else judged(model.card, query.op).get("rank", {})
     share, error = figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
-    voted = query.vote.quality.of_optimum
-    return model if math.isnan(voted) or share - error > voted else None
+    return model if share - error > voted else None
 
 
 def with_prediction(
@@ -109,7 +110,8 @@ def with_prediction(
     problem = Problem(vector, query.platform, query.op, info.sizes, lengths)
     size = space.size()
     if size is not None and size <= MOST_PREDICTED:
-        known = tuple(space.enumerate())
+        # New values of an open choice are not enumerated: they are known by having run.
+        known = (*space.enumerate(), *query.vote.configs)
     else:
         foreign = foreign_winners(store, query) if store is not None else ()
         known = (*query.vote.configs, *retrieve(), *foreign)

@@ -103,8 +103,8 @@ class QuantityTable:
         self._groups: dict[frozenset[str], tuple[Places, Places]] = {}
 
     def values(self, workload: Workload) -> Floats:
-        """float64[c,q] on one workload, from 0 to `LARGEST_VALUE`; 0 where a quantity does not
-        apply, is negative or needs a size or row lengths that are not known."""
+        """float64[c,q] on one workload, from 0 to `LARGEST_VALUE`; not a number where a quantity
+        does not apply, is negative, or needs a size or row lengths that are not known."""
         known: dict[str, Floats] = {}
         with np.errstate(all="ignore"):
             for quantity in self._order:
@@ -113,7 +113,7 @@ class QuantityTable:
                 each = np.broadcast_to(np.asarray(value, dtype=np.float64), first.shape)
                 known[quantity.name] = each[group]
             found = np.stack([known[name] for name in self._names], axis=1)
-            return np.clip(np.nan_to_num(found, nan=0.0, posinf=np.inf), 0.0, LARGEST_VALUE)
+            return np.where(found >= 0, np.minimum(found, LARGEST_VALUE), np.nan)
 
     def _read_by(self, names: frozenset[str]) -> frozenset[str]:
         """These names, and those that the quantities among them read."""

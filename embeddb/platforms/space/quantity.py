@@ -79,7 +79,7 @@ def _position(order: Texts, name: str) -> Any:
 
 def _finite(x: Any) -> Any:
     """Not a number (what does not apply) in place of an infinite one."""
-    return np.where(np.isfinite(x), x, np.nan)
+    return np.where(np.isfinite(x), x, np.nan)[()]
 
 
 def _default(x: Any, instead: Any) -> Any:
@@ -182,7 +182,7 @@ class Quantity(Expression):
 
     def check_kinds(self, params: Mapping[str, Param]) -> None:
         """Raises: SpaceError for a text where a number must be, or compared by size."""
-        texts = {name for name, param in params.items() if holds_texts(param)}
+        texts = {name: param.kind for name, param in params.items() if holds_texts(param)}
         if _textual(self.body, texts):
             raise SpaceError(f"{self.text!r} is a text, not a number")
         for node in ast.walk(self.body):
@@ -201,7 +201,7 @@ def holds_texts(param: Param) -> bool:
     )
 
 
-def _textual(node: ast.AST, texts: set[str]) -> bool:
+def _textual(node: ast.AST, texts: Mapping[str, str]) -> bool:
     match node:
         case ast.Name(id=name):
             return name in texts
@@ -212,24 +212,28 @@ def _textual(node: ast.AST, texts: set[str]) -> bool:
     return False
 
 
-def _may_read_texts(node: ast.AST, texts: set[str]) -> bool:
+def _may_read_texts(node: ast.AST, texts: Mapping[str, str]) -> bool:
+    """True if a part may have texts beside it; `texts` are kinds of parameters by name."""
     match node:
         case ast.Tuple() | ast.List():
             return True
         case ast.Call(func=ast.Name(id="fact")):
             return True
         case ast.Call(func=ast.Name(id="position"), args=[ast.Name(id=name), ast.Constant()]):
-            return name in texts
+            return texts.get(name) == "permutation"
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[items]):
             assert isinstance(items, (ast.Tuple, ast.List))
             plain = all(isinstance(item, (ast.Constant, ast.UnaryOp)) for item in items.elts)
-            some = any(_textual(item, set()) for item in items.elts)
-            return plain and (_textual(left, texts) or not some)
+            some = any(_textual(item, {}) for item in items.elts)
+            return plain and (_is_choice(left, texts) or not (some or _textual(left, texts)))
         case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
-            names = [part for part in (left, right) if isinstance(part, ast.Name)]
             literal = any(isinstance(part, ast.Constant) for part in (left, right))
-            return literal and any(name.id in texts for name in names)
+            return literal and any(_is_choice(part, texts) for part in (left, right))
     return False
+
+
+def _is_choice(node: ast.AST, texts: Mapping[str, str]) -> bool:
+    return isinstance(node, ast.Name) and texts.get(node.id) == "choice"
 
 
 def _is_aggregate(node: ast.AST) -> bool:
