@@ -5,8 +5,8 @@ configurations ranked and retrieved by the inner product, and the time of a sear
     python benchmarks/embedding.py starter --platform cpu@70882216 --draws 5
 
 Each draw takes families out until at least 84 matrices are; towers, metric and vote are fitted to
-the others. Both kinds of neighbours vote with the settings that were best for the statistics
-within the training families. Each test matrix is asked among the configurations that ran on it.
+the others. Either kind of neighbours votes with the settings that were best within the training
+families. Each test matrix is asked among the configurations that ran on it.
 Results are added to benchmarks/results/embedding.json under the platform.
 """
 
@@ -18,7 +18,6 @@ import math
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,18 +88,15 @@ def gains_of(unit: Unit) -> np.ndarray:
     return out
 
 
-def neighbours(unit: Unit, vectors: np.ndarray, out: np.ndarray, like: Trial | None) -> Any:
-    """The log loss float64[q] of the first answers on the rows `out` bool[r] by raw vectors
-    float32[r,d], and the trial that answered; `like` has the settings of the vote."""
+def neighbours(unit: Unit, vectors: np.ndarray, out: np.ndarray) -> float:
+    """The share of the optimum of the first answers on the rows `out` bool[r], by neighbours among
+    the others by raw vectors float32[r,d]."""
     gains, groups = gains_of(unit), unit.samples.groups
     ids = [row.pattern_id for row in unit.samples.rows]
     whole = Trial.of(Features.plain(vectors), gains, groups, ids=ids)
-    trial = whole.without(out)
-    if like is not None:
-        trial.__dict__["key"] = like.key
-    choices = trial.asked(whole, out, None).choices
+    choices = whole.without(out).asked(whole, out, None).choices
     asked = np.isfinite(choices.got)
-    return (choices.best - choices.got)[asked], trial
+    return math.exp(-(choices.best - choices.got)[asked].mean())
 
 
 def drawn(data: TowerData, draw: int) -> dict[str, dict[str, float]]:
@@ -118,13 +114,12 @@ def drawn(data: TowerData, draw: int) -> dict[str, dict[str, float]]:
         places = [towers.places[i] for i in ids]
         with torch.no_grad():
             vectors = towers.vectors(ids).numpy()
-        by_stats, trial = neighbours(unit, data.stats[places], test[places], None)
-        by_tower, _ = neighbours(unit, vectors, test[places], trial)
+        own = test[places]
         mean = {name: np.mean([one[name] for one in held[unit.key]]) for name in held[unit.key][0]}
         found[str(unit.op)] = {
-            "matrices": int(test[places].sum()),
-            "neighbours by stats @1": math.exp(-by_stats.mean()),
-            "neighbours by tower @1": math.exp(-by_tower.mean()),
+            "matrices": int(own.sum()),
+            "neighbours by stats @1": neighbours(unit, data.stats[places], own),
+            "neighbours by tower @1": neighbours(unit, vectors, own),
             "inner product @1": math.exp(-mean["lost@1"]),
             "inner product @5": math.exp(-mean["lost@5"]),
             "recall @10": float(mean["in@10"]),

@@ -135,7 +135,7 @@ def test_damaged_weights_are_refused(tmp_path: Path, trained: tuple[Path, dict[s
 
 def test_too_few_groups_are_told(tmp_path: Path) -> None:
     with Database.create(tmp_path / "db") as db:
-        fill(db, tiny(), patterns(2))
+        fill(db, tiny(), patterns(4))
         with pytest.raises(UsageError, match="5 are needed"):
             training.tower_data(db.index, progress=_no_progress)
 
