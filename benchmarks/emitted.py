@@ -28,8 +28,8 @@ from scipy import sparse
 import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.emit.library import Library
+from embeddb.handle.kernel_call import FormRefused, by_kernel
 from embeddb.handle.matrix import matrix_of
-from embeddb.handle.served import FormRefused, by_kernel
 from embeddb.kernels import build as cpu_build
 
 K = 32

@@ -41,8 +41,7 @@ from embeddb.tensors.computation import Computation, is_probe
 from embeddb.tensors.roofline.analysis import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.figures import LEAST_S, fused_figures
-from indexer.training.tensors.how import recipe
-from indexer.training.tensors.operations.sums import summed_card, summed_said, summed_weights
+from indexer.training.tensors.operations.sums import summed_card, summed_predictions, summed_weights
 from indexer.training.tensors.samples import (
     SPLITS,
     KernelRuns,
@@ -51,6 +50,7 @@ from indexer.training.tensors.samples import (
     runs_of,
     split,
 )
+from indexer.training.tensors.settings import recipe
 from indexer.training.tensors.train import KernelTraining
 
 OP = Op("fused")
@@ -127,7 +127,7 @@ class Told:
                 self._learned[at] = summed_weights(train, key["seed"], (one,))
             weights |= self._learned[at]
         model = OperationSums(summed_card(members), weights)
-        return lambda sample: float(np.exp(summed_said(model, [sample])[0][0]))
+        return lambda sample: float(np.exp(summed_predictions(model, [sample])[0][0]))
 
     def analytic(self, train: Sequence[KernelSample]) -> Predicting:
         """A call, and the roofline times the factor of its type."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.tensors.encoding.flat import statistics
-from indexer.training.tensors.grown_trees import boosted_by_family, grown, said_by
+from indexer.training.tensors.grown_trees import boosted_by_family, grown, tree_predictions
 from indexer.training.tensors.samples import KernelSample
 
 Floats = NDArray[np.float64]
@@ -32,12 +32,12 @@ def trees(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
     Raises: MissingDependency without LightGBM.
     """
     own = grown(train, seed)
-    return lambda sample: said_by(own, sample, analysed=False)
+    return lambda sample: tree_predictions(own, sample, analysed=False)
 
 
 def analytical(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
     """What the analysis says, which learns from nothing."""
-    return lambda sample: sample.said
+    return lambda sample: sample.analysed_logs
 
 
 def nearest(train: Sequence[KernelSample], seed: int = 0) -> Ranking:

@@ -37,8 +37,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.figures import program_seconds, tile_figures
-from indexer.training.tensors.grown_trees import grown, said_by
-from indexer.training.tensors.how import KernelTraining, Recipe, recipe
+from indexer.training.tensors.grown_trees import grown, tree_predictions
 from indexer.training.tensors.samples import (
     SPLITS,
     KernelRuns,
@@ -47,6 +46,7 @@ from indexer.training.tensors.samples import (
     runs_of,
     split,
 )
+from indexer.training.tensors.settings import KernelTraining, Recipe, recipe
 
 OP = Op("tile")
 SEEDS = (0, 1, 2)
@@ -177,7 +177,7 @@ def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
         began = time.process_time()
         if method == BEYOND:
             trees = grown(train, key["seed"], told.analysis)
-            scores = [said_by(trees, sample, analysed=True) for sample in tests]
+            scores = [tree_predictions(trees, sample, analysed=True) for sample in tests]
         else:
             ranking = BASELINES[method](train, key["seed"])
             scores = [ranking(sample) for sample in tests]

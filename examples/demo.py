@@ -43,7 +43,7 @@ from embeddb.ui.report import answers_html, explanation_html
 from indexer.calibrate import Calibration, CalibrationRequest
 from indexer.embed import embed
 from indexer.exchange.exchange import import_file
-from indexer.exchange.telling import adopt_models
+from indexer.exchange.export_records import adopt_models
 from indexer.runners.base import RunOptions
 from indexer.starter import copy_starter
 from tuners.ranking import StaticBestTuner

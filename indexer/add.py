@@ -1,4 +1,5 @@
-"""Loop nests and tensors into a database, whole: to be asked about, measured, be neighbours."""
+"""Import of loop nests and tensors into a database, to be queried, measured, and used as
+neighbours."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from indexer.embed import adopted
 
 T = TypeVar("T", bound=Subject)
 
-#: Subjects that are written together: what a kill can cost, about a second's work.
+#: Workloads written together: lost at most if the process is killed, about a second's work.
 _TOGETHER = 64
 
 
 @dataclass(slots=True)
 class Added(Generic[T]):
-    """Subjects that were new, those whose code was known already, with the names and groups that
-    stay theirs, and the runs of stubs, which were known by their names only, that moved to them."""
+    """Workloads that were new; those stored before (`known`), which keep their names and groups;
+    and the number of runs that moved to them from stubs."""
 
     added: list[T] = field(default_factory=list)
     known: list[T] = field(default_factory=list)
@@ -34,8 +35,8 @@ def add_coded(
     *,
     progress: Progress | None = None,
 ) -> Added[T]:
-    """Keep subjects, each once, with the vectors that can be computed here. A stub is taken for the
-    one subject of its name and kind: where several share a name, it stays a stub."""
+    """Store workloads, each once, with the vectors that can be computed here. A stub becomes the
+    one workload of its name and kind: where several share a name, it stays a stub."""
     done = Added[T]()
     named: dict[tuple[str, str], set[str]] = {}
     for subject in subjects:
@@ -55,12 +56,12 @@ def add_coded(
 def _add(db: Lookup, subjects: Sequence[T], done: Added[T]) -> None:
     new: list[T] = []
     for subject in subjects:
-        known = db.store.subject(subject.id)
-        if known is None:
+        stored = db.store.subject(subject.id)
+        if stored is None:
             done.added.append(subject)
         else:
-            done.known.append(cast(T, known))  # of the same id: of the same kind
-        if known is None or kind_of(subject.kind).holds_more(subject, known):
+            done.known.append(cast(T, stored))  # of the same id: of the same kind
+        if stored is None or kind_of(subject.kind).holds_more(subject, stored):
             new.append(subject)
     if new:
         db.add_patterns(new)

@@ -1,5 +1,5 @@
-"""What a database can answer now, how well, and what is missing, by operation and platform: the
-facts of `db stat`, `index`, reports and the served pages."""
+"""State of a database by operation and platform: what it can answer, how well, and what is missing.
+Shown by `db stat`, `index`, reports and the served pages."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _LEARNS = 0.01
 
 @dataclass(frozen=True)
 class Question:
-    """What can be asked of a database: a matrix (file, name or id) or the name or id of a nest, a
-    platform, an operation."""
+    """An example of a query: a matrix (file, name or id) or the name or id of another workload, a
+    platform and an operation."""
 
     matrix: str
     platform: str
     op: Op
 
     def command(self, place: str) -> str:
-        """The same as a command line about the database at `place`."""
+        """The command line for the database at `place`."""
         words = ["embeddb", "query", place, self.matrix]
         words += ["--platform", self.platform, "--op", str(self.op)]
         return " ".join(shlex.quote(clean(w)) for w in words)
@@ -120,7 +120,7 @@ def scope_states(db: Lookup) -> list[dict[str, Any]]:
 
 
 def unembedded(db: Lookup, op: Op, scope: str) -> bool:
-    """Whether nothing is compared in a scope only because `embeddb embed` has not run."""
+    """True if a scope lacks an index only because `embeddb embed` has not run."""
     if any(db.evidence(op, scope)[1].values()):
         return False
     infos = map(db.store.pattern, members_of(db.store, op, scope))
@@ -128,7 +128,8 @@ def unembedded(db: Lookup, op: Op, scope: str) -> bool:
 
 
 def _readable(info: PatternInfo) -> bool:
-    """Whether a featurizer could read it: its structure or code is stored, or its size known."""
+    """True if a featurizer could read the workload: its structure or code is stored, or its size
+    known."""
     return not info.stub or min(info.sizes) > 0
 
 
@@ -141,7 +142,7 @@ def _missing(state: dict[str, Any]) -> list[str]:
     if state["without_default"] and "winner_hits_held_out" not in state:
         lines.append(
             f"{plural(state['without_default'], 'pattern')} without an ok run of the default "
-            f"({state['default']}): they rank, but what a configuration gains is not known"
+            f"({state['default']}): they rank, but the gain of a configuration is unknown"
         )
     if state["stubs"]:
         lines.append(
@@ -150,7 +151,9 @@ def _missing(state: dict[str, Any]) -> list[str]:
         )
     if state["indexed"] < state["patterns"]:
         gone = state["patterns"] - state["indexed"]
-        lines.append(f"{plural(gone, 'pattern')} lack what `{state['featurizer']}` needs: no votes")
+        lines.append(
+            f"{plural(gone, 'pattern')} lack the input of `{state['featurizer']}`: no neighbours"
+        )
     if state["disagreeing"]:
         lines.append(
             f"{plural(state['disagreeing'], 'configuration')} of one {kind.name} with runs that "
@@ -176,12 +179,14 @@ def _quality(state: dict[str, Any]) -> list[str]:
         often = share(state["static_best_hits_held_out"])
         return [
             f"only winners are recorded: the first proposal is the winner of {share(hits)} of "
-            f"held-out {several} (one fixed choice: {often}); what it gains is not known"
+            f"held-out {several} (one fixed choice: {often}); its gain is unknown"
         ]
     if not state["default"]:
-        return ["there is nothing to choose: its seconds are for a model to learn"]
+        return ["one configuration only: its seconds are training data of a model"]
     if state["of_optimum_held_out"] is None:
-        return [f"{plural(state['groups'], 'group')} of {several}: too few to know how good it is"]
+        return [
+            f"{plural(state['groups'], 'group')} of {several}: too few to estimate the accuracy"
+        ]
     if state["shrink"] is None:
         return ["neighbours do not beat the platform's best fixed choice: that is the answer"]
     if state["of_optimum_held_out"] < GOOD:
@@ -190,7 +195,7 @@ def _quality(state: dict[str, Any]) -> list[str]:
 
 
 def _far_from_optimum(state: dict[str, Any]) -> str:
-    """The advice that half of the groups, asked to answer for all, support."""
+    """Advice on more data, from the accuracy with half of the groups held out."""
     several, reached = many_of(state["kind"]), state["of_optimum_held_out"]
     line, half = (
         f"held-out answers reach {share(reached)} of the optimum",
@@ -207,16 +212,16 @@ def _far_from_optimum(state: dict[str, Any]) -> str:
 
 
 def example(db: Lookup, states: list[dict[str, Any]], *, matrix: str = "") -> Question | None:
-    """What can be asked now, of where most is known; of a kernel on matrices about `matrix` if
-    given, else about a pattern of the database. None where nothing can."""
+    """A query that can be answered now, of the scope with most data: about `matrix` if given and of
+    a sparse operation, else about a workload of the database. None if there is none."""
     able = [s for s in states if s["featurizer"] is not None]
     if not able:
         return None
     best = max(able, key=lambda s: (s["of_optimum_held_out"] is not None, s["patterns"]))
     op = Op.parse(best["op"])
-    given = matrix if op.workload.sparse else ""
-    asked = given or _askable(db, op, best["platform"])
-    return Question(asked, best["platform"], op)
+    file = matrix if op.workload.sparse else ""
+    workload = file or _askable(db, op, best["platform"])
+    return Question(workload, best["platform"], op)
 
 
 def _askable(db: Lookup, op: Op, scope: str) -> str:

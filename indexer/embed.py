@@ -1,4 +1,4 @@
-"""From patterns to vectors to partitions that answer, and their maps: the last step of the write
+"""Vectors of workloads and the indexes and maps built from them: the last step of the write
 path."""
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from indexer.library import Library
 
 #: Whatever has vectors that are stored.
 _Plug = Featurizer | RowHistograms
-#: Most vectors and seconds of work per transaction: what a kill can cost.
+#: Most vectors and seconds of work per transaction, lost at most if the process is killed.
 _BATCH, _BATCH_S = 256, 1.0
 
 
 @dataclass(slots=True)
 class EmbedReport:
-    """How many patterns each featurizer could read, and the partitions built. `notes` says what
-    was made anew and why, `problems` what could not be done."""
+    """Number of vectors by featurizer, and the partitions built. `notes`: vectors and partitions
+    replaced, and why; `problems`: those that could not be computed."""
 
     vectors: dict[str, int] = field(default_factory=dict)
     partitions: list[dict[str, Any]] = field(default_factory=list)
@@ -53,41 +53,42 @@ def embed(
     build: bool = True,
     progress: Progress | None = None,
 ) -> EmbedReport:
-    """Compute missing vectors of every featurizer, build the partitions that are not current, and
-    lay out their maps.
+    """Compute missing vectors of every featurizer, build the outdated partitions, and lay out their
+    maps.
 
-    With `again`, everything derived is made anew beside what there is, which answers meanwhile, and
-    takes its place when it is whole. A featurizer that cannot compute on this machine is a problem,
-    not an error: the others go on. Those of `ON_REQUEST` are used from the call on that has them in
-    `also`. Without `build` partitions are left to the questions that need them.
+    With `again`, everything derived is rebuilt beside the present data, which answer until it is
+    complete. A featurizer that cannot compute on this machine is a problem, not an error: the
+    others go on. Those of `ON_REQUEST` are used from the first call that has them in `also`.
+    Without `build` partitions are built by the first query that needs them.
 
-    Raises: UsageError if `also` has a name of none.
+    Raises: UsageError if `also` has an unknown name.
     """
     report = EmbedReport()
     report.problems += db.featurizers().problems()
     infos = list(db.store.patterns())
-    vectors: _Stored | _Anew = _Anew(db.store) if again else _Stored(db.store)
+    vectors: _Stored | _Recomputed = _Recomputed(db.store) if again else _Stored(db.store)
     counting = counting_platforms(db.store)
     counted = [plug for place in counting for plug in db.featurizers().counted(place)]
-    known = dict(db.featurizers()) | {name: db.featurizers().named(name) for name in also}
+    featurizers = dict(db.featurizers()) | {name: db.featurizers().named(name) for name in also}
     # What is computed from other vectors comes after them.
-    for featurizer in sorted((*known.values(), *counted), key=lambda f: isinstance(f, Joint)):
+    ordered = sorted((*featurizers.values(), *counted), key=lambda f: isinstance(f, Joint))
+    for featurizer in ordered:
         name = featurizer.name
         readable = [info for info in infos if reads(featurizer, info.kind)]
         have = vectors.have(featurizer, readable)
         missing = [info for info in readable if info.id not in have]
         if isinstance(featurizer, WithCounters):
             missing = [info for info in missing if featurizer.counters(info.id) is not None]
-        made, problems = _embed_all(db, vectors, featurizer, missing, progress)
-        report.vectors[name] = len(have) + made
+        computed, problems = _embed_all(db, vectors, featurizer, missing, progress)
+        report.vectors[name] = len(have) + computed
         report.problems += problems
-        any_made = report.vectors[name] > 0
-        report.notes += _of_other_weights(db, name, featurizer.version, any_made, again=again)
+        any_vector = report.vectors[name] > 0
+        report.notes += _of_other_weights(db, name, featurizer.version, any_vector, again=again)
     matrices = [info for info in infos if reads(ROW_LENGTHS, info.kind)]
     have = vectors.have(ROW_LENGTHS, matrices)
     _embed_all(db, vectors, ROW_LENGTHS, [m for m in matrices if m.id not in have], progress)
-    if isinstance(vectors, _Anew):
-        db.store.vectors.exchange(vectors.made, [info.id for info in infos])
+    if isinstance(vectors, _Recomputed):
+        db.store.vectors.exchange(vectors.vectors, [info.id for info in infos])
     if not build:
         return report
     _build_all(db, report, progress, again=again)
@@ -97,7 +98,8 @@ def embed(
 
 
 def _counted_scopes(db: Lookup, counting: Collection[str]) -> Iterator[tuple[Op, str, str]]:
-    """Where nests ran, with each platform instance that counted some and can be asked there."""
+    """Scopes of nest runs, with each platform instance that counted some and can be queried
+    there."""
     for op, scope in db.scopes():
         for place in counting if op.workload.counted else ():
             platform = db.store.sound_platform(place)
@@ -128,12 +130,13 @@ def _build_all(
 
 
 def _of_other_weights(
-    db: Lookup, name: str, version: str, any_made: bool, *, again: bool
+    db: Lookup, name: str, version: str, any_vector: bool, *, again: bool
 ) -> list[str]:
-    """A line if the store keeps vectors of another version; with vectors, this is the last now."""
+    """A line if the store has vectors of another version; once there are vectors, this version is
+    noted as the last."""
     key = f"embedded/{name}"
     last = (db.store.notes.get(key) or b"").decode(errors="replace")
-    now = version if any_made else ("" if again else last)
+    now = version if any_vector else ("" if again else last)
     if now != last:
         db.store.notes.put(key, now.encode())
     if again or last in ("", version):
@@ -142,13 +145,13 @@ def _of_other_weights(
 
 
 class _Stored:
-    """Vectors that are added to those there are, a batch at a time."""
+    """Stored vectors, extended a batch at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def have(self, plug: _Plug, infos: Sequence[PatternInfo]) -> Collection[str]:
-        """Ids of patterns that need none."""
+        """Ids of workloads that have a vector."""
         return self.get(plug, [info.id for info in infos]).keys()
 
     def get(self, plug: _Plug, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -158,40 +161,42 @@ class _Stored:
         self._store.vectors.put(plug.name, plug.version, batch)
 
 
-class _Anew:
-    """Vectors that are kept in memory until all are made: of 100,000 patterns some 100 MB."""
+class _Recomputed:
+    """Vectors computed anew and kept in memory until all are complete: of 100,000 workloads some
+    100 MB."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.made: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
+        self.vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
 
     def have(self, plug: _Plug, infos: Sequence[PatternInfo]) -> Collection[str]:
-        """None but where nothing can be made here: then the stored ones are all there is."""
-        made = self.made.setdefault((plug.name, plug.version), {})
+        """Ids of workloads that have a vector: none, unless the featurizer cannot compute here;
+        then the stored ones are used."""
+        vectors = self.vectors.setdefault((plug.name, plug.version), {})
         if lacking(plug):
             ids = [info.id for info in infos]
-            made |= self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
-        return set(made)
+            vectors |= self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
+        return set(vectors)
 
     def get(self, plug: _Plug, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        made = self.made.get((plug.name, plug.version), {})
-        return {i: made[i] for i in ids if i in made}
+        vectors = self.vectors.get((plug.name, plug.version), {})
+        return {i: vectors[i] for i in ids if i in vectors}
 
     def put(self, plug: _Plug, batch: Mapping[str, NDArray[np.float32]]) -> None:
-        self.made.setdefault((plug.name, plug.version), {}).update(batch)
+        self.vectors.setdefault((plug.name, plug.version), {}).update(batch)
 
 
 def _embed_all(
     db: Lookup,
-    vectors: _Stored | _Anew,
+    vectors: _Stored | _Recomputed,
     featurizer: _Plug,
     missing: Sequence[PatternInfo],
     progress: Progress | None,
 ) -> tuple[int, list[str]]:
-    """How many vectors were made and kept, and what kept it from making the others."""
+    """Compute and store missing vectors; returns their number and the problems met."""
     name = featurizer.name
     batch: dict[str, NDArray[np.float32]] = {}
-    made = 0
+    computed = 0
     unable, lacks = 0, lacking(featurizer)
     stored = time.monotonic()
     for at, info in enumerate(missing):
@@ -207,7 +212,7 @@ def _embed_all(
         unable += structure is not None and vector is None
         if vector is not None:
             batch[info.id] = vector
-            made += 1
+            computed += 1
         last = at == len(missing) - 1
         if batch and (last or len(batch) >= _BATCH or time.monotonic() - stored >= _BATCH_S):
             vectors.put(featurizer, batch)
@@ -215,18 +220,18 @@ def _embed_all(
             stored = time.monotonic()
         if progress is not None:
             progress(f"embed with {name}", at + 1, len(missing))
-    return made, [f"{name}: {unable} patterns not embedded: {lacks}"] if unable else []
+    return computed, [f"{name}: {unable} patterns not embedded: {lacks}"] if unable else []
 
 
 def _joined(
-    vectors: _Stored | _Anew, featurizer: _Plug, info: PatternInfo
+    vectors: _Stored | _Recomputed, featurizer: _Plug, info: PatternInfo
 ) -> NDArray[np.float32] | None:
-    """The vector of a featurizer that only computes with others', from what these left."""
+    """The vector of a joint featurizer, from its parts' vectors."""
     if not isinstance(featurizer, Joint):
         return None
-    held = [vectors.get(part, [info.id]).get(info.id) for part in featurizer.parts]
-    there = [vector for vector in held if vector is not None]
-    return featurizer.join(there) if len(there) == len(held) else None
+    stored = [vectors.get(part, [info.id]).get(info.id) for part in featurizer.parts]
+    present = [vector for vector in stored if vector is not None]
+    return featurizer.join(present) if len(present) == len(stored) else None
 
 
 def adopt_stubs(db: Lookup, library: Library) -> int:
@@ -245,8 +250,8 @@ def adopt_stubs(db: Lookup, library: Library) -> int:
 
 def adopted(db: Lookup, stub: PatternInfo, pattern: Subject) -> int:
     """Give a stub its structure; returns the number of runs that moved to its pattern."""
-    found = PatternInfo.whole(pattern)
+    info = PatternInfo.whole(pattern)
     if stub.group not in ("", stub.name):  # the run log knew the family
-        found = msgspec.structs.replace(found, group=stub.group)
-    db.store.put_structure(pattern, found)
-    return db.store.adopt(stub.id, found)
+        info = msgspec.structs.replace(info, group=stub.group)
+    db.store.put_structure(pattern, info)
+    return db.store.adopt(stub.id, info)

@@ -1,8 +1,8 @@
-"""Sparse patterns that the package makes itself, of the kinds that sparse kernels meet: what a
-machine is calibrated on where its user has no matrices at hand.
+"""Generated sparse patterns of the kinds that sparse kernels meet, used to calibrate a machine
+without matrices of its user.
 
-Each is a function of family, size and seed alone, on every machine. None is a matrix of anybody's
-data set, and none is one of the demo's four, so that these remain a test of a calibrated machine.
+Each is a function of family, size and seed alone, on every machine. None is in a public data set,
+and none is one of the demo's four, so that these remain a test of a calibrated machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from embeddb.core.pattern import Pattern
 
 Ints = NDArray[np.int64]
 
-#: Non-zeros by the word for them; what is made is within a third of it.
+#: Non-zeros by size name; a generated pattern is within a third of them.
 SIZES = {"60k": 60_000, "250k": 250_000, "900k": 900_000}
 
 
@@ -35,10 +35,10 @@ _Make = Callable[[int, np.random.Generator], _Entries]
 
 
 def generate(family: str, size: str, *, seed: int = 0) -> Pattern:
-    """The pattern `generated_FAMILY_SIZE` of the group `generated-FAMILY`; other seeds than 0 are
+    """The pattern `generated_FAMILY_SIZE` of the group `generated-FAMILY`; seeds other than 0 are
     part of the name.
 
-    Raises: UsageError for a family or size there is not.
+    Raises: UsageError for an unknown family or size.
     """
     if family not in FAMILIES:
         raise UsageError(f"no family {family!r}", hint=f"families: {', '.join(FAMILIES)}")
@@ -51,8 +51,8 @@ def generate(family: str, size: str, *, seed: int = 0) -> Pattern:
 
 
 def generated(*, most: int = max(SIZES.values())) -> Iterator[Pattern]:
-    """All patterns of at most `most` non-zeros. The first ones are one of each family, of all sizes
-    in turn, so that any beginning is of many kinds."""
+    """All patterns of at most `most` non-zeros, ordered such that each prefix mixes families and
+    sizes."""
     sizes = [size for size, count in SIZES.items() if count <= most]
     for turn in range(len(sizes)):
         for at, family in enumerate(FAMILIES):
@@ -256,8 +256,8 @@ def _mirrored(n: int, rows: Ints, cols: Ints) -> _Entries:
 def _ranges(first: Ints, lengths: Ints) -> Ints:
     """first[0] .. first[0] + lengths[0] - 1, and so on."""
     ends = np.cumsum(lengths)
-    found: Ints = np.arange(ends[-1]) + np.repeat(first - (ends - lengths), lengths)
-    return found
+    indices: Ints = np.arange(ends[-1]) + np.repeat(first - (ends - lengths), lengths)
+    return indices
 
 
 #: Family to maker; neighbours in this order are of different kinds.

@@ -1,4 +1,4 @@
-"""Run logs to a database that answers, in one call.
+"""Index run logs into a database that answers, in one call.
 
 import embeddb
 from indexer.index_runs import index_runs
@@ -27,19 +27,20 @@ from indexer.ingest import IngestReport, ingest
 from indexer.library import Library
 from indexer.readers.base.row import ReadOptions
 
-#: Matrix files tried for one that can be read and asked about.
+#: Matrix files tried until one can be read and queried.
 _MOST_TRIED = 5
 
 
 @dataclass(frozen=True)
 class IndexReport:
-    """What became of run logs, and what can be answered now.
+    """Result of indexing run logs.
 
     `database` is its folder, `platform_problems` one line for each mistake of the platform file,
-    `files` what became of each log, `adopted_runs` how many runs moved from a stub to its matrix,
+    `files` one report per log, `adopted_runs` how many runs moved from a stub to its matrix,
     `matrix_problems` the files that could not be used, `embedded` the vectors by featurizer,
-    `answers` one document for each operation and platform (`indexer.coverage.scope_states`) whose
-    `missing` says what is lacking, `question` what can be asked now, None if nothing.
+    `answers` one document for each operation and platform (`indexer.coverage.scope_states`) with
+    its shortcomings in `missing`, `question` an example of a query that works now, None if there is
+    none.
     """
 
     database: str
@@ -53,7 +54,7 @@ class IndexReport:
 
     @property
     def problems(self) -> list[str]:
-        """All there are, those of the platform first."""
+        """All problems, those of the platform first."""
         return [*self.platform_problems, *self.matrix_problems, *self.embedded.problems]
 
     @property
@@ -62,7 +63,7 @@ class IndexReport:
         return self.question.command(self.database) if self.question is not None else ""
 
     def document(self) -> dict[str, Any]:
-        """The same as plain values, as `embeddb index --json` has it."""
+        """JSON form, as printed by `embeddb index --json`."""
         return {
             "database": self.database,
             "platform_problems": self.platform_problems,
@@ -88,18 +89,19 @@ def index_runs(
 ) -> IndexReport:
     """Read run logs into a database and make it answer.
 
-    `platform` (a name, name@instance or TOML file) says what ran them, `reader` their format where
-    it is not to be recognised, `matrices` is the folder of the matrix files they name. A platform
-    file is checked first, then every log is read, stubs get the structure of matrices found, and
-    what was read is embedded and indexed. Reading a file twice adds nothing; an interrupted one
-    goes on where it stopped. `progress` is told (task, done, total), a total of 0 unknown.
+    `platform` (a name, name@instance or TOML file) is where they ran, `reader` their format if it
+    is not to be detected, `matrices` the folder of the matrix files they name. A platform file is
+    checked first, then every log is read, stubs get the structure of matrices in the folder, and
+    new workloads are embedded and indexed. Reading a file twice adds nothing; an interrupted one
+    resumes where it stopped. `progress` is called with (task, done, total); a total of 0 is
+    unknown.
 
-    Raises: ReaderError for a file that is not there or that no reader knows; PlatformError for a
-    platform that is none; UsageError if none is known for a file; MatrixError if `matrices` is no
+    Raises: ReaderError for a missing file or one that no reader recognises; PlatformError for an
+    invalid platform; UsageError for a file without a platform; MatrixError if `matrices` is no
     folder.
     """
     check_inputs(files, platform)
-    told = progress or ignore_progress
+    report_progress = progress or ignore_progress
     problems = _platform_problems(platform)
     library = Library(Path(matrices) if str(matrices) else None)
     reports = [
@@ -110,12 +112,12 @@ def index_runs(
             platform=platform_of_runs(db, platform),
             options=options,
             library=library,
-            progress=partial(_told_rows, told, f"read {path.name}"),
+            progress=partial(_report_rows, report_progress, f"read {path.name}"),
         )
         for path in map(Path, files)
     ]
     moved = adopt_stubs(db, library) if len(library) else 0
-    embedded = embed(db, progress=told)
+    embedded = embed(db, progress=report_progress)
     answers = scope_states(db)
     return IndexReport(
         database="" if db.store.path is None else db.store.place,
@@ -130,10 +132,10 @@ def index_runs(
 
 
 def check_inputs(files: Sequence[str | Path], platform: Platform | str | None = None) -> None:
-    """What can be said before a database is made for them.
+    """Check files and platform before a database is created for them.
 
-    Raises: ReaderError for the first file that is not there; PlatformError for a platform file
-    that cannot be used.
+    Raises: ReaderError for the first missing file; PlatformError for a platform file that cannot be
+    used.
     """
     for path in files:
         if not Path(path).exists():
@@ -143,9 +145,9 @@ def check_inputs(files: Sequence[str | Path], platform: Platform | str | None = 
 
 
 def platform_of_runs(db: Lookup | None, platform: Platform | str | None) -> Platform | None:
-    """The platform that runs to be read belong to, without an instance unless one is named: the
-    rows of a log say theirs. A TOML file, a built-in name, or a platform of the database; None if
-    none is named.
+    """The platform of the runs to be read: a TOML file, a built-in name, or a platform of the
+    database; None if none is named. It has no instance unless one is named, since the rows of a log
+    state theirs.
 
     Raises: PlatformError if there is none of that name.
     """
@@ -155,14 +157,14 @@ def platform_of_runs(db: Lookup | None, platform: Platform | str | None) -> Plat
     if _is_file(platform) or "/" in platform or bare in builtin_platforms() or db is None:
         return load_platform(platform)
     stored = [p for p in db.store.platforms() if platform in (p, p.partition("@")[0])]
-    found = db.store.platform(stored[0]) if stored else None
-    if found is None:
+    platform_stored = db.store.platform(stored[0]) if stored else None
+    if platform_stored is None:
         return load_platform(platform)
-    return found if platform in stored else found.at("")
+    return platform_stored if platform in stored else platform_stored.at("")
 
 
 def _platform_problems(platform: Platform | str | None) -> list[str]:
-    """Of a file or of one made in the program; built-in and stored ones are known to have none."""
+    """Problems of a platform file or of a Platform object; built-in and stored ones have none."""
     if isinstance(platform, Platform):
         return check_platform(platform)
     return check_platform(load_platform(platform)) if platform and _is_file(platform) else []
@@ -173,7 +175,7 @@ def _is_file(platform: str) -> bool:
 
 
 def _any_file(folder: str | Path) -> str:
-    """A matrix file that can be asked about, if a folder was given."""
+    """A matrix file of the folder that can be queried; empty if there is none."""
     for path in matrix_files(folder)[:_MOST_TRIED] if str(folder) else ():
         try:
             read_pattern(path)
@@ -183,5 +185,5 @@ def _any_file(folder: str | Path) -> str:
     return ""
 
 
-def _told_rows(told: Progress, task: str, rows: int) -> None:
-    told(task, rows, 0)
+def _report_rows(progress: Progress, task: str, rows: int) -> None:
+    progress(task, rows, 0)

@@ -1,4 +1,5 @@
-"""Run logs into the store: resumable, idempotent, nothing dropped without a word."""
+"""Reading of run logs into the store: resumable, idempotent, every rejected row counted and written
+to a file."""
 
 from __future__ import annotations
 
@@ -41,17 +42,17 @@ BATCH = 10_000
 #: Reasons for rejected rows that are counted apart; those after them are `_OTHER` together.
 MOST_REASONS = 100
 _OTHER, _LONGEST_REASON = "other reasons", 300
-#: Values of parameters that are one, told of rows that repeat others.
+#: Equivalent parameter values reported for rows that repeat others.
 _MOST_SAME = 4
-#: Subjects whose legal configurations are remembered: logs mostly tell of one after the other.
+#: Subjects whose legal configurations are remembered: logs mostly list one after the other.
 _MOST_JUDGES = 64
-#: The instance of rows that the platform's own command has made.
+#: The instance of rows measured on this machine.
 THIS = "this"
 
 
 @dataclass(slots=True)
 class IngestReport(Report):
-    """What became of every row of one file."""
+    """Counts of the rows of one file by outcome, and the problems met."""
 
     file: str
     reader: str
@@ -66,27 +67,27 @@ class IngestReport(Report):
     patterns: int = 0
     stubs: int = 0
     seconds: float = 0.0
-    #: Where matrices and nests were looked for, how many of the names in the file were found there
-    #: (or known already), and the others.
+    #: The folder of matrices and nests, how many of the names in the file it has (or the database
+    #: had), and the other names.
     matrices: str = ""
     matrices_found: int = 0
     matrices_missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    #: Rows that repeat another one of the file, values of parameters that are two spellings of one
-    #: where they did, and the first row that was rejected, with its line and reason.
+    #: Rows that repeat another one of the file, equivalent parameter values in them, and the first
+    #: rejected row, with its line and reason.
     repeats: int = 0
     same_values: list[str] = field(default_factory=list)
     first_reject: str = ""
-    #: How many rows were rejected for which reason, at most `MOST_REASONS` of these.
+    #: Number of rejected rows by reason, at most `MOST_REASONS` reasons.
     reasons: dict[str, int] = field(default_factory=dict)
-    #: By parameter, values that an open choice does not list, and how many rows have each.
+    #: By parameter, the number of rows for each value that an open choice does not list.
     new_values: dict[str, dict[str, int]] = field(default_factory=dict)
-    #: Words of an edited platform file that give the runs stored before another meaning.
+    #: Edits of a platform file that change the meaning of runs stored before.
     changes: list[str] = field(default_factory=list)
 
     @property
     def nothing_read(self) -> bool:
-        """Whether no row could be used, if there were any."""
+        """True if no row could be used, though there may be some."""
         return self.rejected >= self.rows
 
     def document(self) -> dict[str, Any]:
@@ -106,15 +107,13 @@ def ingest(
 ) -> IngestReport:
     """Read every row of `path` into the store.
 
-    Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason. A file that was
-    interrupted goes on where the last transaction ended; one that was read to its end adds
-    nothing the second time, and what was appended to it later is added once. Equal rows of one
-    file are repeats, and all are kept.
+    Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason. An interrupted file
+    resumes where the last transaction ended; a file read to its end adds nothing the second time,
+    and rows appended later are added once. Equal rows of one file are repeats, and all are stored.
+    With the instance `this` the rows are stored under this machine's instance, as measurements by
+    the platform's runner would be.
 
-    With the instance `this` the rows are filed under what the platform's runner would file its own
-    measurements under, made here and now.
-
-    Raises: ReaderError if no reader knows the file; UsageError if no platform is known for it;
+    Raises: ReaderError if no reader recognises the file; UsageError if its platform is unknown;
     RunnerUnavailable for the instance `this` of a platform that cannot be measured here.
     """
     if not path.exists():
@@ -122,32 +121,37 @@ def ingest(
     chosen = reader or reader_of(path)
     plug = plugins.load("reader", chosen)()
     base = platform or _platform_of(plug, path)
-    asked = completed(options or ReadOptions(), base)
-    if THIS in (asked.instance, asked.log.instance if not asked.instance else ""):
-        asked = replace(asked, instance="", log=replace(asked.log, instance=""))
+    read_options = completed(options or ReadOptions(), base)
+    if THIS in (
+        read_options.instance,
+        read_options.log.instance if not read_options.instance else "",
+    ):
+        read_options = replace(
+            read_options, instance="", log=replace(read_options.log, instance="")
+        )
         base = base if base.instance else platform_here(runner_for(base))
     report = IngestReport(str(path), chosen)
     journal, campaign, names = "", f"{chosen}:{path.name}", {}
     if not path.is_dir():  # folders are not journalled
         content, digest = content_of(path)
-        journal = _journal_key(digest, chosen, base, asked)
+        journal = _journal_key(digest, chosen, base, read_options)
         log = LogName(store, chosen, path, content)
         campaign, names = log.campaign, log.journal
     with _Job(store, path, base, library or Library(None), report, campaign) as job:
-        job.consume(read_rows(plug, path, asked), journal, names, progress)
+        job.consume(read_rows(plug, path, read_options), journal, names, progress)
     return report
 
 
 def reader_of(path: Path) -> str:
     """The name of the reader that recognises a file. Raises: ReaderError if none does."""
-    found = guess(path)
-    if not found:
+    candidates = guess(path)
+    if not candidates:
         raise ReaderError(
-            "no reader recognises it",
+            "unknown format: no reader recognises it",
             where=str(path),
             hint=f"give --format: one of {', '.join(plugins.available('reader'))}",
         )
-    return found[0]
+    return candidates[0]
 
 
 def _platform_of(plug: Any, path: Path) -> Platform:
@@ -162,8 +166,8 @@ def _platform_of(plug: Any, path: Path) -> Platform:
 
 
 def completed(options: ReadOptions, platform: Platform) -> ReadOptions:
-    """The options with what the platform's file says of its logs, and with the names of its
-    parameters, so that columns can be recognised."""
+    """The options with the log table of the platform's file, and with the names of its parameters,
+    so that columns can be recognised."""
     names = [p.name for kernel in platform.ops for p in platform.space(_any_op(kernel)).params]
     log = platform.log if options.log == LogTable() else options.log
     return replace(options, params=tuple(dict.fromkeys(names)), log=log)
@@ -174,7 +178,8 @@ def _any_op(kernel: str) -> Op:
 
 
 def _journal_key(content: Any, reader: str, platform: Platform, options: ReadOptions) -> str:
-    """Names a reading: the same bytes, of which `content` is the hash, read the same way."""
+    """Journal key of a reading: the same bytes, of which `content` is the hash, read with the same
+    options."""
     h = content.copy()
     if options.features is not None:
         part = options.features
@@ -183,13 +188,13 @@ def _journal_key(content: Any, reader: str, platform: Platform, options: ReadOpt
                 h.update(block)
     h.update(f"{reader}\0{platform.id}\0{platform.digest}\0{options!r}".encode())
     if platform.open_choices:
-        # What was rejected while a choice was closed is taken when the file is read again.
+        # Rows rejected while a choice was closed are accepted when the file is read again.
         h.update(repr(sorted(platform.open_choices)).encode())
     return f"ingest/{h.hexdigest()}"
 
 
 class _Job:
-    """One file on its way into the store."""
+    """The ingestion of one file into the store."""
 
     def __init__(
         self,
@@ -228,8 +233,8 @@ class _Job:
         names: Mapping[str, bytes],
         progress: Callable[[int], None] | None,
     ) -> None:
-        """Store all rows that are new. `journal` names the reading, `names` is what the journal
-        keeps of the log itself; both are empty for folders."""
+        """Store all new rows. `journal` is the key of the reading, `names` the journal entries of
+        the log itself; both are empty for folders."""
         started = time.monotonic()
         report = self.report
         state = _state(self.store.journal.get(journal) if journal else None)
@@ -264,10 +269,10 @@ class _Job:
                 progress(report.rows)
         report.seconds = time.monotonic() - started
         report.problems = self._subjects.library.problems
-        self._subjects.told(report)
+        self._subjects.report_missing(report)
 
     def _pass_over(self, rows: Iterator[RunRow | Reject]) -> None:
-        """Go over rows that were stored before: those below may repeat them."""
+        """Skip rows stored before, remembering them: later rows may repeat them."""
         new_values = deepcopy(self.report.new_values)
         while batch := list(islice(rows, BATCH)):
             runs, _, _ = self._split(batch)
@@ -275,7 +280,7 @@ class _Job:
         self.report.new_values = new_values
 
     def _numbered(self, batch: list[RunRow | Reject]) -> tuple[list[Run], list[Reject]]:
-        """Runs of a batch, those that repeat others numbered, and what cannot be used."""
+        """Runs of a batch, repeats numbered, and the rejected rows."""
         runs, rejects, legal = self._split(batch)
         numbered, places = self._repeats.numbered(runs)
         self.report.repeats += len(places)
@@ -287,15 +292,15 @@ class _Job:
         return numbered, rejects
 
     def _mark(self, *, done: bool) -> bytes:
-        """What the journal keeps of a file read so far."""
+        """Journal entry of a file read so far."""
         report = self.report
-        kept: dict[str, Any] = {"rows": report.rows, "rejected": report.rejected}
+        entry: dict[str, Any] = {"rows": report.rows, "rejected": report.rejected}
         for name in ("reasons", "new_values", "repeats", "same_values", "first_reject"):
             if value := getattr(report, name):
-                kept[name] = value
+                entry[name] = value
         if done:
-            kept["done"] = True
-        return json.dumps(kept).encode()
+            entry["done"] = True
+        return json.dumps(entry).encode()
 
     def _count(self, rejects: list[Reject]) -> None:
         reasons = self.report.reasons
@@ -312,8 +317,8 @@ class _Job:
     def _split(
         self, batch: list[RunRow | Reject]
     ) -> tuple[list[Run], list[Reject], list[dict[str, Config]]]:
-        """Runs, what cannot be used, and for each run the legal configurations by what the log
-        says for them."""
+        """Runs, rejects, and for each run the legal configurations by the configuration in the
+        log."""
         runs: list[Run] = []
         rejects: list[Reject] = []
         legal: list[dict[str, Config]] = []
@@ -329,8 +334,8 @@ class _Job:
         return runs, rejects, legal
 
     def _run(self, row: RunRow) -> Run:
-        """Rows of one subject, op and platform mostly follow each other: what holds for all of
-        them is looked up when one of the three changes."""
+        """The run of a row. Rows of one workload, operation and platform mostly follow each other:
+        their common facts are looked up when one of the three changes."""
         if row.matrix is not self._matrix or row.op is not self._op or self._named(row):
             platform = self._platforms.of(row)
             info, pattern_id = self._subjects.of(row.matrix, row.op.kind)
@@ -350,27 +355,27 @@ class _Job:
     def _judge_of(
         self, platform: Platform, op: Op, info: PatternInfo
     ) -> tuple[ConfigSpace, dict[str, Config]]:
-        """The space, and what was found legal in it; one for all matrices where sizes do not
-        matter to it. Of nests and tensor kernels each has rules of its own."""
+        """The configuration space, and the legal configurations met in it; one for all matrices
+        where its rules do not depend on sizes. Nests and tensor kernels each have their own."""
         fixed = op.workload.sparse and not platform.space(op).unresolved
         key = (platform.id, op, "" if fixed else info.id)
-        found = self._judges.pop(key, None)
-        if found is None:
-            found = space_of(platform, op, self.store.known(info)), {}
-        self._judges[key] = found
-        if len(self._judges) > _MOST_JUDGES:  # the one that was not asked for longest
+        judge = self._judges.pop(key, None)
+        if judge is None:
+            judge = space_of(platform, op, self.store.known(info)), {}
+        self._judges[key] = judge
+        if len(self._judges) > _MOST_JUDGES:  # the least recently used
             del self._judges[next(iter(self._judges))]
-        return found
+        return judge
 
     def _legal(self, row: RunRow) -> Config:
-        space, known = self._judge
+        space, canonical = self._judge
         config = row.config if isinstance(row.config, Config) else Config(row.config)
-        legal = known.get(config.json)
+        legal = canonical.get(config.json)
         if legal is None:
             wrong = "; ".join(space.reasons(config))
             if wrong:
                 raise ReaderError(wrong)
-            legal = known[config.json] = space.canonical(config)
+            legal = canonical[config.json] = space.canonical(config)
             if space.rules.open:
                 self._new[legal.json] = space.new_values(legal)
         for name, value in self._new.get(legal.json, {}).items():
@@ -403,7 +408,7 @@ class _Job:
 
 
 def _spellings(legal: Mapping[str, Config], config: Config) -> Iterator[str]:
-    """What a log says for a configuration in more than one way: `panel: 2048 is all`."""
+    """Parameter values of a log that are another spelling of a legal one: `panel: 2048 is all`."""
     for text, meant in legal.items():
         if meant == config and text != config.json:
             for name, value in json.loads(text).items():
@@ -412,14 +417,15 @@ def _spellings(legal: Mapping[str, Config], config: Config) -> Iterator[str]:
 
 
 def _beside(path: Path, store: Store) -> Path:
-    """Where rejected rows go: next to the file, or into the database if that cannot be written."""
+    """File of rejected rows: next to the log, or in the database if that folder is read-only."""
     writable = os.access(path.parent, os.W_OK) or store.path is None
     folder = path.parent if writable or store.path is None else store.path
     return folder / f"{path.name}.rejects.jsonl"
 
 
 def _opened(rejects: Path, mode: str) -> BinaryIO:
-    """Raises: InputError where a link or something else stands in its place."""
+    """Open the file of rejected rows. Raises: InputError if a link or something else is in its
+    place."""
     with refusing(InputError, where=str(rejects), hint="it is written beside the log: remove it"):
         return open_own(rejects, mode)
 

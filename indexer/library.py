@@ -1,5 +1,5 @@
 """Files with matrices, loop nests and tensors: their contents, and a folder of them by the names
-that run logs use."""
+used in run logs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def contents(file: str, kind: str = "") -> list[Subject]:
     wanted = kind_of(kind) if kind else own
     if own.endings and wanted.sparse:
         what = f"a program with loop {own.many}, not a {wanted.one}"
-        hint = f"--op {own.operations[0].name} asks about its {own.many}"
+        hint = f"--op {own.operations[0].name} selects its {own.many}"
         raise MatrixError(what, where=file, hint=hint)
     return list(wanted.read_file(path, alone=True))
 
@@ -47,20 +47,20 @@ def every_content(file: str) -> list[Subject]:
     able = [kind.name for kind in kinds() if kind.recognises(Path(file))]
     if not able:
         return contents(file)
-    held: list[Subject] = []
+    contents_of_kinds: list[Subject] = []
     for kind in able:
         with suppress(InputError):  # a list of the other kind alone
-            held += contents(file, kind)
-    return held or contents(file, able[0])  # raises what is wrong with it
+            contents_of_kinds += contents(file, kind)
+    return contents_of_kinds or contents(file, able[0])  # raises what is wrong with it
 
 
 class Library:
-    """The matrix files below `folder`, those with nests and those with tensors, read when a name is
-    asked for.
+    """The files with matrices, nests and tensors below `folder`, read when a name is first looked
+    up.
 
-    A run log may name a matrix with folders and endings or without (`HB/bcspwr10.mtx`,
-    `bcspwr10.mtx.gz`, `bcspwr10`); so does the folder. `problems` collects one line for every file
-    that could not be read or did not fit its name, and for names that may be several files.
+    A run log may name a matrix with or without folders and endings (`HB/bcspwr10.mtx`,
+    `bcspwr10.mtx.gz`, `bcspwr10`); so may the folder. `problems` collects one line for every file
+    that could not be read or did not fit its name, and for names of several files.
     """
 
     def __init__(self, folder: Path | None, *, groups: dict[str, str] | None = None) -> None:
@@ -90,12 +90,12 @@ class Library:
         if kind_of(kind).sparse:
             m, n, nnz = sizes
             return self.find(name, m=m, n=n, nnz=nnz)
-        held = self._coded.get(kind_of(kind).files_of or kind)
-        return held.find(kind, name) if held is not None else None
+        coded = self._coded.get(kind_of(kind).files_of or kind)
+        return coded.find(kind, name) if coded is not None else None
 
     def find(self, name: str, *, m: int = -1, n: int = -1, nnz: int = -1) -> Pattern | None:
-        """The pattern of that name and those sizes (-1: any), or None, also where files that differ
-        go by that name."""
+        """The pattern of that name and those sizes (-1: any); None if there is none, or several
+        that differ."""
         fits: dict[str, tuple[Path, Pattern]] = {}
         for file in self._candidates(name):
             if any(file.parent == other.parent for other, _ in fits.values()):
@@ -120,11 +120,11 @@ class Library:
         file, pattern = next(iter(fits.values()))
         if nnz < 0 and not self._one_name(file, name):
             return None
-        return self._told_apart(file, name, pattern)
+        return self._qualified(file, name, pattern)
 
     def _candidates(self, name: str) -> list[Path]:
-        """The files that go by a name: those that share most of its folders, and of these one that
-        is written the same."""
+        """Files of a name: those that share most of its folders, and of these the one with the same
+        spelling, if any."""
         files = self._files.get(name) or self._files.get(plain_name(name), [])
         *folders, last = name.replace("\\", "/").split("/")
 
@@ -146,9 +146,9 @@ class Library:
             self.problems.append(str(e))
             return None
 
-    def _told_apart(self, file: Path, name: str, pattern: Pattern) -> Pattern:
-        """The pattern, named and grouped with its folders if another folder has another matrix of
-        its name."""
+    def _qualified(self, file: Path, name: str, pattern: Pattern) -> Pattern:
+        """The pattern; if another folder has another matrix of its name, named and grouped with its
+        folders."""
         others = [o for o in self._files[matrix_name(file)] if o.parent != file.parent]
         if all(other == pattern for o in others if (other := self._read(o, name)) is not None):
             return pattern
@@ -157,7 +157,8 @@ class Library:
         return dataclasses.replace(pattern, name=own, group=group)
 
     def _one_name(self, file: Path, name: str) -> bool:
-        """Whether nothing else went by this file: `a/1.mtx` and `b/1.mtx` are two matrices."""
+        """True if the file was looked up by no other name: `a/1.mtx` and `b/1.mtx` are two
+        matrices."""
         first = self._named.setdefault(file, name)
         if "/" not in first or "/" not in name or first == name:
             return True
@@ -173,10 +174,10 @@ T = TypeVar("T", bound=Subject)
 
 
 class _CodedFiles(Generic[T]):
-    """What `read` finds in `files`, all read when a name is asked for first: a file may hold
+    """The workloads that `read` returns for `files`, all read at the first lookup: a file may hold
     several, and its own name need not be theirs.
 
-    `problems` gets one line for every file that cannot be read, and for names of several subjects.
+    `problems` gets one line for every file that cannot be read, and for names of several workloads.
     """
 
     def __init__(
@@ -191,25 +192,25 @@ class _CodedFiles(Generic[T]):
         return len(self._files)
 
     def find(self, kind: str, name: str) -> T | None:
-        """The subject of that kind and name; None too where some that differ go by it."""
+        """The workload of that kind and name; None if there is none, or several that differ."""
         if self._named is None:
             self._named = self._read()
-        held = self._named.get((kind, name), {})
-        if len(held) > 1:
-            files = ", ".join(dict.fromkeys(plain_text(file) for file, _ in held.values()))
+        candidates = self._named.get((kind, name), {})
+        if len(candidates) > 1:
+            files = ", ".join(dict.fromkeys(plain_text(file) for file, _ in candidates.values()))
             self._problems.append(
-                f"{name} may be any of {len(held)} {kind}s, which differ: {files}"
+                f"{name} may be any of {len(candidates)} {kind}s, which differ: {files}"
             )
-        return next(iter(held.values()))[1] if len(held) == 1 else None
+        return next(iter(candidates.values()))[1] if len(candidates) == 1 else None
 
     def _read(self) -> dict[tuple[str, str], dict[str, tuple[Path, T]]]:
         named: dict[tuple[str, str], dict[str, tuple[Path, T]]] = {}
         for file in self._files:
             try:
-                found = self._read_one(file)
+                workloads = self._read_one(file)
             except InputError as e:
                 self._problems.append(str(e))
                 continue
-            for one in found:
+            for one in workloads:
                 named.setdefault((one.kind, one.name), {}).setdefault(one.id, (file, one))
         return named

@@ -1,4 +1,4 @@
-"""Tell one run of a log from an equal one (docs/explanation/decisions.md)."""
+"""Identity of equal runs and of log files (docs/explanation/decisions.md)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _BLOCK = 1 << 20
 
 
 class Repeats:
-    """Counts equal runs of one log. The second of them and those after it get their number in
-    their context, which makes them runs of their own, the same ones each time the log is read.
+    """Number equal runs of one log.
 
-    Runs are remembered by 64 bits, in sorted arrays of which each is twice as long as the next.
+    The second of them and those after it get their number in their context, which makes them
+    distinct runs, the same ones each time the log is read. Runs are remembered by 64 bits, in
+    sorted arrays of which each is twice as long as the next.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,8 @@ class Repeats:
         self._counts: dict[int, int] = {}
 
     def numbered(self, runs: Sequence[Run]) -> tuple[list[Run], list[int]]:
-        """The next runs of the log, and the places of those that repeat one before them."""
+        """Number the next runs of the log; also returns the indices of those that repeat an earlier
+        one."""
         keys = np.fromiter(map(_key, runs), np.int64, len(runs))
         fresh, counts = np.unique(keys, return_counts=True)
         seen = self._seen(fresh)
@@ -68,13 +70,13 @@ class Repeats:
 
 
 def _key(run: Run) -> int:
-    """Equal for equal runs, within this process."""
+    """Hash that is equal for equal runs, within this process."""
     parts = (run.pattern_id, run.platform, run.campaign, run.config.json, _encode(run.measurement))
     return hash((*parts, run.op.kernel, run.op.width, run.op.dtype))
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A file as it was read: where it was, how long, and a digest of its bytes."""
+    """A file as it was read: path, size in bytes, and digest of its bytes."""
 
     path: str
     size: int
@@ -82,7 +84,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 def content_of(path: Path, size: int | None = None) -> tuple[Content, Any]:
-    """A file, or its first bytes, and the hash of them that others may go on with.
+    """A file, or its first `size` bytes, and the hash of them, which callers may extend.
 
     Raises: ReaderError if it cannot be read.
     """
@@ -96,10 +98,10 @@ def content_of(path: Path, size: int | None = None) -> tuple[Content, Any]:
 
 
 class LogName:
-    """The campaign of a log's runs: its reader and name, with as many of its folders as tell it
-    from other logs of that name in the database.
+    """The campaign of a log's runs: its reader and name, with as many of its folders as distinguish
+    it from other logs of that name in the database.
 
-    It is the same log where it lies in the same place, or goes on where what was read ended.
+    It is the same log if it has the same path, or extends the content that was read before.
     """
 
     def __init__(self, store: Store, reader: str, path: Path, content: Content) -> None:

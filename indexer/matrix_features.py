@@ -22,13 +22,13 @@ def matrix_features(path: Path) -> dict[tuple[str, str], MatrixRef]:
     group, name, m, n, nnz = table.need(("group", "name", "rows", "cols", "nnz"), _WHAT)
     words = [c for c in ("kind", "posdef", "2d3d") if c in table.at]
     numbers = [(c, i) for c, i in table.at.items() if c not in (*words, "group", "name", "id")]
-    found: dict[tuple[str, str], MatrixRef] = {}
+    matrices: dict[tuple[str, str], MatrixRef] = {}
     for line, row in table.rows():
         if isinstance(row, Reject):
             raise ReaderError(row.reason, where=str(path), line=line)
         try:
             features = {c: number(row[i]) for c, i in numbers if row[i]}
-            found[row[group], row[name]] = MatrixRef(
+            matrices[row[group], row[name]] = MatrixRef(
                 row[name],
                 count(row[m]),
                 count(row[n]),
@@ -39,16 +39,16 @@ def matrix_features(path: Path) -> dict[tuple[str, str], MatrixRef]:
             )
         except ReaderError as error:
             raise ReaderError(error.reason, where=str(path), line=line) from None
-    return found
+    return matrices
 
 
 def by_name(matrices: Mapping[tuple[str, str], MatrixRef]) -> dict[str, MatrixRef]:
-    """For logs that tell a matrix's name and not its group. Of a name that several groups have, the
-    first if they are of one size (the same pattern, collected twice), else none."""
-    found: dict[str, MatrixRef] = {}
+    """Matrices by name, for logs that lack the group. Of a name in several groups, the first if all
+    are of one size (the same pattern, collected twice), else none."""
+    named: dict[str, MatrixRef] = {}
     differ: set[str] = set()
     for (_, name), matrix in matrices.items():
-        other = found.setdefault(name, matrix)
+        other = named.setdefault(name, matrix)
         if (other.m, other.n, other.nnz) != (matrix.m, matrix.n, matrix.nnz):
             differ.add(name)
-    return {name: matrix for name, matrix in found.items() if name not in differ}
+    return {name: matrix for name, matrix in named.items() if name not in differ}

@@ -101,16 +101,16 @@ class Recorder:
             return []
         before, self._before = self._before, self.machine.state()
         context = {**between(before, self._before), **(facts or {})}
-        kept = [replace(r, measurement=in_context(r.measurement, context)) for r in runs]
-        self.machine.db.record(kept, self.workload, self.machine.here)
-        return kept
+        stored = [replace(r, measurement=in_context(r.measurement, context)) for r in runs]
+        self.machine.db.record(stored, self.workload, self.machine.here)
+        return stored
 
 
 # -- many workloads --------------------------------------------------------------------------------
 
 
 class Design(Protocol):
-    """Which configurations of each workload are measured."""
+    """Choice of the configurations measured of each workload."""
 
     @property
     def op(self) -> Op: ...
@@ -121,7 +121,7 @@ class Design(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of what is drawn, and of the order of rounds."""
+        """Seed of random choices and of the order of rounds."""
 
     def configs(
         self, here: Platform, workload: Subject, stored: Sequence[Run], rng: np.random.Generator
@@ -218,7 +218,7 @@ class MeasureJob:
         tally.taus.append(tau)
 
     def _facts(self, number: int) -> dict[str, float]:
-        """Runs of a job with rounds hold the number of theirs, from 1."""
+        """Context of a run: in a job with rounds the number of its round, from 1."""
         return {"round": float(number)} if math.isfinite(self.agreement) else {}
 
 
@@ -364,12 +364,13 @@ def measure_sample(
 
 
 def has_baselines(machine: Machine) -> bool:
-    """Whether the runner times other libraries."""
+    """True if the runner times other libraries."""
     return hasattr(machine.runner, "baselines")
 
 
 def _legal(space: ConfigSpace, texts: Sequence[str]) -> list[Config]:
-    """Raises: SpaceError, UsageError for one that is not."""
+    """Canonical configurations of these texts. Raises: SpaceError, UsageError for an illegal
+    one."""
     configs = [space.canonical(Config.parse(text)) for text in texts]
     for config in configs:
         space.check(config)

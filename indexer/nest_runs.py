@@ -70,11 +70,11 @@ def beam_search(
     rng: np.random.Generator,
     width: int = 8,
 ) -> list[Tried]:
-    """At most `budget` schedules in the order measured, the nest's own first, then some by chance.
+    """Measure at most `budget` schedules, the nest's own first, then some random ones.
 
     In each round some moves from the best `width` so far are measured, until the budget is spent,
-    nothing is left to try, or six rounds brought nothing. The same `rng` state and timings give
-    the same schedules.
+    nothing is left to try, or six rounds brought no gain. Returned in the order measured. The same
+    `rng` state and timings give the same schedules.
     """
     own = canonical_schedule(nest)
     tried: dict[Schedule, float] = {}
@@ -129,7 +129,7 @@ def _next(
     legal: Legal,
     rng: np.random.Generator,
 ) -> list[Schedule]:
-    """The moves to be measured in one round, those of the best first."""
+    """Moves to measure in one round, those from the best schedule first."""
     batch: dict[Schedule, None] = {}
     for member in beam:
         untried = _untried(nest, member, legal, rng)
@@ -143,13 +143,13 @@ def _untried(
 ) -> Iterator[Schedule]:
     """The legal moves from a schedule, in an order by chance."""
     for move in _shuffled(list(moves(nest, member)), rng):
-        found = _mended(move, legal)
-        if found is not None:
-            yield _plain(found)
+        legal_move = _mended(move, legal)
+        if legal_move is not None:
+            yield _plain(legal_move)
 
 
 def _mended(schedule: Schedule, legal: Legal) -> Schedule | None:
-    """The schedule, else with another parallel loop, else with a plain innermost one too: a new
+    """The schedule, else with another parallel loop, else also with a plain innermost loop: a new
     order alone often is not legal."""
     ways = [schedule, *(replace(schedule, parallel=p) for p in _PARALLEL if p != schedule.parallel)]
     ways += [replace(way, inner="plain") for way in ways if way.inner != "plain"]
@@ -157,16 +157,18 @@ def _mended(schedule: Schedule, legal: Legal) -> Schedule | None:
 
 
 def _by_chance(nest: Nest, own: Schedule, legal: Legal, rng: np.random.Generator) -> Schedule:
-    """A legal schedule: one parameter after the other is drawn, and kept where that is legal."""
+    """A random legal schedule: parameters are drawn one after the other and used where legal."""
     order = tuple(int(at) for at in rng.permutation(nest.depth))
-    made = _mended(replace(own, order=order), legal) or own
+    schedule = _mended(replace(own, order=order), legal) or own
     for loop in _shuffled(list(range(nest.depth)), rng):
         if rng.random() < 0.5:
             tile = _one(_tiles(nest, loop), rng)
-            made = _if_legal(replace(made, tiles=_with(made.tiles, loop, tile)), made, legal)
+            schedule = _if_legal(
+                replace(schedule, tiles=_with(schedule.tiles, loop, tile)), schedule, legal
+            )
     for field, values in _VALUES.items():
-        made = _if_legal(replace(made, **{field: _one(values, rng)}), made, legal)
-    return _plain(made)
+        schedule = _if_legal(replace(schedule, **{field: _one(values, rng)}), schedule, legal)
+    return _plain(schedule)
 
 
 def _if_legal(wanted: Schedule, otherwise: Schedule, legal: Legal) -> Schedule:
@@ -182,7 +184,7 @@ def _with(tiles: tuple[int, ...], loop: int, tile: int) -> tuple[int, ...]:
 
 
 def _plain(schedule: Schedule) -> Schedule:
-    """Without what does not apply, so that no two mean the same."""
+    """The schedule without parameters that do not apply, so that no two are equivalent."""
     return Schedule.of(schedule.config, len(schedule.order))
 
 
@@ -201,8 +203,8 @@ _REPEATS, _BEST = 2, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestDesign(Design):
-    """So many of the `designed` schedules that are legal for a nest, and at most so many that a
-    search reaches. `seed` is that of both."""
+    """A number of `designed` schedules that are legal for a nest, and at most `searched` from a
+    beam search. `seed` is that of both."""
 
     designed: int = 60
     searched: int = 60
@@ -267,7 +269,7 @@ _TOGETHER = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counted:
-    """A nest, what was counted of its canonical schedule, and the seconds that took without."""
+    """A nest, the counters of its canonical schedule, and the seconds of an uncounted run."""
 
     nest: Nest
     counters: CounterVector
@@ -288,8 +290,8 @@ def counted(store: Store, platform: str) -> Iterator[Counted]:
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
-    """Runs and counts nests on a machine; `source` as in `count_nest`. Counters of another source
-    than the requested one, or that cannot be read, are counted anew."""
+    """Run and count nests on a machine; `source` as in `count_nest`. Counters from another source
+    than the requested one, or unreadable ones, are counted again."""
 
     machine: Machine
     source: str = "auto"
@@ -297,7 +299,7 @@ class CountJob:
     def run(
         self, nests: Sequence[Nest], progress: Callable[[str, int, int], None] | None = None
     ) -> int:
-        """How many were counted now; those that were before are left out.
+        """Number of nests counted now; those counted before are left out.
 
         Raises: RunnerUnavailable, NothingFound as the runner and `count_nest` do.
         """
@@ -313,27 +315,27 @@ class CountJob:
 
     def _known(self, nest: Nest) -> bool:
         try:
-            found = counters_of(self.machine.db.store, nest.id, self.machine.here.id)
+            counters = counters_of(self.machine.db.store, nest.id, self.machine.here.id)
         except NestError:
             return False
-        return found is not None and self.source in ("auto", found.source)
+        return counters is not None and self.source in ("auto", counters.source)
 
     def _count(self, nests: Sequence[Nest]) -> None:
-        """Nests run one after the other and alone; what they are built with a model of the caches
-        for is no time, so that several can be at once. Counters of the processor are read alone."""
+        """Time the nests alone, one after the other. A count by the cache model is no timing, so
+        several can run at once; hardware counters are read alone."""
         ran = {nest: self._ran(nest) for nest in nests}
-        known = [nest for nest, runs in ran.items() if all(run.measurement.ok for run in runs)]
+        succeeded = [nest for nest, runs in ran.items() if all(run.measurement.ok for run in runs)]
         here, db = self.machine.here, self.machine.db
         threads = int(here.environment.get("threads", 1))
         alone = self.source != "model" and available() is None
         with ThreadPoolExecutor(1 if alone else cpu_count()) as pool:
             count = partial(count_nest, threads=threads, source=self.source)
-            for nest, found in zip(known, pool.map(count, known), strict=True):
+            for nest, counters in zip(succeeded, pool.map(count, succeeded), strict=True):
                 db.record(ran[nest], nest, here)
-                self._keep(nest, found)
+                self._keep(nest, counters)
 
     def _keep(self, nest: Nest, counters: CounterVector) -> None:
-        """The counters, and the vectors of those that read them."""
+        """Store the counters, and the vectors of the featurizers that read them."""
         db, here = self.machine.db, self.machine.here
         keep_counters(db.store, nest.id, here.id, counters)
         for plug in db.featurizers().counted(here.id):

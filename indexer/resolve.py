@@ -38,7 +38,7 @@ class _Tensor(Protocol):
     def crow_indices(self) -> Any: ...
 
 
-#: A workload, one known to the database, its file, id or name, or a sparse matrix of scipy or
+#: A workload, one of the database, its file, id or name, or a sparse matrix of scipy or
 #: torch.
 WorkloadLike: TypeAlias = Subject | PatternInfo | str | os.PathLike[str] | _Convertible | _Tensor
 
@@ -96,9 +96,9 @@ def find_answer(
         if not about and ids == {text}:
             return answers.recommendation(lookup, text)  # raises, and names the latest
     if not about:
-        what = f"{text} was never asked about"
+        what = f"{text} was never queried"
         if text == "last":
-            what = "no answer was ever given here"
+            what = "the database has no stored answer"
         raise NothingFound(what, hint="run `embeddb query` first")
     return about[-1]
 
@@ -111,9 +111,9 @@ def resolve_structure(
     Raises: as `resolve_workload`; NothingFound if neither has the structure.
     """
     if workload is not None:
-        given = resolve_workload(lookup, workload, kind=Op.parse(answer.op).kind)
-        if not isinstance(given, PatternInfo):
-            return given
+        resolved = resolve_workload(lookup, workload, kind=Op.parse(answer.op).kind)
+        if not isinstance(resolved, PatternInfo):
+            return resolved
     structure = lookup.store.subject(answer.pattern_id)
     if structure is None:
         what = "its structure is not in the database, so it cannot be measured"
@@ -151,11 +151,11 @@ def _by_name(lookup: Lookup, text: str, kind: str) -> PatternInfo:
     workloads."""
     named = lookup.store.find(text)
     of_kind = [info for info in named if kind in ("", info.kind)]
-    known = [info for info in of_kind if not info.stub] or of_kind
-    if len(known) > 1:
-        raise _ambiguous(lookup, text, known)
-    if known:
-        return known[0]
+    candidates = [info for info in of_kind if not info.stub] or of_kind
+    if len(candidates) > 1:
+        raise _ambiguous(lookup, text, candidates)
+    if candidates:
+        return candidates[0]
     if named:
         hint = named[0].workload.other_kind_hint(text, kind, lookup.store)
         raise UsageError(f"{text} is a {named[0].kind}, not a {kind}", hint=hint)

@@ -1,4 +1,4 @@
-"""Which platform and which workload a row of a log is about."""
+"""Assignment of log rows to platforms and workloads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from indexer.library import Library
 from indexer.readers.base.row import MatrixRef, RunRow
 
 
-class Met(Protocol):
-    """Counts of the workloads that rows name, in a report."""
+class RowCounts(Protocol):
+    """Counts of the workloads named by rows, in a report."""
 
     patterns: int
     stubs: int
@@ -32,55 +32,55 @@ class RowPlatforms:
 
     def __init__(self, store: Store, base: Platform) -> None:
         self._store, self._base = store, base
-        self._known: dict[tuple[str, str], Platform] = {}
+        self._cache: dict[tuple[str, str], Platform] = {}
         self.used: set[str] = set()
         self.changes: list[str] = []
 
     def of(self, row: RunRow) -> Platform:
         key = (row.platform, row.instance)
-        found = self._known.get(key)
-        if found is None:
+        platform = self._cache.get(key)
+        if platform is None:
             if row.platform and row.platform != self._base.name:
                 raise ReaderError(f"the row is of platform {row.platform}, not {self._base.name}")
             fixed = self._base.instance or not row.instance
-            found = self._base if fixed else self._base.at(row.instance, row.facts)
-            self.changes += self._store.put_platform(found)
-            self.used.add(found.id)
-            self._known[key] = found
-        return found
+            platform = self._base if fixed else self._base.at(row.instance, row.facts)
+            self.changes += self._store.put_platform(platform)
+            self.used.add(platform.id)
+            self._cache[key] = platform
+        return platform
 
 
 class RowSubjects:
-    """Which pattern a row is about: a file of the library, a known pattern, or a stub; of the kind
-    that its operation runs on."""
+    """The workload of each row, of the kind of its operation: a file of the library, a stored
+    workload, or a stub."""
 
-    def __init__(self, store: Store, library: Library, report: Met) -> None:
+    def __init__(self, store: Store, library: Library, report: RowCounts) -> None:
         self._store, self.library, self._report = store, library, report
-        self._known: dict[tuple[str, str, int, int, int, str], tuple[PatternInfo, str]] = {}
+        self._cache: dict[tuple[str, str, int, int, int, str], tuple[PatternInfo, str]] = {}
         self._fresh: list[PatternInfo] = []
         self._structures: dict[str, bool] = {}
 
     def of(self, ref: MatrixRef, kind: str) -> tuple[PatternInfo, str]:
         own = ref.content.id if ref.content is not None else ""
         key = (kind, ref.name, ref.m, ref.n, ref.nnz, own)
-        found = self._known.get(key)
-        if found is None:
+        workload = self._cache.get(key)
+        if workload is None:
             if max(ref.m, ref.n, ref.nnz) >= 1 << 62 or min(ref.m, ref.n, ref.nnz) < -1:
-                raise ReaderError(f"{ref.m} x {ref.n} with {ref.nnz} entries cannot be a size")
+                raise ReaderError(f"{ref.m} x {ref.n} with {ref.nnz} entries is no possible size")
             info = self._resolved(ref, kind)
             self._structures[ref.name] = not info.stub and self._structures.get(ref.name, True)
-            found = self._known[key] = (info, info.id)
-        return found
+            workload = self._cache[key] = (info, info.id)
+        return workload
 
-    def told(self, report: Met) -> None:
-        """Which names have a structure, where a folder was given to take it from."""
+    def report_missing(self, report: RowCounts) -> None:
+        """Report which names have a structure, if the library has a folder."""
         if self.library.folder is not None:
             report.matrices = str(self.library.folder)
             report.matrices_missing = [n for n, there in self._structures.items() if not there]
             report.matrices_found = len(self._structures) - len(report.matrices_missing)
 
     def fresh(self) -> list[PatternInfo]:
-        """Patterns met since the last call; they are written with the runs that need them."""
+        """Workloads met since the last call; they are stored with the runs that need them."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
@@ -95,17 +95,17 @@ class RowSubjects:
         if pattern is None:
             pattern = ref.content
         if pattern is not None:
-            info = _told(PatternInfo.whole(pattern), ref)
+            info = _described(PatternInfo.whole(pattern), ref)
             self._store.put_structure(pattern, info)
             self._report.patterns += 1
             return info
         wanted = (ref.m, ref.n, ref.nnz)
-        for known in self._store.find(ref.name):
-            have = (known.m, known.n, known.nnz)
+        for stored in self._store.find(ref.name):
+            have = (stored.m, stored.n, stored.nnz)
             fits = all(w in (-1, h) for w, h in zip(wanted, have, strict=True))
-            if fits and known.kind == kind:
-                self._note(ref, known.id, kind, stub=known.stub)
-                return known
+            if fits and stored.kind == kind:
+                self._note(ref, stored.id, kind, stub=stored.stub)
+                return stored
         self._report.stubs += 1
         return self._note(ref, stub_id(ref.name, *wanted, kind=kind), kind, stub=True)
 
@@ -126,8 +126,8 @@ class RowSubjects:
         return info
 
 
-def _told(info: PatternInfo, ref: MatrixRef) -> PatternInfo:
-    """A pattern of the library with what the row says of it: the run log knows the families."""
+def _described(info: PatternInfo, ref: MatrixRef) -> PatternInfo:
+    """A workload of the library with the names and features that the row states."""
     return msgspec.structs.replace(
         info,
         group=ref.group or info.group,

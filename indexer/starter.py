@@ -17,14 +17,14 @@ from embeddb.core.reports import Progress, ignore_progress
 
 #: The word for the shipped database; a folder of that name is `./starter`.
 STARTER = "starter"
-#: The note that tells how many runs shipped.
+#: Name of the note with the number of shipped runs.
 _SHIPPED_RUNS = "starter/runs"
 STARTER_FILE = Path(__file__).parents[1] / "embeddb" / "data" / "starter.rows"
 _unpacking = threading.Lock()
 
 
 def is_shipped() -> bool:
-    """Whether its data are part of this installation."""
+    """True if its data are part of this installation."""
     return STARTER_FILE.is_file()
 
 
@@ -35,9 +35,11 @@ def starter_folder(
 ) -> Path:
     """The folder of the shipped database, unpacked on first use into `starter_place`.
 
-    It is filled under another name and then renamed: a kill leaves no half of it. `note` is told
-    that this begins, `progress` how far it is: (task, done, total), a total of 0 unknown.
-    Raises: InputError if the data file is not there; StoreCorrupt if it is damaged.
+    It is filled under another name and then renamed, so that a killed process leaves no partial
+    folder. `note` gets a line when unpacking begins, `progress` (task, done, total), a total of 0
+    unknown.
+
+    Raises: InputError if the data file is missing; StoreCorrupt if it is damaged.
     """
     folder = starter_place()
     if not (folder / "data.mdb").is_file():
@@ -55,9 +57,10 @@ def copy_starter(
     note: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Make `to` a database with what ships and nothing that was measured since: a copy of the
-    shipped one's folder, unpacked first where it was not yet; where runs were added to that, the
-    data are unpacked anew. Raises: as `starter_folder`; StoreLocked while another process writes.
+    """Make `to` a copy of the shipped database without runs measured since. It is unpacked first if
+    needed, and again if runs were added.
+
+    Raises: as `starter_folder`; StoreLocked while another process writes.
     """
     from embeddb.index.lookup import Lookup
     from embeddb.store.lmdb_files import WRITER_FILE
@@ -68,7 +71,7 @@ def copy_starter(
         as_shipped = db.store.notes.get(_SHIPPED_RUNS) == str(db.store.count_runs()).encode()
     if not as_shipped:
         if note is not None:
-            note("the starter database was added to: unpacking what ships anew")
+            note("the starter database has added runs: unpacking the shipped data again")
         to.mkdir(parents=True)
         _fill(to, progress or ignore_progress)
         return
@@ -77,24 +80,24 @@ def copy_starter(
 
 
 def starter_place() -> Path:
-    """Where the shipped database is, or will be on first use: a folder among the user's data, named
-    by its version, so that a newer release brings a database of its own.
+    """Folder of the shipped database, existing or to be: among the user's data, named by its
+    version, so that each release has its own.
 
-    Raises: InputError if the data file is not there.
+    Raises: InputError if the data file is missing.
     """
     return _home() / f"{STARTER}-{starter_version()}"
 
 
 def starter_version() -> str:
-    """Twelve hex digits of the digest of the runs and models that ship.
+    """Twelve hex digits of the digest of the shipped runs and models.
 
-    Raises: InputError if the data file is not there.
+    Raises: InputError if the data file is missing.
     """
     if not is_shipped():
         raise InputError(
             "the starter database is not part of this installation",
             where=str(STARTER_FILE),
-            hint="name a database folder of your own, made with `embeddb index`",
+            hint="name a database folder created by `embeddb index`",
         )
     files = (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("*.safetensors")))
     stats = [file.stat() for file in files]
@@ -103,7 +106,7 @@ def starter_version() -> str:
 
 @lru_cache(maxsize=4)
 def _version(files: tuple[tuple[Path, int, int], ...]) -> str:
-    """Of files with their sizes and times of change: read once in a process."""
+    """Digest of files, given with sizes and modification times; read once in a process."""
     digest = hashlib.blake2b(digest_size=6)
     for file, _, _ in files:
         digest.update(file.read_bytes())
@@ -111,10 +114,10 @@ def _version(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def source_model(text: str, op: Op) -> str:
-    """The file of the model to start from: `starter` is the one that ships for an op's kernel, any
-    other text a file itself, empty for none.
+    """File of the model to start from: for `starter` the shipped one of the operation's kernel,
+    else the file `text`, empty for none.
 
-    Raises: InputError where none ships for it.
+    Raises: InputError if none ships for it.
     """
     if text != STARTER:
         return text
@@ -141,7 +144,7 @@ def _home() -> Path:
 def _unpack_into(folder: Path, progress: Progress) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _collect_leftovers(folder.parent)
-    # Of a name that nobody can have taken before: in a container a killed process had our number.
+    # A unique name: in a container a killed process may have had the same process id.
     part = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.{os.getpid()}.part")
     part.mkdir()
     try:
@@ -156,23 +159,23 @@ def _unpack_into(folder: Path, progress: Progress) -> None:
 
 
 def _fill(folder: Path, progress: Progress) -> None:
-    # Whoever only asks where the database is (a shell's completion) must not wait for these.
+    # A caller that only needs the path (a shell's completion) must not wait for these imports.
     from embeddb.index.lookup import Lookup
     from indexer.embed import embed
-    from indexer.exchange.telling import adopt_models
+    from indexer.exchange.export_records import adopt_models
     from indexer.shipped.file import unpack
 
     with Lookup.create(folder) as db:
         for runs in unpack(STARTER_FILE, db.store.engine):
             progress("unpack", runs, 0)
-        # What ships has its vectors; a featurizer of the user's own, or a newer one, has not.
+        # Shipped runs have their vectors; a user's own featurizer, or a newer one, has none yet.
         embed(db, build=False, progress=progress)
         adopt_models(db, STARTER_FILE.parent)
         db.store.notes.put(_SHIPPED_RUNS, str(db.store.count_runs()).encode())
 
 
 def _collect_leftovers(home: Path) -> None:
-    """Remove what was left behind at a kill."""
+    """Remove the partial folders of killed processes."""
     for part in home.glob(f".{STARTER}-*.part"):
         pid = part.name.split(".")[-2]
         if pid.isdigit() and not _alive(int(pid)):

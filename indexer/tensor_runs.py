@@ -1,4 +1,4 @@
-"""Tiles of tensor kernels and cuts of tensor programs, measured on this machine."""
+"""Measurement of tiles of tensor kernels and of fusion plans of tensor programs on this machine."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _PREFIX = "tiles:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileDesign(Design):
-    """So many tiles of each kernel, so many rounds; `seed` is that of the tiles and their order.
-    Tiles that ran in as many rounds under any such design, or failed, are not measured again."""
+    """A number of `tiles` of each kernel in a number of `rounds`; `seed` is that of the tiles and
+    their order. Tiles that ran in as many rounds under any such design, or failed, are not measured
+    again."""
 
     tiles: int = 80
     rounds: int = 2
@@ -78,9 +79,9 @@ _FUSED, _FUSION = Op("fused"), Op("fusion")
 
 
 class MeasuresPrograms(Protocol):
-    """Times the partitions of one program (`indexer.runners.xla_code.measuring.ProgramTimes`)."""
+    """Time the partitions of one program (`indexer.runners.xla_code.measuring.ProgramTimes`)."""
 
-    known: dict[str, float]
+    seconds: dict[str, float]
     fresh: list[tuple[Computation, Measurement]]
 
     def measure(self, partition: Partition, *, chained: bool = False) -> Any: ...
@@ -88,21 +89,21 @@ class MeasuresPrograms(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CutRun:
-    """What came out of a cut, and of those of its kernels that were timed for it. `in_a_row` are
-    the processor's seconds of all its kernels run in a row, None where that was not asked for."""
+    """Measurement of a fusion plan and of the kernels timed for it. `sequential_s` are the CPU
+    seconds of all its kernels run in sequence, None where not requested."""
 
     measurement: Measurement
     fresh: tuple[tuple[Computation, Measurement], ...]
-    in_a_row: float | None
+    sequential_s: float | None
 
     @property
     def hardware_s(self) -> float:
-        """Seconds that compiling and timing took."""
+        """Seconds spent on compiling and timing."""
         return float(self.measurement.context[HARDWARE_S])
 
 
 class CutRuns:
-    """Measures cuts of a program on a machine with a runner of `xla-cpu`."""
+    """Measure fusion plans of a program on a machine with a runner of `xla-cpu`."""
 
     def __init__(self, machine: Machine, program: Computation) -> None:
         self.machine, self.program = machine, program
@@ -112,21 +113,23 @@ class CutRuns:
     def measure(
         self, cut: Cut, campaign: str, *, chained: bool = False, anew: bool = False
     ) -> CutRun:
-        """Kernels that were timed before on this machine with what a program hands them, whichever
-        that was, are not timed again unless `anew`. With `chained` all are also run in a row. Where
-        it is stopped, the kernels that were timed are kept.
+        """Measure a fusion plan.
 
-        Raises: TensorError for a cut that is not legal; RunnerUnavailable if the machine fails in
-        the middle of it.
+        Kernels that were timed before on this machine with the inputs that a program passes them,
+        in whatever program, are not timed again unless `anew`. With `chained` all are also run in
+        sequence. If interrupted, the kernels timed so far are stored.
+
+        Raises: TensorError for an illegal plan; RunnerUnavailable if the machine fails in the
+        middle.
         """
         times, partition = self._times, Partition.of(self.program, cut)
         if anew:
-            times.known.clear()
+            times.seconds.clear()
         else:
             self._remember(partition)
         start = time.perf_counter()
         try:
-            told = times.measure(partition, chained=chained)
+            times_of = times.measure(partition, chained=chained)
         except BaseException:
             for kernel, measured in times.fresh:
                 self._store(kernel, _FUSED, Config({}), measured, campaign)
@@ -134,35 +137,39 @@ class CutRuns:
         took = time.perf_counter() - start
         before, self._state = self._state, self.machine.state()
         facts = between(before, self._state)
-        fresh = tuple((kernel, in_context(found, facts)) for kernel, found in told.fresh)
+        fresh = tuple(
+            (kernel, in_context(measurement, facts)) for kernel, measurement in times_of.fresh
+        )
         for kernel, measured in fresh:
             self._store(kernel, _FUSED, Config({}), measured, campaign)
-        found = in_context(told.measurement, {**facts, HARDWARE_S: took})
-        in_a_row = float(np.median(told.chain_s)) if told.chain_s and found.ok else None
-        if in_a_row is not None:
-            found = in_context(found, {IN_A_ROW: in_a_row})
-        self._store(self.program, _FUSION, config_of(cut), found, campaign)
-        return CutRun(found, fresh, in_a_row)
+        measurement = in_context(times_of.measurement, {**facts, HARDWARE_S: took})
+        sequential_s = (
+            float(np.median(times_of.chain_s)) if times_of.chain_s and measurement.ok else None
+        )
+        if sequential_s is not None:
+            measurement = in_context(measurement, {IN_A_ROW: sequential_s})
+        self._store(self.program, _FUSION, config_of(cut), measurement, campaign)
+        return CutRun(measurement, fresh, sequential_s)
 
     def _remember(self, partition: Partition) -> None:
-        known = self._times.known
+        stored = self._times.seconds
         for placed in partition.kernels:
-            if placed.kernel.id not in known:
-                seconds = seconds_known(self.machine, placed.kernel.id, in_program=True)
+            if placed.kernel.id not in stored:
+                seconds = stored_seconds(self.machine, placed.kernel.id, in_program=True)
                 if seconds is not None:
-                    known[placed.kernel.id] = seconds
+                    stored[placed.kernel.id] = seconds
 
     def _store(
-        self, subject: Computation, op: Op, config: Config, found: Measurement, campaign: str
+        self, subject: Computation, op: Op, config: Config, measurement: Measurement, campaign: str
     ) -> None:
         here = self.machine.here
-        run = Run(subject.id, op, here.id, config, found, campaign)
+        run = Run(subject.id, op, here.id, config, measurement, campaign)
         self.machine.db.record([run], subject, here)
 
 
-def seconds_known(machine: Machine, kernel_id: str, *, in_program: bool = False) -> float | None:
-    """Of a kernel that was timed on this machine before; infinite if it failed. With `in_program`,
-    times that it took with drawn arrays are not known."""
+def stored_seconds(machine: Machine, kernel_id: str, *, in_program: bool = False) -> float | None:
+    """Stored seconds of a kernel on this machine, infinite if it failed, None if it never ran. With
+    `in_program` runs with random inputs do not count."""
     store = machine.db.store
     if store.pattern(kernel_id) is None:
         return None
@@ -176,22 +183,22 @@ def seconds_known(machine: Machine, kernel_id: str, *, in_program: bool = False)
 
 
 def config_of(cut: Cut) -> Config:
-    """The configuration of op `fusion` that is this cut."""
+    """The configuration of op `fusion` for a fusion plan."""
     return Config({CUT: cut.text})
 
 
-#: Shorter kernels are mostly calls: they say little of what is computed.
+#: Shorter kernels are mostly call overhead.
 LONG_S = 50e-6
-#: Draws for each cut that is wanted: small programs have few.
+#: Draws per requested plan: small programs have few distinct ones.
 _DRAWS = 4
-#: How the names begin under which runs are kept.
+#: Prefix of the names that runs are stored under.
 _NAME = "cuts:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionRequest:
-    """So many cuts of each program, drawn by `seed`, beside `whole`, `single` and what the compiler
-    does by itself. A share of `chained` are also run kernel by kernel in a row."""
+    """The number of `cuts` of each program, drawn by `seed`, beside `whole`, `single` and the
+    compiler's own. A share of `chained` also runs its kernels in sequence."""
 
     cuts: int = 60
     chained: float = 0.05
@@ -200,9 +207,9 @@ class FusionRequest:
 
 @dataclass(slots=True)
 class FusionTally:
-    """Programs and kernels that were done before or now; partitions measured now; kernels of at
-    least `LONG_S`; by name why a program or kernel has no time. `ratios` are, of partitions run in
-    a row too, those seconds of the processor over the sum of their kernels'."""
+    """Programs and kernels measured before (`known`) or now; partitions measured now; kernels of at
+    least `LONG_S`; the reason by name for each that failed. `ratios`: for partitions also run in
+    sequence, those CPU seconds over the sum of the kernels' seconds."""
 
     known: int = 0
     programs: int = 0
@@ -212,18 +219,18 @@ class FusionTally:
     failed: dict[str, str] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
 
-    def add(self, kernel: Computation, found: Measurement) -> None:
-        """A kernel that was measured now, or failed."""
-        if not found.ok:
-            self.failed[kernel.told_as(self.failed)] = found.error
+    def add(self, kernel: Computation, measurement: Measurement) -> None:
+        """Count a kernel that was measured now, or failed."""
+        if not measurement.ok:
+            self.failed[kernel.told_as(self.failed)] = measurement.error
             return
         self.kernels += 1
-        self.long += found.least >= LONG_S
+        self.long += measurement.least >= LONG_S
 
 
 @dataclass(frozen=True, slots=True)
 class FusionJob:
-    """Measures programs and kernels on a machine with a runner of `xla-cpu`."""
+    """Measure programs and kernels on a machine with a runner of `xla-cpu`."""
 
     machine: Machine
     request: FusionRequest
@@ -233,23 +240,23 @@ class FusionJob:
         programs: Sequence[Computation],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> FusionTally:
-        """Every program, its partitions one after the other, each written back with its kernels
-        when it is done; those that were done before are left out, and kernels that were timed
-        before, in whatever program, are not timed again.
+        """Measure every program, its partitions one after the other, each stored with its kernels
+        when it is finished. Programs measured before are left out, and kernels timed before, in
+        whatever program, are not timed again.
 
-        Raises: RunnerUnavailable if the machine fails in the middle of it.
+        Raises: RunnerUnavailable if the machine fails in the middle.
         """
         tally = FusionTally()
         for at, program in enumerate(programs):
             if progress is not None:
                 progress(f"measure {program.name}", at, len(programs))
             try:
-                asked = self._asked(program)
+                plans = self._unmeasured(program)
             except TensorError as error:
                 tally.failed[program.told_as(tally.failed)] = error.reason
                 continue
-            if asked:
-                self._program(program, asked, tally)
+            if plans:
+                self._program(program, plans, tally)
                 tally.programs += 1
             else:
                 tally.known += 1
@@ -260,26 +267,28 @@ class FusionJob:
         kernels: Sequence[Computation],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> FusionTally:
-        """Every kernel by itself, checked, some of them in turns and kept together; those that were
-        done before are left out.
+        """Measure every kernel by itself, with its results checked, some of them in turns and
+        stored together; those measured before are left out.
 
-        Raises: RunnerUnavailable if the machine fails in the middle of it.
+        Raises: RunnerUnavailable if the machine fails in the middle.
         """
         machine = self.machine
-        asked = [one for one in kernels if seconds_known(machine, one.id) is None]
-        tally = FusionTally(known=len(kernels) - len(asked))
+        missing = [one for one in kernels if stored_seconds(machine, one.id) is None]
+        tally = FusionTally(known=len(kernels) - len(missing))
         state, done = machine.state(), 0
-        for some in machine.runner.kernels(asked, machine.options):
+        for some in machine.runner.kernels(missing, machine.options):
             before, state = state, machine.state()
             facts = between(before, state)
-            for kernel, found in some:
-                told = in_context(found, facts)
-                run = Run(kernel.id, _FUSED, machine.here.id, Config({}), told, self._campaign())
+            for kernel, measured in some:
+                measurement = in_context(measured, facts)
+                run = Run(
+                    kernel.id, _FUSED, machine.here.id, Config({}), measurement, self._campaign()
+                )
                 machine.db.record([run], kernel, machine.here)
-                tally.add(kernel, told)
+                tally.add(kernel, measurement)
             done += len(some)
             if progress is not None:
-                progress("measure kernels", done, len(asked))
+                progress("measure kernels", done, len(missing))
         return tally
 
     # -- one program -------------------------------------------------------------------------------
@@ -289,32 +298,32 @@ class FusionJob:
         rng = np.random.default_rng([self.request.seed, 1])
         for cut in cuts:
             chained = bool(rng.random() < self.request.chained)
-            told = runs.measure(cut, self._campaign(), chained=chained)
-            for kernel, found in told.fresh:
-                tally.add(kernel, found)
-            if told.in_a_row is not None:
-                tally.ratios.append(told.in_a_row / told.measurement.seconds)
+            ran = runs.measure(cut, self._campaign(), chained=chained)
+            for kernel, measurement in ran.fresh:
+                tally.add(kernel, measurement)
+            if ran.sequential_s is not None:
+                tally.ratios.append(ran.sequential_s / ran.measurement.seconds)
             tally.partitions += 1
-            if not told.measurement.ok:
-                tally.failed.setdefault(program.name or program.id[:12], told.measurement.error)
+            if not ran.measurement.ok:
+                tally.failed.setdefault(program.name or program.id[:12], ran.measurement.error)
 
-    def _asked(self, program: Computation) -> list[Cut]:
-        """The cuts that are still to be measured. Raises: TensorError for a program without."""
+    def _unmeasured(self, program: Computation) -> list[Cut]:
+        """Fusion plans still to be measured. Raises: TensorError for a program without any."""
         edges = edges_of(program)
         if len(edges.pairs) > MOST_EDGES:
             raise TensorError(f"{len(edges.pairs):,} edges, at most {MOST_EDGES:,} are cut")
         rng = np.random.default_rng(self.request.seed)
-        asked = dict.fromkeys([edges.whole, edges.single])
+        plans = dict.fromkeys([edges.whole, edges.single])
         for _ in range(_DRAWS * self.request.cuts):
-            if len(asked) >= self.request.cuts + 2:
+            if len(plans) >= self.request.cuts + 2:
                 break
-            asked[random_cut(program, rng)] = None
-        # Whatever they ran for: a cut is the sum of its kernels, none of which is timed again.
+            plans[random_cut(program, rng)] = None
+        # Of any request: a plan is the sum of its kernels, none of which is timed again.
         ran = self.machine.stored(program, _FUSION)
         if not any(run.campaign.startswith(_NAME) for run in ran):
-            asked = {self.machine.runner.compiler_cut(program): None, **asked}
+            plans = {self.machine.runner.compiler_cut(program): None, **plans}
         done = {run.config for run in ran}
-        return [cut for cut in asked if config_of(cut) not in done]
+        return [cut for cut in plans if config_of(cut) not in done]
 
     def _campaign(self) -> str:
         return f"{_NAME}{self.request.cuts}/{self.request.seed}"

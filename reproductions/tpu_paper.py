@@ -25,10 +25,10 @@ from torch.nn import functional
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.database import Database
+from indexer.training.tensors.evaluation import figures_of, predictions_of
 from indexer.training.tensors.fitting import fitted_network
-from indexer.training.tensors.how import KernelTraining, Recipe, recipe, wrong_orders
-from indexer.training.tensors.judging import figures_of, said_of
 from indexer.training.tensors.samples import KernelSample, runs_of, split
+from indexer.training.tensors.settings import KernelTraining, Recipe, recipe, wrong_orders
 from indexer.training.trainer import folder_of, forget
 from reproductions.tpu_networks import GNNS, PLACES, REDUCTIONS, PaperNetwork, PaperSpec
 
@@ -117,7 +117,7 @@ def judged(samples: list[KernelSample], how: KernelTraining, folder: Path) -> di
         "seed": how.seed,
         "epochs": fitted.epochs,
         "parameters": sum(p.numel() for p in network.parameters()),
-        **figures_of(how.task, valid, said_of(network, valid)),
+        **figures_of(how.task, valid, predictions_of(network, valid)),
     }
 
 

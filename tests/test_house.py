@@ -171,7 +171,7 @@ SLICES = [
     "indexer/runners/",
     "indexer/training/",
     "indexer/readers/waco",
-    "indexer/exchange/telling",
+    "indexer/exchange/export_records",
     "tuners/fusion_cuts",
     "tuners/rule",
     "tuners/tune",

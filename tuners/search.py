@@ -22,7 +22,7 @@ from embeddb.ranking.measure import state_warning
 from embeddb.store.usual_state import usual_at
 from indexer.measure import Machine, Recorder
 from indexer.runners.base import HARDWARE_S
-from indexer.runners.harness.session import Closing
+from indexer.runners.harness.worker_process import Closing
 
 S = TypeVar("S", bound=Hashable)
 

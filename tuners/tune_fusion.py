@@ -24,7 +24,7 @@ from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
 from indexer.measure import Machine
 from indexer.runners.base import HARDWARE_S, RunOptions
-from indexer.tensor_runs import CutRuns, seconds_known
+from indexer.tensor_runs import CutRuns, stored_seconds
 from tuners.fusion_cuts import (
     CutPrices,
     CutSteps,
@@ -104,7 +104,7 @@ class KeptRuns:
         """What the kernels of a cut that ran take, by id, those left out that `but` has; infinite
         for what fails."""
         told = {
-            at: seconds_known(self._machine, at) for at in self.kernels_of(cut) if at not in but
+            at: stored_seconds(self._machine, at) for at in self.kernels_of(cut) if at not in but
         }
         return {at: seconds for at, seconds in told.items() if seconds is not None}
 

@@ -23,7 +23,7 @@ from sections import Options, run
 
 import embeddb
 from embeddb.core.config import Op
-from embeddb.handle.choice import Wanted, Wishes
+from embeddb.handle.choice import CompileOptions, Wanted
 from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_matrix import csr_of
 from embeddb.handle.tensors import TensorHandle
@@ -52,7 +52,7 @@ class Place:
     def compile(self, a: torch.Tensor, kernel: str, k: int | None, calls: float) -> Any:
         if self.name == "cuda":
             return embeddb.compile(a, kernel, k=k, calls=calls)
-        wanted = Wanted(kernel, k, None, "starter", Wishes(min(calls, 1e5)))
+        wanted = Wanted(kernel, k, None, "starter", CompileOptions(min(calls, 1e5)))
         return TensorHandle(CudaProducts.of(a, wanted, self.device))
 
     def wait(self) -> None:

@@ -71,6 +71,7 @@ class CostModelFiles:
                 model.save(path)
                 stat = path.stat()
                 stamp = (stat.st_mtime_ns, stat.st_size)
+        model.version = model.version or str(model.card["stamp"])
         self._read[path] = (stamp, model)
 
     def _place(self, platform: Platform, op: Op) -> Path:
@@ -127,7 +128,8 @@ class CostModelFiles:
                 # No card, or one too large to keep, is no reason to withhold the answer.
                 with suppress(ModelError, StoreCorrupt):
                     if store.models.get(version) is None:
-                        store.models.register([ModelEntry(version, found.card, path.name)])
+                        own = path.name if path.parent == self._folder else ""
+                        store.models.register([ModelEntry(version, found.card, own)])
 
     def _open(
         self, path: Path, stamp: tuple[int, int], load: Callable[[Path], Model]

@@ -1,1 +1,1 @@
-"""An answer as C that needs nothing of ours: what `embeddb emit` writes."""
+"""Code generation of `embeddb emit`: an answer as C without dependencies on embeddb."""

@@ -1,7 +1,7 @@
-"""From configurations of the platform `cuda` to a library in CUDA C++: its files by name.
+"""CUDA C++ libraries for configurations of the platform `cuda`.
 
-Kernels are those of `embeddb/kernels/cuda`; written around them is what Python does elsewhere:
-checks, formats (`forms.py`), launches (`product.py`), and codes in place of exceptions.
+Kernels are those of `embeddb/kernels/cuda`; around them the library has in C++ what Python does
+elsewhere: checks, formats (`forms.py`), launches (`product.py`), and codes in place of exceptions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from embeddb.emit.library import TITLES, RuleText, checked_prefix, filled
 from embeddb.kernels.cuda.nvrtc import source
 from embeddb.kernels.cuda.plan import SIZES, TYPES, Plan, plan
 
-#: Layouts and reorderings as the enumerations of the C++ name them.
+#: Names of layouts in the C++ enumeration, if not the upper-case name.
 _LAYOUTS = {"csr": "PLAIN"}
 _BLOCK_COLUMNS = {"fp32": 1, "tf32": 8, "bf16": 16, "f16": 16}
-#: Of a value in the header: its C type, and its description.
+#: C type and description of a value in the header.
 _VALUES = {
     "f32": ("float", "float"),
     "f64": ("double", "double"),
@@ -58,12 +58,12 @@ _FILLED = """ In windows, a NaN or infinity in a
 
 
 class CudaLibrary:
-    """The CUDA C++ of configurations of one operation: those that `rule` chooses among, of which
-    the first stands in where a format would be mostly fill; or one. Public names begin with
-    `prefix`, or with the operation's. `architecture`: as nvcc names the GPU, `sm_90`.
+    """CUDA C++ library of configurations of one operation: a single one, or those that `rule`
+    chooses among, the first of which replaces formats that would be mostly fill. Public names have
+    the prefix `prefix`, or the operation's. `architecture`: nvcc's name of the GPU, `sm_90`.
 
-    Raises: SpaceError for a configuration that has no kernel; UsageError for an operation without
-    code, for cuSPARSE, and for a prefix that cannot be one.
+    Raises: SpaceError for a configuration without a kernel; UsageError for an operation without
+    code, for cuSPARSE, and for an invalid prefix.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CudaLibrary:
     ) -> None:
         if op.kernel not in TITLES or op.dtype not in TYPES:
             hint = "spmm, sddmm and spmv, in f32, f64, f16 and bf16: sddmm:64:f64"
-            raise UsageError(f"there is no code for {op} on a GPU", hint=hint)
+            raise UsageError(f"no GPU code for {op}", hint=hint)
         self.op, self.rule = op, rule
         self.prefix = checked_prefix(prefix or f"embeddb_{op.kernel}_{op.dtype}_cuda")
         self.architecture = architecture or "native"
@@ -85,10 +85,10 @@ class CudaLibrary:
         self.plans = [plan(config, op) for config in configs]
         if any(one.algorithm for one in self.plans):
             hint = "call cusparseSpMM or cusparseSpMV, or give a configuration with another work"
-            raise UsageError("work=cusparse is NVIDIA's library, not code of ours", hint=hint)
+            raise UsageError("work=cusparse is NVIDIA's library and cannot be emitted", hint=hint)
 
     def files(self, made_from: str = "") -> dict[str, str]:
-        """Contents by name. `made_from`, for the README: where the configurations come from."""
+        """Contents by file name. `made_from`, for the README: the origin of the configurations."""
         p, kernel = self.prefix, self.op.kernel
         types = self.op.dtype if self.op.dtype in ("f16", "bf16") else "plain"
         test = {
@@ -110,7 +110,7 @@ class CudaLibrary:
         return written
 
     def _filled(self, name: str, parts: Mapping[str, str]) -> str:
-        """A text with its marks replaced: first by `parts`, which may hold marks themselves."""
+        """A template with its marks replaced: first by `parts`, which may have marks themselves."""
         value, description = _VALUES[self.op.dtype]
         columns = f"{self.op.width} dense columns"
         marks = {
@@ -151,8 +151,7 @@ class CudaLibrary:
         }
 
     def _kernels(self) -> dict[str, int]:
-        """Instances by their numbers: configurations that differ only in how they are launched
-        share one."""
+        """Numbers of kernel instances; configurations that differ only in the launch share one."""
         return {
             template: n for n, template in enumerate(dict.fromkeys(p.template for p in self.plans))
         }
@@ -213,8 +212,7 @@ class CudaLibrary:
 
 
 def _place_type(one: Plan) -> str:
-    """C++ type of the values that a format stores in an order of its own; empty where it keeps that
-    of CSR."""
+    """C++ type of the values that a format stores in its own order; empty if in that of CSR."""
     if one.form.layout == "slices" or (one.form.layout == "windows" and not one.form.sampled):
         return one.form.math if one.form.math in ("bf16", "f16") else TYPES[one.op.dtype]
     return ""

@@ -22,15 +22,15 @@ from embeddb.tensors.partition import Partition
 from indexer.frontends.hlo.printer import fused_text, hlo_text
 from tuners.rule.learn import learn_rule
 
-#: What tells a folder of ours, and its largest size.
+#: File that identifies an emitted folder, and its largest size.
 MANIFEST, _MAX_BYTES = "embeddb.json", 1 << 16
 _FORMAT = "embeddb-library-1"
 _ENDINGS = (".c", ".cu", ".h", ".hlo")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a folder holds: configurations (as text) of an operation, names beginning with `prefix`;
-    `answer` is the id of the answer they come from, empty if none, `files` what was written."""
+    """Contents of an emitted folder: configurations (as text) of an operation, names with `prefix`;
+    `answer` is the id of the answer they come from, empty if none, `files` the written files."""
 
     op: str
     configs: list[str]
@@ -41,16 +41,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_library(place: str | Path, contents: Mapping[str, str], manifest: Manifest) -> None:
-    """Write files by name into a folder, which is made if it is not there. What an earlier library
-    left there goes.
+    """Write files by name into a folder, created if missing; files of an earlier library are
+    removed.
 
-    Raises: UsageError for a folder that holds something else; OSError.
+    Raises: UsageError for a folder with other contents; OSError.
     """
     path = Path(place)
     before = _earlier(path)
     path.mkdir(exist_ok=True)
     folder = OwnFolder(path)
-    # First the manifest: a folder that a kill left half is known as ours then.
+    # The manifest first: it identifies a folder that was interrupted.
     folder.write(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     for name in sorted(set(before) - set(contents)):
         if name.endswith(_ENDINGS):
@@ -60,30 +60,30 @@ def write_library(place: str | Path, contents: Mapping[str, str], manifest: Mani
 
 
 def _earlier(path: Path) -> list[str]:
-    """Files of a library that lies there. Raises: UsageError for something else."""
+    """Files of an earlier library in a folder. Raises: UsageError for other contents."""
     if path.is_symlink() or not path.exists():
         if not path.is_symlink() and path.absolute().parent.is_dir():
             return []
-        raise UsageError(f"{path}: there is no folder to make it in")
+        raise UsageError(f"{path}: the parent folder does not exist")
     if not path.is_dir():
         raise UsageError(f"{path}: a file, not a folder to write to")
     if not any(path.iterdir()):
         return []
     try:
         data = OwnFolder(path).read(MANIFEST, _MAX_BYTES)
-        found = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=Manifest)
     except (OSError, ValueError, msgspec.MsgspecError):
-        found = None
-    if found is None or found.format != _FORMAT:
+        manifest = None
+    if manifest is None or manifest.format != _FORMAT:
         raise UsageError(
-            f"{path} holds something else than an emitted library", hint="give another folder"
+            f"{path} has other contents than an emitted library", hint="name another folder"
         )
-    return found.files
+    return manifest.files
 
 
 def fusion_files(program: Computation, config: Config, made_from: str = "") -> dict[str, str]:
-    """The program, the program with a fusion for each kernel of the plan, and each kernel as a
-    module, in order; `made_from`, for the README: what the plan comes from.
+    """HLO of the program, of the program with a fusion for each kernel of the plan, and of each
+    kernel, in order; `made_from`, for the README: the origin of the plan.
 
     Raises: TensorError for a plan of another program, and for operations that cannot be written.
     """
@@ -106,70 +106,68 @@ def fusion_files(program: Computation, config: Config, made_from: str = "") -> d
     }
 
 
-#: With code for matrices.
+#: Platforms with code for matrices.
 _PLATFORMS = ("cpu", "cuda")
 
 
 def emit_answer(
-    made: Recommendation, place: str | Path, *, prefix: str = "", capability: str = ""
+    answer: Recommendation, place: str | Path, *, prefix: str = "", capability: str = ""
 ) -> Manifest:
-    """The best configuration of an answer for `cpu` or `cuda` as code, in a folder; where cuSPARSE
-    is the best, the best of the others. `capability` is that of the answer's GPU, 90.
+    """Emit the best configuration of an answer for `cpu` or `cuda` to a folder; for cuSPARSE, the
+    best of the others instead. `capability` is that of the answer's GPU, 90.
 
     Raises: UsageError for an answer for another platform, and as `emit_config`.
     """
-    platform = made.platform.partition("@")[0]
+    platform = answer.platform.partition("@")[0]
     if platform not in _PLATFORMS:
-        known = f"{', '.join(_PLATFORMS)}, tile-cpu and xla-cpu"
+        supported = f"{', '.join(_PLATFORMS)}, tile-cpu and xla-cpu"
         raise UsageError(
-            f"answer {made.id} is for {platform}: there is code for {known} alone",
+            f"answer {answer.id} is for {platform}: code is available for {supported} only",
             hint="`embeddb query ... --emit FILE.c` writes those of loop nests"
             if platform == "nest-cpu"
             else "`embeddb explain` shows its configuration",
         )
-    op, best = Op.parse(made.op), Config(made.best)
-    source = f"answer {made.id}"
+    op, best = Op.parse(answer.op), Config(answer.best)
+    source = f"answer {answer.id}"
     if _is_library(best):
-        source += (
-            f", of which the first choice is cuSPARSE ({best}) and this the best of the others"
-        )
+        source += f", which ranks cuSPARSE ({best}) first and this as the best of the others"
     if platform == "cuda":
-        ranked = (Config(one.config) for one in made.candidates)
+        ranked = (Config(one.config) for one in answer.candidates)
         own = (
-            config for config in (best, *ranked, Config(made.default)) if not _is_library(config)
+            config for config in (best, *ranked, Config(answer.default)) if not _is_library(config)
         )
         best = fit(next(own), op)
     library = _library(platform, op, [best], prefix=prefix, capability=capability)
-    return _written(library, [best], place, source=source, answer=made.id)
+    return _written(library, [best], place, source=source, answer=answer.id)
 
 
 def _is_library(config: Config) -> bool:
-    """True if NVIDIA's library computes, of which there is no source."""
+    """True if the configuration calls NVIDIA's library, which has no source."""
     return config.get("work") == "cusparse"
 
 
 def emit_tensor(
-    subject: Computation, made: Recommendation, place: str | Path, *, prefix: str = ""
+    subject: Computation, answer: Recommendation, place: str | Path, *, prefix: str = ""
 ) -> Manifest:
-    """The best configuration of an answer about a tensor kernel or program, in a folder: of a tile
-    its C, of a fusion plan the program's HLO.
+    """Emit the best configuration of an answer about a tensor kernel or program to a folder: a tile
+    as C, a fusion plan as HLO.
 
     Raises: UsageError for another operation, and a prefix for HLO; as `TileLibrary`,
     `fusion_files` and `write_library`.
     """
-    config, source = Config(made.best), f"answer {made.id}"
-    if made.op == "tile":
+    config, source = Config(answer.best), f"answer {answer.id}"
+    if answer.op == "tile":
         library = TileLibrary(subject, config, prefix=prefix)
         prefix, contents = library.prefix, library.files(source)
-    elif made.op != "fusion":
+    elif answer.op != "fusion":
         hint = "`embeddb explain` shows what is predicted"
-        raise UsageError(f"answer {made.id} about {made.op} has nothing to write", hint=hint)
+        raise UsageError(f"answer {answer.id} about {answer.op} has no code", hint=hint)
     elif prefix:
-        raise UsageError("--prefix is for names in C: a fusion plan is written as HLO")
+        raise UsageError("--prefix is for C names: a fusion plan is emitted as HLO")
     else:
         contents = fusion_files(subject, config, source)
     manifest = Manifest(
-        op=made.op, configs=[str(config)], prefix=prefix, answer=made.id, files=list(contents)
+        op=answer.op, configs=[str(config)], prefix=prefix, answer=answer.id, files=list(contents)
     )
     write_library(place, contents, manifest)
     return manifest
@@ -178,7 +176,7 @@ def emit_tensor(
 def emit_config(
     config: Config, op: Op, place: str | Path, *, platform: str = "cpu", prefix: str = ""
 ) -> Manifest:
-    """A configuration of a platform as code, in a folder.
+    """Emit a configuration of a platform to a folder.
 
     Raises: UsageError for another platform; as `Library`, `CudaLibrary` and `write_library`.
     """
@@ -195,10 +193,12 @@ def _library(
     rule: RuleText | None = None,
     capability: str = "",
 ) -> Library | CudaLibrary:
-    """Raises: UsageError for a platform without code; as `Library` and `CudaLibrary`."""
+    """The library of a platform. Raises: UsageError for one without code; as the libraries."""
     name = platform.partition("@")[0]
     if name not in _PLATFORMS:
-        raise UsageError(f"there is code for {' and '.join(_PLATFORMS)} alone, not for {platform}")
+        raise UsageError(
+            f"code is available for {' and '.join(_PLATFORMS)} only, not for {platform}"
+        )
     if name == "cpu":
         return Library(op, configs, prefix=prefix, rule=rule)
     architecture = f"sm_{capability}" if capability.isdecimal() else ""
@@ -213,7 +213,7 @@ def _written(
     source: str,
     answer: str = "",
 ) -> Manifest:
-    """A library in its folder; `source`: where its configurations come from."""
+    """Write a library to a folder; `source`: the origin of its configurations."""
     contents = library.files(source)
     manifest = Manifest(
         op=str(library.op),
@@ -226,7 +226,7 @@ def _written(
     return manifest
 
 
-#: More kernels than this are not put into one library.
+#: Largest number of kernels in a library.
 MOST = 12
 
 
@@ -239,17 +239,19 @@ def emit_pack(
     most: int = MOST,
     prefix: str = "",
 ) -> Manifest:
-    """At most `most` configurations of a platform, chosen among by a rule that is learned from what
-    `db` measured on one of its instances, or on all together, as code in a folder. Of `cuda` those
-    that compute as exactly as their type, by kernels of our own.
+    """Emit at most `most` configurations of a platform, and a rule that chooses among them, learned
+    from the runs in `db` on one of its instances or on all, to a folder. For `cuda`, candidates are
+    exact in their type and not cuSPARSE.
 
     Raises: UsageError for an impossible number and another platform; as `learn_rule`, `Library`,
     `CudaLibrary` and `write_library`.
     """
     if not 1 <= most <= MOST:
-        raise UsageError(f"a pack of {most} kernels", hint=f"1 to {MOST}")
+        raise UsageError(f"a pack of {most} kernels is not possible", hint=f"1 to {MOST}")
     if platform.partition("@")[0] not in _PLATFORMS:
-        raise UsageError(f"there is code for {' and '.join(_PLATFORMS)} alone, not for {platform}")
+        raise UsageError(
+            f"code is available for {' and '.join(_PLATFORMS)} only, not for {platform}"
+        )
     where = db.platform(platform)
     kernel = where.kernel(op)
 

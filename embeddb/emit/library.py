@@ -1,6 +1,6 @@
-"""From configurations of the CPU platform to a library in C: its files by name.
+"""C libraries for configurations of the CPU platform.
 
-Kernels are those of `embeddb/kernels`, with their entry `called`; what is written around them is
+Kernels are those of `embeddb/kernels`, with their entry `called`; around them the library has in C
 what Python does elsewhere: checks, conversions (`forms.py`), padding, and codes in place of
 exceptions.
 """
@@ -24,8 +24,8 @@ _CONVERSIONS = {"csc": "columns", "dcsr": "panels", "bcsr": "blocks"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A configuration, with the number of its kernel: configurations that differ only in how they
-    are launched share one."""
+    """A configuration with the number of its kernel; configurations that differ only in the launch
+    share one."""
 
     config: Config
     variant: Variant
@@ -34,7 +34,7 @@ class Part:
 
     @property
     def conversion(self) -> str:
-        """The name of what brings CSR into its form: that of a text, and of its function."""
+        """Name of the conversion from CSR: that of its template and of its function."""
         form = self.launch.form
         if form.format == "csr":
             return "plain" if form.reorder == "none" else form.reorder
@@ -42,7 +42,7 @@ class Part:
 
     @property
     def fills(self) -> bool:
-        """Whether values that only fill its form take part in sums."""
+        """True if fill values of its form take part in sums."""
         return self.variant.form in ("bcsr", "sell", "ell") and self.variant.kernel != "sddmm"
 
     def row(self, prefix: str) -> str:
@@ -69,14 +69,14 @@ class Part:
 
 
 def parts_of(configs: Sequence[Config], op: Op, vector_bytes: int) -> list[Part]:
-    """In the same order. Raises: SpaceError for a configuration that is none."""
+    """Parts in the order of `configs`. Raises: SpaceError for an illegal configuration."""
     kernels: dict[Variant, int] = {}
-    made = []
+    parts = []
     for config in configs:
         variant, launch = plan(config, op, vector_bytes=vector_bytes)
         number = kernels.setdefault(variant, len(kernels))
-        made.append(Part(config, variant, launch, number))
-    return made
+        parts.append(Part(config, variant, launch, number))
+    return parts
 
 
 _ARGUMENTS = {"spmm": "k, b, d", "spmv": "x, y", "sddmm": "k, c, b, values"}
@@ -93,7 +93,7 @@ _OPERANDS = {
 _PACK = """\
 - **Choice**: `@p@_create` takes the configuration that the rule in @p@_rule.h names, from sizes,
   row pointers and some of the columns, or the first where that one's format would be mostly fill.
-  What the rule was learned from, and how good it is, is said there.
+  That file states the runs it was learned from and its held-out figures.
 """
 _EXAMPLE = """\
 int multiply(int64_t m, int64_t n, int64_t nnz, const int64_t *ptr, const int32_t *col,
@@ -109,7 +109,7 @@ int multiply(int64_t m, int64_t n, int64_t nnz, const int64_t *ptr, const int32_
 
 
 def readme_parts(op: Op, parts: Sequence[Part], made_from: str, *, pack: bool) -> dict[str, str]:
-    """Texts by their marks. `pack`: a rule chooses among the configurations."""
+    """README texts by mark. `pack`: a rule chooses among the configurations."""
     blocks = any(part.launch.form.rows > 1 or part.launch.form.block[1] > 1 for part in parts)
     fills = any(part.fills for part in parts)
     one = all(part.launch.threads == "one" for part in parts)
@@ -147,21 +147,21 @@ _AGAIN = """\
 
 @dataclass(frozen=True, slots=True)
 class RuleText:
-    """What chooses among configurations in C: a header, and the function in it that takes rows,
-    columns, row pointers of 64 bits and column indices of a matrix, and gives a position."""
+    """C code of a rule: a header, and the name of its function, which takes rows, columns, row
+    pointers of 64 bits and column indices of a matrix, and returns a position."""
 
     header: str
     function: str
 
 
 class Library:
-    """The C of configurations of one operation: those that `rule` chooses among, of which the first
-    stands in for formats that would be mostly fill; or one. Public names begin with `prefix`, or
-    with the operation's.
+    """C library of configurations of one operation: a single one, or those that `rule` chooses
+    among, the first of which replaces formats that would be mostly fill. Public names have the
+    prefix `prefix`, or the operation's.
 
-    Raises: SpaceError for a configuration that is none; UsageError for an operation without code
-    or a prefix that cannot be one; RunnerUnavailable where only a compiler could tell the vectors
-    of EMBEDDB_MARCH.
+    Raises: SpaceError for an illegal configuration; UsageError for an operation without code or an
+    invalid prefix; RunnerUnavailable if the vector width of EMBEDDB_MARCH needs a compiler that is
+    missing.
     """
 
     def __init__(
@@ -174,36 +174,36 @@ class Library:
     ) -> None:
         if op.kernel not in TITLES or op.dtype not in _TYPES:
             hint = "spmm, sddmm and spmv, in f32 and f64: sddmm:64:f64"
-            raise UsageError(f"there is no code for {op}", hint=hint)
+            raise UsageError(f"no code for {op}", hint=hint)
         self.op, self.rule = op, rule
         self.prefix = checked_prefix(prefix or f"embeddb_{op.kernel}_{op.dtype}")
         self.vector_bytes = cpu_build.vector_bytes()
         self.parts = parts_of(configs, op, self.vector_bytes)
 
     def files(self, made_from: str = "") -> dict[str, str]:
-        """Contents by name. `made_from`, for the README: what the configurations come from."""
+        """Contents by file name. `made_from`, for the README: the origin of the configurations."""
         p = self.prefix
         run = {"RUN": _text(f"{self.op.kernel}.h")}
-        told = readme_parts(self.op, self.parts, made_from, pack=self.rule is not None)
-        made = {
+        readme = readme_parts(self.op, self.parts, made_from, pack=self.rule is not None)
+        contents = {
             f"{p}.h": self._filled("header.h", run),
             f"{p}_internal.h": self._filled("internal.h", {"KERNELS": self._prototypes()}),
             f"{p}.c": self._filled("matrix.c", self._matrix_parts()),
             "test.c": self._filled("test.c", self._test_parts()),
             "Makefile": self._filled("Makefile", {"OBJECTS": " ".join(self._objects())}),
-            "README.md": self._filled("README.md", told),
+            "README.md": self._filled("README.md", readme),
             "LICENSE": _text("LICENSE"),
         }
         if self.rule is not None:
-            made[f"{p}_rule.h"] = self.rule.header
+            contents[f"{p}_rule.h"] = self.rule.header
         for number, part in self._kernels().items():
             head = f'#include "{p}_internal.h"\n\n#define embeddb_call {p}_kernel_{number}'
             text = source(part, entry="called", shared=head)
-            made[f"{p}_kernel_{number}.c"] = f"/* SPDX-License-Identifier: MIT-0 */\n{text}"
-        return made
+            contents[f"{p}_kernel_{number}.c"] = f"/* SPDX-License-Identifier: MIT-0 */\n{text}"
+        return contents
 
     def _filled(self, name: str, parts: Mapping[str, str]) -> str:
-        """A text with its marks replaced: first by `parts`, which may hold marks themselves."""
+        """A template with its marks replaced: first by `parts`, which may have marks themselves."""
         marks = {
             **parts,
             "DECLARATIONS": declarations(),
@@ -260,12 +260,12 @@ class Library:
 
 
 def _own(text: str) -> str:
-    """C whose functions are seen by one file alone."""
+    """C code with static functions."""
     return re.sub(r"^(?=(?:int64_t|void) \w+\()", "static ", text, flags=re.MULTILINE)
 
 
 def filled(name: str, marks: Mapping[str, str]) -> str:
-    """The text of that name with its marks replaced, in their order: a part may hold later ones."""
+    """The template of that name with its marks replaced in order: a part may have later ones."""
     text = _text(name)
     for mark, part in marks.items():
         part = part.rstrip("\n")
@@ -276,7 +276,7 @@ def filled(name: str, marks: Mapping[str, str]) -> str:
 
 
 def checked_prefix(prefix: str) -> str:
-    """Raises: UsageError for what cannot begin names in C, or is the name of the test."""
+    """A valid prefix of C names. Raises: UsageError for others, and the name of the test."""
     if not _NAME.fullmatch(prefix) or prefix in ("test", "untiled"):
         hint = "a letter, then letters, digits and _, 40 in all, but not test or untiled"
         raise UsageError(f"prefix {prefix!r}: {hint}")

@@ -1,7 +1,7 @@
-"""A tile of a tensor kernel as a library in C: its files by name.
+"""C libraries for a tile of a tensor kernel.
 
-The kernel is that of `embeddb/kernels/tiles`, as it is measured; beside it stands the untiled
-one, with which the test program compares and whose time it prints too.
+The kernel is that of `embeddb/kernels/tiles`, as measured; beside it is the untiled one, which the
+test program compares with and also times.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from embeddb.tensors.tiling.plan import plan_of
 
-#: Of the rounding that explains a difference, to the largest element; and the share of elements
-#: that may be anything where rounding turns a decision.
+#: Factor on the rounding error allowed relative to the largest element; and the inverse share of
+#: elements that may differ if rounding changes a decision.
 _MARGIN, _TURNED = 4.0, 1000
 
 
 class TileLibrary:
-    """The C of a kernel under one tile. Public names begin with `prefix`, or with the kernel's.
+    """C library of a kernel with one tile. Public names have the prefix `prefix`, or the kernel's.
 
-    Raises: TensorError for a kernel without tiles; UsageError for a tile that is none of it, or a
-    prefix that cannot be one.
+    Raises: TensorError for a kernel without tiles; UsageError for an illegal tile or prefix.
     """
 
     def __init__(self, kernel: Computation, config: Config, *, prefix: str = "") -> None:
@@ -46,7 +45,7 @@ class TileLibrary:
         self.tile = Tile.of(config, len(untiled(kernel).sizes))
 
     def files(self, made_from: str = "") -> dict[str, str]:
-        """Contents by name; `made_from`, for the README: what the tile comes from."""
+        """Contents by file name; `made_from`, for the README: the origin of the tile."""
         p = self.prefix
         arrays = [f"   {line}" for line in self._arrays()]
         marks = {
@@ -71,9 +70,9 @@ class TileLibrary:
         }
 
     def _named(self) -> list[tuple[str, int]]:
-        """Parameters and outputs as C names them, with their places in the kernel."""
-        given = [(f"p{n}", at) for n, at in enumerate(self.kernel.parameters)]
-        return given + [(f"o{n}", at) for n, at in enumerate(self.kernel.outputs)]
+        """C names of parameters and outputs, with their positions in the kernel."""
+        parameters = [(f"p{n}", at) for n, at in enumerate(self.kernel.parameters)]
+        return parameters + [(f"o{n}", at) for n, at in enumerate(self.kernel.outputs)]
 
     def _arrays(self) -> Iterator[str]:
         for name, at in self._named():
@@ -127,14 +126,14 @@ class TileLibrary:
             yield f"for (uint64_t x = 0; x < {shape.elements}; x++)"
             yield f"    {name}[x] = ({c})({self._number(shape.dtype, name[1:])});"
         tests = [(name, at) for name, at in self._named() if name.startswith("o")]
-        given = [name for name, _ in self._named() if name.startswith("p")]
+        inputs = [name for name, _ in self._named() if name.startswith("p")]
         calls = {}
         for function, outputs in (
             (f"{p}_untiled", [f"plain_{name}" for name, _ in tests]),
             (p, [name for name, _ in tests]),
         ):
             yield f"void *{function}_room = room({function}_scratch() + 1);"
-            calls[function] = f"{function}_run({', '.join([*given, *outputs])}, {function}_room);"
+            calls[function] = f"{function}_run({', '.join([*inputs, *outputs])}, {function}_room);"
             yield calls[function]
         yield "int failed = 0;"
         for name, at in tests:
@@ -147,7 +146,7 @@ class TileLibrary:
             yield f"    printf({text}, taken[calls / 2], calls, taken[0], taken[calls - 1]);"
             yield "}"
             yield f"free({function}_room);"
-        for name in (*given, *(n for n, _ in tests), *(f"plain_{n}" for n, _ in tests)):
+        for name in (*inputs, *(n for n, _ in tests), *(f"plain_{n}" for n, _ in tests)):
             yield f"free({name});"
         yield 'puts(failed ? "failed" : "passed");'
         yield "return failed;"
@@ -176,5 +175,5 @@ def _compared(name: str, elements: int, jumps: bool) -> Iterator[str]:
 
 
 def _comment(text: str) -> str:
-    """Of a stranger: nothing that ends a comment."""
+    """Untrusted text without characters that end a comment."""
     return re.sub(r"[^\w .,:/()<>=+-]", "_", text).replace("*/", "__").replace("/*", "__")

@@ -1,5 +1,5 @@
-"""What would change an answer, asked for with `deep`: the effect of every parameter and of every
-feature of the pattern, by hundreds of queries against the arrays at hand."""
+"""Deep diagnostics of an answer: partial dependence on parameters and counterfactuals of features,
+by hundreds of queries against arrays in memory."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def deepening(
     *,
     progress: Progress | None = None,
 ) -> Deepen:
-    """What adds effects, moves and attention to an answer's diagnostics (the last only where
-    `pattern` or the store holds the structure); it takes up to some seconds. Moves and attention
-    are of matrices, what is `occluded` of tensor kernels."""
+    """Function that adds deep diagnostics to an answer: parameter effects; for matrices
+    counterfactuals (`moves`) and the occlusion map (`attention`, only if `pattern` or the store has
+    the structure); for tensor kernels `occluded` parts. It takes up to some seconds."""
 
-    def deepened(plain: Diagnostics, found: RankedCandidates) -> Diagnostics:
-        ranker = found.rankers.chosen
+    def deepened(plain: Diagnostics, ranked: RankedCandidates) -> Diagnostics:
+        ranker = ranked.rankers.chosen
         parts = ranker.query.op.workload.occluded(ranker, lookup, pattern, progress)
         return msgspec.structs.replace(
             plain,
             deep=True,
-            effects=partial_dependence(posterior_of(ranker, found.source, found.first)),
+            effects=partial_dependence(posterior_of(ranker, ranked.source, ranked.first)),
             moves=counterfactuals(ranker, lookup, progress=progress),
             **parts,
         )
@@ -58,34 +58,34 @@ def deepening(
 
 Floats = NDArray[np.float64]
 
-#: Values of one parameter that are told of, the best; a tile size may have hundreds.
+#: Best values of one parameter that are kept; a tile size may have hundreds.
 _MOST_VALUES = 12
-#: Values of one feature that are tried on either side, without and with a cost model to ask.
+#: Values of one feature that are tried on either side, without and with a cost model.
 _STEPS, _STEPS_OF_MODEL = 8, 3
-#: How far from the query they are at most, in standard deviations: beyond it is another matrix.
+#: Largest distance of tried values from the query, in standard deviations.
 _FARTHEST = 3.0
-#: Configurations that stay in the race when a cost model is asked hundreds of times.
+#: Configurations compared when a cost model is queried hundreds of times.
 _MOST_RACING = 512
 _MOST_MOVES = 8
 
 
-def partial_dependence(held: Posterior) -> list[ParameterEffect]:
-    """Every value of every parameter that is open, over all ranked configurations; best first in a
-    parameter. Empty where no gain over the default is known."""
-    there = np.flatnonzero(np.isfinite(held.mean))
-    if not held.over_default:
+def partial_dependence(posterior: Posterior) -> list[ParameterEffect]:
+    """Effect of every value of every free parameter, over all ranked configurations; best first
+    within a parameter. Empty if gains over the default are unknown."""
+    there = np.flatnonzero(np.isfinite(posterior.mean))
+    if not posterior.over_default:
         return []
-    configs, gains = [held.configs[i] for i in there], np.exp(held.mean[there])
-    found = []
+    configs, gains = [posterior.configs[i] for i in there], np.exp(posterior.mean[there])
+    effects = []
     for name in sorted({name for config in configs for name in config}):
         by_value: dict[str, list[float]] = {}
         for config, gain in zip(configs, gains, strict=True):
             by_value.setdefault(value_text(config.get(name)), []).append(float(gain))
         if len(by_value) > 1:
-            rows = [_effect(name, value, held_) for value, held_ in by_value.items()]
+            rows = [_effect(name, value, value_gains) for value, value_gains in by_value.items()]
             rows.sort(key=lambda e: (-e.best_gain, e.value))
-            found += rows[:_MOST_VALUES]
-    return found
+            effects += rows[:_MOST_VALUES]
+    return effects
 
 
 def _effect(name: str, value: str, gains: list[float]) -> ParameterEffect:
@@ -104,12 +104,11 @@ def _effect(name: str, value: str, gains: list[float]) -> ParameterEffect:
 def counterfactuals(
     ranker: Ranker, db: Lookup, *, progress: Progress | None = None
 ) -> list[Counterfactual]:
-    """Per feature and direction the smallest of the tried values, all of them seen in the
-    partition, at which neighbours and model answer something else that they hold better by more
-    than the noise; the nearest first. What was measured on the pattern itself does not count.
+    """Counterfactuals: per feature and direction the nearest tried value, out of those in the
+    partition, at which neighbours and model choose another configuration that is better by more
+    than the noise; the nearest first. Measurements of the pattern itself are ignored.
 
-    Empty where no neighbours were looked up, and for kinds of workload to which configurations are
-    transferred: those of other neighbours would have to be transferred first.
+    Empty without neighbours, and for kinds of workload whose configurations need a transfer.
     """
     if ranker.query.op.workload.transfers:
         return []
@@ -117,11 +116,11 @@ def counterfactuals(
     if race is None:
         return []
     names = db.featurizers().named(query.vote.featurizer).names
-    start, found = race.winner(query.vote.vector), []
+    start, changes = race.winner(query.vote.vector), []
     for at, name in enumerate(names):
         if progress is not None:
-            progress("what would change the answer", at, len(names))
-        found += [
+            progress("counterfactuals", at, len(names))
+        changes += [
             Counterfactual(
                 feature=name,
                 start=float(query.vote.vector[at]),
@@ -131,13 +130,13 @@ def counterfactuals(
             )
             for value, winner in race.changes(at, start)
         ]
-    return sorted(found, key=lambda m: (abs(m.deviations), m.feature))[:_MOST_MOVES]
+    return sorted(changes, key=lambda m: (abs(m.deviations), m.feature))[:_MOST_MOVES]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Race:
-    """Asks neighbours and cost model again for another vector; `columns` int64[c] are the places of
-    the query's configurations in the view."""
+    """Re-ranks by neighbours and cost model for another vector; `columns` int64[c] are the
+    positions of the query's configurations in the view."""
 
     ranker: Ranker
     partition: AnswerIndex
@@ -165,7 +164,7 @@ class _Race:
         return cls(ranker, partition, model, view, _columns(ranker.query, partition))
 
     def changes(self, feature: int, start: Config) -> Iterator[tuple[float, Config]]:
-        """Downwards and upwards, the nearest tried value that changes the winner, and to what."""
+        """The nearest tried value that changes the winner, below and above, with the new winner."""
         seen = np.unique(self.partition.vectors[:, feature])
         here = self.ranker.query.vote.vector[feature]
         seen = seen[np.abs(seen - here) <= _FARTHEST * self.partition.metric.scale[feature]]
@@ -182,19 +181,19 @@ class _Race:
                     break
 
     def winner(self, vector: NDArray[np.float32], *, beside: Config | None = None) -> Config:
-        """The first of the ranking for raw features float32[d]; `beside` itself unless that is
-        beaten by more than the noise."""
-        asked = self.ranker.again(self._asked(vector))
-        configs, score = asked.configs, asked.score
+        """The top-ranked configuration for raw features float32[d]; `beside` unless another one is
+        better by more than the noise."""
+        ranked = self.ranker.again(self._query_at(vector))
+        configs, score = ranked.configs, ranked.score
         best = int(np.nanargmax(score))
         if (
             beside is not None
-            and score[best] - score[configs.index(beside)] <= asked.query.vote.noise
+            and score[best] - score[configs.index(beside)] <= ranked.query.vote.noise
         ):
             return beside
         return configs[best]
 
-    def _asked(self, vector: NDArray[np.float32]) -> Query:
+    def _query_at(self, vector: NDArray[np.float32]) -> Query:
         query = self.ranker.query
         if self.ranker.by_vote:
             exclude = {query.pattern.id} if query.own.timings else ()
@@ -215,17 +214,19 @@ class _Race:
             info = query.pattern
             configs = query.prediction.configs
             problem = Problem(vector, query.platform, query.op, info.sizes)
-            told = tempered(*self.model.score(problem, (query.default, *configs)))
-            told = shared_out(query, configs, told[0][1:] - told[0][0], told[1][1:])
+            predicted = tempered(*self.model.score(problem, (query.default, *configs)))
+            predicted = shared_out(
+                query, configs, predicted[0][1:] - predicted[0][0], predicted[1][1:]
+            )
             query = replace(
-                query, prediction=replace(query.prediction, gain=told[0], spread=told[1])
+                query, prediction=replace(query.prediction, gain=predicted[0], spread=predicted[1])
             )
         return query
 
 
 def _columns(query: Query, partition: AnswerIndex) -> NDArray[np.int64]:
-    """Where the evidence has the query's configurations int64[c]; of two that are one choice on
-    this matrix the one that was run more often."""
+    """Positions int64[c] of the query's configurations in the evidence; of two that are equivalent
+    on this matrix, the one that was run more often."""
     runs = np.bincount(partition.evidence.column, minlength=len(partition.evidence.configs))
     place: dict[Config, int] = {}
     for at, config in enumerate(partition.evidence.configs):
@@ -238,13 +239,13 @@ def _columns(query: Query, partition: AnswerIndex) -> NDArray[np.int64]:
 
 
 def _narrowed(ranker: Ranker) -> Query:
-    """The question with only those configurations that are ahead."""
+    """The query restricted to its top-ranked configurations."""
     query, configs, score = ranker.query, ranker.configs, ranker.score
     if len(configs) <= _MOST_RACING:
         return query
     ahead = {configs[i] for i in np.argsort(-score, kind="stable")[:_MOST_RACING]}
     ran = np.array([c in ahead for c in query.vote.configs], dtype=np.bool_)
-    told = np.array([c in ahead for c in query.prediction.configs], dtype=np.bool_)
+    predicted = np.array([c in ahead for c in query.prediction.configs], dtype=np.bool_)
     return replace(
         query,
         vote=replace(
@@ -259,7 +260,7 @@ def _narrowed(ranker: Ranker) -> Query:
         prediction=replace(
             query.prediction,
             configs=tuple(c for c in query.prediction.configs if c in ahead),
-            gain=query.prediction.gain[told],
-            spread=query.prediction.spread[told],
+            gain=query.prediction.gain[predicted],
+            spread=query.prediction.spread[predicted],
         ),
     )

@@ -1,7 +1,7 @@
-"""Why an answer is what it is: computed from the stored recommendation and the store alone.
+"""Explanation of an answer, computed from the stored recommendation and the store alone.
 
-No model, no runner, no index, no matrix file and no network is needed, so an explanation given
-today can be given again next year, on another machine, from a copy of the database.
+It needs no model, no runner, no index, no matrix file and no network, so a copy of the database
+reproduces it later, on another machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from embeddb.explain.explanation import (
     Difference,
     Explanation,
     MachineShare,
-    NeighbourEvidence,
+    NeighbourDetail,
     OwnRuns,
     PatternView,
     best_here,
@@ -43,103 +43,119 @@ from embeddb.store.models import ModelFacts, facts_of
 from embeddb.store.provenance import Provenance, Provenances
 from embeddb.store.usual_state import usual_at
 
-#: Features shown where the query differs from its neighbours, at most.
+#: Largest number of features by which the query differs from its neighbours.
 _MOST_DIFFERENCES = 6
-#: A difference is worth a word from this many standard deviations of the partition on.
+#: Smallest difference that is shown, in standard deviations of the partition.
 _NOTABLE = 0.75
-#: Points of a neighbour's measured curve, at most.
+#: Largest number of points of a neighbour's measured curve.
 _MOST_RATIOS = 200
 #: Bytes of a thumbnail: 32 x 32.
 _PICTURE = 1024
-#: Percentiles of the nearest distance: nearer than most, unusually far, unlike anything.
+#: Percentiles of the nearest distance that separate the sentences of `novelty`.
 _NEAR, _USUAL, _FAR, _STRANGE = 0.25, 0.8, 0.9, 0.99
 
 
-def explain(made: Recommendation, store: Store) -> Explanation:
-    """Raises: StoreCorrupt if the runs it rests on cannot be read."""
-    made = with_order_reasons(made)  # an older program's answer has none
-    answer, counts, whose = Config(made.best), Counter[str](), Provenances(store)
-    shown = list(_neighbours(made, store, answer, counts, whose))
-    gain = _measured_gain(made)
-    platform, pattern = store.sound_platform(made.platform), _pattern(made, store)
-    winners = [(best, n.weight) for n in shown if (best := best_here(made, n))]
+def explain(recommendation: Recommendation, store: Store) -> Explanation:
+    """The explanation of an answer. Raises: StoreCorrupt if its evidence cannot be read."""
+    recommendation = with_order_reasons(recommendation)  # an older program's answer has none
+    answer, counts, whose = Config(recommendation.best), Counter[str](), Provenances(store)
+    shown = list(_neighbours(recommendation, store, answer, counts, whose))
+    gain = _measured_gain(recommendation)
+    platform, pattern = (
+        store.sound_platform(recommendation.platform),
+        _pattern(recommendation, store),
+    )
+    winners = [(best, n.weight) for n in shown if (best := best_here(recommendation, n))]
     done = Explanation(
-        recommendation=made,
-        learned=_learned(made, store),
+        recommendation=recommendation,
+        learned=_learned(recommendation, store),
         measured_gain=gain,
         neighbours=shown,
-        differences=_differences(made, store),
+        differences=_differences(recommendation, store),
         agreement=_agreement(winners, answer),
         evidence=dict(sorted(counts.items())),
-        near_ties=near_ties(made),
+        near_ties=near_ties(recommendation),
         pattern=pattern,
-        novelty=novelty(made),
-        # What is measured leaves preparation out; where the prediction has it, they do not compare.
-        within_interval=_within(made.first, gain) if made.calls is None else None,
-        own=list(_own(made, store, platform, pattern, whose)),
+        novelty=novelty(recommendation),
+        # Measured gains exclude the conversion: not comparable to a prediction that includes it.
+        within_interval=_within(recommendation.first, gain)
+        if recommendation.calls is None
+        else None,
+        own=list(_own(recommendation, store, platform, pattern, whose)),
         runnable=platform is not None and bool(platform.runner),
-        machines=list(_machines(made, store)),
+        machines=list(_machines(recommendation, store)),
         machine="" if platform is None else machine_words(platform.environment),
-        platform_name=made.platform if platform is None else platform.display_name,
+        platform_name=recommendation.platform if platform is None else platform.display_name,
         meaning={} if platform is None else _meaning(platform, answer),
-        quantities=_quantities(made, store, platform, pattern),
+        quantities=_quantities(recommendation, store, platform, pattern),
     )
     return msgspec.structs.replace(done, why=why(done))
 
 
 def _meaning(platform: Platform, answer: Config) -> dict[str, str]:
-    """As its file tells it; what ships may tell more than the text that was stored once."""
+    """Meaning of the answer's values, from the platform file; a shipped one may be newer than the
+    stored text."""
     shipped = platform.name in builtin_platforms() and not platform.meaning
     return (load_platform(platform.name) if shipped else platform).meanings(answer)
 
 
 def _quantities(
-    made: Recommendation, store: Store, platform: Platform | None, pattern: PatternView
+    recommendation: Recommendation,
+    store: Store,
+    platform: Platform | None,
+    pattern: PatternView,
 ) -> list[QuantityView]:
-    op = Op.parse(made.op)
-    if platform is None or op.kernel not in platform.ops or made.first is None:
+    op = Op.parse(recommendation.op)
+    if platform is None or op.kernel not in platform.ops or recommendation.first is None:
         return []
-    lengths = stored_lengths(store, store.resolve(made.pattern_id), pattern.sizes)
-    return quantity_views(platform, op, (made.best, made.default), pattern.sizes, lengths)
+    known = store.resolve(recommendation.pattern_id)
+    lengths = stored_lengths(store, known, pattern.sizes)
+    configs = (recommendation.best, recommendation.default)
+    return quantity_views(platform, op, configs, pattern.sizes, lengths)
 
 
-def _machines(made: Recommendation, store: Store) -> Iterator[MachineShare]:
-    for name, share in sorted(made.machines.items(), key=lambda x: (-x[1], x[0])):
+def _machines(recommendation: Recommendation, store: Store) -> Iterator[MachineShare]:
+    for name, share in sorted(recommendation.machines.items(), key=lambda x: (-x[1], x[0])):
         platform = store.sound_platform(name)
         facts = {} if platform is None else dict(platform.environment)
-        yield MachineShare(platform=name, share=share, own=name == made.platform, facts=facts)
+        yield MachineShare(
+            platform=name, share=share, own=name == recommendation.platform, facts=facts
+        )
 
 
-def _learned(made: Recommendation, store: Store) -> ModelFacts | None:
+def _learned(recommendation: Recommendation, store: Store) -> ModelFacts | None:
     try:
-        entry = store.models.get(made.model)
+        entry = store.models.get(recommendation.model)
     except StoreCorrupt:  # one damaged card is no reason to explain nothing
         return None
     return None if entry is None else facts_of(entry)
 
 
 def _own(
-    made: Recommendation,
+    recommendation: Recommendation,
     store: Store,
     platform: Platform | None,
     pattern: PatternView,
     whose: Provenances,
 ) -> Iterator[OwnRuns]:
-    """Of the answer and of the default, where they ran on the pattern itself."""
-    op = Op.parse(made.op)
+    """Runs of the answer and of the default on the pattern itself."""
+    op = Op.parse(recommendation.op)
     if platform is None or op.kernel not in platform.ops:
         return
-    stored, pattern_id = platform.space(op, pattern.sizes).canonical, store.resolve(made.pattern_id)
-    held: dict[Config, list[Run]] = {}
-    for run in without_search(list(store.runs(made.platform, op, pattern_id))):
+    stored, pattern_id = (
+        platform.space(op, pattern.sizes).canonical,
+        store.resolve(recommendation.pattern_id),
+    )
+    runs_of: dict[Config, list[Run]] = {}
+    for run in without_search(list(store.runs(recommendation.platform, op, pattern_id))):
         if run.measurement.ok and 0.0 < run.measurement.seconds < math.inf:
-            held.setdefault(stored(run.config), []).append(run)
-    answer = [c.config for c in made.candidates[:1]]
-    for config in dict.fromkeys(map(Config, (*answer, made.default))):
-        if config in held:
-            told = {bytes.fromhex(run.config.id) for run in held[config]}
-            by = whose.of(made.platform, op, pattern_id, partial(_is_of, told))
-            yield _own_runs(config, held[config], by)
+            runs_of.setdefault(stored(run.config), []).append(run)
+    answer = [c.config for c in recommendation.candidates[:1]]
+    for config in dict.fromkeys(map(Config, (*answer, recommendation.default))):
+        if config in runs_of:
+            config_ids = {bytes.fromhex(run.config.id) for run in runs_of[config]}
+            by = whose.of(recommendation.platform, op, pattern_id, partial(_is_of, config_ids))
+            yield _own_runs(config, runs_of[config], by)
 
 
 def _is_of(configs: set[bytes], row: RunRow) -> bool:
@@ -165,89 +181,92 @@ def _own_runs(config: Config, runs: Sequence[Run], whose: list[Provenance]) -> O
 
 
 def _neighbours(
-    made: Recommendation, store: Store, answer: Config, counts: Counter[str], whose: Provenances
-) -> Iterator[NeighbourEvidence]:
-    """What each neighbour ran; its runs are counted by status."""
+    recommendation: Recommendation,
+    store: Store,
+    answer: Config,
+    counts: Counter[str],
+    whose: Provenances,
+) -> Iterator[NeighbourDetail]:
+    """Details of each neighbour; counts its runs by status."""
     platforms: dict[str, Platform | None] = {}
-    for near in made.neighbours:
-        op = Op.parse(near.op or made.evidence_op)
+    for near in recommendation.neighbours:
+        op = Op.parse(near.op or recommendation.evidence_op)
         platform = platforms.setdefault(near.platform, store.sound_platform(near.platform))
         pattern_id = store.resolve(near.pattern_id)
         info = store.pattern(pattern_id) or PatternInfo(id=pattern_id)
         runs = list(store.runs(near.platform, op, pattern_id))
         counts.update(run.measurement.status for run in runs)
-        default = Config(made.default)
+        default = Config(recommendation.default)
         if platform is not None:
             default = default_of(platform, op, store.known(info))
         curve = timings_of(runs, usual_at(store, near.platform))
-        found = _evidence(near, info, curve, default, _there(made, near.pattern_id, answer))
+        detail = _evidence(
+            near, info, curve, default, _there(recommendation, near.pattern_id, answer)
+        )
         by = whose.of(near.platform, op, pattern_id)
-        yield msgspec.structs.replace(found, provenance=by) if by else found
+        yield msgspec.structs.replace(detail, provenance=by) if by else detail
 
 
-def _there(made: Recommendation, pattern_id: str, answer: Config) -> Config:
-    """The answer as a neighbour ran it: of a nest the schedule that became it."""
-    for one in made.transfers:
+def _there(recommendation: Recommendation, pattern_id: str, answer: Config) -> Config:
+    """The answer as a neighbour ran it: for a nest, the schedule it was transferred from."""
+    for one in recommendation.transfers:
         if one.pattern_id == pattern_id and Config(one.config) == answer:
             return Config(one.source)
     return answer
 
 
-def _pattern(made: Recommendation, store: Store) -> PatternView:
-    """As it was asked about; of older answers what the store knows."""
-    known = store.pattern(store.resolve(made.pattern_id))
-    info = made.pattern or known or PatternInfo(id=made.pattern_id)
-    picture = info.thumbnail or (known.thumbnail if known is not None else b"")
+def _pattern(recommendation: Recommendation, store: Store) -> PatternView:
+    """The queried pattern; for older answers, the stored record."""
+    stored = store.pattern(store.resolve(recommendation.pattern_id))
+    info = recommendation.pattern or stored or PatternInfo(id=recommendation.pattern_id)
+    picture = info.thumbnail or (stored.thumbnail if stored is not None else b"")
     return PatternView(
-        id=made.pattern_id,
-        name=made.pattern_name,
+        id=recommendation.pattern_id,
+        name=recommendation.pattern_name,
         group=info.group,
         m=info.m,
         n=info.n,
         nnz=info.nnz,
-        features={name: value for name, (value, _, _) in made.features.items()},
+        features={name: value for name, (value, _, _) in recommendation.features.items()},
         thumbnail=picture if len(picture) == _PICTURE else b"",
         kind=info.kind,
         named=info.named,
-        **info.workload.view(made, store),
+        **info.workload.view(recommendation, store),
     )
 
 
-def novelty(made: Recommendation) -> str:
-    """One sentence on how near what was measured is to the pattern asked about."""
-    if made.link == "measured":
+def novelty(recommendation: Recommendation) -> str:
+    """One sentence on the distance of the queried pattern from measured patterns."""
+    if recommendation.link == "measured":
         return "this very pattern was measured here"
-    if made.link == "other-width":
+    if recommendation.link == "other-width":
         return "this very pattern was measured here, at another width"
-    if not made.neighbours:
-        return "nothing measured could be compared with it"
-    near = min(made.neighbours, key=lambda n: n.distance)
-    if near.pattern_id == made.pattern_id:
-        return "this very pattern was measured, on another machine of this kind or at another width"
+    if not recommendation.neighbours:
+        return "no measured pattern is comparable"
+    near = min(recommendation.neighbours, key=lambda n: n.distance)
+    if near.pattern_id == recommendation.pattern_id:
+        return "this very pattern was measured on another machine of this kind or at another width"
     if near.percentile is None:
-        many = many_of(Op.parse(made.op).kind)
-        return f"too few groups of {many} were measured to say how near its neighbours are"
+        many = many_of(Op.parse(recommendation.op).kind)
+        return f"too few groups of {many} were measured to rate the distance of its neighbours"
     return _how_near(near.percentile)
 
 
 def _how_near(percentile: float) -> str:
-    """`percentile` is the share of measured patterns whose nearest of another group is nearer."""
+    """`percentile` is the share of measured patterns with a nearer neighbour in another group."""
     if percentile >= 1.0:
         return (
-            "nothing like this was ever measured here: its nearest neighbour is farther than any "
-            "measured pattern's own"
+            "unlike anything measured here: its nearest neighbour is farther than that of any "
+            "measured pattern"
         )
     share = f"{100 * percentile:.0f} %"
     if percentile > _STRANGE:
         return (
-            "nothing like this was ever measured here: for more than 99 % of the measured patterns "
-            "something is nearer"
-        )
-    if percentile > _FAR:
-        return (
-            f"unusually far from what was measured: {share} of the measured patterns have a nearer "
+            "unlike anything measured here: more than 99 % of the measured patterns have a nearer "
             "neighbour"
         )
+    if percentile > _FAR:
+        return f"unusually far from measured patterns: {share} of them have a nearer neighbour"
     if percentile > _USUAL:
         return f"farther than most measured patterns: {share} of them have a nearer neighbour"
     if percentile > _NEAR:
@@ -267,13 +286,13 @@ def _evidence(
     curve: dict[Config, Timing],
     default: Config,
     answer: Config,
-) -> NeighbourEvidence:
+) -> NeighbourDetail:
     base = curve[default].seconds if default in curve else math.inf
     ok = {config: c.seconds for config, c in curve.items() if math.isfinite(c.seconds)}
     order = sorted(ok, key=lambda config: (ok[config], config.json))
     best = order[0] if order else None
     shown = _thinned(order, default, answer)
-    return NeighbourEvidence(
+    return NeighbourDetail(
         pattern_id=near.pattern_id,
         name=near.name,
         platform=near.platform,
@@ -298,13 +317,13 @@ def _evidence(
     )
 
 
-def _thinned(order: list[Config], *kept: Config) -> list[Config]:
-    """At most `_MOST_RATIOS` of them, evenly by rank, the first, the last and those to be kept
-    among them."""
+def _thinned(order: list[Config], *required: Config) -> list[Config]:
+    """At most `_MOST_RATIOS` configurations, evenly by rank, with the first, the last and the
+    required ones."""
     if len(order) <= _MOST_RATIOS:
         return order
-    even = np.linspace(0, len(order) - 1, _MOST_RATIOS - len(kept)).astype(np.int64)
-    wanted = {config for config in kept if config in order}
+    even = np.linspace(0, len(order) - 1, _MOST_RATIOS - len(required)).astype(np.int64)
+    wanted = {config for config in required if config in order}
     chosen = {int(at) for at in even} | {order.index(config) for config in wanted}
     return [order[at] for at in sorted(chosen)]
 
@@ -313,25 +332,27 @@ def _factor(base: float, seconds: float) -> float | None:
     return base / seconds if math.isfinite(base) and seconds > 0 else None
 
 
-def _measured_gain(made: Recommendation) -> float | None:
-    seconds = None if made.first is None else made.first.seconds
-    if not seconds or made.default_seconds is None:
+def _measured_gain(recommendation: Recommendation) -> float | None:
+    seconds = None if recommendation.first is None else recommendation.first.seconds
+    if not seconds or recommendation.default_seconds is None:
         return None
-    return made.default_seconds / seconds
+    return recommendation.default_seconds / seconds
 
 
-def _differences(made: Recommendation, store: Store) -> list[Difference]:
-    """Features that lie far from the neighbours' weighted mean."""
-    names = list(made.features)
-    near = {n.pattern_id: n.weight for n in made.neighbours}
-    # As long as the answer has features: which these are, and what they say, is in its text alone.
-    stored = store.vectors.get(made.featurizer, made.featurizer_version, near, dim=len(names))
+def _differences(recommendation: Recommendation, store: Store) -> list[Difference]:
+    """Features that differ most from the neighbours' weighted mean."""
+    names = list(recommendation.features)
+    near = {n.pattern_id: n.weight for n in recommendation.neighbours}
+    # Only while the answer has features: their names and values are in its text alone.
+    stored = store.vectors.get(
+        recommendation.featurizer, recommendation.featurizer_version, near, dim=len(names)
+    )
     if not stored or not names:
         return []
     weights = np.array([near[i] for i in stored])
     rows = np.array(list(stored.values()), dtype=np.float64)
-    query = np.array([made.features[name][0] for name in names])
-    scale = np.array([made.features[name][2] for name in names])
+    query = np.array([recommendation.features[name][0] for name in names])
+    scale = np.array([recommendation.features[name][2] for name in names])
     with np.errstate(all="ignore"):
         mean = weights @ rows / weights.sum()
         away = np.nan_to_num((query - mean) / scale, posinf=0.0, neginf=0.0)
@@ -349,17 +370,17 @@ def _differences(made: Recommendation, store: Store) -> list[Difference]:
 
 
 def _agreement(winners: list[tuple[dict[str, Any], float]], answer: Config) -> list[Agreement]:
-    """Per parameter, the weighted votes of the neighbours' best configurations."""
+    """Weighted votes of the neighbours' best configurations, by parameter."""
     total = sum(weight for _, weight in winners)
     names = sorted({name for best, _ in winners for name in best} | set(answer))
-    found = []
+    rows = []
     for name in names:
         votes: dict[str, float] = {}
         for best, weight in winners:
             value = value_text(best.get(name))
             votes[value] = votes.get(value, 0.0) + (weight / total if total else 0.0)
         ranked = dict(sorted(votes.items(), key=lambda v: (-v[1], v[0])))
-        found.append(
+        rows.append(
             Agreement(
                 parameter=name,
                 votes=ranked,
@@ -367,21 +388,21 @@ def _agreement(winners: list[tuple[dict[str, Any], float]], answer: Config) -> l
                 open=max(ranked.values(), default=0.0) < 2 / 3,
             )
         )
-    return found
+    return rows
 
 
-def near_ties(made: Recommendation) -> list[dict[str, Any]]:
-    """Candidates that cannot be told from the first: within the partition's measured noise.
+def near_ties(recommendation: Recommendation) -> list[dict[str, Any]]:
+    """Candidates tied with the first: within the partition's measured noise.
 
     Measured ones are compared by their seconds, others by score (a log of time as well).
     """
-    first, margin = made.first, max(made.noise, 0.0)
+    first, margin = recommendation.first, max(recommendation.noise, 0.0)
     if first is None:
         return []
     measured = first.seconds is not None
     return [
         c.config
-        for c in made.candidates[1:]
+        for c in recommendation.candidates[1:]
         if (c.seconds is not None) == measured and _cost(c) - _cost(first) <= margin
     ]
 

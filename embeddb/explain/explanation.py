@@ -1,4 +1,4 @@
-"""What an explanation holds: `Explanation` and its parts. Filled by `embeddb.explain.explain`."""
+"""`Explanation` and its parts, created by `embeddb.explain.explain`."""
 
 from __future__ import annotations
 
@@ -26,61 +26,59 @@ from embeddb.ranking.recommendation import (
 from embeddb.store.models import ModelFacts
 from embeddb.store.provenance import Provenance
 
-#: Each link of the fallback chain in words, for `link_words`.
+#: Links of the fallback chain as text, for `link_words`.
 LINK_WORDS = {
     "measured": "measured on this very {one}",
     "other-width": "measured on this very {one}, at another width",
     "neighbours": "measured on similar {many}",
     "model": "predicted by the cost model",
     "static-best": "the platform's best fixed choice",
-    "default": "the platform's default, for want of evidence",
-    "tuner": "proposed by the tuner that was asked for",
+    "default": "the platform's default, without evidence",
+    "tuner": "proposed by the requested tuner",
 }
-#: Runs that are so far apart are of two sessions.
+#: Runs further apart are of two sessions, in seconds.
 _SESSION_S = 3600.0
-#: What an answer of a link rests on.
+#: Evidence of an answer, by link.
 RESTS = {
     "measured": "rests on its own measurements",
     "other-width": "rests on its own measurements at another width",
-    "neighbours": "rests on measured patterns near it",
-    "model": "rests on the cost model, which learned from all patterns",
+    "neighbours": "rests on similar measured patterns",
+    "model": "rests on the cost model, trained on all patterns",
     "static-best": "rests on the platform's average",
-    "default": "rests on nothing that was measured",
-    "tuner": "rests on whatever the tuner made of the evidence",
+    "default": "rests on no measurement",
+    "tuner": "rests on the tuner's own ranking",
 }
-#: What the neighbours are to an answer on which they did not vote.
+#: Role of neighbours that did not vote, by link.
 BESIDE = {
-    "measured": "patterns near it, to compare",
-    "other-width": "patterns near it, to compare",
-    "model": "patterns near it, to compare",
-    "static-best": "patterns near it, too few to vote",
-    "default": "patterns near it, too few to vote",
-    "tuner": "patterns near it, to compare",
+    "measured": "similar patterns, for comparison",
+    "other-width": "similar patterns, for comparison",
+    "model": "similar patterns, for comparison",
+    "static-best": "similar patterns, too few to vote",
+    "default": "similar patterns, too few to vote",
+    "tuner": "similar patterns, for comparison",
 }
 
 
 def link_words(link: str, kind: str = "matrix", *, then_measured: bool = False) -> str:
-    """A link of the fallback chain in words, for what is tuned, and whether its proposals were
-    measured then."""
-    known = LINK_WORDS.get(link)
-    said = link if known is None else known.format(one=one_of(kind), many=many_of(kind))
-    return f"{said}, then measured here" if then_measured and link != "measured" else said
+    """A link of the fallback chain as text for a kind of workload; `then_measured`: its candidates
+    were measured afterwards."""
+    template = LINK_WORDS.get(link)
+    text = link if template is None else template.format(one=one_of(kind), many=many_of(kind))
+    return f"{text}, then measured here" if then_measured and link != "measured" else text
 
 
 def preparation(calls: float | None, *, measured: bool, kind: str = "matrix") -> str:
-    """Whether bringing a matrix into a configuration's format counts, in words."""
+    """One sentence on whether gains include the conversion to a configuration's format."""
     if not kind_of(kind).sparse:
-        return f"gains are per call: a {one_of(kind)} has no format to prepare"
+        return f"gains are per call: a {one_of(kind)} has no format conversion"
     if calls is None:
-        return (
-            "gains are per call; preparing a format is left out (ask with --calls to share it out)"
-        )
-    told = f"preparing a format counts where its cost is known, shared out over {calls:,.0f} calls"
-    return told + ("; the measured times leave it out" if measured else "")
+        return "gains are per call, without format conversion (add --calls to amortise it)"
+    text = f"format conversion is included if its cost is known, amortised over {calls:,.0f} calls"
+    return text + ("; measured times exclude it" if measured else "")
 
 
 def fails(candidate: Candidate) -> str:
-    """The chance that a proposal fails, and on how many measured patterns it did."""
+    """Failure probability of a candidate, with failures on measured patterns, as text."""
     if candidate.failure is None:
         return "-"
     seen = f", {candidate.failed_on} of {candidate.tried_on}" if candidate.tried_on else ""
@@ -88,21 +86,20 @@ def fails(candidate: Candidate) -> str:
 
 
 def paid_off(calls: float | None) -> str:
-    """From which call on preparing has paid off, for a table: `at once`, `23`, `-`."""
+    """Calls that amortise the conversion, for a table: `at once`, `23`, `-`."""
     if calls is None:
         return "-"
     return "at once" if calls == 0 else f"{math.ceil(calls):,}"
 
 
-def best_here(made: Recommendation, near: NeighbourEvidence) -> dict[str, Any]:
-    """The fastest configuration of a neighbour as it would run here; empty if it cannot."""
-    moved = (one.config for one in made.transfers if one.pattern_id == near.pattern_id)
-    return next(moved, near.best if Op.parse(made.op).workload.copies else {})
+def best_here(recommendation: Recommendation, near: NeighbourDetail) -> dict[str, Any]:
+    """The fastest configuration of a neighbour as transferred here; empty if it cannot be."""
+    moved = (one.config for one in recommendation.transfers if one.pattern_id == near.pattern_id)
+    return next(moved, near.best if Op.parse(recommendation.op).workload.copies else {})
 
 
 def _plain(document: Mapping[str, Any], *, sparse: bool) -> dict[str, Any]:
-    """Return the document as plain values; that of a sparse matrix without the keys that other
-    kinds of workload added."""
+    """The document as plain values; for sparse matrices without the keys of other workloads."""
     body: dict[str, Any] = msgspec.to_builtins(document)
     if not sparse:
         return body
@@ -116,8 +113,8 @@ def _plain(document: Mapping[str, Any], *, sparse: bool) -> dict[str, Any]:
 
 
 class NestView(msgspec.Struct, frozen=True, kw_only=True):
-    """A loop nest as text: its `loops` from the outermost and its `body` as they were written, and
-    the loops as the answer has them, the generated ones."""
+    """A loop nest as text: its original `loops` from the outermost, its `body`, and the generated
+    loops of the answer."""
 
     loops: list[str]
     body: list[str]
@@ -125,11 +122,10 @@ class NestView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PatternView(msgspec.Struct, frozen=True, kw_only=True):
-    """The pattern asked about. Sizes are -1 where unknown. `features` are its statistics as the
-    neighbours were found by them (raw values by name; empty where none were needed); `thumbnail`
-    is the 32x32 density map, uint8[1024] row-major on a log scale, or empty. What is no matrix has
-    `named` sizes; `nest` is there for a loop nest that the store has, `kernel` for such a tensor
-    kernel or program."""
+    """The queried pattern. Sizes are -1 if unknown. `features` are the statistics of the neighbour
+    search (raw values by name; empty without a search); `thumbnail` is the 32x32 density map,
+    uint8[1024] row-major on a log scale, or empty. Other workloads than matrices have `named`
+    sizes; `nest` is set for a stored loop nest, `kernel` for a stored tensor kernel or program."""
 
     id: str = ""
     name: str = ""
@@ -149,15 +145,15 @@ class PatternView(msgspec.Struct, frozen=True, kw_only=True):
         return Sizes(self.m, self.n, self.nnz).naming(self.named)
 
 
-class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one neighbour contributes. Gains are factors over that neighbour's own default; None
-    where the configuration did not run there (or its default did not).
+class NeighbourDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence of one neighbour. Gains are factors over that neighbour's own default; None if the
+    configuration or the default did not run there.
 
-    `ratios` are the seconds of its configurations that ran over those of its best, ascending,
-    thinned to 200 where there are more; best, default and answer are always among them, the latter
-    two at `default_at` and `answer_at` (None: did not run there). `failed` counts configurations by
-    how they failed. Sizes are -1 where unknown; `thumbnail` is uint8[1024] or empty. `provenance`
-    says whose its runs are, in a database that others pushed into.
+    `ratios` are the seconds of its configurations over those of its best, ascending, thinned to
+    200; they include best, default and answer, the latter two at `default_at` and `answer_at`
+    (None: did not run there). `failed` counts configurations by failure status. Sizes are -1 if
+    unknown; `thumbnail` is uint8[1024] or empty. `provenance` has the sources of its runs, in a
+    database with pushed runs.
     """
 
     pattern_id: str
@@ -189,11 +185,11 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of one configuration on the very pattern, at the width asked about: `runs`
-    that are ok with `times` repeats in all, `seconds` what they tell together (`Timing`),
-    `fastest` and `slowest` the extremes of all repeats, `first` and `last` when they ran, seconds
-    since the epoch (0: not known), `sources` where their times come from, `provenance` whose they
-    are, in a database that others pushed into."""
+    """Stored runs of one configuration on the pattern itself, at the queried width: `runs` that are
+    ok with `times` repeats in all, `seconds` their combined time (`Timing`), `fastest` and
+    `slowest` the extremes of all repeats, `first` and `last` the times of the runs in seconds since
+    the epoch (0: unknown), `sources` the origins of the times, `provenance` the sources of the
+    runs, in a database with pushed runs."""
 
     config: dict[str, Any]
     runs: int
@@ -208,7 +204,7 @@ class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A feature in which the query stands apart, in standard deviations of the partition."""
+    """Difference of a feature from the neighbours, in standard deviations of the partition."""
 
     feature: str
     query: float
@@ -217,8 +213,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineShare(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance whose runs an answer rests on: `share` of the vote, `facts` as its environment
-    has them, `own` whether it is the one asked about."""
+    """An instance whose runs are evidence: `share` of the vote, `facts` of its environment, `own`
+    if it is the queried one."""
 
     platform: str
     share: float
@@ -235,8 +231,8 @@ class MachineShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How the neighbours' winners vote on one parameter: value (as text) to share of weight.
-    `open` is true where no value has two thirds."""
+    """Votes of the neighbours' winners on one parameter: value (as text) to share of weight.
+    `open` is true if no value has two thirds."""
 
     parameter: str
     votes: dict[str, float]
@@ -245,29 +241,28 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def against(self) -> bool:
-        """Whether two thirds go to another value than the answer's."""
+        """True if another value than the answer's has two thirds."""
         return not self.open and max(self.votes, key=self.votes.__getitem__) != self.answer
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence behind one recommendation; see docs/reference/json.md for the JSON keys.
 
-    `learned` is what the cost model that ranked had learned from, also after it was replaced (None:
-    no model, or its card was never registered). `novelty` says in one sentence how near the
-    measured patterns are, `evidence` counts the neighbours' runs by status, `near_ties` are the
-    configurations that cannot be told from the answer. `measured_gain` is the answer's, a factor
-    over the default (None: not measured), and `within_interval` says whether it lies in the
-    predicted 10..90 % interval (None: not measured, or nothing was predicted). `own` holds what is
-    stored of the answer and of the default on this very pattern, where they ran, `machines` the
-    instances whose runs voted, the most first, `machine` the words of the one asked about (empty:
-    any of its kind), `platform_name` its name for people, `why` one sentence on what the
-    answer was chosen by and how sure it is, `meaning` what the answer's values mean, by parameter,
-    `quantities` the derived ones of the answer and the default, where the platform defines any,
-    `runnable` whether the platform can be measured.
+    `learned` is the training data of the cost model that ranked, also of a replaced one (None: no
+    model, or its card is not registered). `novelty` is one sentence on the distance of measured
+    patterns, `evidence` counts the neighbours' runs by status, `near_ties` are configurations tied
+    with the answer. `measured_gain` is the answer's, a factor over the default (None: not
+    measured); `within_interval` is true if it is in the predicted 10..90 % interval (None: not
+    measured, or not predicted). `own` has the stored runs of the answer and of the default on this
+    very pattern, `machines` the instances whose runs voted, the most first, `machine` the
+    description of the queried one (empty: any of its kind), `platform_name` its display name, `why`
+    one sentence on the choice and its confidence, `meaning` that of the answer's values by
+    parameter, `quantities` the derived ones of the answer and the default, `runnable` if the
+    platform can be measured.
     """
 
     recommendation: Recommendation
-    neighbours: list[NeighbourEvidence] = []
+    neighbours: list[NeighbourDetail] = []
     differences: list[Difference] = []
     agreement: list[Agreement] = []
     evidence: dict[str, int] = {}
@@ -288,37 +283,37 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The configuration that is answered, its parameters in order."""
+        """The recommended configuration, its parameters in order."""
         return dict(Config(self.recommendation.best))
 
     @property
     def expected_gain(self) -> float | None:
-        """What the answer was promised to gain: a factor over the default."""
+        """Predicted gain of the answer, a factor over the default."""
         first = self.recommendation.first
         return None if first is None else first.expected_gain
 
     @property
     def compared_gain(self) -> float | None:
-        """The answer's gain by the evidence that simpler methods are judged by."""
-        told = self.recommendation.insight.answer_gain
-        return self.expected_gain if told is None else told
+        """The answer's gain by the evidence that simpler methods are compared by."""
+        gain = self.recommendation.insight.answer_gain
+        return self.expected_gain if gain is None else gain
 
     @property
     def evidence_ops(self) -> list[str]:
-        """The operations that the neighbours ran; the one that most of the vote ran comes first."""
+        """The neighbours' operations, the one with most votes first."""
         main = self.recommendation.evidence_op
         return list(dict.fromkeys([main, *(n.op for n in self.neighbours if n.op)]))
 
     @property
     def default_failed(self) -> bool:
-        """Whether the default ran on this very pattern and failed: no gain over it is known."""
+        """True if the default failed on this very pattern, so that gains are unknown."""
         return any(w.startswith(DEFAULT_FAILS) for w in self.recommendation.warnings)
 
     @property
     def sessions(self) -> str:
-        """What is to be borne in mind where answer and default ran on this very pattern at other
-        times, between which a machine may have changed; empty where they ran within an hour, in a
-        simulator, or when is not known."""
+        """A warning if answer and default ran on this very pattern in different sessions, between
+        which a machine may have changed; empty if they ran within an hour, in a simulator, or at
+        unknown times."""
         if len(self.own) < 2 or any(o.first <= 0.0 or o.sources == ["simulator"] for o in self.own):
             return ""
         one, other = self.own[:2]
@@ -326,13 +321,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         if apart_s <= _SESSION_S:
             return ""
         return (
-            f"answer and default did not always run together (up to {apart_s / 3600:,.0f} h "
-            "apart), and the gain compares their medians: measure both once more to be sure"
+            f"answer and default ran in different sessions (up to {apart_s / 3600:,.0f} h "
+            "apart), and the gain compares their medians: measure both again to confirm"
         )
 
     @property
     def voted(self) -> bool:
-        """Whether its neighbours had a say."""
+        """True if neighbours voted on the answer."""
         return self.recommendation.link not in BESIDE
 
     @property
@@ -347,8 +342,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def beside(self) -> str:
-        """How the neighbours relate to an answer on which they did not vote; empty where they
-        did."""
+        """Role of neighbours that did not vote; empty if they voted."""
         return BESIDE.get(self.recommendation.link, "")
 
     @property
@@ -367,122 +361,129 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def transfers(self) -> list[TransferredSchedule]:
-        """The schedules of neighbours that became the answer."""
-        made = self.recommendation
-        return [one for one in made.transfers if Config(one.config) == Config(made.best)]
+        """Schedules of neighbours that were transferred to the answer."""
+        recommendation = self.recommendation
+        return [
+            one
+            for one in recommendation.transfers
+            if Config(one.config) == Config(recommendation.best)
+        ]
 
     @property
     def as_good(self) -> str:
-        """What makes `near_ties` ties."""
-        return "within the noise" if self.recommendation.noise > 0.0 else "no difference is known"
+        """Reason why the configurations in `near_ties` count as equal."""
+        return (
+            "within the noise" if self.recommendation.noise > 0.0 else "no evidence of a difference"
+        )
 
     @property
     def then_measured(self) -> bool:
-        """Whether what others' runs proposed was then measured on the pattern itself."""
+        """True if the answer was ranked by other runs and then measured on the pattern itself."""
         return self.measured_gain is not None and self.recommendation.link != "measured"
 
     def document(self) -> dict[str, Any]:
-        """The released JSON form: what was answered and the evidence for it, in one object; keys
-        keep their meaning (docs/reference/json.md)."""
-        made = self.recommendation
+        """The released JSON document: answer and evidence in one object; keys are stable
+        (docs/reference/json.md)."""
+        answered = self.recommendation
         document: dict[str, Any] = {
-            "id": made.id,
-            "pattern_id": made.pattern_id,
-            "pattern_name": made.pattern_name,
-            "platform": made.platform,
-            "op": made.op,
-            "link": made.link,
+            "id": answered.id,
+            "pattern_id": answered.pattern_id,
+            "pattern_name": answered.pattern_name,
+            "platform": answered.platform,
+            "op": answered.op,
+            "link": answered.link,
             "answer": self.answer,
             "expected_gain": self.expected_gain,
             "measured_gain": self.measured_gain,
-            "confidence": made.confidence,
+            "confidence": answered.confidence,
             "neighbours": self.neighbours,
             "differences": self.differences,
             "agreement": self.agreement,
             "evidence": self.evidence,
             "near_ties": self.near_ties,
-            "rejected": made.rejected,
-            "warnings": made.warnings,
-            "simulated": made.simulated,
-            "time_unit": made.time_unit,
-            "tuner": made.tuner,
-            "featurizer": made.featurizer,
-            "model": made.model,
-            "model_featurizer": made.model_featurizer,
+            "rejected": answered.rejected,
+            "warnings": answered.warnings,
+            "simulated": answered.simulated,
+            "time_unit": answered.time_unit,
+            "tuner": answered.tuner,
+            "featurizer": answered.featurizer,
+            "model": answered.model,
+            "model_featurizer": answered.model_featurizer,
             "learned": self.learned,
-            "candidates": made.candidates,
-            "default": made.default,
-            "default_seconds": made.default_seconds,
-            "created": made.created,
-            "generation": made.generation,
-            "evidence_op": made.evidence_op,
+            "candidates": answered.candidates,
+            "default": answered.default,
+            "default_seconds": answered.default_seconds,
+            "created": answered.created,
+            "generation": answered.generation,
+            "evidence_op": answered.evidence_op,
             "pattern": self.pattern,
             "novelty": self.novelty,
-            "insight": made.insight,
+            "insight": answered.insight,
             "within_interval": self.within_interval,
             "own": self.own,
-            "calls": made.calls,
-            "noise": made.noise,
+            "calls": answered.calls,
+            "noise": answered.noise,
             "runnable": self.runnable,
             "machines": self.machines,
             "machine": self.machine,
             "meaning": self.meaning,
-            "quantities": self.quantities,
-            "transfers": made.transfers,
-            "counters": made.counters,
+            "transfers": answered.transfers,
+            "counters": answered.counters,
             "platform_name": self.platform_name,
             "why": self.why,
+            "quantities": self.quantities,
         }
         return _plain(document, sparse=kind_of(self.pattern.kind).sparse)
 
     def __repr__(self) -> str:
-        made = self.recommendation
-        what = f"{made.op} on {made.platform}, {made.subject}"
-        return f"Explanation({made.id!r}, {what}: {Config(self.answer)}, sure: {made.confidence})"
+        answered = self.recommendation
+        what = f"{answered.op} on {answered.platform}, {answered.subject}"
+        sure = answered.confidence
+        return f"Explanation({answered.id!r}, {what}: {Config(self.answer)}, sure: {sure})"
 
     def _repr_html_(self) -> str:
         return html_of(self)
 
 
 def why(e: Explanation) -> str:
-    """By what the answer was chosen, what it gains, and how sure that is."""
-    made = e.recommendation
-    return f"{_chosen(e)} Confidence: {made.confidence}{_first_doubt(e)}."
+    """Sentences on the choice of the answer, its gain, and its confidence."""
+    recommendation = e.recommendation
+    return f"{_chosen(e)} Confidence: {recommendation.confidence}{_first_doubt(e)}."
 
 
 def _chosen(e: Explanation) -> str:
-    made, one, many = e.recommendation, one_of(e.pattern.kind), many_of(e.pattern.kind)
+    recommendation, one, many = e.recommendation, one_of(e.pattern.kind), many_of(e.pattern.kind)
     over = "" if e.expected_gain is None else f": {factor(e.expected_gain)} over the default"
-    if made.link == "default":
-        return "Nothing comparable was measured, so the default is kept."
-    if made.link == "measured" and Config(e.answer) == Config(made.default):
-        return f"Nothing that was measured on this {one} is faster than the default."
-    if made.link in ("neighbours", "model"):
+    if recommendation.link == "default":
+        return "No comparable measurements, so the default is kept."
+    if recommendation.link == "measured" and Config(e.answer) == Config(recommendation.default):
+        return f"No configuration measured on this {one} is faster than the default."
+    if recommendation.link in ("neighbours", "model"):
         return _predicted(e)
     return {
-        "measured": f"It is the fastest of all that was measured on this {one}{over}.",
+        "measured": f"It is the fastest configuration measured on this {one}{over}.",
         "other-width": f"It is the fastest measured on this {one} at another width{over}.",
         "static-best": f"It is the best on average over all measured {many}{over}.",
-    }.get(made.link, f"The tuner {made.tuner} proposed it{over}.")
+    }.get(recommendation.link, f"The tuner {recommendation.tuner} proposed it{over}.")
 
 
 def _predicted(e: Explanation) -> str:
-    made, near = e.recommendation, e.neighbours
+    recommendation, near = e.recommendation, e.neighbours
     gain = None if e.expected_gain is None else factor(e.expected_gain)
     if not near or not e.voted:
         over = f": {gain} over the default" if gain else ""
-        return f"The cost model predicts that it is the fastest{over}."
+        return f"It is the fastest by the cost model{over}."
     similar = f"{len(near)} most similar measured {many_of(e.pattern.kind)}"
     if len(near) == 1:
         similar = f"most similar measured {one_of(e.pattern.kind)}"
-    if Config(e.answer) == Config(made.default):
+    if Config(e.answer) == Config(recommendation.default):
         return (
             f"By the {similar}, no other configuration is expected to gain enough over the "
             "default to replace it unmeasured."
         )
     gains = [n.answer_gain for n in near if n.answer_gain is not None]
     if not gains:
-        return f"None of the {similar} ran it; what they ran speaks for it."
+        return f"None of the {similar} ran it; it is inferred from related configurations they ran."
     faster, median = sum(gain > 1.0 for gain in gains), factor(statistics.median(gains))
     return (
         f"It beat the default on {faster} of the {len(gains)} that ran it among the {similar}; "
@@ -491,7 +492,7 @@ def _predicted(e: Explanation) -> str:
 
 
 def _first_doubt(e: Explanation) -> str:
-    made = e.recommendation
-    if made.confidence == "high" or not made.warnings:
+    recommendation = e.recommendation
+    if recommendation.confidence == "high" or not recommendation.warnings:
         return ""
-    return f", because {made.warnings[0].partition('; ')[0].removesuffix('.')}"
+    return f", because {recommendation.warnings[0].partition('; ')[0].removesuffix('.')}"

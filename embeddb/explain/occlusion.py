@@ -1,5 +1,5 @@
-"""Occlusion (Zeiler and Fergus 2014, Section 4.2): what changes when one cell of a matrix, or one
-operation of a kernel, is left out."""
+"""Occlusion (Zeiler and Fergus 2014, Section 4.2): effect of removing one cell of a matrix, or one
+operation of a kernel."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from embeddb.tensors.computation import Computation
 
 Floats = NDArray[np.float64]
 
-#: Cells along a side of the grid of the occlusion: the finest that takes no longer than the limit.
+#: Candidate grid sides, the finest within the time limit is used, and the limit in seconds.
 _SIDES, _MOST_S = (8, 4), 4.0
 
 
 def occlusion(
     query: Query, db: Lookup, pattern: Pattern | None, *, progress: Progress | None = None
 ) -> tuple[int, list[float]]:
-    """Side of a grid, and row by row how far the pattern moves in the partition's metric when the
-    non-zeros of one cell are left out (occlusion: Zeiler and Fergus 2014, Section 4.2).
+    """Occlusion map: side of a grid, and row by row how far the embedding moves in the partition's
+    metric without the non-zeros of one cell (Zeiler and Fergus 2014, Section 4.2).
 
-    (0, []) where neighbours were not looked up, the structure is not at hand, the featurizer
-    cannot tell, or even the coarser grid would take too long.
+    (0, []) without neighbours or structure, if the featurizer fails, or if even the coarser grid
+    would take too long.
     """
     partition = db.answering(query.op, query.platform)
     structure = pattern if pattern is not None else db.store.structure(query.pattern.id)
@@ -68,24 +68,24 @@ def _moved(
 ) -> Iterator[float]:
     for cell in range(side * side):
         if progress is not None:
-            progress("which part of the pattern counts", cell, side * side)
+            progress("occlusion map", cell, side * side)
         left = without_cell(structure, cell // side, cell % side, side=side)
         same = left.nnz == structure.nnz
         yield 0.0 if same else float(np.linalg.norm(placed(left) - whole))
 
 
 def without_cell(pattern: Pattern, row: int, column: int, *, side: int) -> Pattern:
-    """The pattern less the non-zeros in one cell of a side x side grid; it has no id."""
+    """The pattern without the non-zeros in one cell of a side x side grid; it has no id."""
     m, n = pattern.shape
     top, bottom = m * row // side, m * (row + 1) // side
     left, right = n * column // side, n * (column + 1) // side
     first, last = int(pattern.indptr[top]), int(pattern.indptr[bottom])
     inside = pattern.indices[first:last]
     keep = (inside < left) | (inside >= right)
-    kept = np.concatenate([[0], np.cumsum(keep)])
+    offsets = np.concatenate([[0], np.cumsum(keep)])
     indptr = pattern.indptr.copy()
-    indptr[top : bottom + 1] = first + kept[pattern.indptr[top : bottom + 1] - first]
-    indptr[bottom + 1 :] -= int(keep.size - kept[-1])
+    indptr[top : bottom + 1] = first + offsets[pattern.indptr[top : bottom + 1] - first]
+    indptr[bottom + 1 :] -= int(keep.size - offsets[-1])
     indices = np.concatenate([pattern.indices[:first], inside[keep], pattern.indices[last:]])
     return Pattern("", pattern.shape, indptr, indices)
 
@@ -96,9 +96,9 @@ _MOST_SIZES = 12
 def kernel_occlusion(
     ranker: Ranker, db: Lookup, kernel: Computation | None
 ) -> tuple[str, list[Occluded]]:
-    """By what it was found out (`Diagnostics.occluded_by`), and each part, what changes most first;
-    ("", []) where nothing can be said. A kernel of more than `MOST_SHOWN` operations is not looked
-    at one by one."""
+    """The method (`Diagnostics.occluded_by`) and the parts, largest effect first; ("", []) if the
+    method does not apply. Kernels of more than `MOST_SHOWN` operations are not occluded.
+    """
     few = kernel if kernel is not None and len(kernel.operations) <= MOST_SHOWN else None
     try:
         if ranker.by_model and few is not None:
@@ -109,7 +109,7 @@ def kernel_occlusion(
 
 
 def _by_model(query: Query, db: Lookup, kernel: Computation) -> list[Occluded]:
-    """How much more the best tile promises over the default without an operation."""
+    """Change of the best tile's predicted gain over the default without an operation."""
     model, _ = db.graph_model(query.platform, query.op)
     if model is None or query.default not in query.prediction.configs:
         return []
@@ -117,11 +117,11 @@ def _by_model(query: Query, db: Lookup, kernel: Computation) -> list[Occluded]:
     if not others:
         return []
     gain = dict(zip(query.prediction.configs, query.prediction.gain.tolist(), strict=True))
-    asked = (query.default, max(others, key=lambda c: gain[c]))
+    pair = (query.default, max(others, key=lambda c: gain[c]))
     slope = float(model.card["calibration"]["slope"])
-    whole = model.predict(kernel, asked)
-    said = model.without(kernel, asked)
-    moved = slope * ((said[:, 0] - said[:, 1]) - (whole[0] - whole[1]))
+    whole = model.predict(kernel, pair)
+    without = model.without(kernel, pair)
+    moved = slope * ((without[:, 0] - without[:, 1]) - (whole[0] - whole[1]))
     return _operations(kernel, moved)
 
 
@@ -141,13 +141,13 @@ def _by_neighbours(
     usual = np.repeat(query.vote.vector[None], len(plug.names), axis=0)
     usual[np.diag_indices(len(plug.names))] = partition.metric.center
     moved = np.linalg.norm(partition.metric.apply(usual) - whole, axis=1)
-    found = [Occluded(what=n, moved=float(m)) for n, m in zip(plug.names, moved, strict=True)]
-    return "sizes", sorted(found, key=lambda one: -one.moved)[:_MOST_SIZES]
+    parts = [Occluded(what=n, moved=float(m)) for n, m in zip(plug.names, moved, strict=True)]
+    return "sizes", sorted(parts, key=lambda one: -one.moved)[:_MOST_SIZES]
 
 
 def _operations(kernel: Computation, moved: NDArray[np.float64]) -> list[Occluded]:
-    found = [
+    parts = [
         Occluded(what=op.opcode, place=at, moved=float(moved[at]))
         for at, op in enumerate(kernel.operations)
     ]
-    return sorted(found, key=lambda one: -abs(one.moved))
+    return sorted(parts, key=lambda one: -abs(one.moved))

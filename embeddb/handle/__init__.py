@@ -1,1 +1,1 @@
-"""An answer that runs: `embeddb.compile(A, "spmm", k=100)` and what it returns."""
+"""`embeddb.compile(A, "spmm", k=100)` and the handle that it returns."""

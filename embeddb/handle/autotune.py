@@ -1,4 +1,4 @@
-"""Whether a faster kernel pays off, and which of several is fastest, by measuring them."""
+"""Amortisation of a faster kernel, and its selection by measurement."""
 
 from __future__ import annotations
 
@@ -17,91 +17,91 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.files.own_files import whole_file
-from embeddb.handle.choice import Choice, Wishes
+from embeddb.handle.choice import Choice, CompileOptions
+from embeddb.handle.kernel_call import KernelCall, by_kernel
 from embeddb.handle.matrix import Matrix
-from embeddb.handle.served import Served, by_kernel
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import code_place, is_built
 
 NO_COMPILER = "no C compiler found: install gcc to run the faster kernel"
-#: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
+#: Multiply-adds below which scipy computes: a kernel call costs more than it saves.
 SMALL = 4096
 #: Non-zeros below which scipy's SpMV on one thread may be as fast: waking the others takes tens of
 #: microseconds (benchmarks/handle_grid.py).
 _LEVEL_SPMV = 300_000
-#: Seconds that a kernel saves of scipy's for a multiply-add, as benchmarks/handle.py measures;
-#: what asking takes if the answer is kept, and copying, checking and converting for a non-zero.
+#: Seconds that a kernel saves over scipy per multiply-add, measured by benchmarks/handle.py; of a
+#: query with a cached answer; and of copying, checking and converting per non-zero.
 _SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
 _USUAL_SPMV = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=4"
 _USUAL_DENSE = "format=csr,ktile={},order=ik1jk0,reorder=none,schedule=guided,threads=all,unroll={}"
-#: Width from which on a block of dense columns is best, and how often its loop is unrolled.
+#: Best block of dense columns by smallest width, and its unroll factor.
 _BLOCKS = {
     "spmm": ({0: 32, 65: 64, 128: 128}, 1),
     "sddmm": ({0: 32, 33: 64, 65: 128}, 4),
 }
-#: How many builds tell what one takes, and what it is taken to take before there was any.
+#: Number of latest builds whose median is the estimate, and the estimate without any, in seconds.
 _LATEST, _BUILD_S = 5, 1.0
-#: More than any build takes: a file that says so is damaged.
+#: Upper bound of a build time: a file with more is damaged.
 _MOST_OWED_S = 1e6
 
 
-def too_little(held: Matrix, op: Op, wishes: Wishes) -> str:
-    """Why nothing is asked; empty if it is worth it."""
-    calls = wishes.calls
-    work = held.values.size * op.width
+def too_little(matrix: Matrix, op: Op, options: CompileOptions) -> str:
+    """Reason not to query a configuration; empty if it pays."""
+    calls = options.calls
+    work = matrix.values.size * op.width
     if work < SMALL:
         return f"fewer than {SMALL} multiply-adds"
-    cost = _ASK_S + _PREPARE_S * held.values.size
-    if calls is not None and not wishes.build and calls * work * _SAVED_S < cost:
+    cost = _ASK_S + _PREPARE_S * matrix.values.size
+    if calls is not None and not options.build and calls * work * _SAVED_S < cost:
         return (
-            f"not worth it for {calls:.0f} calls: choosing and preparing a faster kernel takes "
+            f"does not pay for {calls:.0f} calls: choosing and preparing a faster kernel takes "
             "longer than it saves"
         )
     return ""
 
 
-def too_soon(held: Matrix, op: Op, wishes: Wishes, preparing_s: float) -> str:
-    """Why an answer is not waited for that so many seconds prepare; empty if it is."""
-    if wishes.calls is None or saved_s(op, held, wishes.calls) >= preparing_s:
+def too_soon(matrix: Matrix, op: Op, options: CompileOptions, preparing_s: float) -> str:
+    """Reason not to wait `preparing_s` seconds for an answer; empty if that pays."""
+    if options.calls is None or saved_s(op, matrix, options.calls) >= preparing_s:
         return ""
     return (
-        f"not worth it for {wishes.calls:.0f} calls: preparing answers for {op} takes about "
+        f"does not pay for {options.calls:.0f} calls: preparing answers for {op} takes about "
         f"{max(preparing_s, 0.1):.1f} s the first time, longer than it saves"
     )
 
 
-def too_costly(op: Op, choice: Choice, held: Matrix, wishes: Wishes) -> str:
-    """Why the chosen kernel is not used; empty if it is."""
-    calls = wishes.calls
-    if wishes.build or is_built(Config(choice.config), op):
+def too_costly(op: Op, choice: Choice, matrix: Matrix, options: CompileOptions) -> str:
+    """Reason not to use the chosen kernel; empty if it is used."""
+    calls = options.calls
+    if options.build or is_built(Config(choice.config), op):
         return ""
     if cpu_build.compiler() is None:
         return NO_COMPILER
-    if wishes.build is False:
-        return "the kernel is not built, and building was not asked for"
+    if options.build is False:
+        return "the kernel is not built, and build=False"
     if calls is None:
         return ""
     place = code_place(Config(choice.config), op)
-    lost_s = owed_s(place, saved_s(op, held, calls))
+    lost_s = owed_s(place, saved_s(op, matrix, calls))
     if lost_s < (cost_s := usual_build_s()):
         return (
-            f"building a better kernel takes {cost_s:.1f} s; it is built once {cost_s:.1f} s have "
-            f"been lost, by now {lost_s:.2f} s"
+            f"building a better kernel takes {cost_s:.1f} s; it is built after {cost_s:.1f} s have "
+            f"been lost without it, so far {lost_s:.2f} s"
         )
     place.with_suffix(".owed").unlink(missing_ok=True)
     return ""
 
 
-def level_with_scipy(op: Op, held: Matrix) -> bool:
-    """Whether scipy may be as fast as any kernel."""
-    return op.kernel == "spmv" and held.values.size < _LEVEL_SPMV
+def level_with_scipy(op: Op, matrix: Matrix) -> bool:
+    """True if scipy may be as fast as any kernel."""
+    return op.kernel == "spmv" and matrix.values.size < _LEVEL_SPMV
 
 
 @lru_cache(maxsize=64)
 def usual_config(op: Op) -> Config:
-    """Of configurations on plain CSR, the one with the highest share of the best, geometric mean
-    over the matrices of the starter, on most of its instances; between its widths, of eight
-    matrices on one machine (docs/howto/compile.md)."""
+    """The static best configuration on plain CSR: highest geometric mean share of the optimum over
+    the matrices of the starter, on most of its instances; for other widths, over eight matrices on
+    one machine (docs/howto/compile.md)."""
     if op.kernel == "spmv":
         return Config.parse(_USUAL_SPMV)
     blocks, unroll = _BLOCKS[op.kernel]
@@ -109,25 +109,25 @@ def usual_config(op: Op) -> Config:
     return Config.parse(_USUAL_DENSE.format(ktile, unroll))
 
 
-def worth_building(op: Op, held: Matrix, wishes: Wishes) -> bool:
-    """Whether a kernel may be built and saves what that takes; calls that nobody announced do."""
-    if wishes.build is not None:
-        return wishes.build
-    return wishes.calls is None or saved_s(op, held, wishes.calls) >= usual_build_s()
+def worth_building(op: Op, matrix: Matrix, options: CompileOptions) -> bool:
+    """True if a kernel may be built and amortises its build; an unknown number of calls does."""
+    if options.build is not None:
+        return options.build
+    return options.calls is None or saved_s(op, matrix, options.calls) >= usual_build_s()
 
 
-def saved_s(op: Op, held: Matrix, calls: float) -> float:
-    """Seconds that so many calls of a kernel save of scipy's."""
-    return calls * held.values.size * op.width * _SAVED_S
+def saved_s(op: Op, matrix: Matrix, calls: float) -> float:
+    """Seconds that a number of kernel calls saves over scipy."""
+    return calls * matrix.values.size * op.width * _SAVED_S
 
 
 def owed_s(place: Path, more_s: float) -> float:
-    """Seconds that programs have lost on this machine by the object of a kernel not lying at
-    `place`, `more_s` added. None of them may win its building back, but all together do."""
+    """Seconds that programs on this machine have lost because there is no kernel object at `place`,
+    including `more_s`. Single programs may not amortise the build, but all together do."""
     file = place.with_suffix(".owed")
     with suppress(OSError, ValueError):
-        known = float(file.read_bytes()[:32])
-        more_s += known if 0 < known < _MOST_OWED_S else 0.0
+        earlier_s = float(file.read_bytes()[:32])
+        more_s += earlier_s if 0 < earlier_s < _MOST_OWED_S else 0.0
     with suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with whole_file(file) as written:
@@ -136,24 +136,24 @@ def owed_s(place: Path, more_s: float) -> float:
 
 
 def usual_build_s() -> float:
-    """How long building a kernel takes here: the median of the latest in the cache."""
+    """Estimated seconds of a kernel build: the median of the latest in the cache."""
     with suppress(OSError):
-        found = cpu_build.cache_folder().glob("*.so")
-        latest = sorted(found, key=lambda path: path.stat().st_mtime)[-_LATEST:]
-        if known := [s for path in latest if (s := cpu_build.seconds_of(path)) is not None]:
-            return statistics.median(known)
+        objects = cpu_build.cache_folder().glob("*.so")
+        latest = sorted(objects, key=lambda path: path.stat().st_mtime)[-_LATEST:]
+        if times := [s for path in latest if (s := cpu_build.seconds_of(path)) is not None]:
+            return statistics.median(times)
     return _BUILD_S
 
 
-def measured(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Choice:
-    """The choice with the fastest of its configurations first, conversion shared among the calls;
-    those that come too late, or cannot be built, are left out."""
-    calls = wishes.calls
+def measured(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) -> Choice:
+    """The choice with its fastest configuration first, conversion amortised over the calls; those
+    beyond the time limit, or that cannot be built, are skipped."""
+    calls = options.calls
     rng = np.random.default_rng(0)
-    m, n = held.pattern.shape
-    b = rng.random((n, op.width)).astype(held.values.dtype)
-    c = rng.random((m, op.width)).astype(held.values.dtype) if op.kernel == "sddmm" else None
-    end = time.perf_counter() + wishes.seconds
+    m, n = matrix.pattern.shape
+    b = rng.random((n, op.width)).astype(matrix.values.dtype)
+    c = rng.random((m, op.width)).astype(matrix.values.dtype) if op.kernel == "sddmm" else None
+    end = time.perf_counter() + options.seconds
     configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
     took: dict[Config, float] = {}
     for nth, config in enumerate(configs):
@@ -161,7 +161,7 @@ def measured(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Choice:
         if took and left <= 0:
             break
         try:
-            served = by_kernel(held, op, config)
+            served = by_kernel(matrix, op, config)
         except EmbeddbError:
             continue
         spent = _seconds(served, b, c, left / (len(configs) - nth))
@@ -169,13 +169,13 @@ def measured(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Choice:
     if not took:
         return choice
     best = min(took, key=lambda one: took[one])
-    told = f"fastest of {len(took)} measured here, {1e3 * took[best]:.3f} ms a call"
+    source = f"fastest of {len(took)} measured here, {1e3 * took[best]:.3f} ms a call"
     break_even = 0.0 if calls else choice.break_even if dict(best) == choice.config else None
     gain = took[Config(choice.default)] / took[best] if Config(choice.default) in took else None
     return Choice(
         config=dict(best),
         default=choice.default,
-        source=told,
+        source=source,
         gain=gain,
         break_even=break_even,
         sure="measured",
@@ -183,8 +183,8 @@ def measured(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Choice:
     )
 
 
-def _seconds(served: Served, b: Any, c: Any, budget_s: float) -> float:
-    """Median of calls with warm caches, at least three."""
+def _seconds(served: KernelCall, b: Any, c: Any, budget_s: float) -> float:
+    """Median seconds of at least three calls with warm caches."""
     served.compute(b, c, None)
     times: list[float] = []
     start = time.perf_counter()
@@ -195,16 +195,16 @@ def _seconds(served: Served, b: Any, c: Any, budget_s: float) -> float:
     return float(np.median(times))
 
 
-#: Calls of each; the first one warms up and does not count.
+#: Calls of each rival; the first one is a warm-up and not counted.
 TRIED = 4
-#: What computes, and its configuration; None for scipy.
-Rival = tuple[Served, Config | None]
+#: A kernel call and its configuration; None for scipy.
+Rival = tuple[KernelCall, Config | None]
 
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """Rivals, the answer first, with the seconds of their calls. An answer from other machines'
-    runs may be wrong here by a factor of two, and calls that have to be made anyway show it."""
+    """Autotuning in the first calls: rivals, the answer first, with the seconds of their calls. An
+    answer transferred from other machines may be wrong here by a factor of two."""
 
     rivals: tuple[Rival, ...]
     _seconds: tuple[list[float], ...] = field(init=False)
@@ -214,29 +214,29 @@ class Trial:
         self._seconds = tuple([] for _ in self.rivals)
 
     def compute(self, b: Any, c: Any, out: Any) -> NDArray[Any]:
-        """As `Served.compute`, by the one whose turn it is."""
+        """`KernelCall.compute` by the rival with fewest calls."""
         with self._lock:
-            made_by = [len(seconds) for seconds in self._seconds]
-        at = made_by.index(min(made_by))
+            counts = [len(seconds) for seconds in self._seconds]
+        at = counts.index(min(counts))
         start = time.perf_counter()
-        made = self.rivals[at][0].compute(b, c, out)
+        result = self.rivals[at][0].compute(b, c, out)
         with self._lock:
             self._seconds[at].append(time.perf_counter() - start)
-        return made
+        return result
 
     @property
     def over(self) -> bool:
-        """Whether all were tried often enough."""
+        """True if all rivals had enough calls."""
         return min(map(len, self._seconds)) >= TRIED
 
     @property
     def winner(self) -> Rival:
-        """The fastest one; of equals the first."""
+        """The fastest rival; of equals the first."""
         took = self._medians()
         return self.rivals[took.index(min(took))]
 
-    def told(self) -> str:
-        """One line: what each took, and who stays."""
+    def summary(self) -> str:
+        """One line: the median time of each rival, and the winner."""
         each = zip(map(_name, self.rivals), self._medians(), strict=True)
         tried = ", ".join(f"{name} {1e3 * took:.3f} ms" for name, took in each)
         return f"first calls tried {tried}; {_name(self.winner)} stays"

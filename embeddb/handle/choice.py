@@ -1,7 +1,7 @@
-"""Which configuration to run: asked of a database, and kept, so that it is asked once.
+"""The configuration to run: queried from a database, and cached.
 
-What is kept is a file per question among the user's caches. A damaged one, or one of another
-version, is asked again; one that cannot be written is not kept.
+The cache has a file per query in the user's cache folder. A damaged file, or one of another
+version, is ignored; one that cannot be written is skipped.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from embeddb.database import Database
 
 _FORMAT = "embeddb-choice-1"
-#: About what importing the starter takes before its first use.
+#: Approximate seconds of importing the starter before its first use.
 _STARTER_S = 3.0
 _MAX_BYTES = 1 << 16
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Configurations to run, best first, and what they rest on in words.
+    """Configurations to run, best first, and their source as text.
 
-    `gain` is what is expected of the first over the default (None: unknown), `break_even` the calls
-    from which its conversion has paid off beside the default (None: unknown, or never),
-    `others` are the next best. `default` is the platform's own.
+    `gain` is the expected gain of the first over the default (None: unknown), `break_even` the
+    calls that amortise its conversion against the default (None: unknown, or never), `others` are
+    the next best. `default` is the platform's own.
     """
 
     config: dict[str, Any]
@@ -55,8 +55,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a caller wants beside matrix and operation, as `embeddb.compile` takes it."""
+class CompileOptions:
+    """Options of `embeddb.compile` besides matrix and operation."""
 
     calls: float | None = None
     seconds: float = 0.0
@@ -66,9 +66,9 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The platform that answers are for, and all that they depend on besides: another processor or
-    compiler is another question. `count`: configurations to answer with; `exact`: none that rounds
-    operands to fewer bits."""
+    """The platform of a query, and its environment, which is part of the cache key: processor and
+    compiler. `count`: number of configurations; `exact`: none that rounds operands to fewer
+    bits."""
 
     platform: Platform
     environment: tuple[object, ...]
@@ -77,35 +77,35 @@ class Target:
 
 
 def cpu_target() -> Target:
-    """This machine's processor."""
+    """The target of this machine's processor."""
     compiler = cpu_build.cpu_model(), cpu_build.compiler()
     return Target(load_platform("cpu"), (*compiler, cpu_build.flags(), cpu_build.threads_used(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A product with a tensor's matrix, as the caller of `compile` wants it."""
+    """Request for a product with a tensor's matrix, from the arguments of `compile`."""
 
     kernel: str
     k: int | None
     config: Mapping[str, Any] | str | None
     db: Database | str | Path
-    wishes: Wishes
+    options: CompileOptions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Raises: UsageError for an open database that no other process can open."""
+        """Pickle the database by its path. Raises: UsageError if no other process can open it."""
         db = self.db
         if not isinstance(db, str | Path):
             if db.store.shared or db.store.path is None:
                 raise UsageError(
-                    f"{db!r} compiles this handle's gradients, and cannot be sent along",
-                    hint="compile with db= a folder",
+                    f"{db!r} is needed to compile gradients, and cannot be pickled",
+                    hint="compile with db=FOLDER",
                 )
             db = str(db.store.path.resolve())
-        return Wanted, (self.kernel, self.k, self.config, db, self.wishes)
+        return Wanted, (self.kernel, self.k, self.config, db, self.options)
 
     def named(self, config: Config | None) -> Wanted:
-        """The same with this configuration."""
+        """The same request with a configuration."""
         return replace(self, config=config)
 
 
@@ -114,76 +114,78 @@ def default_of(pattern: Pattern, op: Op) -> Config:
     return load_platform("cpu").default(op, pattern.sizes)
 
 
-def given(config: Config, pattern: Pattern, op: Op) -> Choice:
-    """A configuration that the caller names."""
+def choice_of_config(config: Config, pattern: Pattern, op: Op) -> Choice:
+    """The choice of a configuration that the caller names."""
     default = dict(default_of(pattern, op))
     return Choice(config=dict(config), default=default, source="as given")
 
 
-def asked(
-    pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes, target: Target
+def query_choice(
+    pattern: Pattern, op: Op, db: Database | str | Path, options: CompileOptions, target: Target
 ) -> Choice:
-    """The answer of a database, which may be given open; a folder, or the word `starter`, is opened
-    only if its answer is not kept.
+    """The choice by an open database, a folder or `starter`; the latter two are opened only if
+    their answer is not cached.
 
     Raises: StoreError, InputError as `embeddb.open` and `Database.query` do.
     """
     if not isinstance(db, str | Path):
-        return _queried(db, pattern, op, wishes, target)
-    place = _place(db, pattern, op, wishes, target)
-    if place is not None and (found := _kept(place)) is not None:
-        return found
+        return _queried(db, pattern, op, options, target)
+    place = _place(db, pattern, op, options, target)
+    if place is not None and (cached := _cached(place)) is not None:
+        return cached
     with _opened(db) as opened:
-        made = _queried(opened, pattern, op, wishes, target)
+        choice = _queried(opened, pattern, op, options, target)
     # The starter may have been imported just now.
-    place = _place(db, pattern, op, wishes, target)
+    place = _place(db, pattern, op, options, target)
     if place is not None:
         with suppress(OSError):
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with whole_file(place) as file:
-                file.write(msgspec.json.encode(made))
-    return made
+                file.write(msgspec.json.encode(choice))
+    return choice
 
 
 def preparing_s(
-    pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes, target: Target
+    pattern: Pattern, op: Op, db: Database | str | Path, options: CompileOptions, target: Target
 ) -> float:
-    """About how many seconds an answer waits for what it is taken from to be made: the starter, and
-    the index of an operation; 0 where the answer is kept or its index is there."""
+    """Approximate seconds that an answer waits for the import of the starter and for the index of
+    the operation; 0 if the answer is cached or its index exists."""
     if not isinstance(db, str | Path):
         return db.index.preparing_s(op, target.platform.name)
-    place = _place(db, pattern, op, wishes, target)
+    place = _place(db, pattern, op, options, target)
     if place is None:
         from indexer.starter import STARTER
 
         return _STARTER_S if str(db) == STARTER else 0.0
-    if _kept(place) is not None:
+    if _cached(place) is not None:
         return 0.0
     with _opened(db) as opened:
         return opened.index.preparing_s(op, target.platform.name)
 
 
-def _queried(db: Database, pattern: Pattern, op: Op, wishes: Wishes, target: Target) -> Choice:
-    made = db.query(
+def _queried(
+    db: Database, pattern: Pattern, op: Op, options: CompileOptions, target: Target
+) -> Choice:
+    recommendation = db.query(
         pattern,
         platform=target.platform,
         op=op,
         k=target.count,
         exact=target.exact,
-        calls=math.inf if wishes.calls is None else wishes.calls,
-        reproducible=wishes.reproducible,
+        calls=math.inf if options.calls is None else options.calls,
+        reproducible=options.reproducible,
     )
-    first = made.first
+    first = recommendation.first
     return Choice(
-        config=made.best,
-        default=made.default,
-        source=f"{made.link} of {made.platform}",
+        config=recommendation.best,
+        default=recommendation.default,
+        source=f"{recommendation.link} of {recommendation.platform}",
         gain=None if first is None else first.expected_gain,
         break_even=None if first is None else first.break_even_calls,
-        sure=made.confidence,
-        warnings=made.warnings,
-        others=[candidate.config for candidate in made.candidates[1:]],
-        answer=made.id,
+        sure=recommendation.confidence,
+        warnings=recommendation.warnings,
+        others=[candidate.config for candidate in recommendation.candidates[1:]],
+        answer=recommendation.id,
     )
 
 
@@ -196,9 +198,11 @@ def _opened(db: str | Path) -> Database:
         return open_database(db, readonly=True)
 
 
-def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes, target: Target) -> Path | None:
-    """Where the answer to a question is kept: it is another one with other evidence, on another
-    machine, and for other code. None where there is no database yet."""
+def _place(
+    db: str | Path, pattern: Pattern, op: Op, options: CompileOptions, target: Target
+) -> Path | None:
+    """Cache file of an answer; its key includes the evidence, the machine and the code. None if the
+    database does not exist yet."""
     from embeddb.store import is_database, open_store
     from indexer.starter import STARTER, starter_place
 
@@ -209,16 +213,16 @@ def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes, target: Tar
         generation = store.generation
     parts = (
         *(_FORMAT, str(folder.resolve()), generation, pattern.id, str(op)),
-        *(wishes.calls, wishes.reproducible),
+        *(options.calls, options.reproducible),
         *(target.platform.digest, *target.environment),
     )
     name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
     return cpu_build.cache_folder().parent / "choices" / f"{name}.json"
 
 
-def _kept(place: Path) -> Choice | None:
+def _cached(place: Path) -> Choice | None:
     try:
-        found = msgspec.json.decode(read_bounded(place, _MAX_BYTES), type=Choice)
+        choice = msgspec.json.decode(read_bounded(place, _MAX_BYTES), type=Choice)
     except (OSError, ValueError, msgspec.MsgspecError):
         return None
-    return found if found.format == _FORMAT else None
+    return choice if choice.format == _FORMAT else None

@@ -1,4 +1,4 @@
-"""`embeddb.compile`: a matrix, an operation, and code that runs the answer."""
+"""`embeddb.compile`: compiled code for a matrix and an operation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,18 @@ from embeddb.handle.autotune import (
     usual_config,
     worth_building,
 )
-from embeddb.handle.choice import Choice, Wanted, Wishes, asked, cpu_target, given, preparing_s
-from embeddb.handle.handle import Handle, Later, warn_of_scipy
+from embeddb.handle.choice import (
+    Choice,
+    CompileOptions,
+    Wanted,
+    choice_of_config,
+    cpu_target,
+    preparing_s,
+    query_choice,
+)
+from embeddb.handle.handle import DeferredConfig, Handle, warn_of_scipy
+from embeddb.handle.kernel_call import FormRefused, KernelCall, by_kernel, by_scipy, is_plain
 from embeddb.handle.matrix import Matrix, matrix_of
-from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import is_built
 from embeddb.kernels.codegen import plan
@@ -39,12 +47,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL", "compile"]
 
-#: Answers of this machine's own runs: tried only where that is a small part of all calls. Runs are
-#: of bare kernels, and beside them a handle looks for NaN.
+#: Confidence of answers from this machine's own runs, which are tried only in a small part of all
+#: calls. Runs are of bare kernels, while a handle also checks for NaN.
 _SURE = ("high", "measured")
-#: So many times the calls of a trial do not count among all.
+#: Smallest ratio of all calls to those of a trial.
 _MANY_TIMES = 4
-#: The same where an answer is sure, and where scipy, which needs no preparation, is likely to win.
+#: The same if an answer is sure, and if scipy, which needs no preparation, is likely to win.
 _SURE_TIMES = _LEVEL_TIMES = 16
 _KERNELS = ("spmm", "spmv", "sddmm")
 
@@ -62,73 +70,73 @@ def compile(
     dtype: Any = None,
     build: bool | None = None,
 ) -> Handle | TensorHandle:
-    """Code that computes `spmm`, `spmv` or `sddmm` with a sparse matrix m×n and k dense columns, in
-    the configuration that `db` answers with, or in `config`.
+    """Compile `spmm`, `spmv` or `sddmm` with a sparse matrix m×n and k dense columns, in the
+    configuration recommended by `db`, or in `config`.
 
-    The matrix is a scipy CSR, CSC or COO, of float32 or float64 (else `dtype`, or what holds its
-    values), or a sparse tensor of torch, on the CPU or an NVIDIA GPU (docs/howto/gpu.md), for which
-    the result takes and gives tensors and gradients; it is copied. `calls`: how often it will be
-    called. If that is given, a matrix whose conversion pays is converted at once; if not, first
-    calls run from CSR, and conversion comes when as many were made as it costs. `seconds`: the few
-    best are measured here for about so long.
+    The matrix is a scipy CSR, CSC or COO, of float32 or float64 (else `dtype`, or the smaller type
+    that holds its values), or a sparse tensor of torch, on the CPU or an NVIDIA GPU
+    (docs/howto/gpu.md), with results as tensors and with gradients; it is copied. `calls`: expected
+    number of calls. If given, a matrix whose conversion pays is converted at once; otherwise first
+    calls run from CSR, and it is converted after as many calls as amortise the conversion.
+    `seconds`: time limit for measuring the best few here.
     `reproducible`: the same bits in every call with the same number of threads. `build`: True
-    compiles what is not compiled yet, False never does, None unless `calls` are too few to win it
-    back.
+    always compiles a missing kernel, False never does, None if `calls` amortise it.
 
-    Where calls are too few to win back asking or building, a usual kernel runs if it is built.
-    Else, without a compiler, where a kernel cannot be built or kept, and below `SMALL`
-    multiply-adds, scipy computes; a missing compiler and a failed build are said once as a
-    RuntimeWarning.
+    If calls are too few to amortise a query or a build, the static best kernel runs if it is built.
+    Otherwise, without a compiler, if a kernel cannot be built or stored, and below `SMALL`
+    multiply-adds, scipy computes; a missing compiler and a failed build give one RuntimeWarning.
 
-    Raises: UsageError for a matrix, kernel, k or type that is none; MatrixError for a damaged
-    matrix; SpaceError for a `config` that is none; StoreError and others as `embeddb.open` does.
+    Raises: UsageError for an invalid matrix, kernel, k or type; MatrixError for a damaged matrix;
+    SpaceError for an illegal `config`; StoreError and others as `embeddb.open` does.
     """
     width = _width(kernel, k)
-    wishes = Wishes(calls, seconds, reproducible, build)
+    options = CompileOptions(calls, seconds, reproducible, build)
     if type(matrix).__module__.partition(".")[0] == "torch":
         if dtype is not None:
             raise UsageError("dtype is for numpy", hint="give A in that type: A.double()")
         from embeddb.handle.tensors import tensor_handle
 
         named = config if config is None or not _on_gpu(matrix) else _parsed(config)
-        wanted = Wanted(kernel, k, named, db, wishes)
+        wanted = Wanted(kernel, k, named, db, options)
         return tensor_handle(matrix, wanted, OnHost(wanted))
-    held = matrix_of(matrix, dtype)
-    op = Op(kernel, max(width, 1), "f64" if held.values.dtype == np.float64 else "f32")
+    csr = matrix_of(matrix, dtype)
+    op = Op(kernel, max(width, 1), "f64" if csr.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
     if width == 0:
-        return _Empty(held, op, "scipy computes: there are no dense columns")
+        return _Empty(csr, op, "scipy computes: there are no dense columns")
     try:
         if named is None:
-            return _answered(held, op, db, wishes)
+            return _answered(csr, op, db, options)
         _check_compiler()
-        choice = given(named, held.pattern, op)
+        choice = choice_of_config(named, csr.pattern, op)
         if seconds > 0:
-            choice = measured(held, op, choice, wishes)
-        return _compiled(held, op, choice, wishes)
+            choice = measured(csr, op, choice, options)
+        return _compiled(csr, op, choice, options)
     except RunnerUnavailable as error:
         warn_of_scipy(str(error))
-        return _scipy(held, op, None, f"scipy computes: {error}")
+        return _scipy(csr, op, None, f"scipy computes: {error}")
 
 
-def _answered(held: Matrix, op: Op, db: Database | str | Path, wishes: Wishes) -> Handle:
-    """What the database's answer, or where that does not pay the usual kernel, computes."""
-    if note := too_little(held, op, wishes):
-        return _unasked(held, op, None, note, wishes)
+def _answered(matrix: Matrix, op: Op, db: Database | str | Path, options: CompileOptions) -> Handle:
+    """A handle with the database's answer, or with the static best kernel if that does not pay."""
+    if note := too_little(matrix, op, options):
+        return _unasked(matrix, op, None, note, options)
     _check_compiler()
-    few = wishes.calls is not None and not wishes.build
-    waits_s = preparing_s(held.pattern, op, db, wishes, cpu_target()) if few else 0.0
-    if note := too_soon(held, op, wishes, waits_s):
-        return _unasked(held, op, None, note, wishes)
-    choice = asked(held.pattern, op, db, wishes, cpu_target())
-    if wishes.seconds > 0:
-        choice = measured(held, op, choice, wishes)
-    if note := too_costly(op, choice, held, wishes):
-        made = _unasked(held, op, choice, note, wishes)
-        if made.config is None and cpu_build.compiler() is None:
+    few = options.calls is not None and not options.build
+    waits_s = preparing_s(matrix.pattern, op, db, options, cpu_target()) if few else 0.0
+    if note := too_soon(matrix, op, options, waits_s):
+        return _unasked(matrix, op, None, note, options)
+    choice = query_choice(matrix.pattern, op, db, options, cpu_target())
+    if options.seconds > 0:
+        choice = measured(matrix, op, choice, options)
+    if note := too_costly(op, choice, matrix, options):
+        handle = _unasked(matrix, op, choice, note, options)
+        if handle.config is None and cpu_build.compiler() is None:
             warn_of_scipy(note)
-        return made
-    return _tried(_compiled(held, op, choice, wishes), held, wishes, sure=choice.sure in _SURE)
+        return handle
+    return _tried(
+        _compiled(matrix, op, choice, options), matrix, options, sure=choice.sure in _SURE
+    )
 
 
 def _check_compiler() -> None:
@@ -138,23 +146,23 @@ def _check_compiler() -> None:
 
 @dataclass(frozen=True, slots=True)
 class OnHost:
-    """Compiles one of the products with a tensor's matrix on the CPU."""
+    """Compiler of the products with a tensor's matrix on the CPU."""
 
     wanted: Wanted
 
-    def __call__(self, matrix: Any, kernel: str, asked: bool) -> Handle:
-        """`asked`: it is the product that the caller named, with his configuration."""
+    def __call__(self, matrix: Any, kernel: str, primary: bool) -> Handle:
+        """Compile one product. `primary`: the one that the caller named, with its configuration."""
         wanted = self.wanted
         width = None if kernel == "spmv" else 1 if wanted.kernel == "spmv" else wanted.k
-        config = wanted.config if asked else None
-        wishes = asdict(wanted.wishes)
-        made = compile(matrix, kernel, k=width, config=config, db=wanted.db, **wishes)
-        assert isinstance(made, Handle)
-        return made
+        config = wanted.config if primary else None
+        options = asdict(wanted.options)
+        handle = compile(matrix, kernel, k=width, config=config, db=wanted.db, **options)
+        assert isinstance(handle, Handle)
+        return handle
 
 
 class _Empty(Handle):
-    """No dense columns: nothing to compute, and no operation has that width."""
+    """Handle for no dense columns: nothing to compute, and no operation has that width."""
 
     def __init__(self, matrix: Matrix, op: Op, note: str) -> None:
         super().__init__(by_scipy(matrix, op), None, None, [note])
@@ -167,7 +175,7 @@ class _Empty(Handle):
 
 def _width(kernel: str, k: int | None) -> int:
     if kernel not in _KERNELS:
-        raise UsageError(f"{kernel!r} is no kernel", hint=f"one of {', '.join(_KERNELS)}")
+        raise UsageError(f"unknown kernel {kernel!r}", hint=f"one of {', '.join(_KERNELS)}")
     if kernel == "spmv":
         if k not in (None, 1):
             raise UsageError(f"spmv has one dense column, not {k}", hint="spmm has k of them")
@@ -186,82 +194,86 @@ def _parsed(config: Mapping[str, Any] | str) -> Config:
 
 
 def _named(config: Mapping[str, Any] | str, op: Op, reproducible: bool) -> Config:
-    found = _parsed(config)
-    plan(found, op)  # what is wrong with it is told here
-    if reproducible and found.get("seams") == "atomic":
-        raise UsageError("seams=atomic adds in varying order: it is not reproducible")
-    return found
+    named = _parsed(config)
+    plan(named, op)  # raises for an illegal one
+    if reproducible and named.get("seams") == "atomic":
+        raise UsageError("seams=atomic sums in varying order and is not reproducible")
+    return named
 
 
-def _unasked(held: Matrix, op: Op, choice: Choice | None, note: str, wishes: Wishes) -> Handle:
-    """What needs no conversion and is best on average, if it is built; else scipy."""
-    if held.values.size * op.width >= SMALL:
+def _unasked(
+    matrix: Matrix, op: Op, choice: Choice | None, note: str, options: CompileOptions
+) -> Handle:
+    """The static best kernel without conversion, if it is built; else scipy."""
+    if matrix.values.size * op.width >= SMALL:
         try:
             usual = usual_config(op)
-            level = level_with_scipy(op, held) and not _many(wishes, 2, _LEVEL_TIMES)
+            level = level_with_scipy(op, matrix) and not _many(options, 2, _LEVEL_TIMES)
             if not level and is_built(usual, op):
                 notes = ["an already built kernel, the best on average without conversion", note]
-                made = Handle(by_kernel(held, op, usual), usual, choice, notes)
-                return _tried(made, held, wishes)
+                handle = Handle(by_kernel(matrix, op, usual), usual, choice, notes)
+                return _tried(handle, matrix, options)
         except EmbeddbError as error:
             note = f"{note}; {error}"
-    return _scipy(held, op, choice, f"scipy computes: {note}")
+    return _scipy(matrix, op, choice, f"scipy computes: {note}")
 
 
-def _compiled(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Handle:
-    """The chosen configuration, at once or after calls from CSR."""
-    config, default, calls = Config(choice.config), Config(choice.default), wishes.calls
+def _compiled(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) -> Handle:
+    """A handle with the chosen configuration, converted at once or after calls from CSR."""
+    config, default, calls = Config(choice.config), Config(choice.default), options.calls
     pays_after = choice.break_even
     plain = is_plain(plan(config, op)[1].form)
     notes = _notes(op, choice)
     alone = cpu_build.compiler() is None and not is_built(default, op)
     if plain or alone or pays_after is None or (calls is not None and pays_after <= calls):
-        served, used = _converted(held, op, choice, notes)
+        served, used = _converted(matrix, op, choice, notes)
         return Handle(served, used, choice, notes)
-    handle = Handle(by_kernel(held, op, default), default, choice, notes)
+    handle = Handle(by_kernel(matrix, op, default), default, choice, notes)
     if calls is None:
-        handle.change_later(Later(config, pays_after, tried=not wishes.reproducible))
+        handle.change_later(DeferredConfig(config, pays_after, tried=not options.reproducible))
     return handle
 
 
-def _tried(made: Handle, held: Matrix, wishes: Wishes, *, sure: bool = True) -> Handle:
-    """Let the first calls try the usual configuration beside an answer, and scipy where it may be
-    as fast, if calls are many enough and their sums may vary."""
-    op, usual, rivals = made.op, usual_config(made.op), [made.running]
-    if wishes.reproducible or made.config is None:
-        return made
-    if made.config != usual and _many(wishes, 2, _SURE_TIMES if sure else _MANY_TIMES):
+def _tried(handle: Handle, matrix: Matrix, options: CompileOptions, *, sure: bool = True) -> Handle:
+    """Let the first calls also try the static best configuration, and scipy if it may be as fast,
+    provided that calls are many enough and need not be reproducible."""
+    op, usual, rivals = handle.op, usual_config(handle.op), [handle.running]
+    if options.reproducible or handle.config is None:
+        return handle
+    if handle.config != usual and _many(options, 2, _SURE_TIMES if sure else _MANY_TIMES):
         with suppress(EmbeddbError):
-            if is_built(usual, op) or worth_building(op, held, wishes):
-                rivals.append((by_kernel(held, op, usual), usual))
-    if level_with_scipy(op, held):
-        rivals.append((by_scipy(held, op), None))
-    if len(rivals) > 1 and _many(wishes, len(rivals)):
-        made.try_first(Trial(tuple(rivals)))
-    return made
+            if is_built(usual, op) or worth_building(op, matrix, options):
+                rivals.append((by_kernel(matrix, op, usual), usual))
+    if level_with_scipy(op, matrix):
+        rivals.append((by_scipy(matrix, op), None))
+    if len(rivals) > 1 and _many(options, len(rivals)):
+        handle.try_first(Trial(tuple(rivals)))
+    return handle
 
 
-def _many(wishes: Wishes, rivals: int, times: int = _MANY_TIMES) -> bool:
-    """Whether the calls of a trial are few among all."""
-    return wishes.calls is None or wishes.calls >= times * TRIED * rivals
+def _many(options: CompileOptions, rivals: int, times: int = _MANY_TIMES) -> bool:
+    """True if the calls of a trial are few among all."""
+    return options.calls is None or options.calls >= times * TRIED * rivals
 
 
-def _converted(held: Matrix, op: Op, choice: Choice, notes: list[str]) -> tuple[Served, Config]:
-    """The first of the choice and the default that the matrix goes into."""
+def _converted(
+    matrix: Matrix, op: Op, choice: Choice, notes: list[str]
+) -> tuple[KernelCall, Config]:
+    """The matrix in the chosen configuration, or if its form is refused, in the default."""
     config, default = Config(choice.config), Config(choice.default)
     try:
-        return by_kernel(held, op, config), config
+        return by_kernel(matrix, op, config), config
     except FormRefused as error:
         notes.append(f"not {config}: {error}")
-        return by_kernel(held, op, default), default
+        return by_kernel(matrix, op, default), default
 
 
 def _notes(op: Op, choice: Choice) -> list[str]:
     notes = list(choice.warnings)
     if op.dtype == "f64":
-        notes.append("float64: what was measured in float32 counts as evidence too")
+        notes.append("float64: runs in float32 count as evidence, too")
     return notes
 
 
-def _scipy(held: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:
-    return Handle(by_scipy(held, op), None, choice, [note])
+def _scipy(matrix: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:
+    return Handle(by_scipy(matrix, op), None, choice, [note])

@@ -1,4 +1,4 @@
-"""Products of a sparse tensor on an NVIDIA GPU, in code that is chosen when it is needed."""
+"""Products of a sparse tensor on an NVIDIA GPU, with kernels chosen on first use."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DTYPES = {
 
 
 class CudaProducts(Products):
-    """Products with a matrix on one GPU. Formats are made on the device, in the stream of the
-    call that needs them first; later calls may come from any stream and thread.
+    """Products with a matrix on one GPU. Formats are converted on the device, in the stream of the
+    first call; later calls may come from any stream and thread.
 
     `device` runs the kernels; None leaves everything to torch.
     """
@@ -60,7 +60,7 @@ class CudaProducts(Products):
 
     @classmethod
     def of(cls, matrix: torch.Tensor, wanted: Wanted, device: Device | None = None) -> CudaProducts:
-        """Raises: UsageError for a tensor that is no sparse matrix of a known type."""
+        """Products with a tensor. Raises: UsageError for one that is no supported sparse matrix."""
         if device is None and matrix.device.type == "cuda":
             try:
                 device = gpu(matrix.device.index or 0)
@@ -180,7 +180,7 @@ class CudaProducts(Products):
             if not same or not (
                 torch.equal(other.csr.ptr, mine.ptr) and torch.equal(other.csr.idx, mine.idx)
             ):
-                raise UsageError("the pattern of A has changed", hint="compile it anew")
+                raise UsageError("the pattern of A has changed", hint="compile it again")
             values = other.csr.values
         ordered = self._check(values, "values", (self.nnz,)).detach().clone()
         with self._lock:
@@ -225,7 +225,7 @@ class CudaProducts(Products):
         config = wanted.config if name == self._name else None
         assert config is None or isinstance(config, Config)
         device = self._runs if self._width else None
-        chosen = choose(csr, op, device, wanted.db, wanted.wishes, config)
+        chosen = choose(csr, op, device, wanted.db, wanted.options, config)
         chosen.streams = self._stream()
         return chosen
 
@@ -265,7 +265,7 @@ class CudaProducts(Products):
         return into if out is None or into is out else out.copy_(into)
 
     def _check(self, candidate: Any, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """The tensor, contiguous. Raises: UsageError if the kernel cannot read it."""
+        """The tensor, contiguous. Raises: UsageError if it does not fit the kernel."""
         if not isinstance(candidate, torch.Tensor) or candidate.layout is not torch.strided:
             raise UsageError(f"{name} is no dense tensor")
         tensor: torch.Tensor = candidate
@@ -293,7 +293,7 @@ class CudaProducts(Products):
     def _result(
         self, out: torch.Tensor | None, shape: tuple[int, ...], inputs: tuple[Any, ...]
     ) -> torch.Tensor:
-        """`out` where a kernel may write into it, else a new tensor."""
+        """`out` if a kernel may write into it, else a new tensor."""
         if out is None:
             return self._ordered.csr.values.new_empty(shape)
         if not isinstance(out, torch.Tensor) or (out.shape, out.dtype, out.device) != (
@@ -312,7 +312,7 @@ class CudaProducts(Products):
         return self._ordered.csr.values.new_empty(shape)
 
     def _guard(self) -> Any:
-        """The matrix's GPU as torch's current one."""
+        """Context with the matrix's GPU as torch's current one."""
         if self._on_gpu and torch.cuda.current_device() != self.device.index:
             return torch.cuda.device(self.device)
         return nullcontext()
@@ -321,8 +321,8 @@ class CudaProducts(Products):
         return set() if self._runs is None else {self._runs.stream()}
 
     def _keep(self, chosen: Chosen) -> None:
-        """Let torch know that another stream than the one they were made in reads the format's
-        tensors, so that their memory is not given away while it does."""
+        """Register with torch that another stream reads the format's tensors: their memory is then
+        not reused meanwhile."""
         if self._runs is None or (number := self._runs.stream()) in chosen.streams:
             return
         stream = torch.cuda.current_stream(self.device)
@@ -332,14 +332,14 @@ class CudaProducts(Products):
         chosen.streams.add(number)
 
     def _settle(self) -> None:
-        """Wait for what was prepared: the next call may come from another stream."""
+        """Wait for the preparation: the next call may come from another stream."""
         if self._on_gpu:
             torch.cuda.current_stream(self.device).synchronize()
 
 
 def _fitting(dtype: torch.dtype, number: int, step: int) -> Callable[[Any, torch.Size], bool]:
-    """Checks that a kernel may read a tensor, or write it, as it is: a dense one of this type,
-    device and shape, at an address that is a multiple of `step`, whose gradient nobody needs."""
+    """Predicate for tensors that a kernel may access directly: dense, of this type, device and
+    shape, at an address that is a multiple of `step`, without gradient."""
     tensor, grad, low_bits = torch.Tensor, torch.is_grad_enabled, step - 1
 
     def fits(one: Any, wanted: torch.Size) -> bool:

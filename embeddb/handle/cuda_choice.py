@@ -24,7 +24,7 @@ from embeddb.core.errors import (
     UsageError,
 )
 from embeddb.core.pattern import Pattern
-from embeddb.handle.choice import Choice, Target, Wishes, asked, preparing_s
+from embeddb.handle.choice import Choice, CompileOptions, Target, preparing_s, query_choice
 from embeddb.kernels.cuda.device import Device, DeviceError
 from embeddb.kernels.cuda.forms import Csr
 from embeddb.kernels.cuda.nvrtc import CompileFailed
@@ -35,32 +35,32 @@ from embeddb.platforms.platform import load_platform
 if TYPE_CHECKING:
     from embeddb.database import Database
 
-#: Value types that cuSPARSE sums in their own precision.
+#: Value types that cuSPARSE accumulates in their own precision.
 _WHOLE = (torch.float32, torch.float64)
 #: Bytes a second that a product moves, and seconds of a launch, on an H200 (docs/results/gpu.md).
 _BYTES_S, _LAUNCH_S = 1.2e12, 4e-6
-#: What a call of torch's own products takes beside its kernel.
+#: Overhead of torch's own products beside the kernel, in seconds.
 _TORCH_CALL_S = {"spmm": 2.5e-5, "spmv": 2e-5, "sddmm": 1e-4}
-#: Share of a product's time that the usual configuration saves of the library's, an answer of the
-#: usual one's, and timing of the answer's (benchmarks/results/gpu).
+#: Share of a product's time saved: by the static best over the library, by an answer over the
+#: static best, and by timing over the answer (benchmarks/results/gpu).
 _USUAL_SAVES, _ANSWER_SAVES, _TIMING_SAVES = 0.3, 0.2, 0.04
-#: Seconds: making a format, compiling a kernel, asking (a kept answer; per non-zero to hash the
-#: pattern on the host), timing one configuration.
+#: Seconds: converting a format, compiling a kernel, a query (a cached answer; per non-zero to hash
+#: the pattern on the host), timing one configuration.
 _FORMAT_S, _COMPILE_S, _ASK_S, _ASK_NNZ_S, _TIME_S = 5e-4, 0.1, 0.02, 5e-9, 2e-3
-#: Configurations that are timed.
+#: Number of configurations that are timed.
 _TIMED = 5
-#: The fixed configurations with the highest share of the best over 210 matrices on an H200.
+#: Static best configurations over 210 matrices on an H200.
 _PIECES = (
     "work=pieces,lanes=16,stage=direct,unroll=1,block=256,grid=columns,reorder=length,piece=32"
 )
 _SPMV = "work=pieces,lanes=8,unroll=2,block=256,reorder=length,piece=32"
 _COO = "work=coo,lanes={},vec=4,unroll=1,block=64,piece={}"
-#: Those that read CSR as it is.
+#: Static best configurations on plain CSR.
 _ROWS = "work=rows,lanes={},vec={},cols=1,stage=direct,unroll=2,block=128,grid=columns,reorder=none"
 _ROWS_SPMV = "work=rows,lanes=8,unroll=2,block=256,reorder=none"
-#: A product that is shorter takes no longer than its launch, unless a row is longer.
+#: A shorter product is dominated by its launch, unless a row is longer, in seconds and entries.
 _SHORT_S, _SHORT_ROW = 1.5e-5, 512
-#: Widths that the runs have.
+#: Measured widths.
 _WIDTHS = {"spmm": (32, 128, 512), "sddmm": (32, 128), "spmv": (1,)}
 _FAILURES = (EmbeddbError, CompileFailed, DeviceError)
 
@@ -120,8 +120,8 @@ class TorchProduct:
 
 @dataclass(slots=True)
 class Chosen:
-    """The code that computes, and the reasons. `config` is None where torch does; `seconds` is what
-    choosing and preparing took; `streams` those in which torch knows that the matrix is read."""
+    """The chosen code and the reasons. `config` is None for torch; `seconds` is the time of
+    choosing and preparing; `streams` are those that torch knows to read the matrix."""
 
     compute: Compute
     op: Op
@@ -133,11 +133,11 @@ class Chosen:
 
     @property
     def vec(self) -> int:
-        """Neighbouring values of a dense row that are read at once."""
+        """Vector length of reads from a dense row."""
         return 1 if self.config is None else plan(self.config, self.op).vec
 
     def why(self) -> str:
-        """The reason, a line each."""
+        """Reasons for the choice, a line each."""
         m, n = self.compute.csr.shape
         lines = [f"{self.op} on {m}x{n}, nnz={self.compute.csr.nnz}"]
         lines.append("runs: torch" if self.config is None else f"runs: {self.config}")
@@ -154,10 +154,10 @@ def choose(
     op: Op,
     device: Device | None,
     db: Database | str | Path,
-    wishes: Wishes,
+    options: CompileOptions,
     config: Config | None,
 ) -> Chosen:
-    """Choose the code for an operation with a matrix. Without a `device` torch does.
+    """Choose the code for an operation with a matrix; torch without a `device`.
 
     Raises: SpaceError for a `config` that has no kernel; FormRefused for one that does not suit the
     matrix; as `embeddb.open` and `Database.query` do.
@@ -167,64 +167,64 @@ def choose(
         bound = Chosen(TorchProduct(csr, op), op, notes=["torch computes: nothing to choose"])
     elif config is not None:
         product = bind(csr, plan(config, op), device)
-        if wishes.reproducible and (product.form.adds or product.plan.algorithm):
-            raise UsageError(f"{config} adds in varying order: it is not reproducible")
+        if options.reproducible and (product.form.adds or product.plan.algorithm):
+            raise UsageError(f"{config} sums in varying order and is not reproducible")
         bound = Chosen(product, op, config)
     else:
-        bound = _by_calls(csr, op, device, db, wishes)
+        bound = _by_calls(csr, op, device, db, options)
     bound.seconds = time.perf_counter() - begun
     return bound
 
 
 def product_s(csr: Csr, op: Op) -> float:
-    """About how long a product takes."""
+    """Estimated seconds of a product."""
     (m, n), size = csr.shape, SIZES[op.dtype]
     dense = csr.nnz * 0.25 if op.kernel != "spmv" else csr.nnz * 0.1
     return _LAUNCH_S + (csr.nnz * (4 + size) + (dense + m + n) * op.width * size) / _BYTES_S
 
 
 def _by_calls(
-    csr: Csr, op: Op, device: Device, db: Database | str | Path, wishes: Wishes
+    csr: Csr, op: Op, device: Device, db: Database | str | Path, options: CompileOptions
 ) -> Chosen:
-    calls = math.inf if wishes.calls is None else wishes.calls
+    calls = math.inf if options.calls is None else options.calls
     each = product_s(csr, op)
-    plain = wishes.reproducible or (each < _SHORT_S and csr.longest <= _SHORT_ROW)
+    plain = options.reproducible or (each < _SHORT_S and csr.longest <= _SHORT_ROW)
     usual = usual_config(op, plain)
     built = device.is_built(plan(usual, op).template)
     saved = calls * (each * _USUAL_SAVES + _TORCH_CALL_S[op.kernel])
-    if wishes.build is False and not built:
-        note = "torch computes: the kernel is not compiled, and compiling was not wanted"
+    if options.build is False and not built:
+        note = "torch computes: the kernel is not compiled, and build=False"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
     # torch's sums may run in an order that varies.
-    if not (wishes.build or wishes.reproducible) and saved < _FORMAT_S + (
+    if not (options.build or options.reproducible) and saved < _FORMAT_S + (
         0 if built else _COMPILE_S
     ):
-        note = f"torch computes: {calls:.0f} calls do not win back what preparing a kernel takes"
+        note = f"torch computes: {calls:.0f} calls do not amortise preparing a kernel"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
-    question = _Question(csr, op, device, db, wishes)
-    if calls * each * _ANSWER_SAVES < question.wait_s(calls) and not wishes.seconds:
-        note = f"no question for {calls:.0f} calls: the best fixed configuration of the H200 runs"
+    question = _Question(csr, op, device, db, options)
+    if calls * each * _ANSWER_SAVES < question.wait_s(calls) and not options.seconds:
+        note = f"no query for {calls:.0f} calls: the static best configuration of the H200 runs"
         return _first([(usual, note)], csr, op, device, None)
-    choice, ranked = None, [(usual, "the best fixed configuration of the H200 runs")]
+    choice, ranked = None, [(usual, "the static best configuration of the H200 runs")]
     with suppress(NothingFound):
         choice = question.answer()
-        usable = (one for one in _usable(choice, op) if _may_build(one, op, device, wishes))
+        usable = (one for one in _usable(choice, op) if _may_build(one, op, device, options))
         ranked = [(one, "") for one in usable] or ranked
     timing_s = _TIMED * (_TIME_S + _FORMAT_S)
-    if wishes.reproducible or (calls * each * _TIMING_SAVES < timing_s and not wishes.seconds):
+    if options.reproducible or (calls * each * _TIMING_SAVES < timing_s and not options.seconds):
         return _first(ranked, csr, op, device, choice)
     rivals = list(dict.fromkeys([*(one for one, _ in ranked[:_TIMED]), usual, *_libraries(op)]))
     return _timed(rivals, csr, op, device, choice)
 
 
-def _may_build(config: Config, op: Op, device: Device, wishes: Wishes) -> bool:
-    return wishes.build is not False or device.is_built(plan(config, op).template)
+def _may_build(config: Config, op: Op, device: Device, options: CompileOptions) -> bool:
+    return options.build is not False or device.is_built(plan(config, op).template)
 
 
 @lru_cache(maxsize=256)
 def usual_config(op: Op, plain: bool = False) -> Config:
-    """The best fixed configuration, for the width and value type; `plain`: one that needs no format
-    and no atomic additions."""
+    """The static best configuration for the width and value type; `plain`: one without conversion
+    and atomic additions."""
     if plain and op.kernel != "sddmm":
         lanes, vec = (8, 4) if op.width <= 32 else (16, 4) if op.width <= 64 else (32, 4)
         rows = _ROWS.format(lanes, vec) if op.kernel == "spmm" else _ROWS_SPMV
@@ -244,8 +244,8 @@ def _libraries(op: Op) -> list[Config]:
 
 
 def _is_exact(wanted: Plan) -> bool:
-    """True for a kernel that is as exact as float arithmetic in another order: not those that carry
-    a NaN to other rows, nor algorithms of cuSPARSE that were wrong on long rows in 16 bits
+    """True for a kernel as exact as float arithmetic in another order: not those that propagate a
+    NaN to other rows, nor algorithms of cuSPARSE that were wrong on long rows in 16 bits
     (benchmarks/gpu/README.md)."""
     narrow = wanted.op.kernel == "spmm" and wanted.op.dtype in ("f16", "bf16")
     return wanted.form.exact and not (narrow and wanted.algorithm in ("default", "csr2"))
@@ -253,38 +253,38 @@ def _is_exact(wanted: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Asks the database for the nearest width that was measured, in float32."""
+    """Query of the database for the nearest measured width, in float32."""
 
     csr: Csr
     op: Op
     device: Device
     db: Database | str | Path
-    wishes: Wishes
+    options: CompileOptions
 
     def wait_s(self, calls: float) -> float:
-        """About how long an answer takes; what prepares answers counts where calls are few."""
+        """Estimated seconds of an answer, including its preparation if calls are few."""
         own = _ASK_S + _ASK_NNZ_S * self.csr.nnz
         if math.isinf(calls) or calls * product_s(self.csr, self.op) * _ANSWER_SAVES < own:
             return own
         return own + preparing_s(*self._about())
 
     def answer(self) -> Choice:
-        """Raises: NothingFound; as `embeddb.open` and `Database.query` do."""
-        return asked(*self._about())
+        """The choice. Raises: NothingFound; as `embeddb.open` and `Database.query` do."""
+        return query_choice(*self._about())
 
-    def _about(self) -> tuple[Pattern, Op, Database | str | Path, Wishes, Target]:
+    def _about(self) -> tuple[Pattern, Op, Database | str | Path, CompileOptions, Target]:
         csr, op = self.csr, self.op
         width = min(_WIDTHS[op.kernel], key=lambda w: abs(math.log(w / op.width)))
         identity = identity_of(self.device.facts())
         here = load_platform("cuda").at(instance_of(identity), identity)
         target = Target(here, (here.id,), count=2 * _TIMED, exact=True)
         pattern = Pattern.from_csr(csr.shape, csr.ptr.cpu().numpy(), csr.idx.cpu().numpy())
-        return pattern, Op(op.kernel, width), self.db, self.wishes, target
+        return pattern, Op(op.kernel, width), self.db, self.options, target
 
 
 def _usable(choice: Choice, op: Op) -> Iterator[Config]:
-    """Configurations of an answer, best first, that have a kernel for the operation and are as
-    exact as float arithmetic in another order."""
+    """Configurations of an answer, best first, with an exact kernel for the operation
+    (`_is_exact`)."""
     for values in (choice.config, *choice.others):
         with suppress(EmbeddbError):
             config = fit(values, op)
@@ -295,7 +295,7 @@ def _usable(choice: Choice, op: Op) -> Iterator[Config]:
 def _first(
     ranked: list[tuple[Config, str]], csr: Csr, op: Op, device: Device, choice: Choice | None
 ) -> Chosen:
-    """The first configuration that the matrix goes into."""
+    """The first configuration whose form accepts the matrix."""
     notes = []
     for config, note in ranked:
         try:
@@ -312,7 +312,7 @@ def _first(
 
 
 def _timed(rivals: list[Config], csr: Csr, op: Op, device: Device, choice: Choice | None) -> Chosen:
-    """The fastest of several, by timing each on operands of ones."""
+    """The fastest of several configurations, timed on operands of ones."""
     plans = {config: plan(config, op) for config in rivals}
     _compile_all(plans.values(), device)
     b, x, out = _operands(csr, op)
@@ -334,7 +334,7 @@ def _timed(rivals: list[Config], csr: Csr, op: Op, device: Device, choice: Choic
 
 
 def _compile_all(plans: Any, device: Device) -> None:
-    """Compile what is not compiled yet, side by side; a failure shows when it is bound."""
+    """Compile missing kernels in parallel; a failure shows when the kernel is bound."""
     missing = {p.template for p in plans if p.template and not device.is_built(p.template)}
     if len(missing) < 2:
         return
@@ -359,7 +359,7 @@ _reasons: set[str] = set()
 
 
 def warn(reason: str) -> None:
-    """Each reason once in a process."""
+    """Warn once per process and reason that torch computes instead."""
     if reason not in _reasons:
         _reasons.add(reason)
         warnings.warn(f"torch computes instead: {reason}", RuntimeWarning, stacklevel=2)

@@ -20,8 +20,8 @@ _LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedCsr:
-    """A matrix; `order` int64[nnz] says where the caller's values lie in it (None: as they are),
-    `alone` is False where the caller's had duplicates, which were added up."""
+    """A matrix; `order` int64[nnz] are the positions of the caller's values in it (None: the same
+    order), `alone` is False if the caller's had duplicates, which were summed."""
 
     csr: Csr
     order: torch.Tensor | None
@@ -35,7 +35,7 @@ def csr_of(matrix: torch.Tensor, device: Device | None = None) -> OrderedCsr:
     """A sparse tensor m×n in CSR, CSC or COO, copied; `device` checks sorted CSR in one launch.
 
     Raises: UsageError for another tensor or value type; MatrixError for 2^31 entries, rows or
-    columns and more, and for pointers or indices that are none.
+    columns and more, and for invalid pointers or indices.
     """
     check(matrix)
     m, n = matrix.shape
@@ -51,7 +51,7 @@ def csr_of(matrix: torch.Tensor, device: Device | None = None) -> OrderedCsr:
 
 
 def check(matrix: torch.Tensor) -> None:
-    """Raises: UsageError for what is no sparse matrix of a known type."""
+    """Check the type of a tensor. Raises: UsageError if it is no supported sparse matrix."""
     if not isinstance(matrix, torch.Tensor) or matrix.layout not in _LAYOUTS:
         parts = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
         raise UsageError(f"A is {parts}: a sparse tensor in CSR, CSC or COO is needed")
@@ -82,7 +82,7 @@ def _check_sizes(nnz: int, m: int, n: int) -> None:
 
 
 def _expanded(pointers: torch.Tensor, indices: torch.Tensor, count: int) -> torch.Tensor:
-    """int64[nnz]: the row (column) that each entry belongs to. Raises: MatrixError."""
+    """int64[nnz]: the row (column) of each entry. Raises: MatrixError."""
     lengths = pointers[1:] - pointers[:-1]
     ends = torch.stack([pointers[0], pointers[-1], lengths.min() if count else pointers[0]])
     first, last, least = ends.tolist()
@@ -99,7 +99,8 @@ def _sorted(
     values: torch.Tensor,
     ordered: bool | None,
 ) -> OrderedCsr:
-    """`ordered`: True if sorted by row and column without duplicates, None if unknown."""
+    """Sorted CSR. `ordered`: True if sorted by row and column without duplicates, None if
+    unknown."""
     (m, n), nnz = shape, values.numel()
     key = rows * max(n, 1) + columns
     order = None

@@ -15,16 +15,16 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.handle.autotune import Rival, Trial
 from embeddb.handle.choice import Choice
+from embeddb.handle.kernel_call import KernelCall, by_kernel, by_scipy
 from embeddb.handle.matrix import Matrix, matrix_of, operand, result_of
-from embeddb.handle.served import Served, by_kernel, by_scipy
 
 Floats = NDArray[Any]
 _reasons: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """A configuration to change to once so many calls were made; `tried`: if it is the faster."""
+class DeferredConfig:
+    """A configuration to change to after a number of calls; `tried`: only if it is faster."""
 
     config: Config
     after: float
@@ -32,26 +32,26 @@ class Later:
 
 
 class Handle:
-    """What `embeddb.compile` returns. `f(B)` is A B; for SDDMM `f(C, B)` are the values of
+    """The result of `embeddb.compile`. `f(B)` is A B; for SDDMM `f(C, B)` are the values of
     A ∘ (C Bᵀ), one for each non-zero.
 
     Shapes: A m×n with nnz non-zeros; B dtype[n,k], C dtype[m,k], result dtype[m,k]; SpMV: B
     dtype[n] or dtype[n,1], result alike; SDDMM: result dtype[nnz] in the order of sorted CSR, which
-    `sparse` makes a matrix of. May be called from several threads.
+    `sparse` converts to a matrix. Thread-safe.
 
-    A copy shares what is compiled, and `update` of one does not change the other. A pickle holds
-    matrix and configuration; what loads it binds them to the kernel again, built where it is not
-    in the cache, and where it cannot be built scipy computes.
+    A copy shares compiled code; `update` of one does not change the other. A pickle holds matrix
+    and configuration; loading binds them to the kernel, which is built if it is not in the cache;
+    if that fails, scipy computes.
     """
 
     def __init__(
-        self, served: Served, config: Config | None, choice: Choice | None, notes: list[str]
+        self, served: KernelCall, config: Config | None, choice: Choice | None, notes: list[str]
     ) -> None:
         self._served = served
         self._config = config
         self._choice = choice
         self._notes = notes
-        self._later: Later | None = None
+        self._later: DeferredConfig | None = None
         self._trial: Trial | None = None
         self._calls = self._copied = 0
         self._changing = threading.Lock()
@@ -63,9 +63,9 @@ class Handle:
         self._two = served.op.kernel == "sddmm"
 
     def __call__(self, dense: Any, other: Any = None, *, out: Floats | None = None) -> Floats:
-        """The result in `out`, or in a new array. Operands are used as they are if they are
-        row-major and of the handle's type, else copied; so is a result for an `out` that is not
-        row-major or overlaps an operand.
+        """Compute the product into `out`, or a new array. Operands that are not row-major or of
+        another type are copied; so is the result for an `out` that is not row-major or overlaps an
+        operand.
 
         Raises: UsageError for shapes and types that do not fit, and for a read-only `out`.
         """
@@ -96,27 +96,27 @@ class Handle:
 
     @property
     def config(self) -> Config | None:
-        """The configuration that answers calls now; None where scipy does."""
+        """The current configuration; None for scipy."""
         return self._config
 
     @property
     def running(self) -> Rival:
-        """What answers calls now, with its configuration."""
+        """The current kernel call, with its configuration."""
         return self._served, self._config
 
     @property
     def op(self) -> Op:
-        """What it computes, with width and value type."""
+        """The operation, with width and value type."""
         return self._op
 
     @property
     def answer(self) -> str:
-        """Id of the stored answer it rests on (`embeddb explain`), empty if there is none."""
+        """Id of the stored answer (`embeddb explain`), empty if there is none."""
         return self._choice.answer if self._choice is not None else ""
 
     def update(self, values: Any) -> None:
-        """Other values of the same matrix: a scipy sparse matrix of the same pattern, or, if A came
-        as sorted CSR without duplicates, its `data` dtype[nnz]. They are copied.
+        """Replace the values of the matrix: a scipy sparse matrix of the same pattern, or, if A was
+        sorted CSR without duplicates, its `data` dtype[nnz]. They are copied.
 
         Raises: UsageError for another pattern, shape or type.
         """
@@ -125,27 +125,27 @@ class Handle:
             self._served = self._replaced(values)
 
     def with_values(self, values: Any) -> Handle:
-        """A handle with other values, as `update` takes them, which shares all else with this one;
-        making it counts as a call of this one.
+        """A handle with other values, as in `update`, which shares all else with this one; creating
+        it counts as a call of this one.
 
         Raises: UsageError as `update` does.
         """
         if self._later is not None:
             self._count()
-        made = copy.copy(self)
-        made._later = made._trial = None
-        made._served = self._replaced(values)
-        return made
+        handle = copy.copy(self)
+        handle._later = handle._trial = None
+        handle._served = self._replaced(values)
+        return handle
 
     def __copy__(self) -> Self:
-        made = object.__new__(type(self))
+        copied = object.__new__(type(self))
         with self._changing:
-            made.__dict__.update(self.__dict__)
-        made._changing, made._notes = threading.Lock(), list(self._notes)
-        return made
+            copied.__dict__.update(self.__dict__)
+        copied._changing, copied._notes = threading.Lock(), list(self._notes)
+        return copied
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
-        return copy.copy(self)  # what is shared never changes
+        return copy.copy(self)  # shared parts are immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
         now = copy.copy(self)
@@ -154,8 +154,8 @@ class Handle:
         return _rebuilt, (matrix, now._op, now._config, *about)
 
     def sparse(self, values: Floats | None = None) -> Any:
-        """A `scipy.sparse.csr_array` of A's pattern with these values dtype[nnz] (those of A if
-        none are given), as sorted CSR; shares nothing but the values given."""
+        """A `scipy.sparse.csr_array` of A's pattern with `values` dtype[nnz] (default: those of A),
+        as sorted CSR; shares no memory except `values`."""
         from scipy.sparse import csr_array
 
         matrix = self._served.matrix
@@ -164,7 +164,7 @@ class Handle:
         return csr_array(parts, shape=matrix.pattern.shape)
 
     def why(self) -> str:
-        """What answers calls and why, a line each."""
+        """The current code and the reasons for it, a line each."""
         pattern = self._served.matrix.pattern
         lines = [f"{self._op} on {pattern!r}"]
         lines.append("runs: scipy" if self._config is None else f"runs: {self._config}")
@@ -174,14 +174,14 @@ class Handle:
                 word = "measured" if choice.source.startswith("measured ") else "expected"
                 lines.append(f"{word}: {choice.gain:.2f} times the default, sure: {choice.sure}")
             if choice.break_even is not None:
-                calls = f"its conversion pays off after {choice.break_even:.0f} calls"
+                calls = f"conversion pays off after {choice.break_even:.0f} calls"
                 lines.append(calls if choice.break_even > 0 else "no conversion needed")
         if self._later is not None:
-            lines.append(f"converts after {self._later.after:.0f} calls, {self._calls} were made")
+            lines.append(f"converts after {self._later.after:.0f} calls, so far {self._calls}")
         if self._served.conversion_s:
             lines.append(f"conversion took {1e3 * self._served.conversion_s:.1f} ms")
         if any(self._served.buffers):
-            lines.append("operands are copied at every call: their rows are no multiple of a block")
+            lines.append("operands are copied in every call: their rows are no multiple of a block")
         if self._copied:
             lines.append(
                 f"operands of {self._copied} calls were copied: not row-major {self._dtype}"
@@ -194,32 +194,32 @@ class Handle:
         return f"Handle({self._op}, {self._served.matrix.pattern!r}, {by})"
 
     def try_first(self, trial: Trial) -> None:
-        """Let first calls decide between rivals; the first is what runs now."""
+        """Let first calls decide between rivals; the first is the current one."""
         self._trial = trial
 
-    def change_later(self, later: Later) -> None:
-        """Change to another configuration once so many calls were made."""
+    def change_later(self, later: DeferredConfig) -> None:
+        """Change to another configuration after a number of calls."""
         self._later = later
 
     def _tried(self, b: Floats, c: Floats | None, out: Floats | None) -> Floats:
         trial = self._trial
         if trial is None:  # another thread's call was the last of it
             return self._served.compute(b, c, out)
-        made = trial.compute(b, c, out)
+        result = trial.compute(b, c, out)
         if trial.over:
             with self._changing:
                 if self._trial is trial:
                     self._trial = None
                     self._served, self._config = trial.winner
-                    self._notes.append(trial.told())
-        return made
+                    self._notes.append(trial.summary())
+        return result
 
-    def _replaced(self, values: Any) -> Served:
+    def _replaced(self, values: Any) -> KernelCall:
         old = self._served.matrix
         if hasattr(values, "tocsr"):
             new = matrix_of(values, self._dtype)
             if new.pattern.id != old.pattern.id:
-                raise UsageError("the pattern of A has changed", hint="compile it anew")
+                raise UsageError("the pattern of A has changed", hint="compile it again")
             return self._served.with_values(new)
         if not old.plain:
             raise UsageError(
@@ -230,7 +230,8 @@ class Handle:
         return self._served.with_values(type(old)(old.pattern, data.copy(), True))
 
     def _count(self) -> None:
-        """One call more; the one that makes conversion pay does it, and others go on meanwhile."""
+        """Count a call; the one that amortises the conversion performs it, others go on
+        meanwhile."""
         self._calls += 1
         later = self._later
         if (
@@ -249,7 +250,7 @@ class Handle:
             if later.tried:
                 self._trial = Trial((self.running, before))
         except EmbeddbError as error:
-            self._notes.append(f"stays as it is: {error}")
+            self._notes.append(f"no conversion: {error}")
         finally:
             self._changing.release()
 
@@ -260,24 +261,24 @@ def _rebuilt(
     config: Config | None,
     choice: Choice | None,
     notes: list[str],
-    later: Later | None,
+    later: DeferredConfig | None,
     calls: int,
 ) -> Handle:
-    """A handle that was pickled: its matrix bound to the kernel of its configuration again; scipy
-    computes, and a warning says so, where that cannot be built."""
+    """A pickled handle: its matrix bound to the kernel of its configuration again; with a warning,
+    scipy computes if that cannot be built."""
     try:
         served = by_scipy(matrix, op) if config is None else by_kernel(matrix, op, config)
     except EmbeddbError as error:
         warn_of_scipy(str(error))
         notes = [*notes, f"scipy computes: {error}"]
         served, config, later = by_scipy(matrix, op), None, None
-    made = Handle(served, config, choice, notes)
-    made._later, made._calls = later, calls
-    return made
+    handle = Handle(served, config, choice, notes)
+    handle._later, handle._calls = later, calls
+    return handle
 
 
 def warn_of_scipy(reason: str) -> None:
-    """Each reason once in a process."""
+    """Warn once per process and reason that scipy computes instead."""
     if reason not in _reasons:
         _reasons.add(reason)
         warnings.warn(f"scipy computes instead: {reason}", RuntimeWarning, stacklevel=3)

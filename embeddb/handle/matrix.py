@@ -1,4 +1,4 @@
-"""Matrices and operands as callers give them, as arrays that kernels read."""
+"""Conversion of the caller's matrices and operands to arrays that kernels read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from embeddb.core.errors import MatrixError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.kernels.forms import Form, aligned
 
-#: More non-zeros than this are refused.
+#: Largest number of non-zeros.
 MAX_NNZ = (1 << 31) - 1
 _FORMATS = ("csr", "csc", "coo")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """A copy of a matrix as canonical CSR: its `pattern`, and `values` dtype[nnz] in the order of
-    that. `plain`: the matrix came in that very order, so its values can be given anew by
-    themselves."""
+    """A copy of a matrix as canonical CSR: its `pattern`, and `values` dtype[nnz] in that order.
+    `plain`: the caller's matrix had the same order, so that its values alone can be updated."""
 
     pattern: Pattern
     values: NDArray[Any]
@@ -32,16 +31,16 @@ class Matrix:
         return _read_back, (p.shape, p.indptr, p.indices, self.values, self.plain)
 
     def form(self) -> Form:
-        """Its arrays as kernels take them."""
+        """The matrix as a plain CSR form."""
         return Form(self.pattern.shape, self.pattern.indptr, self.pattern.indices, self.values)
 
 
 def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
-    """A scipy sparse array or matrix (CSR, CSC or COO) as a `Matrix`: duplicates are added up,
-    indices sorted; entries that hold a zero stay. Without a `dtype`, `value_type` of its own.
+    """A scipy sparse array or matrix (CSR, CSC or COO) as a `Matrix`: duplicates are summed,
+    indices sorted, explicit zeros stay. Without a `dtype`, the type is that of `value_type`.
 
     Raises: UsageError for another object or type; MatrixError for more than 2^31 - 1 non-zeros, an
-    index outside the matrix, or pointers that are none.
+    index outside the matrix, or invalid pointers.
     """
     layout = getattr(matrix, "format", "")
     if layout not in _FORMATS or not hasattr(matrix, "tocsr") or len(matrix.shape) != 2:
@@ -54,7 +53,7 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
     values = value_type(matrix.data, dtype)
     if layout == "coo":
         return _of_coordinates(matrix, values)
-    # Copied first and checked then: what another thread changes meanwhile is not looked at again.
+    # Copied before the check, so that another thread cannot change checked data.
     ptr, idx = np.array(matrix.indptr), np.array(matrix.indices)
     if idx.ndim == 1 and values.shape != idx.shape:
         raise MatrixError(f"A has {values.size} values for {idx.size} indices")
@@ -76,9 +75,9 @@ def _read_back(
     values: NDArray[Any],
     plain: bool,
 ) -> Matrix:
-    """A matrix that was pickled, its arrays checked, copied and aligned again.
+    """A pickled matrix, its arrays checked, copied and aligned again.
 
-    Raises: MatrixError for arrays that are none of a sorted CSR.
+    Raises: MatrixError for arrays that are no sorted CSR.
     """
     pattern = Pattern.from_csr(shape, np.array(indptr), np.array(indices))
     if values.shape != (pattern.nnz,):
@@ -87,14 +86,14 @@ def _read_back(
 
 
 def _aligned(values: NDArray[Any]) -> NDArray[Any]:
-    made = aligned(values.shape, values.dtype)
-    made[:] = values
-    return made
+    copied = aligned(values.shape, values.dtype)
+    copied[:] = values
+    return copied
 
 
 def value_type(values: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-    """Values as `dtype`, else float32 where that holds them all (float16, small whole numbers,
-    truth values) and float64 where it does not.
+    """Values as `dtype`; by default float32 if it holds them all (float16, small integers,
+    booleans), else float64.
 
     Raises: UsageError for complex numbers, extended precision, objects, and a `dtype` that is
     neither float32 nor float64.
@@ -117,27 +116,28 @@ def _of_coordinates(matrix: Any, values: NDArray[Any]) -> Matrix:
 
 
 def _sorted(shape: tuple[int, int], parts: Any, layout: str, pattern: Pattern) -> NDArray[Any]:
-    """Values in the order of the pattern, which was made, and so checked, from the same indices."""
+    """Values in the order of the pattern, which was built, and so checked, from the same
+    indices."""
     from scipy import sparse
 
     kind = {"csr": sparse.csr_array, "csc": sparse.csc_array, "coo": sparse.coo_array}[layout]
-    made = kind(parts, shape=shape).tocsr()
-    made.sum_duplicates()
-    return _aligned(made.data)
+    csr = kind(parts, shape=shape).tocsr()
+    csr.sum_duplicates()
+    return _aligned(csr.data)
 
 
-def operand(given: Any, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """The array as dtype[shape], row-major: itself if it is that, else a copy.
+def operand(array_like: Any, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """The array as dtype[shape], row-major; copied only if it is not.
 
-    Raises: UsageError for another shape, for a type that the kernel's cannot hold, and for what is
-    no array of numbers.
+    Raises: UsageError for another shape, for a type that the kernel's cannot hold, and for an
+    object that is no array of numbers.
     """
-    if type(given) is np.ndarray and given.dtype == dtype and given.shape == shape:
-        flags = given.flags
+    if type(array_like) is np.ndarray and array_like.dtype == dtype and array_like.shape == shape:
+        flags = array_like.flags
         if flags.c_contiguous and flags.aligned:
-            return given
+            return array_like
     try:
-        array = np.asarray(given)
+        array = np.asarray(array_like)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} is no dense array: {error}") from None
     if array.ndim == 2 and array.shape[:1] == shape[:1] and array.shape != shape:
@@ -159,8 +159,8 @@ def operand(given: Any, name: str, shape: tuple[int, ...], dtype: Any) -> NDArra
 
 
 def result_of(out: Any, shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, ...]) -> bool:
-    """Whether a kernel may write into `out`; if not, it writes beside and the result is copied:
-    where `out` is strided, or may share memory with an input.
+    """True if a kernel may write into `out`; otherwise the result is copied: if `out` is strided,
+    or may share memory with an input.
 
     Raises: UsageError for an `out` that cannot take the result.
     """
@@ -179,28 +179,28 @@ def result_of(out: Any, shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, .
 
 
 def address(array: NDArray[Any]) -> int:
-    """Of the first element."""
+    """Address of the first element."""
     at: int = array.__array_interface__["data"][0]
     return at
 
 
 class Buffers:
-    """Operands with rows of zeros behind, of one shape; kept, since making them costs more than
-    filling them. Several threads may take one at a time each."""
+    """Pool of operand buffers of one shape with rows of zeros at the end; allocation costs more
+    than filling. Thread-safe."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self._shape, self._dtype = shape, dtype
         self._free: list[NDArray[Any]] = []
 
     def filled(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A buffer that begins with the array's rows."""
+        """A buffer with the array's rows at its start."""
         try:
-            made = self._free.pop()
+            buffer = self._free.pop()
         except IndexError:
-            made = np.zeros(self._shape, dtype=self._dtype)
-        made[: array.shape[0]] = array
-        return made
+            buffer = np.zeros(self._shape, dtype=self._dtype)
+        buffer[: array.shape[0]] = array
+        return buffer
 
     def give_back(self, buffer: NDArray[Any]) -> None:
-        """For the next call."""
+        """Return a buffer to the pool."""
         self._free.append(buffer)

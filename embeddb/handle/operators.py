@@ -1,7 +1,7 @@
-"""Products with a sparse tensor's pattern as operators of torch, each the gradient of the others.
+"""Products with a sparse tensor's pattern as torch operators, each the gradient of the others.
 
-They are the products with A and with Aᵀ, and the dot products at the non-zeros: custom operators
-(`torch.ops.embeddb`), which torch.compile calls without looking inside.
+These are the products with A and with Aᵀ, and the dot products at the non-zeros: custom operators
+(`torch.ops.embeddb`), opaque to torch.compile.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.autograd import forward_ad
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 
-#: Dense operands (one or two, in the caller's order) and `out`, to the result; None where a call
-#: needs more than that: checks that fail, copies, gradients, another stream.
+#: Fast path from dense operands (one or two, in the caller's order) and `out` to the result; None
+#: if a call needs more: failed checks, copies, gradients, another stream.
 Quick = Callable[[Any, Any, Any], "torch.Tensor | None"]
 _keys = itertools.count()
-#: Products by name, and what each is for.
+#: Purpose of each product, by name.
 PURPOSES = {
     "along": "products with A",
     "across": "products with Aᵀ, the gradient by B",
@@ -33,8 +33,8 @@ PURPOSES = {
 class Products:
     """The products of one pattern on one device, and the order of the caller's values.
 
-    `order` int64[nnz] says where the caller's values lie in sorted CSR (None: as they are), `alone`
-    is True if values by themselves have an order. `key` names it among all of this process.
+    `order` int64[nnz] are the positions of the caller's values in sorted CSR (None: the same
+    order), `alone` is True if values alone have an order. `key` is unique in this process.
     """
 
     def __init__(self, kernel: str, order: torch.Tensor | None, alone: bool) -> None:
@@ -50,7 +50,7 @@ class Products:
 
     @property
     def config(self) -> Config | None:
-        """The configuration of the product that the caller named; None where a library computes."""
+        """The configuration of the product that the caller named; None for a library."""
         raise NotImplementedError
 
     @property
@@ -89,11 +89,11 @@ class Products:
         raise NotImplementedError
 
     def quick(self) -> Quick | None:
-        """The shortest way of the product that the caller named; None if there is none."""
+        """The fast path of the product that the caller named; None if there is none."""
         return None
 
     def update(self, values: torch.Tensor) -> None:
-        """Other values dtype[nnz] in CSR order, or a sparse tensor of the same pattern."""
+        """Replace the values: dtype[nnz] in CSR order, or a sparse tensor of the same pattern."""
         raise NotImplementedError
 
     def sparse(self, values: torch.Tensor | None) -> torch.Tensor:
@@ -125,8 +125,8 @@ _known: WeakValueDictionary[int, Products] = WeakValueDictionary()
 
 
 def _products(key: int) -> Products:
-    """Raises: KeyError if the handle is gone. `key` is a symbol where torch.compile meets a second
-    handle."""
+    """The products of a key, which is symbolic if torch.compile meets a second handle. Raises:
+    KeyError if the handle was deleted."""
     return _known[int(key)]
 
 
@@ -160,13 +160,13 @@ def _(c: torch.Tensor, b: torch.Tensor, key: int) -> torch.Tensor:
 def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
     b, values, key, ctx.transposed = inputs
     ctx.products = _known.get(int(key))  # a graph may outlive the handle
-    ctx.key, ctx.given = key, values is not None
+    ctx.key, ctx.has_values = key, values is not None
     ctx.save_for_backward(b, *(() if values is None else (values,)))
 
 
 def _product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     b, *rest = ctx.saved_tensors
-    values = rest[0] if ctx.given else None
+    values = rest[0] if ctx.has_values else None
     for_b = for_values = None
     if ctx.needs_input_grad[0]:
         for_b = product(grad, values, ctx.key, not ctx.transposed)
@@ -193,7 +193,7 @@ dots.register_autograd(_dots_gradients, setup_context=_keep_dots)
 
 
 def _one_by_one(op: Any) -> None:
-    """Under `vmap`: a call for each of the batch, stacked."""
+    """Register `vmap` as one call for each batch element, stacked."""
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *operands: Any) -> tuple[Any, int]:
         def nth(n: int) -> list[Any]:
@@ -210,7 +210,7 @@ _one_by_one(dots)
 
 
 def is_followed() -> bool:
-    """True if torch may follow operations on tensors of any kind."""
+    """True if torch may trace or transform operations on any tensors."""
     return (
         forward_ad._current_level >= 0
         or torch._C._is_tracing()

@@ -1,4 +1,4 @@
-"""Products of a sparse tensor on the CPU: a handle each, with an answer of its own."""
+"""Products of a sparse tensor on the CPU, each a handle with its own answer."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.operators import PURPOSES, Products
 from embeddb.kernels.forms import as_scipy
 
-#: What compiles a scipy matrix for one kernel (`spmm`, `spmv`, `sddmm`), as the caller wished; the
-#: last says whether it is the one that was asked for.
+#: Compiler of a scipy matrix for one kernel (`spmm`, `spmv`, `sddmm`) with the caller's options;
+#: the last argument is True for the product that the caller named.
 Compile = Callable[[Any, str, bool], Handle]
 _LAYOUTS = {torch.sparse_csr: "csr", torch.sparse_csc: "csc", torch.sparse_coo: "coo"}
 
 
 class HostProducts(Products):
-    """Products on the CPU, each a `Handle`, made when it is first needed.
+    """Products on the CPU, each a `Handle`, compiled on first use.
 
-    `csr` is the matrix as sorted scipy CSR, `asked` the product that the caller named, `compiled`
-    the others that were needed so far.
+    `csr` is the matrix as sorted scipy CSR, `primary` the product that the caller named, `compiled`
+    the others used so far.
     """
 
     def __init__(
         self,
-        asked: Handle,
+        primary: Handle,
         order: tuple[NDArray[np.int64] | None, bool],
         compile_one: Compile,
         compiled: dict[str, Handle] | None = None,
     ) -> None:
         places = None if order[0] is None else torch.from_numpy(order[0])
-        super().__init__(asked.op.kernel, places, order[1])
-        self.asked = asked
-        self.csr = asked.sparse()
+        super().__init__(primary.op.kernel, places, order[1])
+        self.primary = primary
+        self.csr = primary.sparse()
         self._compile = compile_one
-        self._made = dict(compiled or {})
+        self._handles = dict(compiled or {})
         if self.kernel != "sddmm":
-            self._made["along"] = asked
+            self._handles["along"] = primary
         self._lock = threading.Lock()
         self._turned: NDArray[np.int64] | None = None
         self.device = torch.device("cpu")
@@ -57,14 +57,14 @@ class HostProducts(Products):
 
     def __copy__(self) -> HostProducts:
         with self._lock:
-            compiled = {name: copy.copy(handle) for name, handle in self._made.items()}
-            asked = copy.copy(self.asked)
-            return HostProducts(asked, self._order(), self._compile, compiled)
+            compiled = {name: copy.copy(handle) for name, handle in self._handles.items()}
+            primary = copy.copy(self.primary)
+            return HostProducts(primary, self._order(), self._compile, compiled)
 
     def __reduce__(self) -> tuple[Any, ...]:
         now = copy.copy(self)
-        others = {name: one for name, one in now._made.items() if one is not now.asked}
-        return HostProducts, (now.asked, now._order(), now._compile, others)
+        others = {name: one for name, one in now._handles.items() if one is not now.primary}
+        return HostProducts, (now.primary, now._order(), now._compile, others)
 
     def _order(self) -> tuple[NDArray[np.int64] | None, bool]:
         return None if self.order is None else self.order.numpy(), self.alone
@@ -80,28 +80,28 @@ class HostProducts(Products):
 
     @property
     def dtype(self) -> torch.dtype:  # type: ignore[override]
-        """Of values, operands and results."""
+        """Type of values, operands and results."""
         return torch.float64 if self.csr.dtype == np.float64 else torch.float32
 
     @property
     def config(self) -> Config | None:
-        return self.asked.config
+        return self.primary.config
 
     @property
     def op(self) -> Op:
-        return self.asked.op
+        return self.primary.op
 
     @property
     def answer(self) -> str:
-        return self.asked.answer
+        return self.primary.answer
 
     def why(self) -> str:
         with self._lock:
-            made = dict(self._made)
-        lines = [self.asked.why()]
+            handles = dict(self._handles)
+        lines = [self.primary.why()]
         for name, words in PURPOSES.items():
-            if made.get(name, self.asked) is not self.asked:
-                lines.append(f"for {words}:\n{made[name].why()}")
+            if handles.get(name, self.primary) is not self.primary:
+                lines.append(f"for {words}:\n{handles[name].why()}")
         return "\n".join(lines)
 
     def own(self) -> torch.Tensor:
@@ -128,7 +128,7 @@ class HostProducts(Products):
         values: torch.Tensor | None,
         out: torch.Tensor | None,
     ) -> torch.Tensor:
-        handle = self.asked
+        handle = self.primary
         if values is not None:
             handle = handle.with_values(array_of(values, "values"))
         arrays = [array_of(one, "an operand") for one in operands]
@@ -138,19 +138,19 @@ class HostProducts(Products):
         return out
 
     def product(self, transposed: bool) -> Handle:
-        """A B, or Aᵀ B."""
+        """The handle of A B, or Aᵀ B."""
         kernel = "spmv" if self.kernel == "spmv" else "spmm"
         if transposed:
             return self._handle("across", kernel, lambda: self.csr.T.tocsr())
         return self._handle("along", kernel, lambda: self.csr)
 
     def dots(self) -> Handle:
-        """The dot products at the non-zeros: SDDMM where A holds ones."""
+        """The handle of dot products at the non-zeros: SDDMM with ones in A."""
 
         def ones() -> Any:
-            made = self.csr.copy()
-            made.data[:] = 1
-            return made
+            pattern = self.csr.copy()
+            pattern.data[:] = 1
+            return pattern
 
         return self._handle("dots", "sddmm", ones)
 
@@ -161,12 +161,12 @@ class HostProducts(Products):
         else:
             matrix = sorted_csr(values)[0]
         with self._lock:
-            self.asked.update(matrix)
-            self.csr = self.asked.sparse()
-            if self._made.get("along", self.asked) is not self.asked:
-                self._made["along"].update(self.csr)
-            if "across" in self._made:
-                self._made["across"].update(self.csr.T.tocsr())
+            self.primary.update(matrix)
+            self.csr = self.primary.sparse()
+            if self._handles.get("along", self.primary) is not self.primary:
+                self._handles["along"].update(self.csr)
+            if "across" in self._handles:
+                self._handles["across"].update(self.csr.T.tocsr())
 
     def sparse(self, values: torch.Tensor | None) -> torch.Tensor:
         csr = self.csr
@@ -177,12 +177,12 @@ class HostProducts(Products):
 
     def _handle(self, name: str, kernel: str, matrix: Callable[[], Any]) -> Handle:
         with self._lock:
-            if name not in self._made:
-                self._made[name] = self._compile(matrix(), kernel, False)
-            return self._made[name]
+            if name not in self._handles:
+                self._handles[name] = self._compile(matrix(), kernel, False)
+            return self._handles[name]
 
     def _transposing(self) -> NDArray[np.int64]:
-        """Where in `csr` each value of the transpose's sorted CSR lies."""
+        """Positions in `csr` of the values in the transpose's sorted CSR."""
         if self._turned is None:
             parts = (np.arange(self.csr.nnz), self.csr.indices, self.csr.indptr)
             self._turned = type(self.csr)(parts, shape=self.csr.shape).T.tocsr().data
@@ -190,13 +190,13 @@ class HostProducts(Products):
 
 
 def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, bool]:
-    """A sparse tensor as a scipy CSR array with sorted indices and no duplicates; where the
-    tensor's values lie in that order (None: as they are); whether values alone have an order."""
+    """A sparse tensor as a scipy CSR array with sorted indices and no duplicates; positions of the
+    tensor's values in it (None: the same order); True if values alone have an order."""
     from scipy import sparse
 
     if not isinstance(matrix, torch.Tensor) or matrix.layout not in _LAYOUTS:
-        told = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
-        raise UsageError(f"A is {told}: a sparse tensor in CSR, CSC or COO is needed")
+        layout = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
+        raise UsageError(f"A is {layout}: a sparse tensor in CSR, CSC or COO is needed")
     if matrix.device.type != "cpu" or matrix.dim() != 2 or matrix.dense_dim():
         raise UsageError(
             f"A is a {matrix.dim()}-dimensional tensor on {matrix.device}: "
@@ -213,23 +213,23 @@ def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, boo
     values = array_of(matrix.values(), "A")
     make = {"csr": sparse.csr_array, "csc": sparse.csc_array, "coo": sparse.coo_array}[kind]
 
-    def held(data: NDArray[Any]) -> Matrix:
+    def as_matrix(data: NDArray[Any]) -> Matrix:
         parts = (data, places) if kind == "coo" else (data, *places)
         try:
             return matrix_of(make(parts, shape=tuple(matrix.shape)))
         except ValueError as error:
             raise MatrixError(f"A is damaged: {error}") from None
 
-    own = held(values)
+    own = as_matrix(values)
     csr = as_scipy(own.form())
     if own.pattern.nnz != values.size:
         return csr, None, False
-    order = held(np.arange(values.size, dtype=np.float64)).values.astype(np.int64)
+    order = as_matrix(np.arange(values.size, dtype=np.float64)).values.astype(np.int64)
     return csr, None if (np.diff(order) == 1).all() else order, True
 
 
 def array_of(tensor: Any, name: str) -> NDArray[Any]:
-    """The tensor's own memory as an array."""
+    """The tensor's memory as an array."""
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(
             f"{name} is a {type(tensor).__name__}: A was a tensor, so are operands",

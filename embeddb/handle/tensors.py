@@ -1,4 +1,4 @@
-"""Handles for torch: a sparse tensor compiled, dense tensors in and out, with gradients."""
+"""Handles for torch: a compiled sparse tensor with dense operands and results, and gradients."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _BACKWARD = "torch.autograd.grad and backward() go through it, and so does vmap"
 
 
 class TensorHandle:
-    """What `embeddb.compile` returns for a sparse tensor of torch: `Handle`, for tensors.
+    """The result of `embeddb.compile` for a sparse tensor of torch: a `Handle` for tensors.
 
-    `f(B)` is A B, for SDDMM `f(C, B)` are the values of A ∘ (C Bᵀ), in the order of A's own. Both
-    are differentiable in B and C, any number of times, and in `values` where they are given. Copied
-    and pickled as `Handle`, with the products that gradients needed so far.
+    `f(B)` is A B, for SDDMM `f(C, B)` are the values of A ∘ (C Bᵀ), in A's order. Both are
+    differentiable in B and C, any number of times, and in `values` if given. Copied and pickled as
+    `Handle`, with the products that gradients have used so far.
     """
 
     def __init__(self, products: Products) -> None:
@@ -48,12 +48,12 @@ class TensorHandle:
         values: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The result, in `out` if that is given, which takes no gradient. `values` dtype[nnz], in
-        the order of A's, stand for A's own in this call only, and cost a copy. Under autocast
-        operands of a narrower type are computed with in the handle's, as the result is.
+        """Compute the product, into `out` if given (without gradient). `values` dtype[nnz], in A's
+        order, replace A's in this call only, at the cost of a copy. Under autocast, operands of a
+        narrower type are converted to the handle's, which is also that of the result.
 
-        Raises: UsageError as `Handle` does, for what is no tensor of the CPU, and for transforms of
-        `torch.func` other than `vmap`.
+        Raises: UsageError as `Handle` does, for other objects than tensors of A's device, and for
+        transforms of `torch.func` other than `vmap`.
         """
         quick = self._quick
         if quick is not None and values is None and not torch.compiler.is_compiling():
@@ -62,13 +62,13 @@ class TensorHandle:
                 return result
         if torch.is_autocast_enabled(self._device):
             dense, other, values = (self._widened(one) for one in (dense, other, values))
-        given = [one for one in (dense, other, values) if one is not None]
+        operands = [one for one in (dense, other, values) if one is not None]
         gradients = torch.is_grad_enabled() and any(
-            getattr(one, "requires_grad", False) for one in given
+            getattr(one, "requires_grad", False) for one in operands
         )
         if torch.compiler.is_compiling():
             plain = out is not None
-        elif not is_traced(given):
+        elif not is_traced(operands):
             plain = out is not None or (values is None and not gradients)
         elif out is not None:
             raise UsageError("out= cannot be traced", hint="call without it")
@@ -80,12 +80,12 @@ class TensorHandle:
         if not self._two:
             if other is not None:
                 raise UsageError(f"{self._products.kernel} takes one dense operand")
-            made: torch.Tensor = torch.ops.embeddb.product(dense, own, self._key, False)
-            return made
+            computed: torch.Tensor = torch.ops.embeddb.product(dense, own, self._key, False)
+            return computed
         if other is None:
             raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
-        made = (self._own if own is None else own) * dots(dense, other, self._key)
-        return self._products.in_own(made)
+        computed = (self._own if own is None else own) * dots(dense, other, self._key)
+        return self._products.in_own(computed)
 
     def __copy__(self) -> TensorHandle:
         return TensorHandle(copy.copy(self._products))
@@ -98,37 +98,37 @@ class TensorHandle:
 
     @property
     def config(self) -> Config | None:
-        """As `Handle.config`."""
+        """The current configuration; None for a library."""
         return self._products.config
 
     @property
     def op(self) -> Op:
-        """As `Handle.op`."""
+        """The operation, with width and value type."""
         return self._products.op
 
     @property
     def answer(self) -> str:
-        """As `Handle.answer`."""
+        """Id of the stored answer, empty if there is none."""
         return self._products.answer
 
     def update(self, values: torch.Tensor) -> None:
-        """Other values of the same matrix: a sparse tensor of the same pattern, or dtype[nnz] in
-        the order of A's. They are copied.
+        """Replace the values of the matrix: a sparse tensor of the same pattern, or dtype[nnz] in
+        A's order. They are copied.
 
         Raises: UsageError for another pattern, shape or type.
         """
-        given = values.detach()
-        plain = given.layout is torch.strided
-        self._products.update(self._products.in_csr(given) if plain else given)
+        detached = values.detach()
+        plain = detached.layout is torch.strided
+        self._products.update(self._products.in_csr(detached) if plain else detached)
         if self._two:
             self._own = self._products.own()
 
     def sparse(self, values: torch.Tensor | None = None) -> torch.Tensor:
-        """A sparse CSR tensor of A's pattern, sorted, with these values, or with A's."""
+        """A sorted sparse CSR tensor of A's pattern, with `values` or A's own."""
         return self._products.sparse(None if values is None else self._products.in_csr(values))
 
     def why(self) -> str:
-        """As `Handle.why`, and the same of each product that a gradient needed so far."""
+        """The current code of each product used so far and the reasons for it, a line each."""
         return self._products.why()
 
     def __repr__(self) -> str:
@@ -137,9 +137,9 @@ class TensorHandle:
         shape = f"{m}x{n}, nnz={self._products.nnz}"
         return f"TensorHandle({self.op}, {shape}, {self._products.device}, {by})"
 
-    def _widened(self, given: Any) -> Any:
-        narrow = getattr(given, "dtype", None) in (torch.bfloat16, torch.float16)
-        return given.to(self._dtype) if narrow else given
+    def _widened(self, tensor: Any) -> Any:
+        narrow = getattr(tensor, "dtype", None) in (torch.bfloat16, torch.float16)
+        return tensor.to(self._dtype) if narrow else tensor
 
     def _straight(
         self,
@@ -152,19 +152,19 @@ class TensorHandle:
         if gradients and out is not None:
             raise UsageError("out takes no gradient", hint="call under torch.no_grad()")
         products = self._products
-        held = None if values is None else products.in_csr(values.detach())
+        in_csr = None if values is None else products.in_csr(values.detach())
         operands = (dense,) if other is None else (dense, other)
         if not self._two or products.order is None:
-            return products.straight(operands, held, out)
-        made = products.in_own(products.straight(operands, held, None))
-        return made if out is None else out.copy_(made)
+            return products.straight(operands, in_csr, out)
+        result = products.in_own(products.straight(operands, in_csr, None))
+        return result if out is None else out.copy_(result)
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:
-    """True if torch follows operations on these tensors (`vmap`, fake tensors, `make_fx`,
-    `torch.jit.trace`), so that they must be its own operators, not a kernel's call beside it.
+    """True if torch traces operations on these tensors (`vmap`, fake tensors, `make_fx`,
+    `torch.jit.trace`), so that they must be torch operators, not direct kernel calls.
 
-    Raises: UsageError for derivatives that do not go through a custom operator.
+    Raises: UsageError for derivatives that custom operators do not support.
     """
     if forward_ad._current_level >= 0 and any(
         forward_ad.unpack_dual(one).tangent is not None  # type: ignore[no-untyped-call] # torch's
@@ -191,14 +191,14 @@ def is_traced(tensors: Sequence[Any]) -> bool:
 
 
 def tensor_handle(matrix: torch.Tensor, wanted: Wanted, compile_one: Compile) -> TensorHandle:
-    """A handle for a sparse tensor (CSR, CSC or COO) on a GPU, or on the CPU, where `compile_one`
-    compiles each of its products.
+    """A handle for a sparse tensor (CSR, CSC or COO) on a GPU, or on the CPU, with products
+    compiled by `compile_one`.
 
-    Raises: UsageError for another tensor, or one that asks for a gradient.
+    Raises: UsageError for another tensor, or one that requires a gradient.
     """
     if getattr(matrix, "requires_grad", False):
         raise UsageError(
-            "A asks for a gradient, which a handle gives to values alone",
+            "A requires a gradient, which a handle supports for values only",
             hint="compile A.detach(), then f(B, values=A.values())",
         )
     if matrix.device.type == "cuda":

@@ -1,13 +1,13 @@
-"""Rounding errors that results of generated code may have."""
+"""Bounds on rounding errors in results of generated code."""
 
 from __future__ import annotations
 
 from embeddb.tensors.computation import Computation
 
 _UNITS = {"f32": 2.0**-24, "f64": 2.0**-53}
-#: Roundings that one operation may cost: vector functions and reciprocals are not exact.
+#: Rounding units of one operation: vector functions and reciprocals are not exact.
 _COST = 16.0
-#: Operations that turn rounded numbers into whole ones or into a decision.
+#: Discontinuous operations: to integers, or comparisons.
 _DECIDES = frozenset(
     "ceil compare floor is-finite remainder round-nearest-afz round-nearest-even sign".split()  # noqa: SIM905
 )
@@ -22,14 +22,14 @@ _POSITIVE = frozenset(("log", "log-plus-one", "sqrt", "rsqrt", "power", "cbrt"))
 
 
 def relative_error(dtype: str, length: int) -> float:
-    """Relative error that rounding explains in sums of `length` terms of type `f32` or `f64`:
-    random as its root, and beyond that in one direction."""
+    """Bound on the relative rounding error of sums of `length` terms of type `f32` or `f64`: a
+    random part with the root of the length, and a systematic part."""
     return float(_UNITS[dtype] * (_COST + 4 * length**0.5 + length / 32))
 
 
 def kernel_error(kernel: Computation) -> float:
-    """The relative error of a tensor kernel, of the type that computes and its longest sum; 0 for
-    whole numbers."""
+    """Bound on the relative error of a tensor kernel, by its type and longest sum; 0 for
+    integers."""
     types = {shape.dtype for op in kernel.operations for shape in op.results}
     if not types & set(_UNITS):
         return 0.0
@@ -37,7 +37,7 @@ def kernel_error(kernel: Computation) -> float:
 
 
 def may_jump(kernel: Computation) -> bool:
-    """Whether rounding can turn a decision; a few elements may then be anything."""
+    """True if rounding can change a decision, so that a few elements may have any value."""
     exact: list[bool] = []
     for op in kernel.operations:
         before = all(exact[o] for o in op.operands)
@@ -50,5 +50,5 @@ def may_jump(kernel: Computation) -> bool:
 
 
 def needs_positive(kernel: Computation) -> bool:
-    """Whether an operation of the kernel is not defined for negative numbers."""
+    """True if an operation of the kernel is undefined for negative numbers."""
     return any(op.opcode in _POSITIVE for op in kernel.operations)

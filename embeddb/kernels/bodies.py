@@ -1,4 +1,4 @@
-"""Bodies of sparse kernels in C, and what they share: the variant, vectors, tiles of columns."""
+"""Bodies of sparse kernels in C, with their shared parts: variant, vectors, tiles of columns."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from embeddb.core.errors import SpaceError
 
-#: Largest block edge; dense operands and results carry at least one row less as padding.
+#: Largest block edge; dense operands and results have at least one row less as padding.
 MAX_BLOCK = 16
 _TYPES = {"f32": ("float", 4), "f64": ("double", 8)}
 #: Widest vector type; gcc splits what the processor's registers cannot hold.
 MAX_LANES = 16
-#: The head of the function that every nest but that of outer products calls.
+#: Head of the function that every nest except that of outer products calls.
 WORK = """INLINE void work(const problem *z, int64_t s, int64_t p, int64_t end, int64_t k,
                  int64_t last, T *d, int mode)
 {"""
@@ -19,11 +19,11 @@ WORK = """INLINE void work(const problem *z, int64_t s, int64_t p, int64_t end, 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Everything fixed at compile time.
+    """Compile-time parameters of a kernel.
 
-    `tile` is the number of dense columns held in registers, 0 for the plain loop and for SpMV;
-    `meeting` how threads that reach one place of the result meet ("" where none can); `mapped`
-    whether the format says which row a segment belongs to.
+    `tile` is the number of dense columns in registers, 0 for the plain loop and for SpMV;
+    `meeting` the synchronisation of threads that write the same result ("" if none do); `mapped`
+    is True if the format stores the row of each segment.
     """
 
     kernel: str
@@ -45,7 +45,7 @@ class Variant:
 
 
 def types(v: Variant) -> str:
-    """`T` and its vectors of 2 to 16 lanes, with sums over the lanes of each: all, or down to 4."""
+    """C of `T` and its vectors of 2 to 16 lanes, with sums over their lanes: to 1, or to 4."""
     name, size = _TYPES[v.dtype]
     lines = [f"typedef {name} T;"]
     lanes = 2
@@ -81,7 +81,7 @@ def widths(tile: int) -> list[int]:
 
 
 def columns(v: Variant, call: str) -> list[str]:
-    """Calls that cover the dense columns k..last, `%d` standing for the width of the tile."""
+    """Calls that cover the dense columns k..last; `%d` is the width of the tile."""
     lines = [f"for (; k + {v.tile} <= last; k += {v.tile})", f"    {call % v.tile}"]
     for width in widths(v.tile)[1:]:
         lines += [
@@ -107,7 +107,7 @@ def spmm_body(v: Variant) -> str:
 
 
 def _plain(v: Variant) -> str:
-    """The accumulator is the row of D itself; the compiler vectorises over k."""
+    """C of the plain loop: it accumulates in the row of D; the compiler vectorises over k."""
     return f"""{WORK}
     (void)s;
     const int64_t K = z->width;
@@ -131,8 +131,8 @@ def _tiled(v: Variant) -> str:
 
 
 def _strip(v: Variant, width: int) -> str:
-    """Unrolled steps get accumulators of their own while registers last, to hide the latency of
-    the additions."""
+    """C of a tile of columns. Unrolled steps have their own accumulators while registers last, to
+    hide the latency of additions."""
     r, _ = v.block
     kind, lanes, parts = vector(v, width)
     room = 16 if v.vector_bytes == 64 else 8
@@ -159,7 +159,7 @@ def _strip(v: Variant, width: int) -> str:
 
 
 def _step(v: Variant, width: int, at: tuple[int, int]) -> list[str]:
-    """One block: `at` is its offset from p and the set of accumulators it adds to."""
+    """C of one block: `at` is its offset from p and its set of accumulators."""
     r, c = v.block
     kind, lanes, parts = vector(v, width)
     offset, chosen = at
@@ -177,7 +177,7 @@ def _step(v: Variant, width: int, at: tuple[int, int]) -> list[str]:
 
 
 def _outer(v: Variant) -> str:
-    """One column of A: a tile of the row of B stays in registers, rows of D pass by."""
+    """C for one column of A: a tile of the row of B stays in registers, rows of D are updated."""
     strips = []
     for width in widths(v.tile):
         kind, lanes, parts = vector(v, width)
@@ -220,7 +220,7 @@ def _gather(lanes: int, first: str) -> str:
 
 
 def _row_sum(v: Variant) -> list[str]:
-    """One row: `lanes` products at a time, `unroll` sums side by side."""
+    """C of one row: `lanes` products at a time, `unroll` independent sums."""
     lanes, unroll = v.lanes, v.unroll
     lines = ["T total = 0;"]
     if lanes * unroll > 1:
@@ -243,7 +243,7 @@ def _row_sum(v: Variant) -> list[str]:
 
 
 def _blocks(v: Variant) -> list[str]:
-    """A block row: one vector of sums where the block is a column, one per row otherwise."""
+    """C of a block row: one vector of sums if the block is a column, otherwise one per row."""
     r, c = v.block
     power = c & (c - 1) == 0 and r & (r - 1) == 0
     if c == 1 and r > 1 and power:
@@ -270,8 +270,8 @@ def _blocks(v: Variant) -> list[str]:
 
 
 def _slices(v: Variant) -> list[str]:
-    """A slice of rows side by side, one lane each; `d` is the first of them, so the whole result
-    is reached through z."""
+    """C of a slice of rows, one lane each; `d` is the first of them, so the result is addressed
+    through z."""
     lanes = min(v.slice, MAX_LANES)
     kind = "T" if lanes == 1 else f"vec{lanes}"
     parts = range(v.slice // lanes)
@@ -293,18 +293,18 @@ def _slices(v: Variant) -> list[str]:
     return lines
 
 
-#: More sums than this at a time would leave the registers.
+#: Largest number of sums in registers.
 _MAX_SUMS = 16
-#: Vectors of the own row that are kept in registers while the segment passes.
+#: Largest number of vectors of the own row in registers during a segment.
 _MAX_HELD = 8
 
 
 def sddmm_body(v: Variant) -> str:
-    """Dot products of a row of C with rows of B; for columns of A the operands change places. A
-    tile of the row stays in registers while the segment passes; one narrower than the width leaves
+    """C of dot products of a row of C with rows of B; for columns of A the operands are swapped. A
+    tile of the row stays in registers during the segment; a tile narrower than the width leaves
     partial sums in E.
 
-    Raises: SpaceError for blocks that there are no registers for.
+    Raises: SpaceError for blocks that exceed the registers.
     """
     r, c = v.block
     if r * c > _MAX_SUMS:
@@ -318,7 +318,7 @@ def sddmm_body(v: Variant) -> str:
     return f"{strips}\n\n{_work(own, other, row, calls)}"
 
 
-#: What a compiler makes of the plain loop, were it allowed to reorder the sum.
+#: The plain loop, with permission to reorder the sum.
 _PLAIN_DOTS = """INLINE void dots(const problem *z, int64_t p, int64_t end, const T *own,
                     const T *other)
 {
@@ -344,20 +344,20 @@ def _work(own: str, other: str, row: str, calls: list[str]) -> str:
 
 
 def _dots(v: Variant, width: int) -> str:
-    """`width` columns of the own row (of each row of a block) against the rows that pass by."""
+    """C of `width` columns of the own row (of each row of a block) with the other rows."""
     r, _ = v.block
     kind, lanes, parts = vector(v, width)
-    held = r * parts <= _MAX_HELD
+    in_registers = r * parts <= _MAX_HELD
     lines = ["const int64_t K = z->width;"]
-    if held:
+    if in_registers:
         lines += [
             f"const {kind} c{y}_{x} = *(const {kind} *)(own + {y} * K + {x * lanes});"
             for y in range(r)
             for x in range(parts)
         ]
-    lines += [f"{walk(v.unroll)} {{", *_dot_step(v, width, v.unroll, held), "}"]
+    lines += [f"{walk(v.unroll)} {{", *_dot_step(v, width, v.unroll, in_registers), "}"]
     if v.unroll > 1:
-        lines += ["for (; p < end; p++) {", *_dot_step(v, width, 1, held), "}"]
+        lines += ["for (; p < end; p++) {", *_dot_step(v, width, 1, in_registers), "}"]
     return f"""INLINE void tile_{width}(const problem *z, int64_t p, int64_t end, const T *own,
                     const T *other, int add)
 {{
@@ -365,8 +365,8 @@ def _dots(v: Variant, width: int) -> str:
 }}"""
 
 
-def _dot_step(v: Variant, width: int, unroll: int, held: bool) -> list[str]:
-    """All sums of `unroll` blocks side by side, so that they hide each other's latency."""
+def _dot_step(v: Variant, width: int, unroll: int, in_registers: bool) -> list[str]:
+    """C of the sums of `unroll` blocks, interleaved to hide latency."""
     r, c = v.block
     kind, lanes, parts = vector(v, width)
     cells = [(u, y, x) for u in range(unroll) for y in range(r) for x in range(c)]
@@ -376,7 +376,7 @@ def _dot_step(v: Variant, width: int, unroll: int, held: bool) -> list[str]:
     lines.append(f"    {kind} {', '.join(f's{u}_{y}_{x}' for u, y, x in cells)};")
     for part in range(parts):
         lines.append("    {")
-        for y in range(0 if held else r):
+        for y in range(0 if in_registers else r):
             at = f"own + {y} * K + {part * lanes}"
             lines.append(f"        const {kind} c{y}_{part} = *(const {kind} *)({at});")
         for u in range(unroll):
@@ -398,7 +398,7 @@ def _dot_step(v: Variant, width: int, unroll: int, held: bool) -> list[str]:
 
 
 def _four_sums(names: list[str], lanes: int, at: int, block: int) -> list[str]:
-    """Four sums over lanes together, of neighbours in E: their halves share registers."""
+    """C of four sums over lanes at once, of neighbours in E: their halves share registers."""
     parts = [f"four{lanes}({name})" if lanes > 4 else name for name in names]
     pair = (
         "__builtin_shufflevector({0}, {1}, 0, 4, 2, 6)"

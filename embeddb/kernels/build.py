@@ -1,8 +1,8 @@
-"""Compiling generated C, once: shared objects kept in the user's cache folder.
+"""Compilation of generated C, with shared objects in the user's cache folder.
 
-A shared object is named by the digest of everything that decides its content (source, flags,
-compiler, processor) and carries a trailer with its own digest and the seconds its build took.
-The loader ignores bytes behind the ELF image, so file and checksum appear in one atomic rename.
+A shared object is named by the digest of everything that determines its content (source, flags,
+compiler, processor) and has a trailer with its own digest and its build time in seconds. The loader
+ignores bytes behind the ELF image, so file and checksum appear in one atomic rename.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from typing import NamedTuple
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.kernels.machine_failures import AGAIN, Deadline, blamed_line, killed_by
 
-#: Another compiler than gcc, and another processor to compile for than this one. Both are part of
-#: the instance: to a schedule they are another machine.
+#: Variables that select another compiler than gcc, and another target processor than this one. Both
+#: are part of the instance: to a schedule they are another machine.
 COMPILER_VARIABLE, MARCH_VARIABLE = "EMBEDDB_CC", "EMBEDDB_MARCH"
 _MARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 #: Predefined macros of vector extensions and the bytes of their registers, widest first.
 _EXTENSIONS = (("__AVX512F__", 64), ("__AVX2__", 32))
 _TRAILER = struct.Struct("<8s16sd")
 _MAGIC = b"embeddb1"
-#: A line for each compiler that built what lies in the cache; so many of the latest are looked for.
+#: File with a line for each compiler of cached objects; and how many of the latest are tried.
 _COMPILERS, _MOST_COMPILERS = "compilers", 16
 _which = cache(shutil.which)
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A shared object and the seconds its build took, or what is wrong with its source."""
+    """A shared object and its build time in seconds, or the error in its source."""
 
     path: Path
     compile_s: float
@@ -48,24 +48,26 @@ class Built:
 
 
 def flags() -> tuple[str, ...]:
-    """What the compiler is called with. No -ffast-math: the vector loops run over columns, so no
-    sum has to be reordered.
+    """Compiler flags. Without -ffast-math: the vector loops run over columns, so no sum has to be
+    reordered.
 
-    Raises: UsageError if the environment names no processor that could be one.
+    Raises: UsageError if the environment has an invalid processor name.
     """
     march = os.environ.get(MARCH_VARIABLE) or "native"
     if not _MARCH.fullmatch(march):
-        raise UsageError(f"{MARCH_VARIABLE}={march!r} names no processor", hint="as x86-64-v3")
+        raise UsageError(
+            f"{MARCH_VARIABLE}={march!r} is no processor name", hint="for example x86-64-v3"
+        )
     to = f"-march={march}"
     return ("-O3", to, "-fopenmp", "-fno-math-errno", "-std=gnu11", "-fPIC", "-shared")
 
 
 def build(source: str) -> Built:
-    """The shared object of a C source, from the cache unless it is missing or damaged there.
+    """The shared object of a C source, from the cache, or compiled if missing or damaged there.
 
-    Raises: RunnerUnavailable if there is no compiler, or the machine could not compile or keep it.
+    Raises: RunnerUnavailable without a compiler, or if the machine cannot compile or store it.
     """
-    if (there := kept(source)) is not None:
+    if (there := cached(source)) is not None:
         return there
     path = place_of(source)
     folder = path.parent
@@ -82,11 +84,11 @@ def build(source: str) -> Built:
         Path(name).unlink(missing_ok=True)
 
 
-def kept(source: str) -> Built | None:
-    """What `build` finds in the cache, intact; None where it would compile. Without a compiler that
-    is what any compiler built there before: a cache may be carried to where there is none."""
-    found = compiler()
-    versions = _remembered(cache_folder()) if found is None else [found[1]]
+def cached(source: str) -> Built | None:
+    """The intact object of a source in the cache; None if `build` would compile it. Without a
+    compiler, objects of any earlier compiler count: a cache may be copied to such a machine."""
+    own = compiler()
+    versions = _remembered(cache_folder()) if own is None else [own[1]]
     for version in versions:
         path = cache_folder() / f"{_key(source, version)}.so"
         if (seconds := seconds_of(path)) is not None:
@@ -95,7 +97,7 @@ def kept(source: str) -> Built | None:
 
 
 def _remembered(folder: Path) -> list[str]:
-    """Version lines of the compilers that built what lies in a cache, the latest first."""
+    """Version lines of the compilers of cached objects, the latest first."""
     try:
         text = (folder / _COMPILERS).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -110,18 +112,18 @@ def _remember(folder: Path, version: str) -> None:
 
 
 def place_of(source: str) -> Path:
-    """Where the object of a source lies in the cache, or would.
+    """Path of a source's object in the cache.
 
-    Raises: RunnerUnavailable if there is no compiler, whose version is part of the name.
+    Raises: RunnerUnavailable without a compiler, whose version is part of the name.
     """
     return cache_folder() / f"{_key(source, _compiler()[1])}.so"
 
 
 def _compiler() -> tuple[str, str]:
-    found = compiler()
-    if found is None:
+    own = compiler()
+    if own is None:
         raise RunnerUnavailable(no_compiler())
-    return found
+    return own
 
 
 def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
@@ -132,7 +134,7 @@ def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
         return Built(path, seconds, problem)
     try:
         image = temporary.read_bytes()
-        temporary.chmod(0o700)  # the linker gave it what the user's other files have
+        temporary.chmod(0o700)  # the linker used the default permissions
         temporary.write_bytes(image + _TRAILER.pack(_MAGIC, _digest(image), seconds))
         temporary.replace(path)
     except OSError as error:
@@ -142,7 +144,7 @@ def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
 
 def _unkept(folder: Path, error: OSError) -> RunnerUnavailable:
     return RunnerUnavailable(
-        f"cannot keep compiled kernels in {folder}: {error.strerror}",
+        f"cannot store compiled kernels in {folder}: {error.strerror}",
         hint=f"make room there, or set XDG_CACHE_HOME to a writable folder; {AGAIN}",
     )
 
@@ -166,7 +168,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def _key(source: str, version: str) -> str:
-    # The processor is part of it: a home folder may be shared by machines that differ.
+    # The processor is part of the key: different machines may share a home folder.
     parts = (source, " ".join(flags()), version, cpu_model(), " ".join(cpu_flags()))
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
@@ -182,17 +184,17 @@ def _named() -> str:
 
 
 def no_compiler() -> str:
-    """What to say where there is none."""
+    """Message for a missing compiler."""
     return f"{_named()} not found: install a C compiler to measure; queries still work"
 
 
 def has_code() -> bool:
-    """Whether kernels can run here: there is a compiler, or a cache of what one built."""
+    """True if kernels can run here: there is a compiler, or a cache with objects."""
     return compiler() is not None or bool(_remembered(cache_folder()))
 
 
 def compiler() -> tuple[str, str] | None:
-    """Path and version line of gcc, or of what EMBEDDB_CC names; None if it is not on PATH."""
+    """Path and version line of gcc, or of EMBEDDB_CC; None if it is not on PATH."""
     path = _which(_named(), path=os.environ.get("PATH")) or shutil.which(_named())
     version = _version(path) if path else ""
     return (path, version) if path and version else None
@@ -209,7 +211,7 @@ def _version(path: str) -> str:
 
 @cache
 def _cpuinfo() -> dict[str, str]:
-    """Fields of the first processor; empty where the system has no such file."""
+    """Fields of the first processor; empty without /proc/cpuinfo."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -219,7 +221,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """Model name with family, model and stepping, for some hypervisors name all models alike."""
+    """Model name with family, model and stepping: some hypervisors use one name for all models."""
     info = _cpuinfo()
     name = info.get("model name") or host.processor() or host.machine()
     numbers = [info.get(key, "?") for key in ("cpu family", "model", "stepping")]
@@ -228,12 +230,12 @@ def cpu_model() -> str:
 
 @cache
 def cpu_flags() -> tuple[str, ...]:
-    """Extensions of this processor, as the system names them."""
+    """Extensions of this processor by their names in the system."""
     return tuple((_cpuinfo().get("flags") or _cpuinfo().get("Features") or "").split())
 
 
 def threads_used(threads: int) -> int:
-    """The number asked for, or for 0 that of the processors this process may run on."""
+    """The requested number of threads; for 0, that of the processors available to this process."""
     if threads:
         return threads
     if hasattr(os, "sched_getaffinity"):
@@ -242,20 +244,20 @@ def threads_used(threads: int) -> int:
 
 
 def vector_bytes() -> int:
-    """Of the widest register that may be used: read, or for another processor the compiler's."""
+    """Bytes of the widest vector register, of this processor or of the compiler's target."""
     if flags()[1] == "-march=native":
         own = cpu_flags()
         return 64 if "avx512f" in own else 32 if "avx2" in own else 16
-    found = compiler()
-    known = macros(found[0], flags()[1]) if found else ""
-    return next((width for macro, width in _EXTENSIONS if macro in known), 16)
+    own_compiler = compiler()
+    predefined = macros(own_compiler[0], flags()[1]) if own_compiler else ""
+    return next((width for macro, width in _EXTENSIONS if macro in predefined), 16)
 
 
 @cache
 def macros(path: str, march: str) -> str:
-    """Lines `#define NAME VALUE` of what a compiler predefines for a processor.
+    """Lines `#define NAME VALUE` that a compiler predefines for a processor.
 
-    Raises: RunnerUnavailable if it cannot be asked.
+    Raises: RunnerUnavailable if the compiler cannot run.
     """
     try:
         done = subprocess.run(
@@ -266,13 +268,13 @@ def macros(path: str, march: str) -> str:
             timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        # Taken for narrow vectors, it would be other code under the same name.
-        raise RunnerUnavailable(f"{path} cannot tell its vector width: {error}") from None
+        # Assuming narrow vectors would give other code under the same name.
+        raise RunnerUnavailable(f"cannot get the vector width from {path}: {error}") from None
     return done.stdout
 
 
 _TIMEOUT_S = 120.0
-#: The small one needs what all of ours need: headers, OpenMP, assembler, linker.
+#: A small program with the requirements of all kernels: headers, OpenMP, assembler, linker.
 _SMALL = """
 #include <stdint.h>
 #include <stdlib.h>
@@ -290,36 +292,36 @@ int main(void)
     return embeddb_able(1) != 0;
 }
 """
-#: How long it counts that the small one compiled; many sources may fail at the same time.
+#: Validity of a successful test compilation, in seconds; many sources may fail at the same time.
 _ABLE_S = 0.5
 _able: dict[tuple[str, ...], float] = {}
 
 
 class _Problem(NamedTuple):
-    said: str
+    message: str
     of_machine: bool
 
 
 def compile_to(
     out: Path, source: str, command: Sequence[str], libraries: Sequence[str] = ()
 ) -> str:
-    """Compile with a command that lacks input, output and the `libraries` behind them; empty if
-    `out` is made, else the line that says what is wrong with the source.
+    """Compile with a command to which input, output and `libraries` are appended; empty if `out`
+    was written, else a line with the error in the source.
 
-    Raises: RunnerUnavailable if the machine could not compile it.
+    Raises: RunnerUnavailable if the machine cannot compile.
     """
     problem = _called([*command, "-x", "c", "-", "-o", str(out), *libraries], source)
     if problem is None:
         return ""
     name = Path(command[0]).name
     if problem.of_machine:
-        raise _unable(f"{name} {problem.said}", out.parent)
+        raise _unable(f"{name} {problem.message}", out.parent)
     _require_able(command, out.parent, name)
-    return f"{name} {problem.said}"
+    return f"{name} {problem.message}"
 
 
 def _require_able(command: Sequence[str], folder: Path, name: str) -> None:
-    """Raises: RunnerUnavailable unless the small source compiles."""
+    """Check that the small program compiles. Raises: RunnerUnavailable."""
     key = (*command, os.environ.get("TMPDIR", ""), str(folder))
     if time.monotonic() - _able.get(key, -_ABLE_S) < _ABLE_S:
         return
@@ -333,7 +335,9 @@ def _require_able(command: Sequence[str], folder: Path, name: str) -> None:
     finally:
         Path(out).unlink(missing_ok=True)
     if problem is not None:
-        raise _unable(f"{name} compiles nothing here, be it right: it {problem.said}", folder)
+        raise _unable(
+            f"{name} cannot compile even a small test program: it {problem.message}", folder
+        )
     _able[key] = time.monotonic()
 
 
@@ -341,13 +345,13 @@ def _unable(reason: str, folder: Path) -> RunnerUnavailable:
     there = os.environ.get("TMPDIR") or "/tmp"
     return RunnerUnavailable(
         reason,
-        hint=f"look at the space and memory that are left (temporary files in {there}, "
+        hint=f"check free space and memory (temporary files in {there}, "
         f"compiled kernels in {folder}), {AGAIN}",
     )
 
 
 def _called(command: Sequence[str], source: str) -> _Problem | None:
-    """What went wrong, if anything did."""
+    """Run a compiler; return the problem, if any."""
     # Read from stdin: a file name would end up in the object and make equal builds differ.
     try:
         process = subprocess.Popen(
@@ -357,38 +361,38 @@ def _called(command: Sequence[str], source: str) -> _Problem | None:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, "LC_ALL": "C"},  # what it says is read here
+            env={**os.environ, "LC_ALL": "C"},  # messages are parsed here
         )
     except OSError as error:
         return _Problem(f"cannot be started: {error.strerror}", True)
     with process:
         try:
-            said = _awaited(process, source)
+            output = _awaited(process, source)
         except BaseException:
             process.kill()
             raise
-    if said is None:
+    if output is None:
         return _Problem(f"took more than {_TIMEOUT_S:.0f} s", False)
-    return _judged(process.returncode, said) if process.returncode else None
+    return _classified(process.returncode, output) if process.returncode else None
 
 
-def _judged(code: int, said: str) -> _Problem:
+def _classified(code: int, output: str) -> _Problem:
     if signal := killed_by(code):
         return _Problem(f"was ended by {signal}", True)
-    if blamed := blamed_line(said):
+    if blamed := blamed_line(output):
         return _Problem(f"failed: {blamed}", True)
-    lines = [line for line in said.splitlines() if "error" in line] or ["no message"]
+    lines = [line for line in output.splitlines() if "error" in line] or ["no message"]
     return _Problem(f"failed: {lines[0].strip()}", False)
 
 
 def _awaited(process: subprocess.Popen[str], source: str) -> str | None:
-    """What it said on stderr, None if it was killed at the time limit."""
-    deadline, given = Deadline(_TIMEOUT_S), source
+    """The output on stderr; None if the process was killed at the time limit."""
+    deadline, stdin_text = Deadline(_TIMEOUT_S), source
     while True:
         try:
-            return process.communicate(given, timeout=deadline.wait_s())[1]
+            return process.communicate(stdin_text, timeout=deadline.wait_s())[1]
         except subprocess.TimeoutExpired:
-            given = ""
+            stdin_text = ""
         if deadline.left_s() <= 0:
             process.kill()
             return None

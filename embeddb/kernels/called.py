@@ -1,7 +1,7 @@
-"""Kernels called in this process: built where that was asked for, checked before they are loaded.
+"""Kernels called in this process: built if requested, checked before loading.
 
-Code that is loaded here runs with all that the process may do, so nothing is loaded from a folder
-that others can write to, and nothing that was compiled for a processor that has more than this one.
+Loaded code has all rights of the process, so nothing is loaded from a folder that others can write
+to, nor code compiled for a processor with more extensions than this one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from embeddb.kernels.forms import Converter, Form, Refusal, aligned
 if TYPE_CHECKING:
     from embeddb.kernels.forms import Form
 
-#: What a call returns: `outcome` of the generated C.
+#: Return codes of a call: `outcome` of the generated C.
 DONE, NO_MEMORY, NOT_A_NUMBER = range(3)
-#: Macros of extensions, which the system lists under the same names but for underscores.
+#: Macros of extensions; the system uses the same names without underscores.
 _EXTENSION = re.compile(r"^#define __((?:AVX|FMA|BMI|SSE4_)\w*?)__ ", re.MULTILINE)
 _OTHERS_WRITE = 0o022
-#: Variables that say how threads of libgomp wait.
+#: Variables for waiting threads of libgomp.
 _SPIN, _POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 
 
@@ -51,7 +51,7 @@ class Problem(ctypes.Structure):
 
 
 class Plan(ctypes.Structure):
-    """`plan` of the generated C: how it is shared out, and how often it runs."""
+    """`plan` of the generated C: scheduling, and number of runs."""
 
     _fields_ = (
         *((n, ctypes.c_int64) for n in ("threads", "schedule", "chunk")),
@@ -72,47 +72,46 @@ class _Held(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundKernel:
-    """A kernel with the matrix it works on: called by addresses, while other Python threads
-    run on.
+    """A kernel bound to a matrix, called by addresses without the GIL.
 
-    `rows` are those that the operands b and c, and the result d, must have; rows of operands beyond
-    the matrix must hold zeros. `place` int64[nnz] is where the form holds each value of CSR, for
-    SDDMM in another form; `at` the address of `held`.
+    `rows` are the required rows of the operands b and c, and of the result d; rows of operands
+    beyond the matrix must be zero. `place` int64[nnz] are the positions of CSR values in the form,
+    for SDDMM in another form; `at` is the address of `arguments`.
     """
 
     call: Any
-    held: ctypes.Structure
+    arguments: ctypes.Structure
     at: int
     form: Form
     rows: tuple[int, int, int]
     place: NDArray[np.int64] | None
 
     def __call__(self, b: int, c: int, d: int, most: int = 0) -> int:
-        """DONE, NO_MEMORY or NOT_A_NUMBER; at most `most` threads, 0 for as many as OpenMP uses."""
+        """Run the kernel; DONE, NO_MEMORY or NOT_A_NUMBER. At most `most` threads, 0: OpenMP's."""
         done: int = self.call(self.at, b, c, d, most)
         return done
 
     def with_values(self, values: NDArray[Any]) -> BoundKernel:
-        """The same matrix with other values dtype[nnz], in CSR order; a form that is not plain CSR
+        """The same matrix with other values dtype[nnz] in CSR order; a form other than plain CSR
         needs its `order`."""
         order = self.form.order
-        made = aligned(self.form.val.shape, values.dtype)
+        stored = aligned(self.form.val.shape, values.dtype)
         if order is None:
-            made[:] = values
-        elif made.size:
-            np.take(values, order, out=made, mode="clip")
-            made[order < 0] = 0
-        held = _Held.from_buffer_copy(self.held)
-        held.q.val = made.ctypes.data
-        form = replace(self.form, val=made)
-        return replace(self, held=held, at=ctypes.addressof(held), form=form)
+            stored[:] = values
+        elif stored.size:
+            np.take(values, order, out=stored, mode="clip")
+            stored[order < 0] = 0
+        arguments = _Held.from_buffer_copy(self.arguments)
+        arguments.q.val = stored.ctypes.data
+        form = replace(self.form, val=stored)
+        return replace(self, arguments=arguments, at=ctypes.addressof(arguments), form=form)
 
 
 class CalledKernel:
-    """The loaded code of a configuration, which any matrix can be bound to.
+    """Loaded code of a configuration, which can be bound to any matrix.
 
-    Raises: SpaceError for a configuration that is none; RunnerUnavailable if it cannot be compiled,
-    kept or trusted here.
+    Raises: SpaceError for an illegal configuration; RunnerUnavailable if it cannot be compiled,
+    stored or trusted here.
     """
 
     def __init__(self, config: Config, op: Op) -> None:
@@ -125,7 +124,7 @@ class CalledKernel:
         self._call.argtypes = (*4 * (ctypes.c_void_p,), ctypes.c_int64)
 
     def convert(self, csr: Form, *, max_bytes: int, ordered: bool = False) -> Form | Refusal:
-        """A matrix of plain CSR form in the form that the kernel walks."""
+        """A matrix in plain CSR converted to the kernel's form."""
         library = ""
         if self.variant.form == "bcsr":
             built = cpu_build.build(cpu_codegen.conversions())
@@ -135,8 +134,8 @@ class CalledKernel:
         return converter.convert(csr, self.launch.form, max_bytes=max_bytes, ordered=ordered)
 
     def bind(self, form: Form, count: int) -> BoundKernel:
-        """The kernel on a form of a matrix of `count` non-zeros. SDDMM needs its `order`, unless
-        the form is plain CSR."""
+        """Bind the kernel to a form of a matrix with `count` non-zeros. SDDMM needs its `order`,
+        unless the form is plain CSR."""
         place = None
         if self.op.kernel == "sddmm" and form.order is not None:
             place = np.empty(count, dtype=np.int64)
@@ -144,7 +143,7 @@ class CalledKernel:
             place[form.order[real]] = real
         launch, spec = self.launch, self.launch.form
         strip = max(1, launch.strip // spec.rows)
-        held = _Held(
+        arguments = _Held(
             problem_of(form, self.op.width, strip),
             int(launch.threads == "one"),
             cpu_codegen.SCHEDULES[launch.schedule],
@@ -155,18 +154,17 @@ class CalledKernel:
             None if place is None else place.ctypes.data,
         )
         rows = _rows(self.variant, *form.shape)
-        return BoundKernel(self._call, held, ctypes.addressof(held), form, rows, place)
+        return BoundKernel(self._call, arguments, ctypes.addressof(arguments), form, rows, place)
 
 
 def is_built(config: Config, op: Op) -> bool:
-    """Whether a configuration's code is in the cache. Raises: SpaceError, RunnerUnavailable."""
+    """True if a configuration's code is cached. Raises: SpaceError, RunnerUnavailable."""
     variant, _ = _plan(config, op)
-    return cpu_build.kept(cpu_codegen.source(variant, entry="called")) is not None
+    return cpu_build.cached(cpu_codegen.source(variant, entry="called")) is not None
 
 
 def code_place(config: Config, op: Op) -> Path:
-    """Where a configuration's code lies in the cache, or would. Raises: SpaceError,
-    RunnerUnavailable."""
+    """Path of a configuration's code in the cache. Raises: SpaceError, RunnerUnavailable."""
     variant, _ = _plan(config, op)
     return cpu_build.place_of(cpu_codegen.source(variant, entry="called"))
 
@@ -176,7 +174,7 @@ def _plan(config: Config, op: Op) -> tuple[Variant, Launch]:
 
 
 def _rows(variant: Variant, m: int, n: int) -> tuple[int, int, int]:
-    """Rows of b, c and d that a kernel reads and writes: whole blocks, a row for no row."""
+    """Rows of b, c and d that a kernel accesses: whole blocks, and a dummy row."""
     r, c = variant.block
     tall, wide = -(-m // r) * r, -(-n // c) * c
     if variant.kernel == "sddmm":
@@ -205,10 +203,11 @@ def _library(path: str) -> ctypes.CDLL:
 
 @contextmanager
 def _short_waits() -> Iterator[None]:
-    """An OpenMP that is loaded now, with the first kernel, lets its threads wait for work by
-    spinning for microseconds, not the usual milliseconds, in which they would keep a processor from
-    the threads of the caller's BLAS: conjugate gradients took 6 times as long. It reads that once,
-    when it is loaded; what the user says about waiting counts."""
+    """Load OpenMP, with the first kernel, so that its waiting threads spin for microseconds.
+
+    By default they spin for milliseconds, which blocks processors for the threads of the caller's
+    BLAS: conjugate gradients took 6 times as long. OpenMP reads the setting once, when it is
+    loaded; the user's own setting has precedence."""
     if _SPIN in os.environ or _POLICY in os.environ:
         yield
         return
@@ -220,7 +219,8 @@ def _short_waits() -> Iterator[None]:
 
 
 def _require_trusted(built: cpu_build.Built) -> None:
-    """Raises: RunnerUnavailable if others own or may write the object or its folder."""
+    """Check ownership. Raises: RunnerUnavailable if others own or may write the object or
+    folder."""
     for place in (built.path.parent, built.path):
         _require_own(place)
 
@@ -232,40 +232,40 @@ def _require_own(place: Path) -> None:
         raise RunnerUnavailable(f"{place}: {error.strerror}") from None
     if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
         raise RunnerUnavailable(
-            f"{place} may be written by other users: no code is loaded from there",
+            f"{place}: other users can write here, so no code is loaded from it",
             hint=f"chmod go-w {place}, or set XDG_CACHE_HOME to a folder of your own",
         )
 
 
 def _require_runnable() -> None:
-    """Raises: RunnerUnavailable if kernels are compiled for a processor that has more than this."""
+    """Check extensions. Raises: RunnerUnavailable if this processor lacks one of the target's."""
     march = cpu_build.flags()[1]
-    found = cpu_build.compiler()
+    own_compiler = cpu_build.compiler()
     if march == "-march=native":
         return
-    if found is None:
+    if own_compiler is None:
         raise RunnerUnavailable(
-            f"whether this processor has what {march} compiles for is not known without a compiler",
+            f"cannot check without a compiler whether this processor supports {march}",
             hint=f"unset {cpu_build.MARCH_VARIABLE}",
         )
     own = {name.replace("_", "") for name in cpu_build.cpu_flags()}
-    needed = _EXTENSION.findall(cpu_build.macros(found[0], march))
+    needed = _EXTENSION.findall(cpu_build.macros(own_compiler[0], march))
     missing = [name for name in needed if name.lower().replace("_", "") not in own]
     if missing:
         raise RunnerUnavailable(
-            f"this processor has no {missing[0].lower()}, which {march} compiles for",
+            f"this processor has no {missing[0].lower()}, which {march} requires",
             hint=f"unset {cpu_build.MARCH_VARIABLE}",
         )
 
 
-#: The dense operands `b` dtype[n+64,width] and, for SDDMM, `c` dtype[m+64,width], the result, and
-#: the scratch, which may be of no size but is no null pointer.
+#: Dense operands `b` dtype[n+64,width] and, for SDDMM, `c` dtype[m+64,width], the result, and the
+#: scratch array, which may be empty but is no null pointer.
 Operands = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any], NDArray[Any]]
 
 
 def problem_of(form: Form, width: int, strip: int, operands: Operands | None = None) -> Problem:
-    """A matrix in its form and `width` dense columns; without `operands` these are left to be set.
-    The arrays must outlive it."""
+    """The C structure of a matrix form and `width` dense columns; without `operands` their pointers
+    are null. The arrays must outlive it."""
     segments, panels = form.ptr.size - 1, 0 if form.panel is None else form.panel.size - 1
     arrays = (form.ptr, form.panel, form.idx, form.row, form.val, *(operands or ()))
     places = (None if a is None else a.ctypes.data for a in arrays)
@@ -273,14 +273,14 @@ def problem_of(form: Form, width: int, strip: int, operands: Operands | None = N
 
 
 def timed_function(path: str) -> Any:
-    """The kernel of a shared object, as `timed` calls it."""
+    """The timing entry of a shared object, for `timed`."""
     function = ctypes.CDLL(path).embeddb_run
     function.restype = ctypes.c_int64
     return function
 
 
 def timed(kernel: Any, problem: Problem, plan: Plan) -> tuple[dict[str, list[float]], int]:
-    """Times of every repeat, and how often the system took a CPU away meanwhile."""
+    """Times of every repeat, and the number of involuntary context switches."""
     out = np.zeros((3, plan.max_repeats))
     rows = [ctypes.c_void_p(row.ctypes.data) for row in out]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
@@ -291,7 +291,7 @@ def timed(kernel: Any, problem: Problem, plan: Plan) -> tuple[dict[str, list[flo
 
 
 def strip_of(form: Form, *, strip: int, rows: int, tasks: int) -> int:
-    """`strip` of the kernels' `problem`: non-zeros per task where the launch asks for `tasks`, else
+    """`strip` of the kernels' `problem`: non-zeros per task if the launch has `tasks`, else
     segments of `rows` rows in a strip of `strip` rows."""
     if tasks:
         return max(1, -(-form.idx.size // tasks))
@@ -299,8 +299,8 @@ def strip_of(form: Form, *, strip: int, rows: int, tasks: int) -> int:
 
 
 def scratch_values(kind: str, form: Form, *, strip: int, width: int, threads: int) -> int:
-    """Values of `work` in the kernels' `problem`: a row of the result per task (`fixup`), a result
-    for every thread but the first (`private`), or none ("")."""
+    """Number of values in `work` of the kernels' `problem`: a row of the result per task (`fixup`),
+    a result for every thread but the first (`private`), or none ("")."""
     if kind == "fixup":
         return -(-form.idx.size // strip) * width
     if kind == "private":

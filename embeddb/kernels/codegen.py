@@ -1,9 +1,9 @@
-"""From a configuration of the CPU platform to C: what to compile, and how to launch it.
+"""C source and launch parameters of configurations of the CPU platform.
 
 Order names follow the loops of the common loop nest: i rows and j columns of A, k dense columns,
 p positions in the list of non-zeros; 1 is the outer, 0 the inner part of a split loop. The nests
-are in `kernel.c.in`, what happens inside of them in a module for each kernel, and the functions
-they are entered by in `timed.c.in` and `called.c.in`.
+are in `kernel.c.in`, their bodies in a module for each kernel, and the entry functions in
+`timed.c.in` and `called.c.in`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from embeddb.kernels.bodies import MAX_BLOCK, Variant, sddmm_body, spmm_body, sp
 from embeddb.kernels.forms import FormSpec
 
 #: Part of the platform's instance: raised by every change that makes kernels faster or slower, so
-#: that times of other code are not taken for times of this one.
+#: that times of different code are not mixed.
 GENERATION = 2
 
 #: Values of OpenMP's omp_sched_t.
 SCHEDULES = {"static": 1, "dynamic": 2, "guided": 3}
-#: The nest of each order, by kernel. SDDMM's columns write to places of their own, as rows do.
+#: The nest of each order, by kernel. SDDMM's columns write to distinct places, as rows do.
 _DENSE = {
     "ijk": "ROWS",
     "ik1jk0": "ROWS",
@@ -40,7 +40,7 @@ _NESTS = {
     "sddmm": {**_DENSE, "jk1ik0": "ROWS"},
     "spmv": {"ij": "ROWS", "j1ij0": "PANELS", "ji": "OUTER", "p": "POSITION"},
 }
-#: Formats an order can walk; the others need csr.
+#: Formats of an order; the others need csr.
 _FORMATS = {
     "ik1jk0": ("csr", "bcsr"),
     "ij": ("csr", "bcsr", "sell", "ell"),
@@ -49,7 +49,7 @@ _FORMATS = {
     "jk1ik0": ("csc",),
     "ji": ("csc",),
 }
-#: What a kernel includes where it declares all that it needs by itself.
+#: Includes of a self-contained kernel.
 _INCLUDES = """\
 #define _GNU_SOURCE
 #include <omp.h>
@@ -58,16 +58,16 @@ _INCLUDES = """\
 #include <string.h>
 #include <time.h>"""
 _BODIES = {"spmm": spmm_body, "sddmm": sddmm_body, "spmv": spmv_body}
-#: Formats whose walk along a segment can be unrolled.
+#: Formats whose segments can be unrolled.
 _UNROLLED = {"spmm": ("csr", "dcsr"), "spmv": ("csr", "dcsr"), "sddmm": ("csr", "dcsr", "csc")}
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything one shared object takes at run time besides matrix and width.
+    """Run-time parameters of a shared object besides matrix and width.
 
-    `strip` is rows per strip, `pieces` tasks per thread in position space, `scratch` what the
-    threads need beside the result: a row per task (`fixup`), a result per thread (`private`).
+    `strip` is rows per strip, `pieces` tasks per thread in position space, `scratch` the threads'
+    memory beside the result: a row per task (`fixup`), a result per thread (`private`).
     """
 
     form: FormSpec
@@ -80,7 +80,7 @@ class Launch:
 
 
 def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, Launch]:
-    """What to compile and how to launch it.
+    """Compile-time and launch parameters of a configuration.
 
     Raises: SpaceError naming the parameter that is missing, unknown or out of range.
     """
@@ -125,10 +125,10 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
 @lru_cache(maxsize=256)
 def source(variant: Variant, *, entry: str = "timed", shared: str = "") -> str:
     """The complete C file of a variant, with `embeddb_run` that times it, or for the `entry`
-    `called` with `embeddb_call`, which only computes. `shared` stands in place of what it includes
-    and declares: lines that include a header with `declarations`.
+    `called` with `embeddb_call`, which only computes. `shared` replaces its includes and
+    declarations by lines that include a header with `declarations`.
 
-    Raises: SpaceError for SDDMM blocks that there are no registers for.
+    Raises: SpaceError for SDDMM blocks that exceed the registers.
     """
     defines = {
         "NEST_" + variant.nest: 1,
@@ -160,7 +160,7 @@ def source(variant: Variant, *, entry: str = "timed", shared: str = "") -> str:
 
 
 def declarations() -> str:
-    """C of the structs that an entry `called` takes, for which `T` must be known."""
+    """C of the structs of the entry `called`, for which `T` must be defined."""
     return f"{_text('problem')}\n{_text('held')}"
 
 
@@ -191,7 +191,7 @@ def _form(left: _Left, order: str) -> FormSpec:
 
 
 def _meeting(left: _Left, kernel: str, nest: str, threads: str) -> str:
-    """How two threads that reach the same part of the result keep out of each other's way."""
+    """Synchronisation of threads that write the same part of the result."""
     if nest == "POSITION" and kernel != "sddmm":
         return left.choice("seams", ("atomic", "fixup"))
     if nest == "OUTER" and threads == "all":
@@ -221,9 +221,9 @@ class _Left:
 
     def block(self) -> tuple[int, int]:
         value = self.values.pop("block", None)
-        found = re.fullmatch(r"(\d{1,4})x(\d{1,4})", value) if isinstance(value, str) else None
-        if found and all(1 <= int(edge) <= MAX_BLOCK for edge in found.groups()):
-            return int(found[1]), int(found[2])
+        match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", value) if isinstance(value, str) else None
+        if match and all(1 <= int(edge) <= MAX_BLOCK for edge in match.groups()):
+            return int(match[1]), int(match[2])
         raise SpaceError(f"block = {value}: allowed are RxC with edges 1..{MAX_BLOCK}")
 
     def done(self, order: str) -> None:

@@ -9,13 +9,13 @@ _WIDTH = 100
 
 @dataclass
 class Lines:
-    """C, a line at a time."""
+    """Lines of C with indentation."""
 
-    told: list[str]
+    text: list[str]
     depth: int = 1
 
     def add(self, *lines: str) -> None:
-        self.told += [
+        self.text += [
             line if line.startswith("#") else "    " * self.depth + line for line in lines
         ]
 
@@ -24,7 +24,7 @@ class Lines:
         self.depth += 1
 
     def block(self) -> None:
-        """Names inside are its own."""
+        """Open a block, with its own scope of names."""
         self.add("{")
         self.depth += 1
 
@@ -34,7 +34,7 @@ class Lines:
 
 
 def signature(head: str, parameters: list[str]) -> list[str]:
-    """The head of a function, in lines that can be read."""
+    """The head of a function, broken into lines."""
     line = f"{head}({', '.join(parameters)})"
     if len(line) <= _WIDTH:
         return [line]
@@ -47,7 +47,7 @@ def step(variable: str, by: int) -> str:
 
 
 INCLUDES = ("stdio.h", "stdlib.h", "string.h", "time.h")
-#: They need `INCLUDES`.
+#: C helper functions, which need `INCLUDES`.
 TOOLS = """\
 static double seconds(void)
 {
@@ -75,8 +75,8 @@ static int in_order(const void *a, const void *b)
 
 
 def timed(call: str, *, before: tuple[str, ...] = ()) -> list[str]:
-    """Lines that make a call 5 to 101 times, each after `before`, and leave its sorted seconds in
-    `taken`, their number in `calls`; it ran once already, which does not count."""
+    """C lines that time a call 5 to 101 times, each after `before`: sorted seconds in `taken`,
+    their number in `calls`. The warm-up call is made before."""
     return [
         "double taken[101], all = 0;",
         "int calls = 0;",

@@ -1,4 +1,4 @@
-"""Bringing CSR into the forms the kernels walk: what a form needs is counted before it is made.
+"""Conversion of CSR to the kernels' forms; the size of a form is computed before allocation.
 
 Sources: SELL-C-sigma of Kreutzer et al., "A unified sparse matrix data format for efficient general
 sparse matrix-vector multiplication on modern processors with wide SIMD units" (2014); panels of
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Rows behind the matrix in every dense operand: a whole block or slice fits, and a dummy row.
+#: Padding rows of every dense operand: enough for a whole block or slice, and a dummy row.
 PADDING = 64
 _SLACK = 4096
 _MAX_FILL = 8
@@ -26,7 +26,7 @@ _MAX_SQUARED_DEGREES = 2e10
 
 @dataclass(frozen=True, slots=True)
 class FormSpec:
-    """A format with its parameters: what decides how a matrix is stored.
+    """A storage format with its parameters.
 
     `block` is rows x columns of a bcsr block, `panel` the columns of a dcsr panel, `slice` the
     rows of a sell or ell slice, `sigma` the rows of a window that sell sorts by falling length;
@@ -52,8 +52,8 @@ class Form:
 
     `ptr` int64[segments+1], `idx` int32[...], `val` dtype[stored], `row` int32[segments] (sell and
     ell: int32[lanes], m for a lane of no row) or None, `panel` int64[panels+1] or None; `order`
-    int64[stored] is the position in CSR of each stored value, -1 for fill, and None where it was
-    not asked for or is the same. `conversion_s` leaves the making of `order` out.
+    int64[stored] is the position in CSR of each stored value, -1 for fill, and None if not
+    requested or the same. `conversion_s` excludes computing `order`.
     """
 
     shape: tuple[int, int]
@@ -73,9 +73,9 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a form was not made, and the status that says so: nothing of its size was allocated.
+    """Reason and status of a refused form, for which nothing was allocated.
 
-    `need_bytes` is what would have sufficed, 0 if more room does not help.
+    `need_bytes` would suffice, 0 if more memory does not help.
     """
 
     reason: str
@@ -84,9 +84,9 @@ class Refusal:
 
 
 class Converter:
-    """Conversions by numpy and scipy, blocks by the compiled `formats.c.in`.
+    """Conversions by numpy and scipy, of blocks by the compiled `formats.c.in`.
 
-    `library` is the path of its shared object, loaded when the first blocks are made.
+    `library` is the path of its shared object, loaded on first use.
     """
 
     def __init__(self, library: str) -> None:
@@ -96,7 +96,7 @@ class Converter:
     def convert(
         self, csr: Form, spec: FormSpec, *, max_bytes: int, ordered: bool = False
     ) -> Form | Refusal:
-        """The matrix of a plain CSR form in another form, with `order` if asked for.
+        """Convert plain CSR to another form, with `order` if `ordered`.
 
         Refused: more than 8 stored values per non-zero, more than `max_bytes` bytes while
         converting, a reordering that takes too long.
@@ -105,12 +105,12 @@ class Converter:
             return csr
         self._load(spec)
         start = time.perf_counter()
-        made = self._made(csr, spec, max_bytes)
+        form = self._made(csr, spec, max_bytes)
         seconds = time.perf_counter() - start
-        if isinstance(made, Refusal):
-            return made
-        made = replace(made, conversion_s=seconds)
-        return self._with_order(csr, spec, made, max_bytes) if ordered else made
+        if isinstance(form, Refusal):
+            return form
+        form = replace(form, conversion_s=seconds)
+        return self._with_order(csr, spec, form, max_bytes) if ordered else form
 
     def _made(self, csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
         if spec.format == "bcsr":
@@ -118,10 +118,10 @@ class Converter:
         make = {"csr": _reordered, "dcsr": _panelled, "csc": _columns, "sell": _sliced}
         return make[{"ell": "sell"}.get(spec.format, spec.format)](csr, spec, max_bytes)
 
-    def _with_order(self, csr: Form, spec: FormSpec, made: Form, max_bytes: int) -> Form | Refusal:
-        """The same conversion once more, of the positions instead of the values."""
-        row = made.row if spec.format == "csr" else None
-        taken = made.nbytes + 8 * csr.val.size
+    def _with_order(self, csr: Form, spec: FormSpec, form: Form, max_bytes: int) -> Form | Refusal:
+        """The form with `order`, by converting positions instead of values."""
+        row = form.row if spec.format == "csr" else None
+        taken = form.nbytes + 8 * csr.val.size
         if row is not None:
             taken += _bytes_of_rows(csr, 8)
         if taken > max_bytes:
@@ -134,10 +134,10 @@ class Converter:
         if isinstance(again, Refusal):
             return replace(again, need_bytes=again.need_bytes + taken if again.need_bytes else 0)
         again.val[:] -= 1
-        return replace(made, order=again.val)
+        return replace(form, order=again.val)
 
     def _blocked(self, csr: Form, block: tuple[int, int], max_bytes: int) -> Form | Refusal:
-        """BCSR: blocks row-major, `idx` the block columns in ascending order."""
+        """BCSR with row-major blocks; `idx` are the block columns in ascending order."""
         (m, n), (r, c) = csr.shape, block
         what = f"{r}x{c} blocks"
         rows, cols = -(-m // r), -(-n // c)
@@ -163,7 +163,7 @@ class Converter:
         return Form(csr.shape, ptr, idx, val)
 
     def _load(self, spec: FormSpec) -> None:
-        """Code that the conversion needs: loading it must not count as conversion."""
+        """Load code of the conversion in advance, so that it is not timed."""
         if spec.format == "bcsr" and self._lib is None:
             self._lib = ctypes.CDLL(self._library)
             self._lib.bcsr_count.restype = ctypes.c_int64
@@ -175,7 +175,7 @@ class Converter:
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Zeros that start on a cache line, so that whole vectors do not straddle two."""
+    """Zeros aligned to a cache line, so that vectors do not straddle two."""
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, dtype=np.uint8)
     start = -raw.ctypes.data % 64
@@ -184,7 +184,7 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def as_scipy(csr: Form, values: NDArray[Any] | None = None) -> Any:
-    """A plain CSR form as scipy's, sharing its arrays; with other values if given."""
+    """A plain CSR form as a scipy array that shares memory; with other values if given."""
     from scipy.sparse import csr_array
 
     index = np.int32 if csr.idx.size < 2**31 - 1 else np.int64
@@ -201,7 +201,7 @@ def _too_large(what: str, need: int, max_bytes: int) -> Refusal:
 
 
 def _unfit(what: str, counts: tuple[int, int], need: int, max_bytes: int) -> Refusal | None:
-    """Why `counts` of stored values and of non-zeros in `need` bytes are too many, if they are."""
+    """Refusal if `counts` of stored values and of non-zeros, or `need` bytes, are too many."""
     stored, nnz = counts
     if stored > _MAX_FILL * nnz + _SLACK:
         fill = f"fill {stored / max(nnz, 1):.1f} > {_MAX_FILL}"
@@ -209,21 +209,21 @@ def _unfit(what: str, counts: tuple[int, int], need: int, max_bytes: int) -> Ref
     return _too_large(what, need, max_bytes) if need > max_bytes else None
 
 
-def _starting_on_a_line(values: NDArray[Any]) -> NDArray[Any]:
-    made = aligned(values.shape, values.dtype)
-    made[:] = values
-    return made
+def _aligned_copy(values: NDArray[Any]) -> NDArray[Any]:
+    copied = aligned(values.shape, values.dtype)
+    copied[:] = values
+    return copied
 
 
 def _columns(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
-    """CSC: a segment per column, `idx` the rows."""
+    """CSC: a segment per column, `idx` are the rows."""
     n, nnz = csr.shape[1], csr.idx.size
     need = 12 * (n + 1) + nnz * (4 + 2 * csr.val.itemsize)
     if need > max_bytes:
         return _too_large("columns", need, max_bytes)
-    made = as_scipy(csr).tocsc()
-    idx = made.indices.astype(np.int32, copy=False)
-    return Form(csr.shape, made.indptr.astype(np.int64), idx, _starting_on_a_line(made.data))
+    csc = as_scipy(csr).tocsc()
+    idx = csc.indices.astype(np.int32, copy=False)
+    return Form(csr.shape, csc.indptr.astype(np.int64), idx, _aligned_copy(csc.data))
 
 
 def _panelled(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
@@ -237,20 +237,20 @@ def _panelled(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
         return _too_large(f"panels of {width} columns", need, max_bytes)
     # As columns of a narrower matrix: scipy's counting sort keeps the order inside a panel.
     where = replace(csr, shape=(m, panels), idx=csr.idx // np.int32(width))
-    made = as_scipy(where, np.arange(nnz, dtype=np.int64)).tocsc()
+    csc = as_scipy(where, np.arange(nnz, dtype=np.int64)).tocsc()
     new = np.ones(nnz, dtype=np.bool_)
-    new[1:] = made.indices[1:] != made.indices[:-1]
-    starts = made.indptr.astype(np.int64)
+    new[1:] = csc.indices[1:] != csc.indices[:-1]
+    starts = csc.indptr.astype(np.int64)
     new[starts[:-1][starts[:-1] < nnz]] = True
     first = np.flatnonzero(new)
     val = aligned((nnz,), csr.val.dtype)
-    np.take(csr.val, made.data, out=val)
+    np.take(csr.val, csc.data, out=val)
     return Form(
         csr.shape,
         np.append(first, nnz),
-        csr.idx[made.data],
+        csr.idx[csc.data],
         val,
-        row=made.indices[first].astype(np.int32, copy=False),
+        row=csc.indices[first].astype(np.int32, copy=False),
         panel=np.searchsorted(first, starts),
     )
 
@@ -311,19 +311,19 @@ def _reordered(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
 
 
 def _bytes_of_rows(csr: Form, size: int) -> int:
-    """What `_with_rows` takes for values of `size` bytes."""
+    """Memory of `_with_rows` for values of `size` bytes."""
     return 32 * csr.ptr.size + csr.idx.size * (4 + 2 * size)
 
 
 def _with_rows(csr: Form, row: NDArray[np.int32]) -> Form:
-    made = as_scipy(csr)[row]
-    idx = made.indices.astype(np.int32, copy=False)
-    val = _starting_on_a_line(made.data)
-    return Form(csr.shape, made.indptr.astype(np.int64), idx, val, row=row)
+    permuted = as_scipy(csr)[row]
+    idx = permuted.indices.astype(np.int32, copy=False)
+    val = _aligned_copy(permuted.data)
+    return Form(csr.shape, permuted.indptr.astype(np.int64), idx, val, row=row)
 
 
 def _squared_degrees(csr: Form) -> float:
-    """Sum of squared degrees in the graph that `_cuthill_mckee` walks."""
+    """Sum of squared degrees in the graph of `_cuthill_mckee`."""
     m, n = csr.shape
     rows = np.diff(csr.ptr).astype(np.float64)
     columns = np.bincount(csr.idx, minlength=n).astype(np.float64)
@@ -336,7 +336,7 @@ def _cuthill_mckee(csr: Form) -> NDArray[np.int32]:
     """Rows in reverse Cuthill-McKee order, int32[m].
 
     The graph is the symmetrised pattern of a square matrix, else the bipartite one of its rows
-    and columns, of which the rows are kept in order.
+    and columns, restricted to the rows.
     """
     from scipy.sparse import block_array
     from scipy.sparse.csgraph import reverse_cuthill_mckee

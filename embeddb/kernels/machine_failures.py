@@ -1,9 +1,8 @@
-"""What a failure says of the machine, and not of the configuration that it happened to.
+"""Failures of the machine, as opposed to those of a configuration.
 
-A disk without space, a compiler or worker that was killed, a process that cannot start: none of
-this is a status of a configuration, for it would be kept for good. A runner raises
-`RunnerUnavailable` instead; nothing is stored of the point, and it is measured another time.
-docs/reference/cpu.md tells what counts as which.
+A full disk, a killed compiler or worker, a process that cannot start: none of this is stored as
+the status of a configuration. A runner raises `RunnerUnavailable` instead, and the point is
+measured another time. docs/reference/cpu.md has the classification.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from pathlib import Path
 
 from embeddb.core.errors import RunnerUnavailable
 
-#: How to go on, behind what to do about the machine.
-AGAIN = "then run the same command again: nothing is stored of what could not be measured"
-#: Sent by a person, by the system when memory runs out or at its end, or at a limit of the shell.
-#: What a kernel does to itself (SIGSEGV, SIGFPE, SIGILL, SIGABRT, SIGBUS) is not among them.
+#: Second half of the hint: how to continue.
+AGAIN = "then run the same command again: nothing is stored of failed measurements"
+#: Signals sent by a person, by the system (out of memory, shutdown), or at a limit of the shell;
+#: not those caused by a kernel itself (SIGSEGV, SIGFPE, SIGILL, SIGABRT, SIGBUS).
 _FROM_OUTSIDE = frozenset(
     {
         *(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
@@ -31,7 +30,7 @@ _FROM_OUTSIDE = frozenset(
 _SPACE = (errno.ENOSPC, errno.EDQUOT)
 _OTHERS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS)
 _FULL = re.compile("|".join(re.escape(os.strerror(code)) for code in _SPACE))
-#: Beside the words of the system those of gcc, clang, ld and libgomp, in English.
+#: Messages of the system, and those of gcc, clang, ld and libgomp, in English.
 _BLAMED = re.compile(
     "|".join(
         [
@@ -44,34 +43,34 @@ _BLAMED = re.compile(
         ]
     )
 )
-#: A gap of this length between two looks at the clock: the process did not run meanwhile.
+#: Gap between two reads of the clock, in seconds, that shows that the process was stopped.
 _STOPPED_S = 2.0
 _LOOK_S = 0.25
 _ROOM_BYTES = 1 << 16
 
 
 def killed_by(code: int) -> str:
-    """The name of the signal from outside that ended a process, by its return code; else ""."""
+    """Name of the external signal that ended a process, by its return code; else ""."""
     return signal.Signals(-code).name if -code in _FROM_OUTSIDE else ""
 
 
-def blamed_line(said: str) -> str:
-    """The first line of what a compiler or worker of ours complains of that blames the machine."""
-    return _first(_BLAMED, said)
+def blamed_line(output: str) -> str:
+    """First line in the output of a compiler or worker that blames the machine."""
+    return _first(_BLAMED, output)
 
 
-def full_line(said: str) -> str:
-    """The first line that says that a disk is full: all that a stranger's program is believed, for
-    a configuration may need more memory than there is."""
-    return _first(_FULL, said)
+def full_line(output: str) -> str:
+    """First line that reports a full disk. Of other people's programs no other message is trusted:
+    a configuration may just need too much memory."""
+    return _first(_FULL, output)
 
 
-def _first(what: re.Pattern[str], said: str) -> str:
-    return next((line.strip() for line in said.splitlines() if what.search(line)), "")
+def _first(what: re.Pattern[str], output: str) -> str:
+    return next((line.strip() for line in output.splitlines() if what.search(line)), "")
 
 
 def refuse_full(folder: Path) -> None:
-    """Raises: RunnerUnavailable if a folder cannot take a file now."""
+    """Check that a folder can take a file. Raises: RunnerUnavailable."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_ROOM_BYTES))
@@ -84,15 +83,15 @@ def refuse_full(folder: Path) -> None:
 
 
 class Deadline:
-    """So many seconds in which this process runs: what it was stopped for does not count. For that
-    `left_s` is to be asked for at least every `wait_s` seconds."""
+    """Time limit in seconds during which this process runs, excluding time while it was stopped.
+    For that, call `left_s` at least every `wait_s` seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seen = time.monotonic()
         self._end = self._seen + seconds
 
     def left_s(self) -> float:
-        """Not above 0 once the time is up."""
+        """Seconds left; at most 0 after the limit."""
         now = time.monotonic()
         if now - self._seen > _STOPPED_S:
             self._end += now - self._seen
@@ -100,5 +99,5 @@ class Deadline:
         return self._end - now
 
     def wait_s(self) -> float:
-        """How long to wait at most before the next look; 0 once the time is up."""
+        """Longest wait until the next call of `left_s`; 0 after the limit."""
         return min(max(self.left_s(), 0.0), _LOOK_S)

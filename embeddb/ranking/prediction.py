@@ -38,6 +38,11 @@ MOST_PREDICTED = 4096
 _MOST_FOREIGN = 8
 
 
+#: Standard errors by which a model that a query learned must be better than neighbours, as for
+#: costly featurizers: an answer by neighbours is the one that can be followed by hand.
+_ERRORS = 2.0
+
+
 class Scorer(Protocol):
     """What ranks: a cost model, or what takes its place in an evaluation."""
 
@@ -77,7 +82,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
 
 def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     """The model of the instance's own runs, if it is better than the neighbours' vote with groups
-    held out, by a standard error."""
+    held out, by two standard errors."""
     voted = query.vote.quality.of_optimum
     if not query.op.workload.learned or not math.isfinite(voted):
         return None
@@ -88,7 +93,7 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     model = learned_model(lookup, partition, query.platform, query.op)
     figures = {} if model is None else judged(model.card, query.op).get("rank", {})
     share, error = figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
-    return model if share - error > voted else None
+    return model if share - _ERRORS * error > voted else None
 
 
 def with_prediction(

@@ -1,13 +1,13 @@
-"""The contract every executor keeps, as a test class to subclass.
+"""Contract tests of executors, as a base class.
 
 class TestMine(ExecutorContract):
     @pytest.fixture
     def executor(self):
-        made = MyExecutor()
-        yield made
-        made.close()
+        executor = MyExecutor()
+        yield executor
+        executor.close()
 
-The campaign that it works on is of a shell script, so that nodes need nothing but embeddb.
+Its campaign measures a shell script, so that nodes need nothing but embeddb.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from indexer.executors.base import Effort, Executor, Submission
 _PLATFORM = """
 name = "script"
 version = "1"
-title = "A shell script that says how long it took"
+title = "A shell script that prints its time"
 simulated = true
 runner = "command"
 
@@ -54,8 +54,8 @@ _MATRIX = "%%MatrixMarket matrix coordinate pattern general\n{n} {n} 2\n1 1\n2 {
 def script_campaign(
     folder: Path, matrices: int = 3, *, configs: int = 2, widths: Sequence[int] = (8,)
 ) -> Campaign:
-    """A campaign in `folder/camp`, of SpMM with so many dense columns, measured by a script
-    `folder/script.sh`, which sleeps as long as a file `folder/slow` is there."""
+    """A campaign in `folder/camp`, of SpMM with `widths` dense columns, measured by a script
+    `folder/script.sh`, which sleeps while a file `folder/slow` exists."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.toml").write_text(_PLATFORM)
     lines = f"while [ -e '{folder}/slow' ]; do sleep 0.1; done\necho t=$1\n"
@@ -72,13 +72,14 @@ def script_campaign(
 
 
 def script_effort(folder: Path) -> Effort:
-    """What its workers are told."""
+    """Effort of its workers."""
     return Effort(repeats=1, threads=1, platform=str(folder / "script.toml"))
 
 
 class ExecutorContract:
-    """Subclasses give the fixture `executor`, and `shared` where its machines do not see pytest's
-    temporary folders; `patience_s` is how long an idle one may take for a few seconds' work."""
+    """Contract of an executor. Subclasses define the fixture `executor`, and `shared` if its
+    machines do not see pytest's temporary folders; `patience_s` is the time limit for a few seconds
+    of work."""
 
     patience_s = 90.0
 
@@ -88,7 +89,7 @@ class ExecutorContract:
 
     @pytest.fixture
     def shared(self, tmp_path: Path) -> Path:
-        """An empty folder that all machines see under the same path."""
+        """An empty folder that all machines have under the same path."""
         return tmp_path
 
     @pytest.fixture
@@ -120,8 +121,8 @@ class ExecutorContract:
         jobs = [executor.start(work), executor.start(work)]
         assert len(set(jobs)) == 2
         self._wait(lambda: not any(_live(executor, job) for job in jobs))
-        found = sorted(path.name for path in (campaign.folder / "results").iterdir())
-        assert found == sorted(f"{name}.jsonl" for name in names)
+        names_written = sorted(path.name for path in (campaign.folder / "results").iterdir())
+        assert names_written == sorted(f"{name}.jsonl" for name in names)
         assert all(campaign.written(task) == 2 for task in campaign.tasks())
 
     def test_a_chunk_that_fails_ends_and_leaves_the_others(
@@ -152,9 +153,9 @@ class ExecutorContract:
         assert not executor.states("no such job")
         executor.cancel("no such job")
 
-    def _wait(self, asked: Callable[[], bool]) -> None:
+    def _wait(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + self.patience_s
-        while not asked():
+        while not condition():
             assert time.monotonic() < end, "it takes too long"
             time.sleep(0.05)
 

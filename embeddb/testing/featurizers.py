@@ -1,4 +1,4 @@
-"""The contract of a featurizer, as a test class to inherit.
+"""Contract tests of featurizers, as a base class.
 
     from embeddb.testing.featurizers import FeaturizerContract
 
@@ -6,9 +6,9 @@
         def make(self):
             return Mine()
 
-pytest then runs every test below on it. What is required of all is the protocol `Featurizer` of
-`embeddb.featurizers.base`; those that lack something or travel (`MayLack`, `Travelling`) are tested
-for that too. A featurizer of loop nests inherits `NestFeaturizerContract`, one of tensor kernels
+pytest then runs every test below on it. The required protocol is `Featurizer` of
+`embeddb.featurizers.base`; the optional ones (`MayLack`, `Travelling`) are tested if implemented. A
+featurizer of loop nests inherits `NestFeaturizerContract`, one of tensor kernels
 `KernelFeaturizerContract`.
 """
 
@@ -31,7 +31,7 @@ from embeddb.tensors.tensor_text import tensor_text
 
 
 def extreme_patterns() -> dict[str, Pattern]:
-    """Small patterns at the edges of what is legal, by what they are."""
+    """Small edge-case patterns, by description."""
     everything = np.arange(48)
     out = {
         "no rows, no columns": _coo((0, 0), [], []),
@@ -57,7 +57,7 @@ def _coo(shape: tuple[int, int], rows: Any, cols: Any) -> Pattern:
 
 
 class FeaturizerContract:
-    """Inherit, name the class `Test...`, and give `make`."""
+    """Contract of a featurizer: inherit, name the class `Test...`, and define `make`."""
 
     kind = "matrix"
 
@@ -66,11 +66,11 @@ class FeaturizerContract:
         raise NotImplementedError
 
     def patterns(self) -> dict[str, Any]:
-        """What it is tried on; override to add patterns of your own."""
+        """Test cases; override to add patterns of your own."""
         return extreme_patterns()
 
     def sized(self) -> PatternInfo:
-        """A stub of which the sizes are known."""
+        """A stub with known sizes."""
         return PatternInfo(id="0", m=5, n=4, nnz=9, stub=True)
 
     def test_it_says_what_it_is(self) -> None:
@@ -128,12 +128,12 @@ class FeaturizerContract:
 
 
 class NestFeaturizerContract(FeaturizerContract):
-    """The same for a featurizer whose `kinds` has `nest`."""
+    """Contract of a featurizer whose `kinds` has `nest`."""
 
     kind = "nest"
 
     def patterns(self) -> dict[str, Any]:
-        """What it is tried on; override to add nests of your own."""
+        """Test cases; override to add nests of your own."""
         return {f"{n} {size}": nest for size in (1, 40) for n, nest in sample_nests(size).items()}
 
     def sized(self) -> PatternInfo:
@@ -160,12 +160,12 @@ class NestFeaturizerContract(FeaturizerContract):
 
 
 class KernelFeaturizerContract(FeaturizerContract):
-    """The same for a featurizer whose `kinds` has `kernel`."""
+    """Contract of a featurizer whose `kinds` has `kernel`."""
 
     kind = "kernel"
 
     def patterns(self) -> dict[str, Any]:
-        """What it is tried on; override to add kernels of your own."""
+        """Test cases; override to add kernels of your own."""
         dims = ((), (1,), (7, 3), (2, 3, 4, 5), (2,) * 16, (1 << 20, 1 << 11))
         return {str(d): _twice(d) for d in dims} | {"16 bits": _twice((9, 9), "bf16")}
 
@@ -195,5 +195,5 @@ class KernelFeaturizerContract(FeaturizerContract):
 def _twice(dims: tuple[int, ...], dtype: str = "f32") -> Computation:
     """x + x"""
     shape = (Shape(dtype, dims),)
-    given = Operation("parameter", shape, attributes={"number": 0})
-    return computation([given, Operation("add", shape, (0, 0))], [1], name="twice")
+    parameter = Operation("parameter", shape, attributes={"number": 0})
+    return computation([parameter, Operation("add", shape, (0, 0))], [1], name="twice")

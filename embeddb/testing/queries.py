@@ -1,4 +1,4 @@
-"""Queries at the edges of what a tuner can meet: what its contract is tried on."""
+"""Edge-case queries for the contract tests of tuners."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ order = "ij"
 
 
 def sample_queries() -> dict[str, Query]:
-    """Queries about a matrix and about loop nests, by what they are."""
+    """Queries about a matrix and about loop nests, by description."""
     return {**_of_a_matrix(), **dict(_of_nests())}
 
 
@@ -97,8 +97,8 @@ def _of_a_matrix() -> dict[str, Query]:
 
 
 def _of_nests() -> Iterator[tuple[str, Query]]:
-    """A product of matrices, and loops of which few schedules are legal: their spaces have too many
-    configurations to be listed, and the nest's own rules judge each."""
+    """A matrix product, and loops with few legal schedules: their spaces are too large to
+    enumerate, and the nest's own rules decide on each configuration."""
     for name, nest in sample_nests(64).items():
         if name in ("matmul", "triangular"):
             yield f"a nest ({name}), nothing known", _about(nest)
@@ -112,15 +112,15 @@ def _about(nest: Nest) -> Query:
 
 
 def _ran_by_others(query: Query) -> Query:
-    """With gains of three neighbours by those of forty designed schedules that are legal here."""
+    """The query with gains of three neighbours by the legal ones of forty designed schedules."""
     tried = designed(query.pattern.named["DEPTH"])[:40]
-    told = {schedule.config: query.space.reason(schedule.config) for schedule in tried}
-    configs = tuple(config for config, reason in told.items() if reason is None)
+    reasons = {schedule.config: query.space.reason(schedule.config) for schedule in tried}
+    configs = tuple(config for config, reason in reasons.items() if reason is None)
     gains = np.random.default_rng(0).normal(size=(3, len(configs)))
     return _voting(
         query,
         configs=configs,
-        rejected={config: reason for config, reason in told.items() if reason is not None},
+        rejected={config: reason for config, reason in reasons.items() if reason is not None},
         gains=gains,
         levels=gains.mean(axis=1),
         weights=np.ones(3),
@@ -132,17 +132,17 @@ def _ran_by_others(query: Query) -> Query:
 
 
 def _voting(query: Query, **changes: Any) -> Query:
-    """With another vote."""
+    """The query with a changed vote."""
     return replace(query, vote=replace(query.vote, **changes))
 
 
 def _predicted(query: Query, configs: Sequence[Config]) -> Query:
-    """With predictions for some configurations: a law made up of their texts."""
+    """The query with predictions for some configurations: a hash of their texts."""
 
-    def predict(asked: Sequence[Config]) -> Any:
-        law = [zlib.crc32(c.json.encode()) / 2**32 for c in (query.default, *asked)]
+    def predict(queried: Sequence[Config]) -> Any:
+        law = [zlib.crc32(c.json.encode()) / 2**32 for c in (query.default, *queried)]
         gain = np.array(law)
-        return gain[1:] - gain[0], np.full(len(asked), 0.1)
+        return gain[1:] - gain[0], np.full(len(queried), 0.1)
 
     gain, spread = predict(configs)
     return replace(

@@ -1,4 +1,4 @@
-"""The contract of a reader, as a test class to inherit.
+"""Contract tests of readers, as a base class.
 
     from embeddb.testing.readers import ReaderContract
 
@@ -12,8 +12,8 @@
             return path, ReadOptions(), 3      # file, options, rows in it (no rejects)
 
 pytest then runs every test below on it. The example is damaged in many ways: a reader may reject
-rows or refuse the file with a `ReaderError`, but must never raise anything else, nor yield a run
-that is not one.
+rows or refuse the file with a `ReaderError`, but must never raise anything else, nor yield an
+invalid run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from indexer.readers.base import Reader, ReadOptions, Reject, RunRow
 
 
 class ReaderContract:
-    """Inherit, name the class `Test...`, and give `make` and `example`."""
+    """Contract of a reader: inherit, name the class `Test...`, and define `make` and `example`."""
 
     def make(self) -> Reader:
         """A new reader."""
@@ -44,16 +44,16 @@ class ReaderContract:
     def read(self, path: Path, options: ReadOptions) -> list[RunRow | Reject]:
         """All rows; an empty list if the reader refuses the file."""
         try:
-            found = list(self.make().rows(path, options=options))
+            rows = list(self.make().rows(path, options=options))
         except ReaderError as error:
             assert "\n" not in str(error)
             return []
-        for row in found:
+        for row in rows:
             self.check(row)
-        return found
+        return rows
 
     def check(self, row: RunRow | Reject) -> None:
-        """A row is a reject with a reason, or a run that can be stored."""
+        """Assert that a row is a reject with a reason, or a run that can be stored."""
         assert row.line >= 1
         if isinstance(row, Reject):
             assert row.reason

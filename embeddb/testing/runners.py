@@ -1,4 +1,4 @@
-"""The contract every runner keeps, as a test class to subclass.
+"""Contract tests of runners, as a base class.
 
 class TestMine(RunnerContract):
     @pytest.fixture
@@ -24,12 +24,13 @@ from embeddb.core.records import STATUSES
 from embeddb.core.subject import Subject
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
-from indexer.runners.base import KnowsFacts, Runner, RunOptions, TellsState
+from indexer.runners.base import MeasuresFacts, ReportsState, Runner, RunOptions
 
 
 class RunnerContract:
-    """Subclasses give the fixtures `runner`, `options` and `configs`, and `op` if not SpMM. With
-    `op = Op("nest")` the configurations are for the nest of `pattern`, a product of matrices."""
+    """Contract of a runner. Subclasses define the fixtures `runner`, `options` and `configs`, and
+    `op` if not SpMM. With `op = Op("nest")` the configurations are for the nest of `pattern`, a
+    matrix product."""
 
     op = Op("spmm", 8)
 
@@ -58,9 +59,9 @@ class RunnerContract:
     def test_one_measurement_per_config_in_order(
         self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
     ) -> None:
-        asked = [*configs, *reversed(configs)]
-        answered = list(runner.run(pattern, self.op, asked, options=options))
-        assert [config for config, _ in answered] == asked
+        requested = [*configs, *reversed(configs)]
+        answered = list(runner.run(pattern, self.op, requested, options=options))
+        assert [config for config, _ in answered] == requested
         for _, measurement in answered:
             assert measurement.status == "ok", measurement.error
             assert measurement.times_s and all(0 < t < math.inf for t in measurement.times_s)
@@ -78,8 +79,8 @@ class RunnerContract:
         assert [config for config, _ in again] == configs[1:]
 
     def test_facts_are_told_beside_the_identity(self, runner: Runner) -> None:
-        """Of runners that have `facts`."""
-        if not isinstance(runner, KnowsFacts):
+        """For runners with `facts`."""
+        if not isinstance(runner, MeasuresFacts):
             return
         before = runner.platform()
         facts = runner.facts()
@@ -89,8 +90,8 @@ class RunnerContract:
         assert before.environment.keys() <= after.environment.keys()
 
     def test_a_state_is_positive_figures(self, runner: Runner) -> None:
-        """Of runners that have `state`."""
-        if not isinstance(runner, TellsState):
+        """For runners with `state`."""
+        if not isinstance(runner, ReportsState):
             return
         one, other = runner.state(threads=1), runner.state(threads=1)
         assert one.keys() == other.keys()
@@ -105,12 +106,12 @@ class RunnerContract:
         self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
     ) -> None:
         foreign = Config({"no_such_parameter": 1})
-        asked = [configs[0], foreign, configs[1]]
-        found = dict(runner.run(pattern, self.op, asked, options=options))
-        assert found[configs[0]].ok and found[configs[1]].ok
-        assert found[foreign].status in STATUSES and not found[foreign].ok
-        assert found[foreign].error and "\n" not in found[foreign].error
-        assert found[foreign].seconds == math.inf
+        requested = [configs[0], foreign, configs[1]]
+        measured = dict(runner.run(pattern, self.op, requested, options=options))
+        assert measured[configs[0]].ok and measured[configs[1]].ok
+        assert measured[foreign].status in STATUSES and not measured[foreign].ok
+        assert measured[foreign].error and "\n" not in measured[foreign].error
+        assert measured[foreign].seconds == math.inf
 
     def test_an_operation_on_something_else_is_an_error(
         self, runner: Runner, options: RunOptions, configs: list[Config]

@@ -1,4 +1,4 @@
-"""The contract of a tuner, as a test class to inherit.
+"""Contract tests of tuners, as a base class.
 
 from embeddb.testing.tuners import TunerContract
 
@@ -31,8 +31,9 @@ Make = Callable[[Query, np.random.Generator], Tuner]
 
 
 def check_tuner(make: Make, query: Query) -> None:
-    """Raises: AssertionError where a tuner breaks a requirement of `tuners.base.Tuner`."""
-    for test in (_proposals, _repeatable, _told, _failures, _untouched):
+    """Run the contract on one query. Raises: AssertionError for a violation of
+    `tuners.base.Tuner`."""
+    for test in (_proposals, _repeatable, _measured, _failures, _untouched):
         test(make, query)
 
 
@@ -46,9 +47,9 @@ def _proposals(make: Make, query: Query) -> None:
     seen: list[Config] = []
     first = None
     for count in (1, 3, 2, 1000):
-        asked = tuner.ask(count)
-        assert len(asked) <= count, f"asked for {count}, got {len(asked)}"
-        for candidate in asked:
+        proposed = tuner.ask(count)
+        assert len(proposed) <= count, f"requested {count}, got {len(proposed)}"
+        for candidate in proposed:
             config = Config(candidate.config)
             assert query.space.reason(config) is None, f"illegal: {query.space.reason(config)}"
             assert config not in seen, f"{config} is proposed twice"
@@ -64,17 +65,17 @@ def _repeatable(make: Make, query: Query) -> None:
     assert [one.ask(n) for n in (1, 4, 50)] == [other.ask(n) for n in (1, 4, 50)]
 
 
-def _told(make: Make, query: Query) -> None:
+def _measured(make: Make, query: Query) -> None:
     tuner = _new(make, query)
-    told = [query.default, *_some(query)[::2]]
-    for config in told:
+    measured = [query.default, *_some(query)[::2]]
+    for config in measured:
         tuner.tell(config, Measurement(times_s=(1e-3,)))
-    again = {Config(c.config) for c in tuner.ask(1000)} & set(told)
-    assert not again, f"proposed what it was told about: {again}"
+    again = {Config(c.config) for c in tuner.ask(1000)} & set(measured)
+    assert not again, f"proposed measured configurations again: {again}"
 
 
 def _some(query: Query) -> list[Config]:
-    """All legal configurations, or those that others ran where there are too many."""
+    """All legal configurations, or in a large space those that others ran."""
     return list(query.space.enumerate() if query.space.size() else query.configs)
 
 
@@ -94,22 +95,22 @@ def _untouched(make: Make, query: Query) -> None:
     for field in fields(query):
         value = getattr(query, field.name)
         if isinstance(value, np.ndarray):
-            kept = value.copy()
-            kept.flags.writeable = False
-            object.__setattr__(frozen, field.name, kept)
+            frozen_array = value.copy()
+            frozen_array.flags.writeable = False
+            object.__setattr__(frozen, field.name, frozen_array)
     wanted = _new(make, query).ask(1000)
     assert _new(make, frozen).ask(1000) == wanted
 
 
 class TunerContract:
-    """Inherit, name the class `Test...`, and give `make`."""
+    """Contract of a tuner: inherit, name the class `Test...`, and define `make`."""
 
     def make(self, query: Query, rng: np.random.Generator) -> Tuner:
         """A new tuner."""
         raise NotImplementedError
 
     def queries(self) -> dict[str, Query]:
-        """What it is tried on; override to add queries of your own."""
+        """Test cases; override to add queries of your own."""
         return sample_queries()
 
     def _check(self, test: Callable[[Make, Query], None]) -> None:
@@ -125,8 +126,8 @@ class TunerContract:
     def test_the_same_query_and_generator_give_the_same_proposals(self) -> None:
         self._check(_repeatable)
 
-    def test_it_never_proposes_what_it_was_told_about(self) -> None:
-        self._check(_told)
+    def test_it_never_proposes_measured_configurations(self) -> None:
+        self._check(_measured)
 
     def test_no_failure_raises(self) -> None:
         self._check(_failures)

@@ -1,4 +1,4 @@
-"""The contract every kind of workload keeps, as a test class to subclass.
+"""Contract tests of workload kinds, as a base class.
 
 class TestMine(WorkloadKindContract):
     kind = "mine"
@@ -26,7 +26,7 @@ class WorkloadKindContract:
 
     @pytest.fixture
     def workloads(self) -> list[Subject]:
-        """Some that differ in more than their names."""
+        """Workloads that differ in more than their names."""
         raise NotImplementedError
 
     def test_ids_are_of_the_content_alone(self, workloads: list[Subject]) -> None:
@@ -46,11 +46,11 @@ class WorkloadKindContract:
         store, kind = memory_store(), kind_of(self.kind)
         store.put_structures((one, PatternInfo.whole(one)) for one in workloads)
         for one in workloads:
-            kept = store.subject(one.id)
+            stored = store.subject(one.id)
             assert (
-                kept == one
-                and kept is not None
-                and (kept.name, kept.group) == (one.name, one.group)
+                stored == one
+                and stored is not None
+                and (stored.name, stored.group) == (one.name, one.group)
             )
         assert store.problems() == []
         first, second = workloads[:2]

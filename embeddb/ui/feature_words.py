@@ -1,5 +1,5 @@
-"""Features in words and in their own unit: featurizers keep heavy-tailed ones as logarithms, people
-do not read logarithms."""
+"""Names and values of features as text, in their own unit: featurizers store heavy-tailed ones as
+logarithms."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _COUNTED = {
     "log_sqrt": "square roots a turn",
     "log_exp": "exponentials and logarithms a turn",
 }
-#: Of a loop nest (`embeddb.featurizers.nest_stats`).
+#: Features of a loop nest (`embeddb.featurizers.nest_stats`).
 _OF_NESTS = {
     "depth": "loops",
     "log_points": "turns of the body",
@@ -98,7 +98,7 @@ _OF_NESTS = {
         for name, words in _STRIDES.items()
     },
 }
-#: Of a tensor kernel (`embeddb.featurizers.kernel_stats`).
+#: Features of a tensor kernel (`embeddb.featurizers.kernel_stats`).
 _OF_KERNELS = {
     "log_rank": "dimensions of the result",
     "log_columns": "result, dimension closest in memory",
@@ -140,34 +140,34 @@ _NUMBERED = (
     (re.compile(r"reuse_(\d+)"), "columns reused in {} nonzeros"),
     (re.compile(r"imbalance_(\d+)"), "heaviest of {} equal parts over mean"),
 )
-#: Kept as log(1 + x), and as log(x).
+#: Stored as log(1 + x), and as log(x).
 _LOG1P = re.compile(
     r"log_(rows|cols|nnz)|(row|col)_(mean|cv|q10|q1|median|q3|q90|max|min)|gap_median"
 )
 _LOG = re.compile(
     r"log_(density|aspect)|(row|col)_max_over_mean|slice_padding|imbalance_\d+|run_length"
 )
-#: Of nests and kernels: kept as log2(1 + x), and as log2(x).
+#: Of nests and kernels: stored as log2(1 + x), and as log2(x).
 _LOG2P = re.compile(
     "log_trip_\\d+|log_reach_\\d+|log_dim_\\d+|"
     + "|".join(n for n in (*_OF_NESTS, *_OF_KERNELS) if n.startswith("log_"))
 )
 _LOG2 = re.compile("log_reuse|log_in_over_out")
-#: No count is larger than e to this.
+#: Natural logarithm of the largest count.
 _MOST_LOG = 60.0
 
 
 def feature_words(feature: str) -> str:
-    """`row_mean` is `nonzeros per row, mean`; what is not known is itself."""
+    """Feature name as text: `row_mean` is `nonzeros per row, mean`; unknown names stay."""
     for form, words in _NUMBERED:
-        found = form.fullmatch(feature)
-        if found:
-            return words.format(found[1])
+        match = form.fullmatch(feature)
+        if match:
+            return words.format(match[1])
     return _WORDS.get(feature) or _OF_NESTS.get(feature) or _OF_KERNELS.get(feature, feature)
 
 
 def feature_value(feature: str, value: float) -> str:
-    """The figure itself, not its logarithm, with three digits."""
+    """Feature value, not its logarithm, with three digits."""
     if abs(value) < _MOST_LOG and _LOG1P.fullmatch(feature):
         value = math.copysign(math.expm1(abs(value)), value)
     elif abs(value) < _MOST_LOG and _LOG.fullmatch(feature):

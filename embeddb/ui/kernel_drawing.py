@@ -1,5 +1,5 @@
-"""A tensor kernel drawn: its operations as boxes, arrows where one takes what another gives; of one
-with too many operations for that how often each opcode is among them."""
+"""Drawing of a tensor kernel: operations as boxes, arrows from operand to user; for one with too
+many operations, bars with the count of each opcode."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from embeddb.ranking.recommendation import Diagnostics, Occluded
 from embeddb.ui import draw
 from embeddb.ui.feature_words import feature_words
 
-#: Operations that are marked as those that count most.
+#: Most important operations that are marked.
 _MOST_MARKED = 3
 _MOST_LOG = 60.0
 _HEADS = {
-    "model": "which operations count: what the best tile promises if one is hidden from the model",
-    "operations": "which operations count: how far the kernel moves if one is hidden",
-    "sizes": "which sizes count: how far the kernel moves if one is as it is on average",
+    "model": "important operations: predicted gain of the best tile if the model does not see one",
+    "operations": "important operations: how far the embedding moves if one is hidden",
+    "sizes": "important sizes: how far the embedding moves if one is replaced by its average",
 }
 
 
@@ -49,37 +49,37 @@ def drawn_kernel(
 
 
 def kernel_caption(view: KernelView, insight: Diagnostics | None = None) -> str:
-    """What the picture shows, in one sentence without its full stop."""
+    """Caption of the drawing, one sentence without its full stop."""
     if not view.operations:
-        return f"how often each opcode is among its {view.count:,} operations, too many to draw"
-    told = "its operations; a thick frame is what it gives"
+        return f"count of each opcode among its {view.count:,} operations, too many to draw"
+    caption = "its operations; a thick frame marks outputs"
     if insight is not None and marked_operations(insight):
-        return f"{told}, a bar at the side marks what counts most for the answer"
-    return told
+        return f"{caption}, a bar at the side marks those most important for the answer"
+    return caption
 
 
 def marked_operations(insight: Diagnostics) -> dict[int, str]:
-    """A note for those that count most, by place; none where nothing was found out."""
-    said = [one for one in insight.occluded[:_MOST_MARKED] if one.place >= 0 and one.moved]
-    return {one.place: occluded_figure(one, insight.occluded_by) for one in said}
+    """A note on each of the most important operations, by place; empty without diagnostics."""
+    important = [one for one in insight.occluded[:_MOST_MARKED] if one.place >= 0 and one.moved]
+    return {one.place: occluded_figure(one, insight.occluded_by) for one in important}
 
 
 def occluded_head(by: str) -> str:
-    """What `Diagnostics.occluded` lists, as a heading."""
+    """Heading of the list `Diagnostics.occluded`."""
     return _HEADS.get(by, by)
 
 
 def occluded_part(one: Occluded, view: KernelView | None) -> str:
-    """What was left out: an operation with its shape and place, or a statistic in words."""
+    """The occluded part: an operation with its shape and place, or a statistic in words."""
     if one.place < 0:
         return feature_words(one.what)
-    known = view.operations if view is not None else []
-    shape = f" {known[one.place].shape}" if one.place < len(known) else ""
+    operations = view.operations if view is not None else []
+    shape = f" {operations[one.place].shape}" if one.place < len(operations) else ""
     return f"{one.what}{shape}, at {one.place}"
 
 
 def occluded_figure(one: Occluded, by: str) -> str:
-    """By how much: a factor on what is promised, or a distance."""
+    """Effect of an occlusion: a factor on the predicted gain, or a distance."""
     return (
         factor(math.exp(min(one.moved, _MOST_LOG)), sign="×")
         if by == "model"

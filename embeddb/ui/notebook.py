@@ -1,7 +1,7 @@
-"""What a notebook shows of an object: one small piece of HTML that needs nothing else, no script.
+"""HTML of an object in a notebook: a small self-contained fragment without script.
 
-Names come from strangers: all text is escaped, cut at a length, and what is not printable (escape
-sequences, marks that turn the writing round) becomes `?`.
+Names are untrusted: all text is escaped and truncated, and unprintable characters (escape
+sequences, direction marks) become `?`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEFT = " style='text-align:left'"
 
 
 def html_of(thing: object) -> str:
-    """Of a pattern, a tensor kernel, an answer, an explanation, rows or a database.
+    """HTML of a pattern, a tensor kernel, an answer, an explanation, rows or a database.
 
     Raises: TypeError for others.
     """
@@ -55,7 +55,7 @@ def html_of(thing: object) -> str:
 
 
 def database_html(db: Database) -> str:
-    """What there is, by operation and platform; nothing is built for it."""
+    """Contents of a database by operation and platform; builds no index."""
     title = f"Database {db.store.place}"
     try:
         counts = db.store.counts()
@@ -65,21 +65,21 @@ def database_html(db: Database) -> str:
         ]
     except EmbeddbError as e:  # closed, or damaged
         return _block(title, [e], "")
-    said = f"{counts['pattern']:,} patterns, {counts['run']:,} runs"
-    return _block(title, [said], _table(("op", "platform", "patterns", "runs"), rows))
+    counts_line = f"{counts['pattern']:,} patterns, {counts['run']:,} runs"
+    return _block(title, [counts_line], _table(("op", "platform", "patterns", "runs"), rows))
 
 
-def recommendation_html(made: Recommendation) -> str:
+def recommendation_html(recommendation: Recommendation) -> str:
     """The ranked configurations beside the default."""
     from embeddb.ui.views import Ranking
 
-    ranking = Ranking.of(made)
+    ranking = Ranking.of(recommendation)
     rows = [
         (
             row.rank or "–",
             _factor(row.gain),
             f"{_factor(row.low)} – {_factor(row.high)}" if row.low and row.high else "",
-            "" if row.seconds is None else page_seconds(row.seconds, made.time_unit),
+            "" if row.seconds is None else page_seconds(row.seconds, recommendation.time_unit),
             "" if row.pays_off == "-" else row.pays_off,
             row.rests_on,
             str(Config(row.config)),
@@ -87,16 +87,17 @@ def recommendation_html(made: Recommendation) -> str:
         for row in (*ranking.rows, *ranking.last)
     ]
     lines = [
-        f"{made.op} on {made.platform}; from: {made.link}; sure: {made.confidence}",
-        *made.warnings,
+        f"{recommendation.op} on {recommendation.platform}; from: {recommendation.link}; "
+        f"sure: {recommendation.confidence}",
+        *recommendation.warnings,
     ]
     head = ("rank", "gain", "10–90 %", "measured", "pays off", "rests on", "configuration")
-    title = f"{made.subject}: answer {made.id}"
-    return _block(title, _simulated(lines, simulated=made.simulated), _table(head, rows))
+    title = f"{recommendation.subject}: answer {recommendation.id}"
+    return _block(title, _simulated(lines, simulated=recommendation.simulated), _table(head, rows))
 
 
 def explanation_html(e: Explanation) -> str:
-    """The answer and the neighbours it rests on; `embeddb.ui.report` has the whole of it."""
+    """The answer and its neighbours; `embeddb.ui.report` has the full explanation."""
     rows = [
         (
             n.name or n.pattern_id,
@@ -108,48 +109,50 @@ def explanation_html(e: Explanation) -> str:
         )
         for n in e.neighbours
     ]
-    made = e.recommendation
+    recommendation = e.recommendation
     gains = ((e.measured_gain, "measured"), (e.expected_gain, "expected"))
     gain = next((f"gain {_factor(g)} ({how}); " for g, how in gains if g is not None), "")
     lines = [
-        f"{made.op} on {made.platform}: {Config(e.answer)}",
-        f"{gain}from: {made.link}; sure: {made.confidence}",
+        f"{recommendation.op} on {recommendation.platform}: {Config(e.answer)}",
+        f"{gain}from: {recommendation.link}; sure: {recommendation.confidence}",
         *([e.novelty] if e.novelty else []),
-        *made.warnings,
+        *recommendation.warnings,
     ]
     head = ("neighbour", "distance", "configurations", "failed", "the answer there", "best there")
-    title = f"{made.subject}: why {made.id}"
-    drawn = _drawn(e.pattern.kernel, made.subject, f"kernel-{made.id}")
-    return _block(title, _simulated(lines, simulated=made.simulated), drawn + _table(head, rows))
+    title = f"{recommendation.subject}: why {recommendation.id}"
+    drawn = _drawn(e.pattern.kernel, recommendation.subject, f"kernel-{recommendation.id}")
+    return _block(
+        title, _simulated(lines, simulated=recommendation.simulated), drawn + _table(head, rows)
+    )
 
 
 def pattern_html(pattern: Pattern | PatternInfo) -> str:
-    """Sizes, and a picture of where the nonzeros lie."""
+    """Sizes, and a picture of the nonzeros."""
     from embeddb.ui.draw import spy, style
 
     if isinstance(pattern, Pattern):
         (m, n), picture = pattern.shape, thumbnail(pattern)
     else:
         m, n, picture = pattern.m, pattern.n, pattern.thumbnail
-    known = min(m, n, pattern.nnz) >= 0
+    has_sizes = min(m, n, pattern.nnz) >= 0
     if pattern.sizes.named:
         return _block(pattern.name or pattern.id, [f"{one_of(pattern.kind)}: {pattern.sizes}"], "")
-    said = f"{m:,} x {n:,}, {pattern.nnz:,} nonzeros" if known else "sizes unknown"
+    line = f"{m:,} x {n:,}, {pattern.nnz:,} nonzeros" if has_sizes else "sizes unknown"
     name = pattern.name or pattern.id
     drawn = ""
     if len(picture) == SIDE * SIDE:
         key = f"pattern-{pattern.id[:12]}"
         drawn = f"<style>{style()}</style>{spy(picture, title=_clean(name), width=128, key=key)}"
-    return _block(name, [said], drawn)
+    return _block(name, [line], drawn)
 
 
 def rows_html(rows: Rows[Any]) -> str:
     """The first patterns or runs, as a table."""
-    told = rows.head()
-    lines = list(zip(*told.values(), strict=True))
+    columns = rows.head()
+    lines = list(zip(*columns.values(), strict=True))
     cells = [["" if cell is None else cell for cell in line] for line in lines]
-    said = f"the first {len(lines)}" if lines else "none"
-    return _block("Rows", [said], _table(list(told), cells))
+    caption = f"the first {len(lines)}" if lines else "none"
+    return _block("Rows", [caption], _table(list(columns), cells))
 
 
 def kernel_html(kernel: Computation) -> str:
@@ -157,8 +160,8 @@ def kernel_html(kernel: Computation) -> str:
     from embeddb.ranking.kernels.view import kernel_view
 
     view, name = kernel_view(kernel), kernel.name or kernel.id
-    said = f"{one_of(kernel.kind)}: {kernel.sizes}; {view.count:,} operations"
-    return _block(name, [said], _drawn(view, name, f"kernel-{kernel.id[:12]}"))
+    line = f"{one_of(kernel.kind)}: {kernel.sizes}; {view.count:,} operations"
+    return _block(name, [line], _drawn(view, name, f"kernel-{kernel.id[:12]}"))
 
 
 def _drawn(view: KernelView | None, name: str, key: str) -> str:
@@ -179,8 +182,8 @@ def _factor(value: float | None) -> str:
 
 
 def _clean(text: object) -> str:
-    kept = str(text)[: _MOST_LETTERS + 1].replace("\u00a0", " ")
-    shown = clean(kept)
+    cut = str(text)[: _MOST_LETTERS + 1].replace("\u00a0", " ")
+    shown = clean(cut)
     return shown if len(shown) <= _MOST_LETTERS else shown[:_MOST_LETTERS] + "…"
 
 
@@ -189,12 +192,12 @@ def _text(text: object) -> str:
 
 
 def _block(title: object, lines: Iterable[object], body: str) -> str:
-    said = "".join(f"<div>{_text(line)}</div>" for line in lines)
-    return f"<div><strong>{_text(title)}</strong>{said}{body}</div>"
+    body_lines = "".join(f"<div>{_text(line)}</div>" for line in lines)
+    return f"<div><strong>{_text(title)}</strong>{body_lines}{body}</div>"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns in which nobody has anything are left out; those of words are set flush left."""
+    """A table without empty columns; columns of words are aligned left."""
     if not rows:
         return ""
     used = [at for at in range(len(head)) if any(str(row[at]) for row in rows)]

@@ -1,4 +1,4 @@
-"""What `plot` draws: lines, kinds and counts from a database or a curve file."""
+"""Data of `plot`: lines, kinds and counts from a database or a curve file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMED = 8
 def measured_on(
     db: Database, partition: Partition, pattern_id: str
 ) -> tuple[Line, dict[str, Any]] | None:
-    """The curve of one pattern on one platform, and figures of it; None where it has no runs."""
+    """The curve of one pattern on one platform, and its figures; None without runs."""
     op, where = partition.op, db.store.platform(partition.platform)
     runs = db.store.runs(partition.platform, op, pattern_id)
     curve = timings_of(runs, usual_at(db.store, partition.platform))
@@ -56,44 +56,44 @@ def measured_on(
     return Line(where.display_name, range(1, len(ran) + 1), ratios, marks), fact
 
 
-def kinds_by(db: Database, atlas: Projection, color: str) -> list[str]:
-    """What the dots are told apart by, one for each pattern."""
+def kinds_by(db: Database, projection: Projection, color: str) -> list[str]:
+    """Kind of each dot on the map, one for each pattern."""
     if color == "group":
-        return [group or "(no group)" for group in atlas.groups]
+        return [group or "(no group)" for group in projection.groups]
     if color == "winner":
-        configs = [Config.from_json(text) if text else None for text in atlas.winners]
+        configs = [Config.from_json(text) if text else None for text in projection.winners]
         names = short_names({c for c in configs if c is not None})
         return [names[c] if c is not None else "(nothing ran)" for c in configs]
     at: dict[str, set[str]] = {}
-    for partition in scope_partitions(db.store, Op.parse(atlas.op), atlas.scope):
+    for partition in scope_partitions(db.store, Op.parse(projection.op), projection.scope):
         for pattern_id in db.store.members(partition):
             at.setdefault(pattern_id, set()).add(partition.platform)
-    return [" and ".join(sorted(at.get(i, {"(none)"}))) for i in atlas.ids]
+    return [" and ".join(sorted(at.get(i, {"(none)"}))) for i in projection.ids]
 
 
 def short_names(configs: Iterable[Config]) -> dict[Config, str]:
-    """Names without the parameters that are the same in all of them."""
-    held = sorted(configs, key=lambda c: c.json)
-    names = {name for config in held for name in config}
-    same = {name for name in names if len({str(config.get(name)) for config in held}) == 1}
-    if len(held) < 2:
+    """Configurations as text, without parameters that have the same value in all of them."""
+    ordered = sorted(configs, key=lambda c: c.json)
+    names = {name for config in ordered for name in config}
+    same = {name for name in names if len({str(config.get(name)) for config in ordered}) == 1}
+    if len(ordered) < 2:
         same = set()
-    return {c: str(Config({k: v for k, v in c.items() if k not in same})) for c in held}
+    return {c: str(Config({k: v for k, v in c.items() if k not in same})) for c in ordered}
 
 
 def figures(epochs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Line]:
     """The named figures of a training over its epochs; the smallest `valid_loss` is marked."""
-    found = []
+    lines = []
     for name in names:
-        known = [(line["epoch"], line[name]) for line in epochs if name in line]
-        x, y = [pair[0] for pair in known], [pair[1] for pair in known]
+        points = [(line["epoch"], line[name]) for line in epochs if name in line]
+        x, y = [pair[0] for pair in points], [pair[1] for pair in points]
         marks = {"best": y.index(min(y))} if name == "valid_loss" else {}
-        found.append(Line(name.replace("_", " "), x, y, marks))
-    return found
+        lines.append(Line(name.replace("_", " "), x, y, marks))
+    return lines
 
 
 def simulated_mark(platform: Platform) -> str:
-    """What a title ends in."""
+    """Suffix of a title for simulated platforms."""
     return " (simulated)" if platform.simulated else ""
 
 
@@ -105,6 +105,6 @@ _EMPTY = "the database is empty: `embeddb index` or `embeddb measure` fills it"
 
 
 def nothing_of(db: Database, what: str) -> NothingFound:
-    """The error to raise; it names what there is."""
+    """The error for missing runs; its hint lists the scopes that have some."""
     have = ", ".join(f"{op} on {scope}" for op, scope in db.index.scopes()[:_NAMED])
     return NothingFound(f"no runs of {what}", hint=f"there are: {have}" if have else _EMPTY)

@@ -1,4 +1,4 @@
-"""Values of an answer that text, page and notebook show alike; each of them only formats."""
+"""Values of an answer that text, page and notebook format."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from embeddb.store.provenance import HERE, Provenance
 
 class RankRow(NamedTuple):
     """A candidate at its `rank` from 1, or the default (None). Gains are factors over the default,
-    `low` to `high` is the 10..90 % interval; `seconds` and `measured_gain` are of runs made for
-    this answer."""
+    `low` to `high` is the 10..90 % interval; `seconds` and `measured_gain` are of runs for this
+    answer."""
 
     rank: int | None
     config: dict[str, Any]
@@ -35,8 +35,8 @@ class RankRow(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The candidates of an answer, and the default as `last` row where it is none of them. The
-    flags tell which columns hold anything."""
+    """The candidates of an answer, and the default as `last` row if it is none of them. The flags
+    say which columns have values."""
 
     rows: list[RankRow]
     last: list[RankRow]
@@ -93,21 +93,20 @@ _MOST_NAME = 40
 
 
 def whose_runs(provenance: Sequence[Provenance]) -> str:
-    """Who brought how many of some runs: `ann@cluster7 12, run or read in here 3`."""
+    """Number of runs by source: `ann@cluster7 12, run or read in here 3`."""
     return ", ".join(f"{shown(p.source or HERE, _MOST_NAME)} {p.runs:,}" for p in provenance)
 
 
 def each_source(provenance: Iterable[Provenance]) -> list[str]:
-    """A line for each source and machine: how many runs, by whom they were pushed, when they were
-    measured."""
+    """A line for each source and machine: number of runs, users who pushed them, dates."""
     every: dict[tuple[str, str], list[Provenance]] = {}
     for one in provenance:
         every.setdefault((one.source, one.machine), []).append(one)
-    return [_line(held) for _, held in sorted(every.items())]
+    return [_line(group) for _, group in sorted(every.items())]
 
 
-def _line(held: Sequence[Provenance]) -> str:
-    whens = [moment for one in held for moment in (one.first, one.last) if moment > 0]
+def _line(group: Sequence[Provenance]) -> str:
+    whens = [moment for one in group for moment in (one.first, one.last) if moment > 0]
     days = sorted({when(min(whens))[:10], when(max(whens))[:10]}) if whens else []
-    both = msgspec.structs.replace(held[0], runs=sum(one.runs for one in held))
+    both = msgspec.structs.replace(group[0], runs=sum(one.runs for one in group))
     return shown(both.words + (f", measured {' to '.join(days)}" if days else ""), 400)

@@ -1,4 +1,4 @@
-"""`draft_platform`: a platform file from a run log, with what was guessed marked as a guess."""
+"""`draft_platform`: a platform file from a run log, with guesses marked as such."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from indexer.drafting.parameters import (
 )
 from indexer.readers.base.row import ReadOptions, RunRow
 
-#: What stands before every guess in the file.
+#: Prefix of every guess in the file.
 GUESS = "# GUESS:"
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The `text` of a platform file, what in it is guessed, and columns that are no parameters with
-    the reason. It is made from `rows`; others were `rejected`, the first for a `reason`."""
+    """The `text` of a platform file, its guesses, and columns that are no parameters with the
+    reason. It is drafted from `rows`; others were `rejected`, the first for a `reason`."""
 
     text: str
     name: str
@@ -49,8 +49,8 @@ class Draft:
 def draft_platform(path: Path, options: ReadOptions, *, reader: str = "", name: str = "") -> Draft:
     """Draft a platform file from a log; `name` is that of the platform, else the log's.
 
-    Raises: ReaderError for a log that cannot be read; UsageError where it has no parameters, or
-    where nothing says the operation, the unit or a column that is needed.
+    Raises: ReaderError for a log that cannot be read; UsageError if it has no parameters, or if the
+    operation, the unit or a required column cannot be inferred.
     """
     log = read_log_rows(path, options, reader=reader)
     ops = operations(log.rows)
@@ -77,7 +77,7 @@ def draft_platform(path: Path, options: ReadOptions, *, reader: str = "", name: 
 
 
 def _name(text: str) -> str:
-    """A name that a platform can have: `my.runs.csv` is `my`."""
+    """A legal platform name: `my.runs.csv` becomes `my`."""
     stem = Path(text).name.lower().partition(".")[0]
     stem = re.sub(r"[^a-z0-9]+", "-", stem)[:40].strip("-") or "platform"
     stem = stem if stem[0].isalpha() else f"p-{stem}"
@@ -85,22 +85,22 @@ def _name(text: str) -> str:
 
 
 def _default(rows: Sequence[RunRow], params: Sequence[Drafted]) -> tuple[Config, str]:
-    """A configuration that ran, and why this one: the best on all matrices where some ran on all of
-    them, else the one whose values are the most frequent."""
+    """A configuration that ran, and the reason for it: the best on all matrices where some ran on
+    all of them, else the one with the most frequent values."""
     names = [p.name for p in params]
     whole = {p.name for p in params if not p.when}
     fastest: dict[str, dict[Config, float]] = {}
     for row, config in zip(rows, configs_of(rows, names), strict=True):
         if row.measurement.ok and whole <= config.keys():
-            held = fastest.setdefault(row.matrix.name, {})
-            held[config] = min(row.measurement.seconds, held.get(config, math.inf))
+            times = fastest.setdefault(row.matrix.name, {})
+            times[config] = min(row.measurement.seconds, times.get(config, math.inf))
     if not fastest:
         raise UsageError("no row is ok and has a value of every parameter")
-    spread = Counter(config for held in fastest.values() for config in held)
+    spread = Counter(config for times in fastest.values() for config in times)
     most = max(spread.values())
     if most > 1 or len(fastest) == 1:
         common = [config for config, count in spread.items() if count == most]
-        where = [held for held in fastest.values() if all(c in held for c in common)]
+        where = [times for times in fastest.values() if all(c in times for c in common)]
         where = where or list(fastest.values())
         best = min(common, key=lambda c: _mean_log(c, where))
         many = plural(most, "matrix", "matrices")
@@ -110,8 +110,12 @@ def _default(rows: Sequence[RunRow], params: Sequence[Drafted]) -> tuple[Config,
     return best, "the most frequent values, since no configuration ran on two matrices"
 
 
-def _mean_log(config: Config, held: Sequence[Mapping[Config, float]]) -> float:
-    ratios = [math.log(times[config] / min(times.values())) for times in held if config in times]
+def _mean_log(config: Config, times_by_matrix: Sequence[Mapping[Config, float]]) -> float:
+    ratios = [
+        math.log(times[config] / min(times.values()))
+        for times in times_by_matrix
+        if config in times
+    ]
     return statistics.fmean(ratios) if ratios else math.inf
 
 
@@ -130,7 +134,7 @@ class _Text:
         cycles = self.log.log.counts_cycles
         parts = [
             f"# Drafted from {self.source} by `embeddb platform draft`.",
-            "# What stands below the word GUESS is to be looked at.",
+            "# Check every value below the word GUESS.",
             f"name = {json.dumps(name)}",
             'version = "1"',
             f"title = {json.dumps(f'{name}, drafted from {self.source}')}",
@@ -163,7 +167,7 @@ class _Text:
         if not cycles:
             return ["simulated = false  # true: times come from a simulator, which is exact"]
         return [
-            self._guess("cycles come from a simulator, which is exact: nothing is repeated"),
+            self._guess("cycles come from a simulator, which is exact: no repeats"),
             "simulated = true",
             self._guess("its gains are the same on every machine, and in every build of it"),
             "portable = true",
@@ -185,7 +189,7 @@ class _Text:
                 columns[f"config.{name}"] = column
         op = ops[0] if len(ops) == 1 else None
         head, *rest = replace(table, columns=columns, op=op).toml.splitlines()
-        one = '# instance = "this"  # with the [command] below: log and command are one evidence'
+        one = '# instance = "this"  # with the [command] below: log and command are one source'
         return [head, one, *rest]
 
     def _constraints(self) -> list[str]:
@@ -199,7 +203,7 @@ class _Text:
 
     def _remarks(self) -> list[str]:
         lines = [
-            f"# {p.name} is empty in some rows, and no simple condition says in which: such rows "
+            f"# {p.name} is empty in some rows, for no simple reason: such rows "
             'are rejected until it has a `when = "..."`'
             for p in self.params
             if p.sometimes

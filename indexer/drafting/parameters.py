@@ -25,9 +25,9 @@ from indexer.readers.base.proposal import propose
 from indexer.readers.base.reading import read_rows
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
-#: More numbers than this, or as many as one in so many rows, are results and no choices.
+#: More numbers than this, and more than one in so many rows, are results and no choices.
 _MOST_CHOICES, _ROWS_PER_VALUE = 32, 10
-#: The same of fractions.
+#: The same for fractions.
 _MOST_FRACTIONS, _ROWS_PER_FRACTION = 3, 4
 _MOST_PERMUTED = 8
 #: Matrices from which on a value that is the same in all rows of one belongs to the matrix.
@@ -39,8 +39,8 @@ Configs = Sequence[Mapping[str, Value]]
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A parameter as the log has it: `kind` and `values` of the platform file, the condition `when`
-    it is there; `sometimes`: it is missing in some rows, and no simple condition says which."""
+    """A parameter of a log: `kind` and `values` of the platform file, the condition `when` it is
+    set; `sometimes`: it is missing in some rows, and no simple condition explains in which."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class Drafted:
 def drafted_parameters(
     rows: Sequence[RunRow], names: Iterable[str]
 ) -> tuple[list[Drafted], dict[str, str]]:
-    """The parameters among columns, and of the others why they are none."""
+    """The parameters among the columns, and for the others the reason why they are none."""
     params: list[Drafted] = []
     others: dict[str, str] = {}
     for name in names:
@@ -67,12 +67,12 @@ def drafted_parameters(
 
 
 def _values(rows: Sequence[RunRow], name: str) -> list[Value]:
-    """The different values, in the order in which they come."""
+    """The distinct values, in the order of the rows."""
     return list(dict.fromkeys(row.config[name] for row in rows if name in row.config))
 
 
 def _no_choice(rows: Sequence[RunRow], name: str) -> str:
-    """Why a column is no parameter; empty if it may be one."""
+    """Reason why a column is no parameter; empty if it may be one."""
     values = _values(rows, name)
     if not values:
         return "empty in every row"
@@ -95,7 +95,7 @@ def _no_choice(rows: Sequence[RunRow], name: str) -> str:
     for row in rows:
         if name in row.config:
             by_matrix.setdefault(row.matrix.name, set()).add(row.config[name])
-    alone = all(len(held) == 1 for held in by_matrix.values())
+    alone = all(len(values_of_one) == 1 for values_of_one in by_matrix.values())
     if alone and len(by_matrix) >= _MATRICES and len(rows) > 2 * len(by_matrix):
         return "the same in all rows of a matrix: a fact of the matrix"
     return ""
@@ -122,23 +122,24 @@ def _typed(name: str, values: list[Value]) -> Drafted:
 
 
 def _conditional(param: Drafted, steady: Sequence[Drafted], configs: Configs) -> Drafted:
-    """With the simplest condition over one parameter, or two, that says in which rows it is."""
+    """The parameter with the simplest condition over one or two others that explains in which rows
+    it is set."""
     there = [config for config in configs if param.name in config]
     gone = [config for config in configs if param.name not in config]
-    found = [text for one in steady if (text := _condition(one, there, gone))]
-    if not found:
-        found = [
+    conditions = [text for one in steady if (text := _condition(one, there, gone))]
+    if not conditions:
+        conditions = [
             f"{first} and {second}"
             for one, other in combinations(steady, 2)
             if (first := _narrow(one, there)) and (second := _narrow(other, there))
-            if not any(_held(one, there, c) and _held(other, there, c) for c in gone)
+            if not any(_compatible(one, there, c) and _compatible(other, there, c) for c in gone)
         ]
-    best = min(found, key=len, default="")
+    best = min(conditions, key=len, default="")
     return replace(param, when=best, sometimes=not best)
 
 
 def _condition(one: Drafted, there: Configs, gone: Configs) -> str:
-    """`flow == 'outer'` where the values of `one` say whether a parameter is there; else empty."""
+    """`flow == 'outer'` if the values of `one` decide whether a parameter is set; else empty."""
     with_it = {_plain(config[one.name]) for config in there}
     without = {_plain(config[one.name]) for config in gone}
     if with_it & without or one.kind == "permutation":
@@ -149,7 +150,7 @@ def _condition(one: Drafted, there: Configs, gone: Configs) -> str:
 
 
 def _narrow(one: Drafted, there: Configs) -> str:
-    """The condition that `one` has a value that it has in these rows; empty where it has any."""
+    """The condition that `one` has a value of these rows; empty if these have all."""
     values = {_plain(config[one.name]) for config in there}
     if len(values) == len(one.values) or one.kind == "permutation":
         return ""
@@ -158,7 +159,7 @@ def _narrow(one: Drafted, there: Configs) -> str:
     return f"{one.name} in ({', '.join(sorted(map(_quoted, values)))})"
 
 
-def _held(one: Drafted, there: Configs, config: Mapping[str, Value]) -> bool:
+def _compatible(one: Drafted, there: Configs, config: Mapping[str, Value]) -> bool:
     return config[one.name] in {other[one.name] for other in there}
 
 
@@ -171,11 +172,11 @@ def _quoted(value: Any) -> str:
 
 
 def suggested_constraints(params: Sequence[Drafted], rows: Sequence[RunRow]) -> list[str]:
-    """Orders and limits of products that hold in every row that ran, and that values which never
-    ran together break."""
+    """Orders and limits of products that hold in every successful run, and that are broken by value
+    pairs without a run."""
     numeric = [p for p in params if p.kind == "int" and not p.when and not p.sometimes]
     ran = [row.config for row in rows if row.measurement.ok]
-    found: list[str] = []
+    constraints: list[str] = []
     for one, other in combinations(numeric, 2):
         seen = {(config[one.name], config[other.name]) for config in ran}
         pairs = [(a, b) for a, b in seen if isinstance(a, int) and isinstance(b, int)]
@@ -185,12 +186,12 @@ def suggested_constraints(params: Sequence[Drafted], rows: Sequence[RunRow]) -> 
             continue
         most = max(a * b for a, b in pairs)
         if all(a <= b for a, b in pairs) and all(a > b for a, b in unseen):
-            found.append(f"{one.name} <= {other.name}")
+            constraints.append(f"{one.name} <= {other.name}")
         elif all(a >= b for a, b in pairs) and all(a < b for a, b in unseen):
-            found.append(f"{one.name} >= {other.name}")
+            constraints.append(f"{one.name} >= {other.name}")
         elif all(a * b > most for a, b in unseen):
-            found.append(f"{one.name} * {other.name} <= {most}")
-    return found[:_MOST_SUGGESTED]
+            constraints.append(f"{one.name} * {other.name} <= {most}")
+    return constraints[:_MOST_SUGGESTED]
 
 
 def _ints(param: Drafted) -> list[int]:
@@ -199,13 +200,13 @@ def _ints(param: Drafted) -> list[int]:
 
 #: Rows that a draft is made from.
 _MOST_ROWS = 200_000
-#: What a log is of that does not say it, as far as a draft can help.
+#: Candidate kernels of a log without an operation.
 _KERNELS = [op.name for kind in kinds() if kind.sparse for op in kind.operations]
-#: A platform that no column is like: what its log needs beside parameters is proposed by it.
+#: A platform that no column resembles, used to propose the roles of a log without a platform.
 _BLANK = """
 name = "blank"
 version = "1"
-title = "Nothing is known of it"
+title = "Nothing is known about it"
 [[space]]
 kernels = KERNELS
 [space.params]
@@ -217,9 +218,9 @@ qzjx = ["qzjx1", "qzjx2"]
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """What a log holds: `rows` that can be read, with a configuration of all its other columns;
-    `rejected` others, with the first `reason`. `columns` are the columns' names by parameter, `log`
-    the table by which it was read."""
+    """Content of a log: the readable `rows`, with a configuration of all its other columns; the
+    number of `rejected` ones, with the first `reason`. `columns` are the columns' names by
+    parameter, `log` the table by which it was read."""
 
     rows: Sequence[RunRow]
     rejected: int
@@ -231,14 +232,14 @@ class LogRows:
 def read_log_rows(path: Path, options: ReadOptions, *, reader: str = "") -> LogRows:
     """The first rows of a CSV or JSONL log.
 
-    Raises: ReaderError for a file of another format, without a column for matrix or time, or of
-    which no row can be read; UsageError where operation or unit is not known, or a column of
-    sizes of matrices holds something else.
+    Raises: ReaderError for a file of another format, without a column for matrix or time, or
+    without a readable row; UsageError if operation or unit is unknown, or a column of matrix sizes
+    has other values.
     """
     name = reader or reader_of(path)
     if name not in ("csv", "jsonl") or path.is_dir():
         raise UsageError(
-            f"{path}: read as {name}, which belongs to a platform of its own or says it",
+            f"{path}: read as {name}, a format with a platform of its own",
             hint="a draft is made from a table: CSV, or JSON lines",
         )
     options = _as_proposed(path, name, options)
@@ -250,7 +251,7 @@ def read_log_rows(path: Path, options: ReadOptions, *, reader: str = "") -> LogR
     if not rows:
         first = rejected[0] if rejected else None
         raise ReaderError(
-            first.reason if first else "it holds no rows",
+            first.reason if first else "it has no rows",
             where=str(path),
             line=first.line if first else None,
         )
@@ -263,7 +264,7 @@ def read_log_rows(path: Path, options: ReadOptions, *, reader: str = "") -> LogR
 def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
     """The options with the proposed roles, the unit, and every other column as a parameter.
 
-    Raises: UsageError naming what nothing in the log says.
+    Raises: UsageError naming a fact that cannot be inferred from the log.
     """
     kernels = [options.op.kernel] if options.op is not None else _KERNELS
     blank = parse_platform(_BLANK.replace("KERNELS", json.dumps(kernels)))
@@ -285,27 +286,27 @@ def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
 
 
 def _refuse_sizes_that_change(path: Path, rows: Sequence[RunRow]) -> None:
-    """Raises: UsageError where a column whose name is one of a size changes within a matrix."""
+    """Raises: UsageError if a column named like a size changes within a matrix."""
     first: dict[str, MatrixRef] = {}
     for row in rows:
-        known = first.setdefault(row.matrix.name, row.matrix)
+        earlier = first.setdefault(row.matrix.name, row.matrix)
         for role, words in (("m", "rows"), ("n", "columns"), ("nnz", "non-zeros")):
-            sizes = getattr(known, role), getattr(row.matrix, role)
+            sizes = getattr(earlier, role), getattr(row.matrix, role)
             if sizes[0] != sizes[1]:
                 raise UsageError(
-                    f"{path}: line {row.line}: matrix {known.name[:80]} has {sizes[1]} {words}, "
+                    f"{path}: line {row.line}: matrix {earlier.name[:80]} has {sizes[1]} {words}, "
                     f"and {sizes[0]} at line {rows[0].line} or later",
                     hint="if that column is a parameter: --map config.NAME=COLUMN",
                 )
 
 
 def _stated_unit(log: LogTable) -> str:
-    """`cycles` where the column of the times is one of cycles; others are stored in seconds."""
+    """`cycles` if the time column is in cycles; others are stored in seconds."""
     return "cycles" if any(role.endswith("_cycles") for role in log.columns) else ""
 
 
 def _parameter(column: str, taken: Mapping[str, str]) -> str:
-    """A name that a parameter can have for a column: `Tile rows` is `Tile_rows`."""
+    """A legal parameter name for a column: `Tile rows` becomes `Tile_rows`."""
     name = re.sub(r"\W+", "_", column, flags=re.ASCII).strip("_")[:60] or "column"
     name = f"p_{name}" if name[0].isdigit() else name
     if keyword.iskeyword(name) or name in FUNCTIONS or name in SYMBOLS:

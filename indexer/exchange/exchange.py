@@ -1,4 +1,4 @@
-"""A whole database out to one file, and such a file into a database."""
+"""Export of a database to one file, and import of such a file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from embeddb.core.subject import Subject
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.store import Partition, Store
-from indexer.exchange.taking import ImportReport, Taking
-from indexer.exchange.telling import (
+from indexer.exchange.export_records import (
     abridged,
     model_docs,
     one_name_each,
@@ -28,9 +27,10 @@ from indexer.exchange.telling import (
     with_features,
     write_nests,
 )
+from indexer.exchange.importer import Importer, ImportReport
 from indexer.readers.embeddb import documents
 
-#: Export formats and the file ending that means them.
+#: Export formats and their file endings.
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
 #: Formats without code that `index` reads: nests are then written beside them.
 _READ_BACK = ("csv", "t4")
@@ -38,8 +38,8 @@ _READ_BACK = ("csv", "t4")
 
 @dataclass(slots=True)
 class ExportReport(Report):
-    """What was written. `nest_files` hold the code of nests that the export can only name;
-    `nests_without_code` counts those that are in neither."""
+    """Contents of an export. `nest_files` hold the code of nests that the export can only name;
+    `nests_without_code` counts those whose code is in neither."""
 
     file: str
     format: str
@@ -63,12 +63,13 @@ def export_file(
     op: Op | None = None,
     brief: bool = False,
 ) -> ExportReport:
-    """Write an export under a temporary name, then rename it; gzip if the name ends in `.gz`. What
-    can only name nests, and can be read back, has their code in files beside it.
+    """Write an export under a temporary name, then rename it; gzip if the name ends in `.gz`.
+    Formats that `index` reads and that can only name nests get files with their code beside them.
 
     The same records give the same bytes. The format follows from the ending unless given.
-    Raises: UsageError for an unknown format; NothingFound if the selection is empty; InputError
-    if the file cannot be written.
+
+    Raises: UsageError for an unknown format; NothingFound if the selection is empty; InputError if
+    the file cannot be written.
     """
     chosen = format or _format_of(path)
     try:
@@ -89,7 +90,7 @@ def _format_of(path: Path) -> str:
         if name.endswith(ending):
             return format
     raise UsageError(
-        f"{path}: the name does not tell the format", hint=f"--format {' | '.join(FORMATS)}"
+        f"{path}: no export format has this file ending", hint=f"--format {' | '.join(FORMATS)}"
     )
 
 
@@ -116,15 +117,16 @@ def export(
     op: Op | None = None,
     brief: bool = False,
 ) -> ExportReport:
-    """Write runs with the patterns and platforms they need. `platform` is an id or a bare name
-    (all its instances), `op` one operation; without both, everything is written.
+    """Write runs with the patterns and platforms they need. `platform` is an id or a bare name (all
+    its instances), `op` one operation; without both, everything is written.
 
-    Structures of matrices stay behind: they travel with their statistics and thumbnails; nests
-    travel whole in JSONL, and by name in other formats. With `brief`, minimum, median and maximum
-    stand for the repeats of a run, to four digits, and its context stays behind (but `arrays` and
+    Structures of matrices are left out: only their statistics and thumbnails are written; nests are
+    complete in JSONL, and named in other formats. With `brief`, minimum, median and maximum, to
+    four digits, replace the repeats of a run, and its context is left out (but `arrays` and
     `repeat`).
+
     Raises: UsageError for an unknown format; NothingFound if the selection is empty; StoreCorrupt
-    for a damaged data file, of which a part could be missing without a word.
+    for a damaged data file, of which a part could be missing silently.
     """
     from indexer.exchange.export_formats import write_c_header, write_csv, write_jsonl, write_t4
 
@@ -141,8 +143,8 @@ def export(
     if brief:
         runs = map(abridged, runs)
     if format == "jsonl":
-        known = None if ids is None else set(report.platforms)
-        docs = [d for d in platform_docs(db.store) if known is None or d.id in known]
+        selected = None if ids is None else set(report.platforms)
+        docs = [d for d in platform_docs(db.store) if selected is None or d.id in selected]
         report.platforms = [d.id for d in docs]
         models = list(model_docs(db.store, chosen if platform or op else None))
         report.models = len(models)
@@ -157,7 +159,7 @@ def export(
 
 
 def _named_nests(store: Store, platform: str, op: Op | None) -> Iterator[tuple[str, Nest]]:
-    """The nests of an export, by the names that it has for them."""
+    """Nests of an export by their names in it."""
     ids = _members(store, _selected(store, platform, op)) if platform or op else None
     infos = (info for info in store.patterns() if ids is None or info.id in ids)
     for info in one_name_each(infos):
@@ -167,17 +169,17 @@ def _named_nests(store: Store, platform: str, op: Op | None) -> Iterator[tuple[s
 
 
 def _selected(store: Store, platform: str, op: Op | None) -> list[Partition]:
-    found = [
+    partitions = [
         p
         for p in store.partitions()
         if (not platform or platform in (p.platform, p.platform.partition("@")[0]))
         and (op is None or p.op == op)
     ]
-    if not found and (platform or op):
+    if not partitions and (platform or op):
         have = ", ".join(f"{p.op} on {p.platform}" for p in store.partitions()[:8])
         what = " ".join(x for x in (str(op or ""), f"on {platform}" if platform else "") if x)
         raise NothingFound(f"no runs of {what}", hint=f"there are: {have or 'none'}")
-    return found
+    return partitions
 
 
 def _members(store: Store, partitions: Iterable[Partition]) -> set[str]:
@@ -196,8 +198,8 @@ def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
 
 
 def _coded(store: Store, infos: list[PatternInfo]) -> Iterator[Subject]:
-    found = (store.known(info) for info in infos)
-    return (one for one in found if not isinstance(one, PatternInfo))
+    workloads = (store.known(info) for info in infos)
+    return (one for one in workloads if not isinstance(one, PatternInfo))
 
 
 # -- in ----------------------------------------------------------------------------------------
@@ -210,13 +212,12 @@ def import_file(
     rejects: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> ImportReport:
-    """Read an export into the database. What is there already is counted, not added again, so an
-    interrupted import is simply repeated. It adds to what is known and changes none of it: records
-    that cannot be used, and those that say something else than is known, go to
-    `<path>.rejects.jsonl` (with `rejects`), with the reason.
+    """Read an export into the database. Records stored before are counted, not added again, so an
+    interrupted import is simply repeated. Nothing stored is changed: unusable records, and those
+    that contradict the stored ones, go to `<path>.rejects.jsonl` (with `rejects`), with the reason.
 
     Raises: ReaderError if the file is no export, or of a newer version.
     """
     rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
-    job = Taking(db.store, str(path), rejects_path)
+    job = Importer(db.store, str(path), rejects_path)
     return job.all_of(documents(path), progress)

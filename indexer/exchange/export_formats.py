@@ -43,18 +43,20 @@ _COLUMNS = (
 
 
 def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
-    """`time_s` is what the run tells (`Run.seconds`), `times_s` every repeat separated by `;`, a
-    parameter P the column `config.P`. A text that a spreadsheet would compute (it begins with `=`,
-    `+`, `-` or `@`) gets a quote before it, which the `csv` reader takes away. Not kept: contexts,
-    CPU times, `replaces` and what only the pattern's record holds; use the JSONL export to lose
-    nothing."""
+    """Write a row per run.
+
+    `time_s` is the run's time (`Run.seconds`), `times_s` every repeat separated by `;`, a parameter
+    P the column `config.P`. A text that a spreadsheet would compute (it begins with `=`, `+`, `-`
+    or `@`) gets a leading quote, which the `csv` reader removes. Left out: contexts, CPU times,
+    `replaces` and facts of the pattern's record alone; the JSONL export has everything.
+    """
     runs = list(runs)
-    known = {info.id: info for info in patterns}
+    info_by_id = {info.id: info for info in patterns}
     params = sorted({name for run in runs for name in run.config})
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow([*_COLUMNS, *(f"config.{name}" for name in params)])
     for run in runs:
-        info = known.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = info_by_id.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
         platform, _, instance = run.platform.partition("@")
         rows.writerow(
             [
@@ -67,17 +69,17 @@ def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo])
 
 
 def _measured(run: Run) -> list[str | float | None]:
-    found = run.measurement
+    measurement = run.measurement
     return [
-        found.status,
-        run.seconds if found.ok else None,
-        ";".join(repr(float(time)) for time in found.times_s),
-        found.conversion_s,
-        found.compile_s,
-        found.tolerance,
-        found.source,
-        found.when,
-        _flat(found.error),
+        measurement.status,
+        run.seconds if measurement.ok else None,
+        ";".join(repr(float(time)) for time in measurement.times_s),
+        measurement.conversion_s,
+        measurement.compile_s,
+        measurement.tolerance,
+        measurement.source,
+        measurement.when,
+        _flat(measurement.error),
     ]
 
 
@@ -90,7 +92,7 @@ def _cell(value: Value) -> str:
 
 
 def _flat(text: str) -> str:
-    """On one line, a row of the file is a run, and nothing that a spreadsheet would compute."""
+    """On one line, since a row of the file is a run, and without formulas of a spreadsheet."""
     return quoted(" ".join(text.replace("\0", " ").splitlines()))
 
 
@@ -149,11 +151,11 @@ class _Lines:
 
     def number(self, kind: str, key: Hashable, fields: list[Any]) -> int:
         """The number of `key` among its kind, writing its line when it is new."""
-        known = self._numbers.setdefault(kind, {})
-        if key not in known:
-            known[key] = len(known)
-            self.put([kind, known[key], *fields])
-        return known[key]
+        numbers = self._numbers.setdefault(kind, {})
+        if key not in numbers:
+            numbers[key] = len(numbers)
+            self.put([kind, numbers[key], *fields])
+        return numbers[key]
 
     def count(self, kind: str) -> int:
         return len(self._numbers.get(kind, ()))
@@ -171,7 +173,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _spelled(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become `{"$float": "nan"}`."""
+    """JSON value without NaN and infinity, which become `{"$float": "nan"}`."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": str(float(value))}
     if isinstance(value, dict):
@@ -193,29 +195,29 @@ _INVALIDITY = {
 
 
 def write_t4(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
-    """Times in milliseconds, as Kernel Tuner writes them. The schema knows one problem per file;
-    which matrix, op and platform a result belongs to is added to it as the object `embeddb`."""
-    known = {info.id: info for info in patterns}
+    """Times in milliseconds, as Kernel Tuner writes them. The schema has one problem per file; the
+    matrix, operation and platform of a result are added to it as the object `embeddb`."""
+    info_by_id = {info.id: info for info in patterns}
     encode = msgspec.json.Encoder().encode
     head = {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}}
     out.write(encode(head).decode()[:-1] + ',"results":[')
     for place, run in enumerate(runs):
-        info = known.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = info_by_id.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
         out.write(("," if place else "") + "\n" + encode(_result(run, info)).decode())
     out.write("\n]}\n")
 
 
 def _result(run: Run, info: PatternInfo) -> dict[str, Any]:
-    found = run.measurement
-    times: dict[str, Any] = {"runtimes": [time * 1e3 for time in found.times_s]}
-    if found.compile_s is not None:
-        times["compilation_time"] = found.compile_s * 1e3
+    measurement = run.measurement
+    times: dict[str, Any] = {"runtimes": [time * 1e3 for time in measurement.times_s]}
+    if measurement.compile_s is not None:
+        times["compilation_time"] = measurement.compile_s * 1e3
     result: dict[str, Any] = {
         "configuration": dict(run.config),
         "objectives": ["time"],
         "times": times,
-        "invalidity": _INVALIDITY[found.status],
-        "correctness": 0 if found.status == "wrong" else 1,
+        "invalidity": _INVALIDITY[measurement.status],
+        "correctness": 0 if measurement.status == "wrong" else 1,
         "measurements": [],
         "embeddb": {
             "matrix": info.name or info.id,
@@ -229,11 +231,11 @@ def _result(run: Run, info: PatternInfo) -> dict[str, Any]:
             "campaign": run.campaign,
         },
     }
-    if found.ok:
-        measured = {"name": "time", "value": found.seconds * 1e3, "unit": "ms"}
+    if measurement.ok:
+        measured = {"name": "time", "value": measurement.seconds * 1e3, "unit": "ms"}
         result["measurements"] = [measured]
-    if found.when:
-        result["timestamp"] = datetime.fromtimestamp(found.when, UTC).isoformat()
+    if measurement.when:
+        result["timestamp"] = datetime.fromtimestamp(measurement.when, UTC).isoformat()
     return result
 
 
@@ -274,7 +276,7 @@ def c_text(text: str) -> str:
 
 
 def c_comment(text: str) -> str:
-    """What may stand within a comment: plain ASCII on one line that neither ends it, opens another
+    """Text that is safe in a comment: plain ASCII on one line that neither ends it, opens another
     nor continues on the next."""
     plain = "".join(c if ord(c) in _PLAIN or c == '"' else "." for c in text)
     return plain.replace("*/", "* /").replace("/*", "/ *")
@@ -320,7 +322,7 @@ def write_c_header(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternI
     C11. Rows are sorted by pattern id, then op. Parameters are fields by name: `long long` (true
     is 1), `double` or `const char *` (lists joined by spaces); one that a configuration does not
     have is LLONG_MIN, NAN or NULL. Only runs with status ok count."""
-    known = {info.id: info for info in patterns}
+    info_by_id = {info.id: info for info in patterns}
     best: dict[str, dict[tuple[str, str], Run]] = {}
     for run in runs:
         if not run.measurement.ok:
@@ -336,7 +338,7 @@ def write_c_header(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternI
     for platform in sorted(best):
         symbol = names[platform] = c_symbol(f"embeddb_{platform}", taken=names.values())
         table = best[platform]
-        _write_table(out, symbol, [table[key] for key in sorted(table)], known)
+        _write_table(out, symbol, [table[key] for key in sorted(table)], info_by_id)
     out.write("\n#endif\n")
 
 
@@ -345,7 +347,7 @@ def _rank(run: Run) -> tuple[float, str]:
 
 
 def _write_table(
-    out: TextIO, symbol: str, runs: list[Run], known: Mapping[str, PatternInfo]
+    out: TextIO, symbol: str, runs: list[Run], info_by_id: Mapping[str, PatternInfo]
 ) -> None:
     fields = c_fields([run.config for run in runs])
     out.write(f"\nstruct {symbol}_row {{\n{_FIXED}\n")
@@ -353,7 +355,7 @@ def _write_table(
         out.write(f"    {kind}{field};\n")
     out.write(f"}};\n\nstatic const struct {symbol}_row {symbol}[] = {{\n")
     for run in runs:
-        info = known.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = info_by_id.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
         cells = [
             *map(c_text, (run.pattern_id, info.name, str(run.op), str(run.config))),
             *(f"{size}LL" for size in info.sizes),

@@ -1,4 +1,4 @@
-"""A contributor's own runs into the database of a team: as an import, and it is kept whose."""
+"""Push of a contributor's own runs to a team's database: an import whose source is recorded."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from embeddb.core.reports import Progress, Report
 from embeddb.index.lookup import Lookup
 from embeddb.store import Partition
 from embeddb.store.sources import Push, Pushing
-from indexer.exchange.taking import Taking
-from indexer.exchange.telling import platform_docs, with_features
+from indexer.exchange.export_records import platform_docs, with_features
+from indexer.exchange.importer import Importer
 from indexer.readers.embeddb import Record
 
-#: The name a contributor goes by, where none is given.
+#: Environment variable with the default name of the contributor.
 _VARIABLE = "EMBEDDB_SOURCE"
 
 
 @dataclass(slots=True)
 class PushReport(Report):
-    """What became of a push: `duplicates` were there already, `kept` say something else than is
-    known there, which stays, `rejected` were not taken. `reasons` are the first of both."""
+    """Counts of a push by outcome: `duplicates` were stored before, `kept` contradict stored
+    records, which stay, `rejected` are unusable. `reasons` are the first of both."""
 
     source: str
     database: str
@@ -43,7 +43,7 @@ class PushReport(Report):
 
 
 def own_source() -> str:
-    """`EMBEDDB_SOURCE`, else who runs this on which machine: `ann@cluster7`."""
+    """Name of this contributor: `EMBEDDB_SOURCE`, else user and host, `ann@cluster7`."""
     return os.environ.get(_VARIABLE) or f"{_user()}@{socket.gethostname()}"
 
 
@@ -62,30 +62,31 @@ def push(
     source: str = "",
     progress: Progress | None = None,
 ) -> PushReport:
-    """Add the runs that were made or read here, of a platform (an id, or a name for all its
-    instances) or of all, to another database, with the patterns that they are on. What an import or
-    a push told here is left out: it is not this contributor's to tell.
+    """Add the runs measured or read here, of a platform (an id, or a name for all its instances) or
+    of all, to another database, with their patterns. Runs that came by an import or a push are left
+    out: their contributor pushes them.
 
-    The same runs pushed again are known; so an interrupted push is simply repeated.
-    Raises: NothingFound if there are no such runs; UsageError for a name that no source can have;
+    Pushing the same runs again adds nothing, so an interrupted push is simply repeated.
+
+    Raises: NothingFound if there are no such runs; UsageError for an invalid source name;
     StoreReadOnly, StoreFull, StoreLocked as every write.
     """
     chosen = _own_partitions(db, platform)
     if not chosen:
-        raise NothingFound(f"no runs of one's own{f' on {platform}' if platform else ''}")
+        raise NothingFound(f"no runs measured or read here{f' on {platform}' if platform else ''}")
     platforms = tuple(sorted({p.platform for p in chosen}))
-    made = Push(
+    record = Push(
         id=uuid.uuid4().hex[:16],
         when=round(time.time(), 3),
         user=_user(),
         host=socket.gethostname(),
         platforms=platforms,
     )
-    pushing = Pushing(source or own_source(), made)
-    taking = Taking(team.store, pushing.source, None, pushing)
+    pushing = Pushing(source or own_source(), record)
+    importer = Importer(team.store, pushing.source, None, pushing)
     total = sum(db.store.count_runs(p) for p in chosen)
-    told = None if progress is None else lambda done: progress("push", done, total)
-    done = taking.all_of(_records(db, chosen), told)
+    count_rows = None if progress is None else lambda done: progress("push", done, total)
+    done = importer.all_of(_records(db, chosen), count_rows)
     return PushReport(
         source=pushing.source,
         database=team.store.place,
@@ -96,7 +97,7 @@ def push(
         duplicates=done.duplicates,
         kept=done.kept,
         rejected=done.rejected,
-        reasons=taking.reasons,
+        reasons=importer.reasons,
         seconds=done.seconds,
     )
 
@@ -111,7 +112,7 @@ def _own_partitions(db: Lookup, platform: str) -> list[Partition]:
 
 
 def _records(db: Lookup, chosen: list[Partition]) -> Iterator[Record]:
-    """As an export tells them: platforms, then patterns and their code, then runs."""
+    """Records in the order of an export: platforms, then patterns and their code, then runs."""
     store, wanted = db.store, {p.platform for p in chosen}
     yield from (doc for doc in platform_docs(store) if doc.id in wanted)
     ids = {pattern_id for p in chosen for pattern_id in store.members(p)}

@@ -1,1 +1,1 @@
-"""Plug-ins that have a campaign's work done somewhere: a file per way to do that."""
+"""Executor plug-ins, which run a campaign's work on some machine: one file each."""

@@ -1,4 +1,4 @@
-"""What every executor offers, and what it is given."""
+"""The executor protocol, its options, and the base class of executors whose jobs are threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-#: A chunk that is in none of them has ended, however that was.
+#: A chunk in none of these states has ended or failed.
 ChunkState = Literal["waiting", "running", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorOptions:
-    """What a user says of an executor: the address of a service, and a script of their own."""
+    """User options of an executor: the address of a service, and a script."""
 
     address: str = ""
     script: str = ""
@@ -25,15 +25,15 @@ class ExecutorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What a worker is told beside its tasks: the repeats and threads of a measurement, and the
-    platform's file where a command of it measures."""
+    """Options of a worker beside its tasks: the repeats and threads of a measurement, and the
+    platform's file if a command in it measures."""
 
     repeats: int = 5
     threads: int = 0
     platform: str = ""
 
     def words(self) -> list[str]:
-        """As options of `embeddb campaign work`."""
+        """The same as options of `embeddb campaign work`."""
         named = ["--platform", self.platform] if self.platform else []
         return ["--repeats", str(self.repeats), "--threads", str(self.threads), *named]
 
@@ -52,59 +52,58 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """What a queue shows, and the same for nothing else."""
+        """Unique name in a queue."""
         return f"embeddb-{self.campaign}-{self.number}"
 
     @property
     def logs(self) -> Path:
-        """The folder, which is there, for what workers print, a file CHUNK.log each."""
+        """Existing folder for the output of workers, a file CHUNK.log each."""
         return self.folder / "submit" / f"{self.number:04d}"
 
     def command(self, chunk: int | None = None) -> list[str]:
-        """What a node runs for one chunk; without one, what `--chunk N` is to be added to."""
+        """Command line for one chunk; without one, `--chunk N` is to be appended."""
         work = [sys.executable, "-m", "embeddb", "campaign", "work", str(self.folder)]
-        asked = [*work, "--submission", str(self.number), *self.effort.words()]
-        return asked if chunk is None else [*asked, "--chunk", str(chunk)]
+        words = [*work, "--submission", str(self.number), *self.effort.words()]
+        return words if chunk is None else [*words, "--chunk", str(chunk)]
 
 
 class Executor(Protocol):
-    """Has the chunks of submissions worked on, somewhere. It is made with `ExecutorOptions`.
+    """Run the chunks of submissions. Constructed with `ExecutorOptions`.
 
     Requirements: `start` has every chunk's command run at least once, on any machine that sees the
-    campaign's folder under the same path, or ends without; what became of it is in the folder's
-    files, and an executor is never asked. A chunk that is run twice, also at the same time, does no
-    harm. Where `detached`, what was started goes on when this process ends, and another process can
-    ask for its states; else `close` ends it.
+    campaign's folder under the same path, or ends without. Results are in the folder's files only.
+    A chunk that is run twice, also at the same time, does no harm. Where `detached`, started work
+    continues when this process ends, and another process can query its states; else `close` ends
+    it.
     """
 
     name: str
     detached: bool
 
     def available(self) -> str | None:
-        """None if it can be used here, else one line that says why not and what to install."""
+        """None if it can be used here, else one line with the reason and what to install."""
 
     def start(self, work: Submission, *, after: str = "") -> str:
-        """Have the chunks run, none before all of job `after` have ended, however they did; the
-        name of the job.
+        """Run the chunks, none before all of job `after` have ended or failed; returns the name of
+        the job.
 
-        Raises: UsageError for options that it has not; InputError for a script, or a request, that
-        is refused.
+        Raises: UsageError for unsupported options; InputError for a rejected script or request.
         """
 
     def states(self, job: str) -> Mapping[int, ChunkState] | None:
-        """Chunks that have not ended; none of a job that is not known (any more). None where it
-        cannot be asked now."""
+        """Chunks that have not ended; empty for an unknown or forgotten job. None if the states
+        cannot be queried now."""
 
     def cancel(self, job: str) -> None:
-        """Have what waits not begin; what runs ends now, or with its chunk."""
+        """Cancel waiting chunks; running ones end now, or with their chunk."""
 
     def close(self) -> None:
-        """Give up what it holds; further calls do nothing."""
+        """Release all resources; further calls do nothing."""
 
 
 @dataclass(slots=True)
 class Job:
-    """A submission that a thread of this process looks after."""
+    """A submission run by a thread of this process."""
 
     work: Submission
     states: dict[int, ChunkState]
@@ -112,13 +111,13 @@ class Job:
     thread: threading.Thread | None = None
 
     def end(self, chunk: int) -> None:
-        """Note that a chunk has ended."""
+        """Mark a chunk as ended."""
         self.states.pop(chunk, None)
 
 
 class JobsInOrder(ABC):
-    """What executors share whose jobs live in this process: a thread for each, which waits for the
-    job that it follows. Subclasses work a job off, and end with all its chunks ended."""
+    """Base of executors whose jobs live in this process: a thread for each job, which waits for the
+    job that it follows. Subclasses process a job and return when all its chunks have ended."""
 
     detached = False
     name = ""
@@ -128,10 +127,10 @@ class JobsInOrder(ABC):
 
     @abstractmethod
     def _work_off(self, job: Job) -> None:
-        """Have every chunk run and note its end; leave early when `job.stop` is set."""
+        """Run every chunk and mark its end; return early when `job.stop` is set."""
 
     def start(self, work: Submission, *, after: str = "") -> str:
-        """As `Executor.start`."""
+        """Implement `Executor.start`."""
         name = f"{self.name}-{uuid.uuid4().hex[:12]}"
         job = Job(work, dict.fromkeys(range(work.chunks), "waiting"))
         earlier = self._jobs.get(after)
@@ -151,19 +150,19 @@ class JobsInOrder(ABC):
             job.states = dict[int, ChunkState](left)  # type: ignore[arg-type]  # values of a literal
 
     def states(self, job: str) -> Mapping[int, ChunkState] | None:
-        """As `Executor.states`."""
-        known = self._jobs.get(job)
-        return {} if known is None else dict(known.states)
+        """Implement `Executor.states`."""
+        entry = self._jobs.get(job)
+        return {} if entry is None else dict(entry.states)
 
     def cancel(self, job: str) -> None:
-        """As `Executor.cancel`."""
-        known = self._jobs.get(job)
-        if known is not None and known.thread is not None:
-            known.stop.set()
-            known.thread.join()
+        """Implement `Executor.cancel`."""
+        entry = self._jobs.get(job)
+        if entry is not None and entry.thread is not None:
+            entry.stop.set()
+            entry.thread.join()
 
     def close(self) -> None:
-        """As `Executor.close`."""
+        """Implement `Executor.close`."""
         for job in self._jobs.values():
             job.stop.set()
         for name in list(self._jobs):

@@ -1,4 +1,4 @@
-"""Dask: the scheduler at an address, dask-jobqueue's too, or a cluster of this machine."""
+"""Dask executor: a scheduler at an address (dask-jobqueue's too), or a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from embeddb.core.extras import install_hint
 from indexer.campaign.nodes.worker import chunk_logged
 from indexer.executors.base import ExecutorOptions, Job, JobsInOrder, Submission
 
-#: The resource that a worker has once per node, so that no two chunks are timed at a time.
+#: Resource of one worker per node, so that no two chunks are timed at a time.
 SLOT = "slot"
 _LOOK_S, _ANSWER_S = 0.2, 30
-#: How long this machine's own workers may be away before they are started anew.
+#: Seconds that this machine's own workers may be missing before they are restarted.
 _LOST_S = 20.0
 
 
 class DaskExecutor(JobsInOrder):
-    """A future for each chunk, of which a worker that has the resource `slot=1` takes one at a
-    time. Whether it is done is in the files; Dask's own repeats after a worker's death do no harm.
+    """Run each chunk as a future on a worker with the resource `slot=1`, one at a time. Completion
+    is read from the files; Dask's own retries after a worker's death do no harm.
 
     Raises: UsageError for a script.
     """
@@ -38,13 +38,13 @@ class DaskExecutor(JobsInOrder):
         self._held: list[Any] = []
 
     def available(self) -> str | None:
-        """Whether Dask can be imported."""
+        """None if Dask can be imported, else how to install it."""
         if find_spec("distributed") is None:
             return f"Dask is not installed: {install_hint('dask')}"
         return None
 
     def start(self, work: Submission, *, after: str = "") -> str:
-        """As `Executor.start`."""
+        """Implement `Executor.start`; the client is connected first."""
         self._client(work)
         return super().start(work, after=after)
 
@@ -55,7 +55,7 @@ class DaskExecutor(JobsInOrder):
             from distributed import Client, LocalCluster
 
             if not self._address:
-                # A chunk belongs to who has begun it: handing it on would only move its log.
+                # A started chunk stays with its worker: stealing it would only move its log.
                 dask.config.set({"distributed.scheduler.work-stealing": False})
                 cluster = LocalCluster(  # type: ignore[no-untyped-call]
                     n_workers=1 if work.exclusive else len(os.sched_getaffinity(0)),
@@ -69,21 +69,23 @@ class DaskExecutor(JobsInOrder):
                 where = self._address or cluster
                 self._held.append(Client(where, timeout=_ANSWER_S))  # type: ignore[no-untyped-call]
             except OSError as error:
-                said = " ".join(str(error).split())
-                raise InputError(f"no answer: {said}", where=self._address) from None
+                message = " ".join(str(error).split())
+                raise InputError(
+                    f"the scheduler does not answer: {message}", where=self._address
+                ) from None
         client = self._held[-1]
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         if workers and not any(SLOT in one.get("resources", {}) for one in workers):
             raise InputError(
-                "no worker has a slot, so nothing would ever be begun",
+                "no worker has a slot, so no chunk would start",
                 where=self._address,
                 hint=f"start each with --resources {SLOT}=1 --nthreads 1, one per node",
             )
         return client
 
     def _work_off(self, job: Job) -> None:
-        """No more chunks than there are slots, and one that a growing cluster sees waiting: of all
-        that a worker was given, Dask takes each for what may have killed it."""
+        """Submit no more chunks than there are slots, plus one that lets a growing cluster grow:
+        after a worker's death Dask suspects all chunks assigned to it."""
         client, waiting = self._client(job.work), list(range(job.work.chunks))
         futures: dict[int, Any] = {}
         seen, slots = time.monotonic(), 1
@@ -92,7 +94,7 @@ class DaskExecutor(JobsInOrder):
             if slots:
                 seen = time.monotonic()
             elif not self._address and time.monotonic() - seen > _LOST_S:
-                # Workers that are killed while they start are not replaced by their nannies.
+                # Dask's nannies do not replace workers that are killed while they start.
                 self._let_go()
                 return
             for chunk, future in list(futures.items()):
@@ -107,14 +109,14 @@ class DaskExecutor(JobsInOrder):
         client.cancel(list(futures.values()), force=True)
 
     def _slots(self, client: Any) -> int:
-        """How many workers have one; 0 where the scheduler does not answer."""
+        """Number of workers with a slot; 0 if the scheduler does not answer."""
         with suppress(OSError, TimeoutError):
             workers = client.scheduler_info(n_workers=-1)["workers"].values()
             return sum(SLOT in one.get("resources", {}) for one in workers)
         return 0
 
     def close(self) -> None:
-        """As `Executor.close`."""
+        """Implement `Executor.close`."""
         super().close()
         self._let_go()
 
@@ -137,11 +139,11 @@ def _submitted(client: Any, work: Submission, chunk: int) -> Any:
 
 
 def _log(work: Submission, chunk: int, future: Any) -> None:
-    """Keep what Dask says of a chunk that raised, or whose workers died."""
+    """Append the error of a chunk that raised, or whose workers died, to its log."""
     if future.status == "error":
-        said = " ".join(str(future.exception()).split())
+        message = " ".join(str(future.exception()).split())
         with (work.logs / f"{chunk}.log").open("a", encoding="utf-8") as log:
-            log.write(f"{said}\n")
+            log.write(f"{message}\n")
 
 
 PLUGIN = DaskExecutor

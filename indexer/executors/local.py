@@ -1,4 +1,4 @@
-"""This machine: a process for each chunk, one at a time where times are taken."""
+"""Executor of this machine: one process per chunk, one at a time if runs are timed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOK_S, _GRACE_S = 0.05, 10.0
 
 
 class LocalExecutor(JobsInOrder):
-    """Chunks as processes of this machine: a campaign as on a cluster, tried without one, where a
+    """Run chunks as processes of this machine: a campaign as on a cluster, tested without one. A
     point that kills its process does not end the campaign. Raises: UsageError for any option."""
 
     name = "local"
@@ -24,7 +24,7 @@ class LocalExecutor(JobsInOrder):
             raise UsageError("the executor local takes neither --address nor --script")
 
     def available(self) -> str | None:
-        """Always."""
+        """None: always available."""
         return None
 
     def _work_off(self, job: Job) -> None:

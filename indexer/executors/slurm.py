@@ -1,4 +1,5 @@
-"""SLURM, by `sbatch`, `squeue` and `scancel` alone: no accounting, no signals, no library."""
+"""SLURM executor, by `sbatch`, `squeue` and `scancel` alone: no accounting, no signals, no
+library."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _SHARED = "# Nothing is timed: chunks may share a node."
 _JOB = re.compile(r"[0-9]{1,12}")
 _PARSABLE = re.compile(r"([0-9]{1,12})(?:;[\w.-]+)?")
 _SUBMITTED = re.compile(r"Submitted batch job ([0-9]{1,12})\b")
-#: In a refusal of a job array that is larger than the site, the account or the user may have.
+#: Messages of sbatch for a job array above a limit of the site, the account or the user.
 _TOO_MANY = ("array", "QOSMaxSubmit", "MaxSubmit", "job submit limit")
 _RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
 _WAITING = (
@@ -51,7 +52,7 @@ _WAITING = (
 
 
 class SlurmExecutor:
-    """A job array for each submission. Raises: UsageError for an address, which SLURM has not."""
+    """Run each submission as a job array. Raises: UsageError for an address."""
 
     name = "slurm"
     detached = True
@@ -62,22 +63,23 @@ class SlurmExecutor:
             raise UsageError("the executor slurm takes no --address", hint="SLURM_CONF names one")
 
     def available(self) -> str | None:
-        """Whether there are SLURM's programs."""
+        """None if SLURM's programs are installed, else what to do."""
         lacking = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
         if not lacking:
             return None
-        return f"there is no {lacking[0]} here: run this on a login node, or install slurm-client"
+        return f"{lacking[0]} not found: run this on a login node, or install slurm-client"
 
     def start(self, work: Submission, *, after: str = "") -> str:
-        """As `Executor.start`. The script is the user's, or `slurm.sh` in the campaign's folder."""
+        """Implement `Executor.start` with the user's script, or `slurm.sh` in the campaign's
+        folder."""
         script = self._script(work)
-        asked = [
+        words = [
             *("sbatch", "--parsable", f"--array=0-{work.chunks - 1}", f"--job-name={work.name}"),
             *(f"--output={work.logs}/%a.log", "--open-mode=append", "--requeue"),
         ]
         if _JOB.fullmatch(after):
-            asked.append(f"--dependency=afterany:{after}")
-        done = _asked([*asked, str(script), *work.command()])
+            words.append(f"--dependency=afterany:{after}")
+        done = _called([*words, str(script), *work.command()])
         if done.returncode:
             reason = _one_line(done.stderr) or _one_line(done.stdout) or f"exit {done.returncode}"
             raise InputError(reason, where=str(script), hint=_remedy(reason, work.chunks, script))
@@ -93,52 +95,55 @@ class SlurmExecutor:
 
     def _job_named(self, name: str) -> str | None:
         """The id of the job of that name in the queue, if there is exactly one."""
-        done = _asked(["squeue", "--noheader", "--format=%F", f"--name={name}"])
+        done = _called(["squeue", "--noheader", "--format=%F", f"--name={name}"])
         jobs = {line.strip() for line in done.stdout.splitlines()}
         one = jobs.pop() if len(jobs) == 1 and not done.returncode else ""
         return one if _JOB.fullmatch(one) else None
 
     def _script(self, work: Submission) -> Path:
-        """Raises: InputError for a script in the folder that embeddb did not write: a folder may
-        come from elsewhere, and what is run is named by the user."""
+        """Path of the submission script.
+
+        Raises: InputError for a script in the folder that embeddb did not write: a folder may come
+        from elsewhere, so a user must name the script that is run.
+        """
         if self._options.script:
             named = Path(self._options.script)
             if not named.is_file():
-                raise InputError("there is no such script", where=str(named))
+                raise InputError("no such script", where=str(named))
             return named
         text = _TEMPLATE.format(exclusive=_ALONE if work.exclusive else _SHARED).encode()
         own, place = OwnFolder(work.folder), work.folder / SCRIPT
         if not write_new(own, SCRIPT, text) and own.read(SCRIPT, _MOST_BYTES) != text:
             raise InputError(
-                "not as embeddb wrote it",
+                "the script was not written by embeddb, or was changed",
                 where=str(place),
                 hint=f"if it is yours, name it: --script {place}",
             )
         return place
 
     def states(self, job: str) -> Mapping[int, ChunkState] | None:
-        """As `Executor.states`; SLURM forgets a job some minutes after its end."""
+        """Implement `Executor.states`; SLURM forgets a job some minutes after its end."""
         if not _JOB.fullmatch(job):
             return {}
         form = ["--noheader", "--array", "--states=all", "--format=%i %T"]
-        done = _asked(["squeue", *form, f"--jobs={job}"])
+        done = _called(["squeue", *form, f"--jobs={job}"])
         if done.returncode:
             return {} if "Invalid job id" in done.stderr else None
-        found: dict[int, ChunkState] = {}
+        states: dict[int, ChunkState] = {}
         for line in done.stdout.splitlines():
             place, _, state = line.strip().partition(" ")
             chunk = place.rpartition("_")[2]
-            if chunk.isdecimal() and (known := _state(state.strip())) is not None:
-                found[int(chunk)] = known
-        return found
+            if chunk.isdecimal() and (chunk_state := _state(state.strip())) is not None:
+                states[int(chunk)] = chunk_state
+        return states
 
     def cancel(self, job: str) -> None:
-        """As `Executor.cancel`."""
+        """Implement `Executor.cancel`."""
         if _JOB.fullmatch(job):
-            _asked(["scancel", job])
+            _called(["scancel", job])
 
     def close(self) -> None:
-        """Holds nothing."""
+        """No-op: it has no resources."""
 
 
 def _state(word: str) -> ChunkState | None:
@@ -149,7 +154,7 @@ def _state(word: str) -> ChunkState | None:
     return "cancelled" if word.startswith("CANCELLED") else None
 
 
-def _asked(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _called(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         words,
         stdin=subprocess.DEVNULL,
@@ -169,14 +174,14 @@ def _job_id(printed: str) -> str | None:
 
 
 def _remedy(reason: str, chunks: int, script: Path) -> str:
-    """How a user gets past a refusal by sbatch."""
+    """Hint for a refusal by sbatch."""
     if chunks > 1 and any(words in reason for words in _TOO_MANY):
         return f"this job array has {chunks} jobs; submit fewer: --chunks {max(1, chunks // 2)}"
     return f"edit the #SBATCH lines of {script}, then name it: --script {script}"
 
 
 def _one_line(text: str) -> str:
-    """The end of what a program printed, on one line."""
+    """End of a program's output, on one line."""
     return " ".join(text.split())[-500:]
 
 

@@ -1,4 +1,4 @@
-"""Programs of others as loop nests: nest files, C with `#pragma scop`, and what DaCe reads."""
+"""Readers of loop nests: nest files, C with `#pragma scop`, and the inputs of DaCe."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ def read_nests(
     dace_python: str | None = None,
     matrix: Pattern | None = None,
 ) -> list[Nest]:
-    """The nests of a file: `.json` (one nest or a list of them), `.c`, `.sdfg`, or Python
-    that DaCe reads (`.py`), by the interpreter `dace_python` or the one in `EMBEDDB_DACE_PYTHON`.
+    """Loop nests of a file.
 
-    `defines` are values of macros, parameters and symbols that the file leaves open, or gives;
-    `matrix` is what arrays of a `.c` or `.json` hold that name one (docs/howto/loop-nests.md).
+    `.json` has one nest or a list of them, `.c` scops, `.sdfg` a graph of DaCe; Python (`.py`) is
+    read by DaCe with the interpreter `dace_python` or the one in `EMBEDDB_DACE_PYTHON`. `defines`
+    are values of macros, parameters and symbols, which override the file's; `matrix` is the content
+    of the arrays of a `.c` or `.json` file that name a matrix (docs/howto/loop-nests.md).
+
     Raises: NestError, one line that names the file; MissingDependency without DaCe.
     """
-    found = extract(path, defines=defines, dace_python=dace_python, matrix=matrix)
-    return list(found.nests)
+    extraction = extract(path, defines=defines, dace_python=dace_python, matrix=matrix)
+    return list(extraction.nests)
 
 
 def nest_files(folder: Path) -> Iterator[Path]:
@@ -64,7 +66,7 @@ def extract(
     dace_python: str | None = None,
     matrix: Pattern | None = None,
 ) -> Extraction:
-    """As `read_nests`, with what was left out or cut off.
+    """Loop nests as by `read_nests`, with notes on the parts that were left out or cut off.
 
     Raises: NestError; MissingDependency.
     """
@@ -72,7 +74,9 @@ def extract(
     suffix = path.suffix.lower()
     with refusing(NestError, where=str(path)):
         if matrix is not None and suffix not in _WITH_MATRIX:
-            raise NestError(f"a matrix lies in arrays of {' or '.join(_WITH_MATRIX)} files alone")
+            raise NestError(
+                f"only {' and '.join(_WITH_MATRIX)} files can have arrays with a matrix"
+            )
         if suffix == ".py":
             return _nests_of_python(path, defines, dace_python)
         if suffix not in _MOST_BYTES:
@@ -93,7 +97,7 @@ def read_c_file(
     defines: Mapping[str, int | float] | None = None,
     matrix: Pattern | None = None,
 ) -> tuple[str, CFile, Extraction]:
-    """A C file: its text, what its declarations and scops say, and its nests as `extract` has them.
+    """A C file: its text, its declarations and scops, and its nests as in `extract`.
 
     Raises: NestError.
     """
@@ -116,50 +120,51 @@ def _of_c(
 def _nests_of_python(
     path: Path, defines: Mapping[str, int | float] | None, dace_python: str | None
 ) -> Extraction:
-    """Of every program in a Python file; those without a nest are noted."""
+    """The nests of every program in a Python file; programs without a nest are noted."""
     nests: list[Nest] = []
     with sdfg_files(path, python=dace_python) as (files, notes):
         for file in files:
             try:
-                found = extract(file, defines=defines)
+                extraction = extract(file, defines=defines)
             except NestError as error:
                 notes.append(f"{file.stem}: {error.reason}")
                 continue
-            nests += [_of_program(nest, path.stem) for nest in found.nests]
-            notes += [f"{file.stem}: {note}" for note in found.notes]
+            nests += [_of_program(nest, path.stem) for nest in extraction.nests]
+            notes += [f"{file.stem}: {note}" for note in extraction.notes]
     if not nests:
         raise NestError(f"has no loop nest; {notes[0]}")
     return Extraction(tuple(nests), tuple(notes))
 
 
 def _of_program(nest: Nest, program: str) -> Nest:
-    """A nest of a function as one of its file: functions of many files are called `kernel`."""
+    """A nest of a function renamed after its file, since functions of many files are called
+    `kernel`."""
     own = nest.name == program or nest.name.startswith(f"{program}_")
     return replace(nest, name=nest.name if own else f"{program}_{nest.name}", group=program)
 
 
 def _nests_of_json(data: bytes) -> Extraction:
-    told = json.loads(data)
-    told = told if isinstance(told, list) else [told]
-    if len(told) > _MOST_NESTS:
-        raise NestError(f"{len(told)} nests, at most {_MOST_NESTS} are read")
-    return Extraction(tuple(nest_from_text(json.dumps(one)) for one in told))
+    documents = json.loads(data)
+    documents = documents if isinstance(documents, list) else [documents]
+    if len(documents) > _MOST_NESTS:
+        raise NestError(f"{len(documents)} nests, at most {_MOST_NESTS} are read")
+    return Extraction(tuple(nest_from_text(json.dumps(one)) for one in documents))
 
 
-def _holding(found: Extraction, matrix: Pattern | None, *, rename: bool) -> Extraction:
-    """The nests with a matrix in those arrays that hold it: its family is held out with the
-    program, and no other.
+def _holding(extraction: Extraction, matrix: Pattern | None, *, rename: bool) -> Extraction:
+    """The nests with the matrix in the arrays declared for it; then only the matrix's family is
+    held out with the program.
 
-    Raises: NestError where there is no such array.
+    Raises: NestError if there is no such array.
     """
     if matrix is None:
-        return found
-    nests = [nest.holding([matrix]) for nest in found.nests]
+        return extraction
+    nests = [nest.holding([matrix]) for nest in extraction.nests]
     if not any(nest.matrices for nest in nests):
-        raise NestError(f"has no nest that holds matrix {matrix.id}")
+        raise NestError(f"has no nest with an array for matrix {matrix.id}")
     if rename:
         nests = [_named_after(nest, matrix) if nest.matrices else nest for nest in nests]
-    return replace(found, nests=tuple(nests))
+    return replace(extraction, nests=tuple(nests))
 
 
 def _named_after(nest: Nest, matrix: Pattern) -> Nest:

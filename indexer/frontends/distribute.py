@@ -1,9 +1,9 @@
-"""A tree of loops as perfect nests: loops are distributed over what they hold, in the order of the
+"""Perfect nests from a tree of loops, by distributing loops over their bodies in the order of the
 text, wherever no dependence forbids it (Allen and Kennedy, "Automatic translation of Fortran
-programs to vector form", 1987, Section 5; statements that stand together stay together).
+programs to vector form", 1987, Section 5; statements of one body stay together).
 
 A loop that carries a dependence back from a lower part of its body to a higher one runs its parts
-in turns, as a loop over time does: it is cut off, and the nests are those of one of its turns.
+alternately, as a time loop does: it is cut off, and the nests are those of one of its iterations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def combined(target: Access, op: str, value: Expr, mask: Expr | None) -> Stateme
             return Statement(target, op, value, mask)
         return Statement(target, "=", Call(op.removesuffix("="), (Read(target), value)), mask)
     if op != "=":
-        raise NestError(f"operator {op} is not known in a nest")
+        raise NestError(f"operator {op} is not supported in a nest")
     if isinstance(mask, Call) and mask.op in ("<", "<="):
         if mask.args == (value, Read(target)):
             return Statement(target, "min=", value)
@@ -59,8 +59,8 @@ def combined(target: Access, op: str, value: Expr, mask: Expr | None) -> Stateme
 
 
 def _without(value: Expr, own: Read, op: str) -> Expr | None:
-    """What a sum (product, ...) is made of beside `own`, which stands in it once; None: it is not
-    such a sum."""
+    """The other operands of a sum (product, ...) in which `own` occurs once; None if it is not such
+    a sum."""
     if not isinstance(value, Call):
         return None
     if value.op == op:
@@ -80,25 +80,24 @@ def _without(value: Expr, own: Read, op: str) -> Expr | None:
     return None
 
 
-#: Inequalities at which it is given up. Ten times as many as for a nest: these are few questions,
-#: and what may meet is not cut.
+#: Most inequalities of a test, ten times as many as for a nest: there are few tests, and above it
+#: a dependence is assumed.
 _MOST_ROWS = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """An access, and all the loops around it from the outermost."""
+    """An access, and all loops around it from the outermost."""
 
     access: Access
     loops: tuple[Loop, ...]
 
 
 def meet_later(late: Site, early: Site, loop: int) -> bool:
-    """Whether `early` may touch in a later turn of a loop what `late` touches in an earlier one.
-
-    `loop` counts the loops around both; those further out are at the same turn. Where `late` stands
-    below `early` in the text, this is what makes it illegal to run all of `early` first.
-    """
+    """True if `early` may touch in a later iteration of a loop an element that `late` touches in an
+    earlier one. `loop` counts the loops around both; those further out are at the same iteration.
+    Where `late` stands below `early` in the text, it is then illegal to run all of `early`
+    first."""
     if late.access.array != early.access.array:
         return False
     unknowns = len(late.loops) + len(early.loops) - loop
@@ -117,8 +116,8 @@ def meet_later(late: Site, early: Site, loop: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The loops of one side as unknowns: those that both share come first, at their own numbers;
-    its others are further on by `shift`."""
+    """The loops of one side as unknowns: the shared ones come first, at their own numbers; the
+    others are offset by `shift`."""
 
     site: Site
     shared: int
@@ -135,7 +134,7 @@ class _Side:
         return self.row(Affine(0, (*(0 for _ in range(loop)), 1)))
 
     def bounds(self) -> Iterator[Row]:
-        """`lower <= index` and `index <= upper - 1`, where these are no elements of arrays."""
+        """`lower <= index` and `index <= upper - 1`, unless these are elements of arrays."""
         for at, loop in enumerate(self.site.loops):
             if loop.lower.of is None:
                 yield _less(self.index(at), self.row(loop.lower.affine))
@@ -151,7 +150,7 @@ def _less(row: Row, other: Row, constant: int = 0) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A perfect part: loops one in the other, and the statements of the innermost."""
+    """A perfect part: nested loops, and the statements of the innermost."""
 
     blocks: tuple[Block, ...]
     steps: tuple[Step, ...]
@@ -162,7 +161,7 @@ class _Chain:
 
     @property
     def lines(self) -> list[tuple[int, int]]:
-        """The first and the last, where places are lines."""
+        """The first and the last line, where places are lines."""
         lines = [node.place for node in self.nodes if isinstance(node.place, int)]
         return [(min(lines), max(lines))] if lines else []
 
@@ -172,20 +171,22 @@ class _Chain:
 
 
 class _Bound(Exception):
-    """A loop cannot be distributed: what is above depends on an earlier turn of what is below."""
+    """A loop cannot be distributed: the part above depends on an earlier iteration of the part
+    below."""
 
     def __init__(self, above: int | str, below: int | str, array: int) -> None:
         super().__init__()
         self.above, self.below, self.array = above, below, array
 
-    def told(self, names: Sequence[str]) -> str:
-        return f"{names[self.array]} goes from {_told(self.below)} back to {_told(self.above)}"
+    def reason(self, names: Sequence[str]) -> str:
+        below, above = _place_text(self.below), _place_text(self.above)
+        return f"{names[self.array]} is carried from {below} back to {above}"
 
 
 def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
     """The perfect nests of a program, named by it, in the order of the text.
 
-    Raises: NestError with the line of what is no nest, and where there is none at all.
+    Raises: NestError with the line of an unsupported part, and if there is no nest at all.
     """
     program, chosen = with_fills(program)
     notes = [*left_out, *chosen]
@@ -217,7 +218,7 @@ def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
 
 @contextmanager
 def _noted(notes: list[str], strict: bool) -> Iterator[None]:
-    """What is refused inside is a note, unless `strict`."""
+    """Turn a refusal inside into a note, unless `strict`."""
     try:
         yield
     except NestError as error:
@@ -228,12 +229,12 @@ def _noted(notes: list[str], strict: bool) -> Iterator[None]:
 
 def _chains_of(node: Node, program: Program, notes: list[str]) -> list[_Chain]:
     if isinstance(node, Step):
-        notes.append(f"{_told(node.place)}: a statement outside of loops is left out")
+        notes.append(f"{_place_text(node.place)}: a statement outside of loops is left out")
         return []
     try:
         return _distributed(node, ())
     except _Bound as bound:
-        return _cut(node, program, notes, bound.told(program.array_names))
+        return _cut(node, program, notes, bound.reason(program.array_names))
 
 
 def _distributed(block: Block, around: tuple[Block, ...]) -> list[_Chain]:
@@ -255,7 +256,7 @@ def _distributed(block: Block, around: tuple[Block, ...]) -> list[_Chain]:
 
 
 def _check_free(early: _Chain, late: _Chain, around: tuple[Block, ...]) -> None:
-    """Raises: _Bound where all turns of `early` may not come before those of `late`."""
+    """Raises: _Bound if all iterations of `early` may not come before those of `late`."""
     for one, one_writes, one_sum in _sites(early, around):
         for other, other_writes, other_sum in _sites(late, around):
             if not (one_writes or other_writes) or (one_sum and one_sum == other_sum):
@@ -265,23 +266,24 @@ def _check_free(early: _Chain, late: _Chain, around: tuple[Block, ...]) -> None:
 
 
 def _sites(chain: _Chain, around: tuple[Block, ...]) -> list[tuple[Site, bool, str]]:
-    """Accesses, whether they write, and for targets of reductions how these combine."""
+    """Accesses, whether they write, and for targets of reductions the combining operator."""
     loops = tuple(b.loop for b in (*around, *chain.blocks))
-    found = []
+    sites = []
     for depth, node in enumerate(chain.nodes):
         within = loops[: len(around) + min(depth, len(chain.blocks))]
         for access, writes in accesses(node):
             sums = isinstance(node, Step) and writes and node.statement.reduction
             combine = node.statement.combine if isinstance(node, Step) and sums else ""
-            found.append((Site(access, within), writes, combine))
-    return found
+            sites.append((Site(access, within), writes, combine))
+    return sites
 
 
 # -- loops that are cut off ------------------------------------------------------------------------
 
 
 def _cut(block: Block, program: Program, notes: list[str], why: str) -> list[_Chain]:
-    """The chains of one turn of a loop: of first, middle and last the one with the most work."""
+    """The chains of one iteration of a loop: of first, middle and last the one with the most
+    work."""
     first, end = constant(block.loop.lower), constant(block.loop.upper)
     if first is None or end is None:
         raise _refusal(f"loop {block.name} cannot be distributed: {why}", block.place)
@@ -299,10 +301,10 @@ def _cut(block: Block, program: Program, notes: list[str], why: str) -> list[_Ch
         points = [_points(chain, program) for chain in chains]
         running = [chain for chain, times in zip(chains, points, strict=True) if times]
         never = [chain for chain, times in zip(chains, points, strict=True) if not times]
-        own += [f"{_told(chain.place)}: never runs in this turn" for chain in never]
+        own += [f"{_place_text(chain.place)}: never runs in this turn" for chain in never]
         tried.append((len(running), sum(points), turn, running, own))
     _, _, turn, running, own = max(tried, key=lambda one: one[:2])
-    name, place = block.name, _told(block.place)
+    name, place = block.name, _place_text(block.place)
     notes.append(f"{place}: loop {name} is cut off at {name} = {turn}: {why}")
     notes += own
     return running
@@ -323,7 +325,8 @@ def _points(chain: _Chain, program: Program) -> int:
 
 
 def _within(program: Program, earlier: set[int]) -> Program:
-    """The program for a nest after those that wrote `earlier`: what was zero before is not now."""
+    """The program for a nest after those that wrote the arrays `earlier`, which are no longer
+    zero."""
     arrays = (
         replace(array, fill="") if at in earlier and array.fill == "zero" else array
         for at, array in enumerate(program.arrays)
@@ -337,7 +340,7 @@ def _nest(chain: _Chain, program: Program, name: str, alone: set[int]) -> Nest:
         replace(array, fill=array.fill or _fill(at, statements), transient=at in alone)
         for at, array in enumerate(program.arrays)
     )
-    made = Nest(
+    nest = Nest(
         tuple(b.loop for b in chain.blocks),
         arrays,
         statements,
@@ -347,8 +350,8 @@ def _nest(chain: _Chain, program: Program, name: str, alone: set[int]) -> Nest:
         array_names=program.array_names,
     )
     try:
-        # Read back, as a stranger's: every limit of the file form holds for it.
-        return nest_from_text(nest_text(in_order(made)))
+        # Read back like a foreign file, so that every limit of the file form applies.
+        return nest_from_text(nest_text(in_order(nest)))
     except NestError as error:
         raise _refusal(error.reason, chain.place) from error
 
@@ -364,7 +367,7 @@ def _fill(array: int, statements: Sequence[Statement]) -> str:
     return "uniform"
 
 
-def _told(place: int | str) -> str:
+def _place_text(place: int | str) -> str:
     return f"line {place}" if isinstance(place, int) else place
 
 

@@ -30,21 +30,21 @@ def whole(value: int) -> Index:
 
 
 def constant(index: Index) -> int | None:
-    """The number that an index is; None where it is none."""
+    """The value of an index; None if it is not constant."""
     return index.affine.constant if index.of is None and not index.affine.coefs else None
 
 
 def added(one: Index, other: Index) -> Index:
-    """Raises: NestError where both come out of an array."""
+    """Sum of two indices. Raises: NestError if both contain elements of arrays."""
     if one.of is not None and other.of is not None:
-        raise NestError("an index is the sum of two elements of arrays: at most one is known here")
+        raise NestError("an index is the sum of two elements of arrays: at most one is supported")
     coefs = zip_longest(one.affine.coefs, other.affine.coefs, fillvalue=0)
     affine = Affine(one.affine.constant + other.affine.constant, tuple(a + b for a, b in coefs))
     return Index(affine, one.of or other.of)
 
 
 def scaled(index: Index, by: int) -> Index:
-    """Raises: NestError for a multiple of what comes out of an array."""
+    """Multiple of an index. Raises: NestError for a multiple of an element of an array."""
     if index.of is not None and by != 1:
         raise NestError("an index is a multiple of an element of an array")
     affine = index.affine
@@ -54,7 +54,7 @@ def scaled(index: Index, by: int) -> Index:
 def index_pair(op: str, left: Index, right: Index) -> Index:
     """A sum, a difference, a multiple, or a quotient of two numbers.
 
-    Raises: NestError for what is not affine.
+    Raises: NestError if it is not affine.
     """
     if op == "+":
         return added(left, right)
@@ -71,24 +71,24 @@ def index_pair(op: str, left: Index, right: Index) -> Index:
 
 
 def index_power(base: Index, times: Index) -> Index:
-    """A number to the power of another, as strides and sizes have them (`N ** 2`).
+    """A number to the power of another, as in strides and sizes (`N ** 2`).
 
-    Raises: NestError for what is not affine, and for numbers that no size can be.
+    Raises: NestError if it is not affine, or too large for a size.
     """
     a, b = constant(base), constant(times)
     if b == 1:
         return base
     if a is None or b is None:
-        raise NestError("a subscript or bound is not affine: a power of what varies")
+        raise NestError("a subscript or bound is not affine: a power of a variable")
     if not 0 <= b <= _MOST_TIMES or abs(a) > _LARGEST_POWER or abs(a**b) > _LARGEST_POWER:
         raise NestError(f"a size is the power {b} of a number, which is too large")
     return whole(a**b)
 
 
 def divided(one: int, other: int) -> int:
-    """As C divides: towards zero."""
-    found = abs(one) // abs(other)
-    return found if (one < 0) == (other < 0) else -found
+    """Quotient as in C: rounded towards zero."""
+    quotient = abs(one) // abs(other)
+    return quotient if (one < 0) == (other < 0) else -quotient
 
 
 def expression_of(index: Index) -> Expr:
@@ -102,18 +102,18 @@ def expression_of(index: Index) -> Expr:
         parts.append(Read(index.of))
     if index.affine.constant or not parts:
         parts.append(Const(index.affine.constant))
-    made = parts[0]
+    total = parts[0]
     for part in parts[1:]:
-        made = Call("+", (made, part))
-    return made
+        total = Call("+", (total, part))
+    return total
 
 
 def counted(start: Index, within: str, end: Index, step: int, depth: int) -> tuple[Loop, Index]:
     """The loop that counts from `start` by `step` while its index is `within` (`<`, `>=`, ...) the
-    end, below `depth` others, and the value of its index. One that counts down becomes one that
+    end, below `depth` others, and the value of its index. A loop that counts down becomes one that
     counts up from 0, whose index is subtracted from the start.
 
-    Raises: NestError where it would not end.
+    Raises: NestError if it would not end.
     """
     own = Index(Affine(0, (*[0] * depth, 1)))
     if step > 0 and within in ("<", "<="):
@@ -125,8 +125,8 @@ def counted(start: Index, within: str, end: Index, step: int, depth: int) -> tup
 
 
 def ending_at_last(loop: Loop) -> Loop:
-    """The same turns, where bounds are a number apart: a loop that takes steps ends right behind
-    its last turn, so that what is known of its index is exact (`0:64:32` never is above 32)."""
+    """The loop with the same iterations that ends right behind the last, where bounds are a number
+    apart, so that the range of its index is exact (`0:64:32` never is above 32)."""
     low, high = loop.lower, loop.upper
     apart = high.affine.constant - low.affine.constant
     alike = low.affine.coefs == high.affine.coefs and low.of is None and high.of is None
@@ -137,7 +137,7 @@ def ending_at_last(loop: Loop) -> Loop:
 
 
 def mapped_index(index: Index, change: Callable[[Index], Index]) -> Index:
-    """`change` applied to an index, and before to those inside of it."""
+    """`change` applied to an index, after the indices inside of it."""
     inner = index.of
     return change(index if inner is None else Index(index.affine, mapped_access(inner, change)))
 
@@ -154,7 +154,7 @@ def mapped(expression: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
 
 
 def fixed(statement: Statement, value: int) -> Statement:
-    """A statement for one value of the outermost loop, which is taken away."""
+    """A statement for one value of the outermost loop, which is removed."""
 
     def leaf(expression: Expr) -> Expr:
         if isinstance(expression, LoopIndex):
@@ -172,7 +172,7 @@ def fixed(statement: Statement, value: int) -> Statement:
 
 
 def fixed_loop(loop: Loop, value: int) -> Loop:
-    """A loop for one value of the outermost loop around it, which is taken away."""
+    """A loop for one value of the outermost loop around it, which is removed."""
     lower, upper = (
         mapped_index(bound, lambda i: _fixed(i, value)) for bound in (loop.lower, loop.upper)
     )
@@ -184,16 +184,16 @@ def _fixed(index: Index, value: int) -> Index:
     return Index(Affine(affine.constant + affine.coef(0) * value, affine.coefs[1:]), index.of)
 
 
-#: Of rows that nobody described: as uneven as by chance.
+#: Unevenness of undescribed rows: that of random ones.
 _EVENNESS = 1
 
 
 def with_fills(program: Program) -> tuple[Program, list[str]]:
-    """The program with a fill for every array that indices or bounds come out of, and a line for
-    each that was chosen here: `offsets:T` for the bounds of rows, where T elements are to be met;
-    `below:N` for subscripts of N elements.
+    """The program with a fill for every array with indices or bounds, and a line for each that was
+    chosen here: `offsets:T` for the bounds of rows, where T elements are needed; `below:N` for
+    subscripts of N elements.
 
-    Raises: NestError where a fill is needed and cannot be known.
+    Raises: NestError if a fill is needed and cannot be inferred.
     """
     most: dict[int, int] = {}
     for source, size in (*_of_rows(program), *_of_subscripts(program)):
@@ -206,27 +206,27 @@ def with_fills(program: Program) -> tuple[Program, list[str]]:
             continue
         size = most.get(at, 0)
         if size < 1:
-            raise NestError(f"{name} is used as an index: say what it holds, by a fill")
+            raise NestError(f"{name} is used as an index: give its values by a fill")
         fill = f"offsets:{size}:{_EVENNESS}" if at in rows else f"below:{size}"
         arrays[at] = replace(array, fill=fill)
-        notes.append(f"{name} holds {fill}, which nobody said")
+        notes.append(f"{name} is filled with {fill}, by default")
     return replace(program, arrays=tuple(arrays)), notes
 
 
 def _sources(program: Program) -> set[int]:
-    """The arrays that indices and bounds come out of."""
-    found: set[int] = set()
+    """The arrays with indices and bounds as elements."""
+    arrays: set[int] = set()
     for _, node in walk(program.body):
         for access, _ in accesses(node):
-            found |= {inner.array for inner in access.inner()}
+            arrays |= {inner.array for inner in access.inner()}
         if isinstance(node, Block):
             bounds = (node.loop.lower, node.loop.upper)
-            found |= {bound.of.array for bound in bounds if bound.of is not None}
-    return found
+            arrays |= {bound.of.array for bound in bounds if bound.of is not None}
+    return arrays
 
 
 def _of_rows(program: Program) -> Iterator[tuple[int, int]]:
-    """(offsets, elements that a loop from one offset to the next meets)."""
+    """Pairs (offsets, elements between the first and the last offset)."""
     for path, node in walk(program.body):
         if not isinstance(node, Block):
             continue
@@ -242,7 +242,7 @@ def _of_rows(program: Program) -> Iterator[tuple[int, int]]:
 
 
 def _of_subscripts(program: Program) -> Iterator[tuple[int, int]]:
-    """(array that an index comes out of, elements that may be indexed)."""
+    """Pairs (array with an index as element, elements that may be indexed)."""
     for _, node in walk(program.body):
         for access, _ in accesses(node):
             for inner, index, extent in _indexed(access, program):

@@ -1,5 +1,5 @@
-"""Scalars of a program: put in where they are read, else stored once for each turn of the loops
-around them, so that these can be distributed and run in parallel."""
+"""Scalars of a program: substituted where they are read, else expanded to an array with an element
+per iteration of the loops around them, so that these can be distributed and run in parallel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from embeddb.nests.parts import (
 from indexer.frontends.indices import mapped
 from indexer.frontends.tree import Block, Node, Program, Step, accesses, reads, walk
 
-#: Operators and operands of an expression that a scalar may stand for.
+#: Most operators and operands of a substituted expression.
 _LARGEST = 400
 
 
@@ -36,7 +36,7 @@ class _Use:
 
     @property
     def sets(self) -> bool:
-        """Whether it gives the scalar a new value, whatever the old one was."""
+        """True if it sets the scalar regardless of its old value."""
         if not isinstance(self.node, Step):
             return False
         statement = self.node.statement
@@ -45,10 +45,10 @@ class _Use:
 
 def without_scalars(program: Program) -> Program:
     """A program whose arrays all have dimensions. A scalar that is set and read in one run of
-    statements vanishes into what reads it; one that every turn of its loops sets anew gets an
-    element for each turn; any other is one element.
+    statements is substituted; one that every iteration of its loops sets anew gets an element per
+    iteration; any other is one element.
 
-    Raises: NestError where the range of a loop is not known.
+    Raises: NestError if the range of a loop is unknown.
     """
     program = replace(program, body=_forwarded(program.body, _uses(program)))
     uses = _uses(program)
@@ -64,22 +64,22 @@ def without_scalars(program: Program) -> Program:
         shape = tuple(max(1, high - low + 1) for low, high in ranges) or (1,)
         arrays[scalar] = replace(arrays[scalar], shape=shape)
     unused = Array("f32", (1,), "zero")
-    made = tuple(a if a.shape else replace(unused, dtype=a.dtype) for a in arrays)
-    return replace(program, arrays=made, body=_placed(program.body, homes))
+    arrays_stored = tuple(a if a.shape else replace(unused, dtype=a.dtype) for a in arrays)
+    return replace(program, arrays=arrays_stored, body=_placed(program.body, homes))
 
 
 def _uses(program: Program) -> dict[int, list[_Use]]:
-    """Of every scalar, in the order of the text."""
-    found: dict[int, list[_Use]] = {}
+    """Uses of every scalar, in the order of the text."""
+    uses: dict[int, list[_Use]] = {}
     for path, node in walk(program.body):
         for access, writes in accesses(node):
             if not program.arrays[access.array].shape:
-                found.setdefault(access.array, []).append(_Use(path, node, writes))
-    return found
+                uses.setdefault(access.array, []).append(_Use(path, node, writes))
+    return uses
 
 
 def _around(uses: Sequence[_Use]) -> tuple[Block, ...]:
-    """The loops of which every turn sets a scalar before it is read."""
+    """The loops of which every iteration sets a scalar before it is read."""
     shared = list(uses[0].path)
     for use in uses[1:]:
         same = [a is b for a, b in zip(shared, use.path, strict=False)]
@@ -95,37 +95,39 @@ def _placed(nodes: tuple[Node, ...], homes: Mapping[int, tuple[Index, ...]]) -> 
     def leaf(expression: Expr) -> Expr:
         return Read(place(expression.access)) if isinstance(expression, Read) else expression
 
-    made: list[Node] = []
+    placed: list[Node] = []
     for node in nodes:
         if isinstance(node, Block):
-            made.append(replace(node, inside=_placed(node.inside, homes)))
+            placed.append(replace(node, inside=_placed(node.inside, homes)))
             continue
-        told = node.statement
-        where = None if told.where is None else mapped(told.where, leaf)
-        one = Statement(place(told.target), told.combine, mapped(told.value, leaf), where)
-        made.append(Step(one, node.place))
-    return tuple(made)
+        statement = node.statement
+        where = None if statement.where is None else mapped(statement.where, leaf)
+        one = Statement(
+            place(statement.target), statement.combine, mapped(statement.value, leaf), where
+        )
+        placed.append(Step(one, node.place))
+    return tuple(placed)
 
 
 # -- put in where they are read --------------------------------------------------------------------
 
 
 def _forwarded(nodes: tuple[Node, ...], uses: Mapping[int, Sequence[_Use]]) -> tuple[Node, ...]:
-    made: list[Node] = []
+    forwarded: list[Node] = []
     run: list[Step] = []
     for node in (*nodes, None):
         if isinstance(node, Step):
             run.append(node)
             continue
-        made += _run_forwarded(run, uses)
+        forwarded += _run_forwarded(run, uses)
         run = []
         if node is not None:
-            made.append(replace(node, inside=_forwarded(node.inside, uses)))
-    return tuple(made)
+            forwarded.append(replace(node, inside=_forwarded(node.inside, uses)))
+    return tuple(forwarded)
 
 
 def _run_forwarded(run: Sequence[Step], uses: Mapping[int, Sequence[_Use]]) -> list[Step]:
-    """A run of statements without the scalars that only it knows."""
+    """A run of statements with the scalars substituted that only it uses."""
     within = {id(step) for step in run}
     own = {
         scalar
@@ -135,12 +137,13 @@ def _run_forwarded(run: Sequence[Step], uses: Mapping[int, Sequence[_Use]]) -> l
     while True:
         try:
             return _put_in(run, frozenset(own))
-        except _Kept as kept:
+        except _MustStay as kept:
             own.remove(kept.scalar)
 
 
-class _Kept(Exception):
-    """A scalar must stay in memory: what it was made from is overwritten, or it grows too large."""
+class _MustStay(Exception):
+    """A scalar must stay in memory: an operand of its value is overwritten, or it grows too
+    large."""
 
     def __init__(self, scalar: int) -> None:
         super().__init__()
@@ -156,30 +159,34 @@ def _put_in(run: Sequence[Step], own: frozenset[int]) -> list[Step]:
             return expression
         scalar = expression.access.array
         if scalar in stale:
-            raise _Kept(scalar)
+            raise _MustStay(scalar)
         return values[scalar]
 
-    made: list[Step] = []
+    remaining: list[Step] = []
     for step in run:
-        told = step.statement
-        value = mapped(told.value, leaf)
-        where = None if told.where is None else mapped(told.where, leaf)
-        target = told.target.array
+        statement = step.statement
+        value = mapped(statement.value, leaf)
+        where = None if statement.where is None else mapped(statement.where, leaf)
+        target = statement.target.array
         if target in own:
-            if told.reduction or where is not None:
-                old = leaf(Read(told.target))
+            if statement.reduction or where is not None:
+                old = leaf(Read(statement.target))
                 value = (
-                    value if not told.reduction else Call(told.combine.rstrip("="), (old, value))
+                    value
+                    if not statement.reduction
+                    else Call(statement.combine.rstrip("="), (old, value))
                 )
                 value = value if where is None else Call("select", (where, value, old))
             if _size(value) > _LARGEST:
-                raise _Kept(target)
+                raise _MustStay(target)
             values[target] = value
             stale.discard(target)
             continue
-        made.append(Step(Statement(told.target, told.combine, value, where), step.place))
+        remaining.append(
+            Step(Statement(statement.target, statement.combine, value, where), step.place)
+        )
         stale |= {s for s, v in values.items() if any(a.array == target for a in reads(v))}
-    return made
+    return remaining
 
 
 def _size(expression: Expr) -> int:
@@ -211,7 +218,7 @@ def pair(op: str, left: Expr, right: Expr) -> Expr:
         return Const({"+": one + other, "-": one - other, "*": one * other}[op])
     if op in (*_COMPARISONS, "+", "-", "*", "/"):
         return Call(op, (left, right))
-    raise NestError(f"operator {op} is not known in a nest")
+    raise NestError(f"operator {op} is not supported in a nest")
 
 
 def negated(value: Expr) -> Expr:
@@ -231,10 +238,12 @@ def opposite(value: Expr) -> Expr:
 
 
 def all_true(one: Expr, other: Expr) -> Expr:
+    """1 where both values are not 0, else 0."""
     return Call("*", (truth(one), truth(other)))
 
 
 def any_true(one: Expr, other: Expr) -> Expr:
+    """1 where one of the values is not 0, else 0."""
     return Call("max", (truth(one), truth(other)))
 
 
@@ -249,40 +258,42 @@ def chosen(condition: Expr, one: Expr, other: Expr) -> Expr:
 
 
 def function(name: str, args: Sequence[Expr]) -> Expr:
-    """Raises: NestError for a function that a nest does not know."""
+    """A call. Raises: NestError for an unsupported function."""
     op = _FUNCTIONS.get(name)
     if op in ("min", "max") and len(args) > 1:
-        made = args[0]
+        combined = args[0]
         for one in args[1:]:
-            made = Call(op, (made, one))
-        return made
+            combined = Call(op, (combined, one))
+        return combined
     if op is not None and op not in ("min", "max") and len(args) == 1:
         return Call(op, tuple(args))
     if name == "pow" and len(args) == 2:
         return power(args[0], args[1])
-    raise NestError(f"function {name[:40] or '?'} with {len(args)} operands is not known in a nest")
+    raise NestError(
+        f"function {name[:40] or '?'} with {len(args)} operands is not supported in a nest"
+    )
 
 
 def power(base: Expr, exponent: Expr) -> Expr:
-    """Small powers, written out, and those of a positive number, by `exp`.
+    """A small power, as a product, or a power of a positive number, by `exp`.
 
     Raises: NestError for others.
     """
     match exponent:
         case Const(times) if 1 <= abs(2 * times) <= 2 * _MOST_TIMES and 2 * times % 1 == 0:
             parts = [base] * int(abs(times)) + [Call("sqrt", (base,))] * (abs(times) % 1 == 0.5)
-            made = parts[0]
+            product = parts[0]
             for part in parts[1:]:
-                made = pair("*", made, part)
-            return made if times > 0 else Call("/", (Const(1.0), made))
+                product = pair("*", product, part)
+            return product if times > 0 else Call("/", (Const(1.0), product))
     match base:
         case Const(number) if number > 0:
             return Call("exp", (pair("*", exponent, Const(math.log(number))),))
-    raise NestError("only powers up to 4, by halves, and those of numbers are known in a nest")
+    raise NestError("only powers up to 4, by halves, and those of numbers are supported in a nest")
 
 
 def is_whole(value: Expr, arrays: Sequence[Array]) -> bool:
-    """Whether C would compute it in whole numbers."""
+    """True if C would compute it in integers."""
     match value:
         case Const(number):
             return isinstance(number, int)

@@ -1,4 +1,4 @@
-"""A program as front ends read it: a tree of loops over statements, not yet cut into nests.
+"""A program as front ends read it: a tree of loops over statements, not yet split into nests.
 
 Indices and bounds are those of `embeddb.nests.parts`, where loops are counted along the path from
 the root, so that a statement keeps its indices when the loops around it are distributed. Arrays are
@@ -18,7 +18,7 @@ from embeddb.nests.parts import Access, Array, Call, Expr, Index, Loop, Read, St
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A statement and where it stands: a line, or in words."""
+    """A statement and its place: a line, or in words."""
 
     statement: Statement
     place: int | str
@@ -26,7 +26,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A loop, its name and where it stands, and what runs in it."""
+    """A loop, its name and place, and its body."""
 
     name: str
     loop: Loop
@@ -39,9 +39,12 @@ Node = Step | Block
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A tree, with all arrays of the program. What an array with an empty `fill` holds is up to the
-    nest: zero where it is overwritten first, else uniform. `local`: what nobody sees in the end.
-    `strict`: a part that is no nest is an error; else it is left out, with a note."""
+    """A tree, with all arrays of the program.
+
+    An array with an empty `fill` is filled by the nest: with zero where it is overwritten first,
+    else uniformly. `local`: arrays that are not results. `strict`: an unsupported part is an error;
+    else it is left out, with a note.
+    """
 
     name: str
     arrays: tuple[Array, ...]
@@ -53,8 +56,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The nests of a program, and what was left out or cut off on the way, one line each. `lines`
-    are the first and the last of each nest of a text, `partial` the places of loops and statements
+    """The nests of a program, and one line for each part that was left out or cut off. `lines` are
+    the first and the last line of each nest of a text, `partial` the places of loops and statements
     that the nests do not run in full."""
 
     nests: tuple[Nest, ...]
@@ -74,8 +77,8 @@ def walk(
 
 
 def accesses(node: Node) -> Iterator[tuple[Access, bool]]:
-    """What a statement, or the bounds of a loop, touches; True: writes. What a statement reads
-    comes before what it writes; a reduction's target is a write."""
+    """Accesses of a statement, or of the bounds of a loop; True: it writes. Reads of a statement
+    come before its write; a reduction's target is a write."""
     if isinstance(node, Step):
         yield from ((access, False) for access in node.statement.reads())
         yield node.statement.target, True
@@ -86,7 +89,7 @@ def accesses(node: Node) -> Iterator[tuple[Access, bool]]:
 
 
 def reads(expression: Expr | None) -> Iterator[Access]:
-    """Every access in an expression, those that indices come out of too."""
+    """Every access in an expression, those inside of indices too."""
     if isinstance(expression, Read):
         yield from expression.access.inner()
         yield expression.access
@@ -96,16 +99,16 @@ def reads(expression: Expr | None) -> Iterator[Access]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A name that stands for an array of the program, or a scalar that is stored."""
+class StoredArray:
+    """A name of an array of the program, or of a stored scalar."""
 
     array: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A name that may not be used here, and why; with a type, it may be written. `line` is that of
-    its declaration."""
+    """A name that may not be used here, and the reason; with a type, it may be written. `line` is
+    that of its declaration."""
 
     why: str
     dtype: str = ""
@@ -114,10 +117,10 @@ class Refused:
 
 @dataclass
 class Scope:
-    """Names that are known at a place of a program. `arrays` is that of the whole program."""
+    """Names at a place of a program. `arrays` is that of the whole program."""
 
     arrays: list[Array]
-    names: ChainMap[str, Index | Expr | Held | Refused] = field(default_factory=ChainMap)
+    names: ChainMap[str, Index | Expr | StoredArray | Refused] = field(default_factory=ChainMap)
 
     def inner(self) -> Scope:
         return Scope(self.arrays, self.names.new_child())
@@ -127,11 +130,11 @@ class Scope:
         depth = next(at for at, one in enumerate(self.names.maps) if name in one)
         return Scope(self.arrays, ChainMap(*self.names.maps[depth:]))
 
-    def of(self, name: str) -> Index | Expr | Held:
-        """Raises: NestError for a name that is not known or may not be used."""
-        found = self.names.get(name)
-        if found is None:
-            raise NestError(f"{name} is not known: give a size by #define or with -D {name}=64")
-        if isinstance(found, Refused):
-            raise NestError(f"{name} {found.why}")
-        return found
+    def of(self, name: str) -> Index | Expr | StoredArray:
+        """The meaning of a name. Raises: NestError for an unknown or refused one."""
+        meaning = self.names.get(name)
+        if meaning is None:
+            raise NestError(f"{name} is undefined: give a size by #define or with -D {name}=64")
+        if isinstance(meaning, Refused):
+            raise NestError(f"{name} {meaning.why}")
+        return meaning

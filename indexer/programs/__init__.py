@@ -1,8 +1,8 @@
-"""Programs of our own, each written from its formula: what nests are tested and tuned on.
+"""Our own programs, each written from its formula, to test and tune nests.
 
-A program is a C file in the folder of its kind, whose loops lie between `#pragma scop` and
-`#pragma endscop` (`indexer.frontends.c_scop`). Its `#define`s are its medium size; the comment
-`// sizes small: N=64; large: N=256` holds the others.
+A program is a C file in the folder of its kind, whose loops lie between `#pragma scop` and `#pragma
+endscop` (`indexer.frontends.c_scop`). Its `#define`s are its medium size; the comment `// sizes
+small: N=64; large: N=256` has the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZES = ("small", "medium", "large")
 
 _FOLDER = Path(__file__).parent
 _DEFINE = re.compile(r"^#define (\w+) (\d+)$", re.M)
-_GIVEN = re.compile(r"^// sizes small: (.*); large: (.*)$", re.M)
+_OTHER_SIZES = re.compile(r"^// sizes small: (.*); large: (.*)$", re.M)
 
 
 def program_names() -> list[str]:
@@ -37,29 +37,28 @@ def applications() -> list[str]:
 
 
 def sizes_of(program: str) -> dict[str, dict[str, int]]:
-    """What the macros of a program are at each of `SIZES`. Raises: UsageError as `nests_of`."""
+    """Values of a program's macros at each of `SIZES`. Raises: UsageError as `nests_of`."""
     text = _path(program).read_text(encoding="utf-8")
-    given = _GIVEN.search(text)
-    assert given is not None, program
+    other_sizes = _OTHER_SIZES.search(text)
+    assert other_sizes is not None, program
     medium = {name: int(value) for name, value in _DEFINE.findall(text)}
-    return {"small": _numbers(given[1]), "medium": medium, "large": _numbers(given[2])}
+    return {"small": _numbers(other_sizes[1]), "medium": medium, "large": _numbers(other_sizes[2])}
 
 
 def nests_of(
     program: str, size: str | Mapping[str, int] = "medium", *, matrix: Pattern | None = None
 ) -> list[Nest]:
-    """The nests of a program in the order of its text, of the group PROGRAM and called
-    PROGRAM_SIZE or PROGRAM_1_SIZE, ...; a mapping gives the macros other values, beside those that
-    a matrix gives.
+    """The nests of a program in the order of its text, of the group PROGRAM and called PROGRAM_SIZE
+    or PROGRAM_1_SIZE, ...; a mapping overrides values of macros, beside those set by a matrix.
 
-    Raises: UsageError for a program, size or macro there is not; NestError where the values given
-    let a loop leave an array, and for a matrix that the program has no place for.
+    Raises: UsageError for an unknown program, size or macro; NestError if the values let a loop
+    leave an array, and for a matrix that the program cannot use.
     """
     sizes = sizes_of(program)
     if not isinstance(size, str):
         if unknown := size.keys() - sizes["medium"].keys():
-            told = ", ".join(sizes["medium"])
-            raise UsageError(f"{program} has no size {min(unknown)!r}", hint=f"it has: {told}")
+            macros = ", ".join(sizes["medium"])
+            raise UsageError(f"{program} has no size {min(unknown)!r}", hint=f"it has: {macros}")
         return read_nests(_path(program), defines=size, matrix=matrix)
     if size not in SIZES:
         raise UsageError(f"no size {size!r}", hint=f"sizes: {', '.join(SIZES)}")

@@ -1,17 +1,17 @@
-"""AutoTVM's logs (versions 0.2 and 0.1): one JSON record a line, one run of one template's knobs.
+"""AutoTVM's logs (versions 0.2 and 0.1): one JSON record per line, one run of one template's knobs.
 
     {"input": [target, task, arguments, {}], "config": {"entity": [[knob, kind, value], ...]},
      "result": [costs, error number, seconds of the whole measurement, when], "version": 0.2}
 
 Version 0.1 has `"i"` (target, task, arguments, {}, workload, config), `"r"` and `"e"` instead.
 
-The kernel is made from the task (`indexer.readers.tensors.tvm_tasks`), so that it has features and
-needs no file. Of a configuration, `template` is the task's name, and each knob is a parameter. A
-split (`sp`) gives one parameter a part, `tile_x_1` and so on, without the outermost: TVM does not
-look at it (`SplitEntity.apply`), and mostly logs it as -1. An order (`re`) and annotations (`an`)
-are their words joined by `/`. Two knobs that a template has for some sizes or versions only are
-told with its name: `conv2d_NCHWc.x86:1x1`. The instance is the target's `-model`, else `-mcpu`,
-else its kind; costs are seconds.
+The kernel is built from the task (`indexer.readers.tensors.tvm_tasks`), so that it has features and
+needs no file. In a configuration, `template` is the task's name, and each knob is a parameter. A
+split (`sp`) gives one parameter per part, `tile_x_1` and so on, without the outermost: TVM ignores
+it (`SplitEntity.apply`), and mostly logs it as -1. An order (`re`) and annotations (`an`) are their
+words joined by `/`. Two knobs that a template has for some sizes or versions only are part of its
+name: `conv2d_NCHWc.x86:1x1`. The instance is the target's `-model`, else `-mcpu`, else its kind;
+costs are seconds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from indexer.readers.tvm import measured
 
 _TILE = Op("tile")
 _FIRST = re.compile(rb'\{\s*"(input|i)"\s*:\s*\[\s*"')
-#: Knobs that a template has for some sizes or versions only, by what is then added to its name.
+#: Knobs that a template has for some sizes or versions only, and the suffix of its name then.
 _VARIANTS = {"tile_oh": "1x1", "tile_inner": "inner"}
 _BACKENDS = {"llvm": "cpu", "c": "cpu"}
 
 
 class AutoTvmReader:
-    """Tasks that are no kernel of ours are rejected with the template's name."""
+    """Reader of AutoTVM's logs; unsupported tasks are rejected with the template's name."""
 
     name = "autotvm"
     platform = "autotvm"
@@ -71,9 +71,9 @@ class AutoTvmReader:
                     raise wrong_file(path, self.name, "a line that is no object") from None
                 yield Reject(line, error.reason, msgspec.json.encode(record).decode()[:200])
                 continue
-            told = facts.setdefault(target, _facts(target))
+            device_facts = facts.setdefault(target, _facts(target))
             instance = options.instance or _instance(target)
-            yield RunRow(kernel, _TILE, config, measurement, line, instance, facts=told)
+            yield RunRow(kernel, _TILE, config, measurement, line, instance, facts=device_facts)
 
 
 def _parts(record: Any) -> tuple[str, str, list[Any], list[Any], Any]:
@@ -94,13 +94,13 @@ def _parts(record: Any) -> tuple[str, str, list[Any], list[Any], Any]:
 
 
 def _kernel(task: str, arguments: list[Any], kernels: dict[bytes, MatrixRef]) -> MatrixRef:
-    """One object for all rows of a task: what holds for its kernel is looked up once."""
+    """The kernel of a task, one object for all its rows, so that its facts are looked up once."""
     key = msgspec.json.encode([task, arguments])
-    found = kernels.get(key)
-    if found is None:
+    reference = kernels.get(key)
+    if reference is None:
         kernel = kernel_of_task(task, arguments)
-        found = kernels[key] = MatrixRef(kernel.name, group=kernel.name, content=kernel)
-    return found
+        reference = kernels[key] = MatrixRef(kernel.name, group=kernel.name, content=kernel)
+    return reference
 
 
 def _knobs(task: str, entity: Sequence[Any]) -> Mapping[str, Any]:
@@ -123,9 +123,9 @@ def _knobs(task: str, entity: Sequence[Any]) -> Mapping[str, Any]:
 
 def _instance(target: str) -> str:
     for option in ("model", "mcpu"):
-        told = re.search(rf"-{option}=(\S+)", target)
-        if told and told[1] != "unknown":
-            return told[1][:60]
+        option_value = re.search(rf"-{option}=(\S+)", target)
+        if option_value and option_value[1] != "unknown":
+            return option_value[1][:60]
     return _kind(target)
 
 

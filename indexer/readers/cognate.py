@@ -64,8 +64,8 @@ def named_rows(
     options: ReadOptions,
     config_of: Callable[[str, list[str]], dict[str, Any]],
 ) -> Iterator[RunRow | Reject]:
-    """Of a table whose `places` are a matrix's name, its configuration's cells and its time;
-    `config_of` takes name and cells, and raises ReaderError for what is none."""
+    """Rows of a table whose `places` are a matrix's name, its configuration's cells and its time;
+    `config_of` converts name and cells to a configuration, or raises ReaderError."""
     op = need_op(options, table.path)
     per_second = options.per_second(where=str(table.path))
     matrices: dict[str, MatrixRef] = {}
@@ -87,7 +87,7 @@ def named_rows(
 
 
 def _check_bare(path: Path, first: list[str]) -> None:
-    """A file without header must at least begin with a row of this shape."""
+    """Check that a file without header begins with a row of this shape."""
     if len(first) != len(_COLUMNS):
         raise wrong_file(path, "cognate", f"{len(first)} columns instead of {len(_COLUMNS)}")
     try:
@@ -103,11 +103,11 @@ def _config(cells: list[str]) -> dict[str, Any]:
         config[name] = cell.strip() if symbol else integer(cell)
     split = config["split"]
     if split not in _SPLIT:
-        raise ReaderError(f"split {split}: known are 1 (meaning 32), 32 and 256")
+        raise ReaderError(f"split {split}: legal are 1 (read as 32), 32 and 256")
     config["split"] = _SPLIT[split]
     for name in ("barrier", "bypass", "reorder"):
         if config[name] not in (0, 1):
-            raise ReaderError(f"{name} {config[name]}: known are 0 and 1")
+            raise ReaderError(f"{name} {config[name]}: legal are 0 and 1")
     return config
 
 

@@ -1,11 +1,11 @@
 """COGNATE's rows of SPADE measurements, mapped to the common loop nest.
 
-`name,i_split,j_split,k_split,loop_1,...,loop_7,barrier,bypass,reorder,time` with that header: what
-its authors train on (COGNATE paper, appendix E), the other half of what `indexer.readers.cognate`
-reads. The paper states neither the operation nor the unit of the time, so both must be given. The
-loops say nothing that the other columns do not: they are checked against the mapping of Section
-3.2, and the row becomes SPADE's own parameters. A `j_split` that SPADE has no panel for is the
-number of the matrix's columns, and must be the same for all rows of a matrix.
+`name,i_split,j_split,k_split,loop_1,...,loop_7,barrier,bypass,reorder,time` with that header: the
+training data of its authors (COGNATE paper, appendix E), the other half of the rows read by
+`indexer.readers.cognate`. The paper states neither the operation nor the unit of the time, so both
+must be given. The loops add nothing to the other columns: they are checked against the mapping of
+Section 3.2, and the row becomes SPADE's own parameters. A `j_split` that is no panel of SPADE is
+the number of the matrix's columns, and must be the same in all rows of a matrix.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ALL_COLUMNS = "NUM_MATRIX_COLS"
 
 
 class CognateMappedReader:
-    """Rows in the form of the common loop nest become SPADE's configurations."""
+    """Reader that converts configurations of the common loop nest to SPADE's."""
 
     name = "cognate-mapped"
     platform = "spade"
@@ -58,7 +58,7 @@ class CognateMappedReader:
 
 
 def _config(name: str, cells: list[str], columns: dict[str, int]) -> dict[str, Any]:
-    """SPADE's parameters; `columns` are the matrices' numbers of columns, as far as rows told."""
+    """SPADE's parameters; `columns` caches the matrices' numbers of columns from earlier rows."""
     i_split, j_split, k_split = cells[:3]
     loops, own = cells[3 : 3 + _LOOPS], cells[3 + _LOOPS :]
     config: dict[str, Any] = {
@@ -76,10 +76,10 @@ def _config(name: str, cells: list[str], columns: dict[str, int]) -> dict[str, A
     return config
 
 
-def _one_of(column: str, cell: str, known: tuple[int, ...]) -> int:
+def _one_of(column: str, cell: str, legal: tuple[int, ...]) -> int:
     value = integer(cell)
-    if value not in known:
-        raise ReaderError(f"{column} {value}: known are {', '.join(map(str, known))}")
+    if value not in legal:
+        raise ReaderError(f"{column} {value}: legal are {', '.join(map(str, legal))}")
     return value
 
 

@@ -14,15 +14,15 @@ from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.base.table import SEPARATORS, Table, header_line
 
-#: What a spreadsheet takes for a formula, with the quotes that were put before it.
+#: A formula of a spreadsheet, with protecting quotes.
 _FORMULA = re.compile(r"'*\s*[=+\-@]")
 
 
 class CsvReader:
-    """Columns are found by name or by `options.columns`; columns named like a parameter of the
-    platform, or `config.NAME`, make up the configuration. Several repeats in one cell are
-    separated by `;`, `|` or spaces. A quote that keeps a spreadsheet from computing a cell is
-    taken away."""
+    """Reader of CSV files. Roles are assigned to columns by name or by `options.columns`; columns
+    named like a parameter of the platform, or `config.NAME`, make up the configuration. Several
+    repeats in one cell are separated by `;`, `|` or spaces. A leading quote that protects a cell
+    from a spreadsheet is removed."""
 
     name = "csv"
     platform = ""
@@ -67,7 +67,7 @@ class CsvReader:
     def _plan(
         self, table: Table, line: int, options: ReadOptions, sample: list[dict[str, str]]
     ) -> Plan:
-        """How rows below a further header are read."""
+        """Reading plan of the rows below a further header."""
         try:
             return Plan.of(table.names, options, sample, table.comma)
         except ReaderError as error:
@@ -77,7 +77,7 @@ class CsvReader:
 
 
 def quoted(text: str) -> str:
-    """A text as a spreadsheet takes it for one: formulas get a quote before them."""
+    """The text, with a leading quote if a spreadsheet would take it for a formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

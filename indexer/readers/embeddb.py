@@ -12,14 +12,13 @@ The first line is `{"format": "embeddb", "version": 1}`. Every other line is an 
     ["model", version, registered, card]
     ["end", platforms, patterns, runs]
 
-A run names its pattern, op, platform and config by the numbers their lines gave them, so that a
-damaged line costs only what refers to it. Its id is not written: it follows from the content.
+A run refers to its pattern, op, platform and config by the numbers in their lines, so that a
+damaged line costs only its references. Its id is not written: it follows from the content.
 `measurement` holds the fields of `Measurement` in order. Trailing fields that have their default
-are left out. `sizes` are those of what is no matrix, by name; its code (`embeddb.nests.nest_text`,
-`embeddb.tensors.tensor_text`, without name and group) must give the id and the sizes that its
-pattern's line says. The thumbnail is
-base64; a number that JSON lacks is `{"$float": "nan"}`. The end line tells a complete file from a
-truncated one.
+are left out. `sizes` are those of other workloads than matrices, by name; their code
+(`embeddb.nests.nest_text`, `embeddb.tensors.tensor_text`, without name and group) must have the id
+and the sizes of the pattern's line. The thumbnail is base64; a number that JSON lacks is
+`{"$float": "nan"}`. The end line distinguishes a complete file from a truncated one.
 """
 
 from __future__ import annotations
@@ -70,13 +69,13 @@ class ModelDoc:
     card: dict[str, Any]
 
 
-#: What a line of an export may hold.
+#: Record of a line of an export.
 Record = PlatformDoc | PatternInfo | Subject | Run | ModelDoc | Reject
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the lines so far have defined, by number."""
+    """Definitions in the lines read so far, by number."""
 
     platforms: dict[int, PlatformDoc] = field(default_factory=dict)
     patterns: dict[int, PatternInfo] = field(default_factory=dict)
@@ -93,8 +92,8 @@ def documents(path: Path) -> Iterator[Record]:
     A damaged line is a `Reject`, and so is a file that ends before its end line.
     Raises: ReaderError if the file is no export, or of a newer version.
     """
-    for _, found in _numbered(path):
-        yield found
+    for _, record in _numbered(path):
+        yield record
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, Record]]:
@@ -104,27 +103,27 @@ def _numbered(path: Path) -> Iterator[tuple[int, Record]]:
     line = 1
     for line, record in lines:
         try:
-            found = _understood(record, seen)
+            parsed = _understood(record, seen)
         except ReaderError as error:
             seen.rejected += 1
             yield line, Reject(line, error.reason, _shown(record))
             continue
-        if found is not None:
-            yield line, found
+        if parsed is not None:
+            yield line, parsed
     if not seen.ended:
         yield line + 1, Reject(line + 1, "the end line is missing: the file was cut off")
 
 
 def _decoded(line: str) -> Any:
-    found = _decode(line)
+    value = _decode(line)
     try:
-        return _revived(found) if _FLOAT in line else found
+        return _revived(value) if _FLOAT in line else value
     except (ValueError, TypeError, OverflowError) as error:
         raise msgspec.DecodeError(f"no number: {error}") from error
 
 
 def _understood(record: Any, seen: _Seen) -> Record | None:
-    """As `_record`; whatever else a stranger's line makes it raise costs that line alone."""
+    """Parse a record as `_record`; any other error that the line raises rejects that line alone."""
     try:
         if isinstance(record, Reject):
             raise ReaderError(record.reason)
@@ -198,9 +197,9 @@ def _run(rest: list[Any], seen: _Seen) -> Run:
     _check(measurement)
     campaign, replaces = ends if len(ends) == 2 else (*ends, *[""] * (2 - len(ends)))
     if not isinstance(campaign, str):
-        raise ReaderError("a campaign that is no text")
+        raise ReaderError("the campaign is no text")
     if replaces and not (isinstance(replaces, str) and _RUN_ID.fullmatch(replaces)):
-        raise ReaderError("replaces what is no id of a run")
+        raise ReaderError("'replaces' is no id of a run")
     return Run(
         _defined("pattern", seen.patterns, pattern).id,
         _defined("op", seen.ops, op),
@@ -212,19 +211,19 @@ def _run(rest: list[Any], seen: _Seen) -> Run:
     )
 
 
-def _check(found: Measurement) -> None:
-    if found.status not in STATUSES or found.source not in SOURCES:
-        raise ReaderError(f"no status {found.status!r} or no source {found.source!r}")
-    if found.ok and not found.times_s:
+def _check(measurement: Measurement) -> None:
+    if measurement.status not in STATUSES or measurement.source not in SOURCES:
+        raise ReaderError(f"no status {measurement.status!r} or no source {measurement.source!r}")
+    if measurement.ok and not measurement.times_s:
         raise ReaderError("status ok without a time")
-    if not all(0 < time < math.inf for time in found.times_s):
-        raise ReaderError("a time that is not positive and finite")
+    if not all(0 < time < math.inf for time in measurement.times_s):
+        raise ReaderError("a time is not positive and finite")
 
 
-def _defined(kind: str, known: dict[int, T], number: int) -> T:
-    if number not in known:
+def _defined(kind: str, defined: dict[int, T], number: int) -> T:
+    if number not in defined:
         raise ReaderError(f"{kind} {number} is not defined above this line")
-    return known[number]
+    return defined[number]
 
 
 _FIELDS = PatternInfo.__struct_fields__
@@ -235,24 +234,26 @@ def _pattern(rest: list[Any]) -> PatternInfo:
     return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), PatternInfo)
 
 
-def _coded(word: str, pattern: PatternInfo, told: Any) -> Subject:
-    """Named as its pattern is. Raises: ReaderError unless it is what the pattern's line says."""
-    found = pattern.workload.read(json.dumps(told).encode())
-    if found.id != pattern.id:
+def _coded(word: str, pattern: PatternInfo, document: Any) -> Subject:
+    """The workload of a code record, named as its pattern. Raises: ReaderError if it disagrees with
+    the pattern's line."""
+    workload = pattern.workload.read(json.dumps(document).encode())
+    if workload.id != pattern.id:
         raise ReaderError(f"the code of another {word} than {pattern.id}")
-    if (pattern.kind, pattern.named) != (found.kind, dict(found.sizes.named)):
+    if (pattern.kind, pattern.named) != (workload.kind, dict(workload.sizes.named)):
         raise ReaderError(
-            f"a {pattern.kind} of {pattern.sizes}, its code is a {found.kind} of {found.sizes}"
+            f"the pattern is a {pattern.kind} of {pattern.sizes}, "
+            f"its code a {workload.kind} of {workload.sizes}"
         )
-    named: Subject = replace(found, name=pattern.name, group=pattern.group)
+    named: Subject = replace(workload, name=pattern.name, group=pattern.group)
     return named
 
 
 def _check_end(rest: list[Any], seen: _Seen) -> None:
     seen.ended = True
-    found = [len(seen.platforms), len(seen.patterns), seen.runs]
-    if rest != found and not seen.rejected:
-        raise ReaderError(f"the end line counts {rest}, the file holds {found}")
+    counts = [len(seen.platforms), len(seen.patterns), seen.runs]
+    if rest != counts and not seen.rejected:
+        raise ReaderError(f"the end line counts {rest}, the file has {counts}")
 
 
 def _revived(value: Any) -> Any:
@@ -267,8 +268,8 @@ def _revived(value: Any) -> Any:
 
 
 class EmbeddbReader:
-    """Reads an export as plain rows; importing into a store uses `documents`, which also yields
-    platforms and patterns as they were stored."""
+    """Read an export as plain rows; importing into a store uses `documents`, which also yields
+    platforms and patterns as stored."""
 
     name = "embeddb"
     platform = ""
@@ -279,31 +280,31 @@ class EmbeddbReader:
         return first.startswith(b'{"format":"embeddb"')
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
-        """Rows of every platform in the file; `row.platform` and `row.instance` say which."""
+        """Rows of every platform in the file, each with `platform` and `instance`."""
         matrices: dict[str, MatrixRef] = {}
-        for line, found in _numbered(path):
-            if isinstance(found, PatternInfo):
-                matrices[found.id] = MatrixRef(
-                    found.name or found.id,
-                    found.m,
-                    found.n,
-                    found.nnz,
-                    found.group,
-                    {k: v for k, v in found.features.items() if math.isfinite(v)},
-                    found.about,
+        for line, record in _numbered(path):
+            if isinstance(record, PatternInfo):
+                matrices[record.id] = MatrixRef(
+                    record.name or record.id,
+                    record.m,
+                    record.n,
+                    record.nnz,
+                    record.group,
+                    {k: v for k, v in record.features.items() if math.isfinite(v)},
+                    record.about,
                 )
-            elif isinstance(found, Reject):
-                yield found
-            elif isinstance(found, Run):
-                name, _, instance = found.platform.partition("@")
+            elif isinstance(record, Reject):
+                yield record
+            elif isinstance(record, Run):
+                name, _, instance = record.platform.partition("@")
                 yield RunRow(
-                    matrices[found.pattern_id],
-                    found.op,
-                    found.config,
-                    found.measurement,
+                    matrices[record.pattern_id],
+                    record.op,
+                    record.config,
+                    record.measurement,
                     line,
                     instance,
-                    found.campaign,
+                    record.campaign,
                     name,
                 )
 

@@ -2,7 +2,7 @@
 
 The table is `device,executor,group,name,rows,cols,nnz,format,time_s,…,rel_err,completed` (times in
 seconds, double precision). Beside it may lie `conversion_times.csv[.gz]`, the cost of converting
-CSR into a format, which is then kept with the run. Readings that are ours:
+CSR into a format, which is then stored with the run. Our interpretations:
 
 - `completed` False becomes the status `crash` (the table does not say why; mostly ELL running out
   of memory; 18 such rows carry a time, which is kept), and so does a completed row without a time.
@@ -41,11 +41,12 @@ class GinkgoReader:
         return head.startswith(b"device,executor,group,name,rows,cols,nnz,format,")
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
-        """224k rows take about as long as two passes of `csv.DictReader`."""
+        """Rows and rejects of the table (224k rows take about as long as two passes of
+        `csv.DictReader`)."""
         table = Table(path, self.name)
         places = table.need((*_COLUMNS, "completed"), self.name)
         op = options.ran or Op("spmv", 1, "f64")
-        known = matrix_features(options.features) if options.features else {}
+        sizes_by_name = matrix_features(options.features) if options.features else {}
         costs = _conversions(path)
         configs: dict[str, Config] = {}
         matrices: dict[tuple[str, ...], MatrixRef] = {}
@@ -60,7 +61,7 @@ class GinkgoReader:
                 key = (row[group], row[name], row[rows], row[cols], row[nnz])
                 matrix = matrices.get(key)
                 if matrix is None:
-                    matrix = matrices[key] = _matrix(key, known)
+                    matrix = matrices[key] = _matrix(key, sizes_by_name)
                 config = configs.get(row[form])
                 if config is None:
                     config = configs[row[form]] = _config(row[form])
@@ -70,8 +71,8 @@ class GinkgoReader:
                 yield Reject(line, error.reason, ",".join(row)[:200])
                 continue
             if row[device] not in facts:
-                told = row[backend] if backend is not None else ""
-                facts[row[device]] = {"backend": told} if told else {}
+                backend_name = row[backend] if backend is not None else ""
+                facts[row[device]] = {"backend": backend_name} if backend_name else {}
             instance = row[device]
             yield RunRow(matrix, op, config, measurement, line, instance, facts=facts[instance])
 
@@ -96,11 +97,11 @@ def _measured(time: str, err: str, done: str, cost: float | None) -> Measurement
     return Measurement(status, taken, "imported", cost, None, TOLERANCE)
 
 
-def _matrix(key: tuple[str, ...], known: Mapping[tuple[str, str], MatrixRef]) -> MatrixRef:
+def _matrix(key: tuple[str, ...], sizes_by_name: Mapping[tuple[str, str], MatrixRef]) -> MatrixRef:
     group, name, m, n, nnz = key
-    found = known.get((group, name))
-    if found is not None:
-        return found
+    matrix = sizes_by_name.get((group, name))
+    if matrix is not None:
+        return matrix
     if not name:
         raise ReaderError("no matrix name")
     return MatrixRef(name, count(m), count(n), count(nnz), group)
@@ -116,16 +117,16 @@ def _conversions(path: Path) -> dict[tuple[Value, ...], float]:
     table = Table(path.parent / name, "ginkgo conversions")
     columns = ("device", "group", "name", "conversion", "time_s")
     device, group, matrix, step, time = table.need(columns, "ginkgo conversions")
-    found: dict[tuple[Value, ...], float] = {}
+    cost_s: dict[tuple[Value, ...], float] = {}
     for line, row in table.rows():
         if isinstance(row, Reject):
             raise ReaderError(row.reason, where=str(path.parent / name), line=line)
         if row[time] and row[step].startswith("csr-"):
             try:
-                found[row[device], row[group], row[matrix], row[step][4:]] = number(row[time])
+                cost_s[row[device], row[group], row[matrix], row[step][4:]] = number(row[time])
             except ReaderError as error:
                 raise ReaderError(error.reason, where=str(path.parent / name), line=line) from None
-    return found
+    return cost_s
 
 
 PLUGIN = GinkgoReader

@@ -41,7 +41,7 @@ _GAP = re.compile(r"[\s,]*")
 
 
 class KernelTunerReader:
-    """One cache is the runs of one problem on one device."""
+    """Reader of one cache: the runs of one problem on one device."""
 
     name = "kernel-tuner"
     platform = ""
@@ -114,8 +114,8 @@ def _entries(text: str, at: int) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 
 def _gap(text: str, at: int) -> int:
-    found = _GAP.match(text, at)
-    return found.end() if found else at
+    gap = _GAP.match(text, at)
+    return gap.end() if gap else at
 
 
 def _config(entry: Mapping[str, Any], keys: list[str]) -> Config:
@@ -146,14 +146,14 @@ def moment(stamp: Any) -> float:
     if not stamp:
         return 0.0
     try:
-        found = datetime.fromisoformat(str(stamp))
+        time = datetime.fromisoformat(str(stamp))
     except ValueError:
         raise ReaderError(f"{str(stamp)[:40]!r} is not a time stamp") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def _built(entry: Mapping[str, Any]) -> float | None:
-    """Seconds to compile what failed; None where there is no such number."""
+    """Seconds to compile a failed configuration; None if there is no such number."""
     try:
         return cost(entry.get("compile_time"), 1e3)
     except ReaderError:

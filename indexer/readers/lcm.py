@@ -36,7 +36,7 @@ _SPMV_TIMES = ("SpMV DDT Parallel Executor", "SpMVDDT Parallel Executor")
 
 
 class LcmReader:
-    """Which of the two tables it is, the header says."""
+    """Reader of both tables, distinguished by their headers."""
 
     name = "lcm"
     platform = "lcm-tiles"
@@ -100,11 +100,11 @@ def _op(table: Table, row: list[str], *, spmm: bool) -> Op:
 
 def _references(table: Table, time: int) -> dict[str, int]:
     """Context names (`spmm_mkl_s`) of the timing columns that are not the result."""
-    found = {}
+    columns = {}
     for name, place in table.at.items():
         if name.startswith(("SpMM ", "SpMV")) and place != time and "Analysis" not in name:
-            found[re.sub(r"\W+", "_", name.lower()) + "_s"] = place
-    return found
+            columns[re.sub(r"\W+", "_", name.lower()) + "_s"] = place
+    return columns
 
 
 def _matrix(key: tuple[str, ...]) -> MatrixRef:

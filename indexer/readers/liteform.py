@@ -38,7 +38,7 @@ _FEATURES = tuple(
 
 
 class LiteformReader:
-    """One row is one run; nothing is known of the configurations that lost."""
+    """Reader of the winners; one row is one run, and losing configurations are not recorded."""
 
     name = "liteform"
     platform = "gpu-hyb"

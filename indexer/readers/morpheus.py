@@ -1,7 +1,7 @@
 """Morpheus-Oracle's SpMV timings: one file per machine and backend, one row per matrix and format.
 
 The table is `matrix,Format,Timings,OptimumFormat` (seconds, mean of 1,000 runs, double precision;
-the last column, which of the formats was fastest, is not kept). Readings that are ours:
+the last column, which of the formats was fastest, is not kept). Our interpretations:
 
 - The set is the file's name, `cirrus-square_set-openmp.csv.gz`, less what all sets share: the
   instance is `cirrus-openmp`, and its backend a fact of it. `options.instance` overrides the label.
@@ -9,7 +9,7 @@ the last column, which of the formats was fastest, is not kept). Readings that a
 - A time of `inf` becomes the status `crash`: the table does not say why (mostly DIA and ELL, which
   would need more memory than there is).
 - Matrices are named without group and sizes. With `options.features` (ginkgo's matrix features)
-  both come from there, where the name stands for one matrix.
+  both come from there, if the name belongs to one matrix only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, int
 from indexer.readers.base.table import Table
 
 _COLUMNS = ("matrix", "Format", "Timings", "OptimumFormat")
-#: By number.
+#: Format names by number.
 _FORMATS = ("coo", "csr", "dia", "ell", "hyb", "hdc")
 _BACKENDS = ("serial", "openmp", "cuda", "hip")
 _CONFIGS = tuple(Config({"format": name}) for name in _FORMATS)
@@ -46,7 +46,7 @@ class MorpheusReader:
         matrix, form, time, _ = table.need(_COLUMNS, self.name)
         op = options.ran or Op("spmv", 1, "f64")
         instance, facts = options.instance or _set_of(path), _facts_of(path)
-        known = by_name(matrix_features(options.features)) if options.features else {}
+        matrices_by_name = by_name(matrix_features(options.features)) if options.features else {}
         matrices: dict[str, MatrixRef] = {}
         for line, row in table.rows():
             if isinstance(row, Reject):
@@ -55,7 +55,7 @@ class MorpheusReader:
             try:
                 name = row[matrix]
                 if name not in matrices:
-                    matrices[name] = known.get(name) or _matrix(name)
+                    matrices[name] = matrices_by_name.get(name) or _matrix(name)
                 config, measurement = _config(row[form]), _measured(row[time])
             except ReaderError as error:
                 yield Reject(line, error.reason, ",".join(row)[:200])

@@ -40,7 +40,7 @@ _UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanosecon
 
 
 class T4Reader:
-    """`line` of a row is the number of its result, from 1: the file is one document."""
+    """Reader of one JSON document; `line` of a row is the number of its result, from 1."""
 
     name = "t4"
     platform = ""
@@ -87,13 +87,13 @@ class T4Reader:
 
 def _stated(document: Mapping[str, Any]) -> str:
     metadata = document.get("metadata")
-    found = str(metadata.get("timeunit", "")) if isinstance(metadata, dict) else ""
-    return _UNITS.get(found, found)
+    unit = str(metadata.get("timeunit", "")) if isinstance(metadata, dict) else ""
+    return _UNITS.get(unit, unit)
 
 
 def _unit(result: Mapping[str, Any]) -> str:
-    found = str(_objective(result).get("unit", ""))
-    return _UNITS.get(found, found)
+    unit = str(_objective(result).get("unit", ""))
+    return _UNITS.get(unit, unit)
 
 
 def _objective(result: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -111,10 +111,10 @@ def _measured(
     result: Mapping[str, Any], stated: str, options: ReadOptions, path: Path
 ) -> Measurement:
     status = status_of(str(result.get("invalidity", "correct")), STATUSES)
-    given = options.unit
-    unit = stated or given or options.log.unit
-    if stated and given and stated != given:
-        raise ReaderError(f"the file says {stated}, you say {given}", where=str(path))
+    requested = options.unit
+    unit = stated or requested or options.log.unit
+    if stated and requested and stated != requested:
+        raise ReaderError(f"the file's unit is {stated}, not {requested}", where=str(path))
     per_second = (
         options.per_second(unit, where=str(path)) if unit or status == "ok" else UNITS["ms"]
     )

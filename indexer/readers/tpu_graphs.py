@@ -1,16 +1,16 @@
-"""TpuGraphs' tile collection: one `.npz` a kernel, all tiles that were timed of it on a TPU.
+"""TpuGraphs' tile collection: one `.npz` per kernel, with all tiles of it that were timed on a TPU.
 
 `node_feat` [n,140], `node_opcode` [n], `edge_index` [e,2] are the kernel
 (`indexer.readers.tensors.tpu_graph`); `config_feat` [c,24] the tiles: six sizes, their sum and
-product, of the filter, the result and what is read; `config_runtime` [c] nanoseconds, and
+product, of the filter, the result and the input; `config_runtime` [c] nanoseconds, and
 `config_runtime_normalizers` [c] those of the compiler's own tile in the same session, since
 machines differ. A folder is read as all such files below it.
 
-The compiler's own tile is our default, all sizes 0: its time is the median of the normalizers, and
-a tile's is that median times runtime / normalizer, so that gains over the default are those that
-were measured side by side. Both nanoseconds are kept in the context. `line` counts the rows of one
-file, the default first. The group is the file's name without the number at its end. The layout
-collection is refused: a configuration there is a layout of each of a program's arrays.
+The compiler's own tile is the default configuration, all sizes 0: its time is the median of the
+normalizers, and a tile's is that median times runtime / normalizer, so that gains over the default
+are those measured side by side. Both values in nanoseconds are stored in the context. `line` counts
+the rows of one file, the default first. The group is the file's name without the number at its end.
+The layout collection is rejected: a configuration there is a layout of each of a program's arrays.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TILE = Op("tile")
 _MOST_BYTES = 1 << 28
 _MOST_NODES, _MOST_EDGES, _MOST_TILES = 100_000, 1_000_000, 1_000_000
 _SIZES = 6
-#: A parameter a size; after six of them their sum and product.
+#: One parameter per size; after each six sizes come their sum and product.
 _PARAMS = [
     (f"{of}_{at}", at + 8 * n)
     for n, of in enumerate(("kernel", "output", "input"))
@@ -91,7 +91,7 @@ def _read(path: Path) -> tuple[MatrixRef, Arrays]:
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         archive = NpzArchive(source, file, "TpuGraphs' tiles")
         if "node_config_feat.npy" in file.namelist():
-            raise ReaderError("of the layout collection: only that of tiles is read")
+            raise ReaderError("a file of the layout collection: only tiles are read")
         nodes = _array(archive, "node_feat", (_MOST_NODES, COLUMNS))
         opcodes = _array(archive, "node_opcode", (_MOST_NODES,), whole=True)
         edges = _array(archive, "edge_index", (_MOST_EDGES, 2), whole=True)
@@ -101,7 +101,7 @@ def _read(path: Path) -> tuple[MatrixRef, Arrays]:
             for name in ("config_runtime", "config_runtime_normalizers")
         }
     if len(nodes) != len(opcodes) or any(len(one) != len(tiles) for one in times.values()):
-        raise ReaderError("its arrays are not of one length")
+        raise ReaderError("the arrays differ in length")
     name = path.name.removesuffix(".gz").removesuffix(".npz")
     group = re.sub(r"_-?[0-9a-f]+$", "", name)
     kernel = kernel_of_graph(nodes, opcodes, edges, name=name, group=group)
@@ -112,13 +112,14 @@ def _read(path: Path) -> tuple[MatrixRef, Arrays]:
 def _array(
     archive: NpzArchive, name: str, most: tuple[int, ...], *, whole: bool = False
 ) -> NDArray[Any]:
-    """Of at most so many rows and just so many columns, looked at before it is unpacked."""
+    """An array of at most so many rows and exactly so many columns; its shape is checked before it
+    is decompressed."""
     member = archive.member(name)
     shape = member.shape
     if len(shape) != len(most) or shape[0] > most[0] or shape[1:] != most[1:]:
         raise ReaderError(f"'{name}' has the shape {shape}: at most {most} is read")
     if member.dtype.kind not in ("iu" if whole else "iuf"):
-        raise ReaderError(f"'{name}' holds {member.dtype}, not {'whole ' * whole}numbers")
+        raise ReaderError(f"'{name}' has {member.dtype} elements, not {'whole ' * whole}numbers")
     return archive.array(member)
 
 

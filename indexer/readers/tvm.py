@@ -5,8 +5,8 @@ transpose of a sparse N x K one in BSR form: an SpMM with M dense columns on an 
 stores `data` entries (zeros inside blocks count). The workload names shapes, not the matrix, so
 the name comes from the record's input tensors if it has any, else from the shapes.
 
-Kept of the schedule: the transform steps as one canonical JSON text in the parameter `steps` (equal
-steps are equal configurations). Not kept: the target's string beyond the measurement's context.
+The configuration is the schedule's transform steps as one canonical JSON text in the parameter
+`steps` (equal steps are equal configurations). The target's string is in the measurement's context.
 Costs are seconds per repeat.
 """
 
@@ -36,7 +36,7 @@ from indexer.readers.base.row import (
     seconds,
 )
 
-#: `MeasureErrorNo` of auto_scheduler and of AutoTVM: what each error number is in our words.
+#: `MeasureErrorNo` of auto_scheduler and of AutoTVM: our status and a description by error number.
 _ERRORS = {
     1: ("invalid", "instantiation error"),
     2: ("build", "host compilation error"),
@@ -51,7 +51,7 @@ _DTYPES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf
 
 
 class TvmReader:
-    """Records of other workloads than `sparse_dense` are rejected by name."""
+    """Reader of `sparse_dense` records; other workloads are rejected by name."""
 
     name = "tvm"
     platform = ""
@@ -127,8 +127,8 @@ def _schedule(record: Any) -> dict[str, Any]:
 
 
 def measured(result: Any, target: str) -> Measurement:
-    """TVM's `MeasureResult`: seconds, number of the error, seconds of the whole measurement, when.
-    The target's string is kept as context.
+    """Measurement of TVM's `MeasureResult`: seconds, number of the error, seconds of the whole
+    measurement, time stamp. The target's string is stored as context.
 
     Raises: ReaderError, and TypeError, ValueError where it is no list of four.
     """

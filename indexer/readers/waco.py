@@ -4,7 +4,7 @@
     SDDMM  isplit jsplit ksplit  o1..o6  i1f i0f j1f j0f  paridx parnum parchunk = ms
     SpMV   isplit ksplit         o1..o4  i1f i0f k1f k0f  paridx parnum parchunk = ms
 
-The three are told apart by the name of a folder above the file (`SpMM/CollectedData/x.txt`) or by
+The operation follows from the name of a folder above the file (`SpMM/CollectedData/x.txt`) or from
 `options.op`. A folder is read as all files below its `CollectedData` folders, or all its `.txt`
 files. The matrix is the file's name; its group is that name without WACO's resize (`_4x16_1`).
 SpMM has 256 dense columns, SDDMM an inner dimension of 256 (Won et al., ASPLOS 2023).
@@ -121,7 +121,7 @@ def _parsed(text: str, kernel: str) -> tuple[dict[str, Any], float]:
     rest = words[len(splits) :]
     order = tuple(rest[: len(loops)])
     if set(order) != loops:
-        raise ReaderError(f"the loop order {' '.join(order)} is not one of {kernel}")
+        raise ReaderError(f"the loop order {' '.join(order)} is illegal for {kernel}")
     config["order"] = order
     rest = rest[len(loops) :]
     config |= {p: integer(w) for p, w in zip(flags, rest, strict=False)}

@@ -1,4 +1,4 @@
-"""What every runner offers, and how much measuring it may do."""
+"""The runner protocol, and the effort of a measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embeddb.core.records import Measurement
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
-#: In the context of a run that a tuning paid for: the seconds that compiling and timing took.
+#: Context key of a tuner's run: the seconds of compiling and timing.
 HARDWARE_S = "hardware_s"
 
 
@@ -50,24 +50,23 @@ class RunOptions:
 
 
 class Runner(Protocol):
-    """Measures configurations of one platform on the machine it runs on.
+    """Measure configurations of one platform on the machine it runs on.
 
-    Requirements: `run` yields exactly one measurement per configuration, in the order given, as
-    soon as it is known. Whatever a configuration does (does not build, crashes, hangs, computes
-    wrong numbers, needs too much memory) is the status of its measurement; only an operation the
-    runner does not know, or a machine it cannot run on, raises. That is so in the middle of a run
-    too: no space left, a process that somebody killed or that cannot start say nothing of a
-    configuration, and nothing is yielded for it (`embeddb.kernels.machine_failures`). Closing the
-    iterator early leaves no process behind that still works on it.
+    Requirements: `run` yields exactly one measurement per configuration, in order, as soon as it is
+    complete. A failure of a configuration (it does not build, crashes, hangs, computes wrong
+    numbers, needs too much memory) is the status of its measurement; only an unsupported operation
+    or an unsuitable machine raises, also in the middle of a run: a full disk, a killed process or
+    one that cannot start are not failures of a configuration, and nothing is yielded for it
+    (`embeddb.kernels.machine_failures`). Closing the iterator early leaves no process behind that
+    still works on it.
 
-    The protocols below are for runners that can tell more of their machine; each is kept by having
-    its method.
+    The protocols below are optional; a runner follows one by having its method.
     """
 
     name: str
 
     def available(self) -> str | None:
-        """None if it can run here, else one line that says why not and what to install."""
+        """None if it can run here, else one line with the reason and what to install."""
 
     def platform(self, *, threads: int = 0) -> Platform:
         """The platform with this machine's environment as its instance."""
@@ -75,34 +74,34 @@ class Runner(Protocol):
     def run(
         self, pattern: Any, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Of a `Pattern`, or of a `Nest` where the operation runs on nests.
+        """Measure on a `Pattern`, or on a `Nest` if the operation runs on nests.
 
-        Raises: UsageError for an operation the runner lacks, RunnerUnavailable."""
+        Raises: UsageError for an unsupported operation, RunnerUnavailable.
+        """
 
 
 @runtime_checkable
-class KnowsFacts(Protocol):
-    """Can measure what its machine is able to do."""
+class MeasuresFacts(Protocol):
+    """Measure the capabilities of the machine."""
 
     def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """These facts by name. They are kept, and `platform` tells them in the environment from
-        then on, beside what the instance is named by. Called before something is run, never for a
-        plain question."""
+        """Facts by name. They are stored, and from then on are part of `platform`'s environment,
+        beside the identifying facts. Called before a run, never for a query."""
 
 
 @runtime_checkable
-class TellsState(Protocol):
-    """Can tell what its machine does now (`embeddb.core.machine_state`)."""
+class ReportsState(Protocol):
+    """Report the current state of the machine (`embeddb.core.machine_state`)."""
 
     def state(self, *, threads: int = 0) -> dict[str, float]:
-        """Positive figures by name, the same names each time, in milliseconds; empty where nothing
-        can be told. Raises nothing. Called before and after the runs of one matrix."""
+        """Positive figures by name, the same names each time, in milliseconds; empty if there are
+        none. Raises nothing. Called before and after the runs of one matrix."""
 
 
 @runtime_checkable
 class ForPlatform(Protocol):
-    """Serves more than one platform; the others are made without arguments."""
+    """A runner for more than one platform; others are constructed without arguments."""
 
     @classmethod
     def for_platform(cls, platform: Platform) -> Runner:
-        """The runner of one of them."""
+        """The runner of a platform."""

@@ -1,4 +1,4 @@
-"""Other people's programs and simulators: a command from a platform file, started and timed."""
+"""Programs and simulators of users: a command from a platform file, started and timed."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _LAST_LINES = 3
 
 
 class CommandRunner:
-    """Runs the `[command]` of a platform that was read from a file.
+    """Run the `[command]` of a platform that was read from a file.
 
-    A command that a database or a plan brings is refused: `available` says so. What it runs on is
-    written once per `run`, to a private folder that is removed at its end.
+    A command from a database or a plan is refused: `available` returns the reason. The input file
+    is written once per `run`, to a private folder that is removed at its end.
     """
 
     name = "command"
@@ -77,9 +77,9 @@ class CommandRunner:
         return None
 
     def platform(self, *, threads: int = 0) -> Platform:
-        """The platform; its instance is the digest of the program (its files' content but for an
-        interpreter's, or what the `version` command says), of the command, and of clock, threads
-        and CPU where they matter.
+        """The platform; its instance is the digest of the program (its files' content except for an
+        interpreter's, or the output of the `version` command), of the command, and of clock,
+        threads and CPU where they matter.
 
         Raises: RunnerUnavailable.
         """
@@ -99,7 +99,7 @@ class CommandRunner:
         self, pattern: Subject, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for an operation the platform lacks; RunnerUnavailable, also for
-        what the machine fails at in the middle of it."""
+        failures of the machine in the middle of it."""
         platform, spec = self._ready()
         space = space_of(platform, op, pattern)
         need = most_bytes(pattern)
@@ -144,27 +144,27 @@ class _Job:
         output = matrix.with_name("output")
         argv = self._argv(values, matrix, output)
         tries = 0
-        found = Measurement("crash")
+        outcome = Measurement("crash")
         while tries <= self.spec.retries:
             tries += 1
-            found = self._try(argv, output)
-            if found.status not in ("crash", "timeout"):
+            outcome = self._try(argv, output)
+            if outcome.status not in ("crash", "timeout"):
                 break
         context: dict[str, float | str] = {
             "tries": tries,
             "wall_s": round(time.monotonic() - started, 6),
         }
         return Measurement(
-            found.status,
-            found.times_s,
+            outcome.status,
+            outcome.times_s,
             self.source,
             when=time.time(),
-            error=found.error,
+            error=outcome.error,
             context=context,
         )
 
     def _argv(self, values: Mapping[str, Any], matrix: Path, output: Path) -> list[str]:
-        known = {
+        values_by_name = {
             "matrix": str(matrix),
             "output": str(output),
             "threads": str(_threads(self.options.threads)),
@@ -174,13 +174,13 @@ class _Job:
             "op.dtype": self.op.dtype,
             **{f"config.{name}": _text(value) for name, value in values.items()},
         }
-        first, *rest = (argument.expand(known) for argument in self.spec.run)
+        first, *rest = (argument.expand(values_by_name) for argument in self.spec.run)
         return [_program(first, _folder(self.platform)) or first, *rest]
 
     def _try(self, argv: Sequence[str], output: Path) -> Measurement:
-        """Run the program as often as it takes; the time limit holds for all of it together.
+        """Run the program as often as needed; the time limit holds for all of it together.
 
-        Raises: RunnerUnavailable if it failed for want of what this machine should give.
+        Raises: RunnerUnavailable if it failed for lack of a resource of this machine.
         """
         once = self.platform.simulated or "repeats" in self.spec.names
         deadline = Deadline(self.spec.timeout_s or self.options.timeout_s)
@@ -191,7 +191,7 @@ class _Job:
             status, reason = self._status(ended)
             if status == "ok":
                 try:
-                    times += read_times(self.spec.time, self._said(ended, output))
+                    times += read_times(self.spec.time, self._timing_output(ended, output))
                 except ValueError as error:
                     status, reason = "crash", f"{error}, exit status {ended.code}"
             if status == "crash":
@@ -211,16 +211,16 @@ class _Job:
         if ended.problem:
             return "crash", ended.problem
         for status, regex in self.spec.statuses:
-            for said in (ended.stdout, ended.stderr):
-                found = regex.search(said.decode(errors="replace"))
-                if found:
-                    return status, found[0] or "as its output says"
+            for output in (ended.stdout, ended.stderr):
+                match = regex.search(output.decode(errors="replace"))
+                if match:
+                    return status, match[0] or f"its output matches {regex.pattern}"
         if ended.code < 0:
             return "crash", f"ended by signal {-ended.code}"
         return self.spec.exits.get(ended.code, "crash"), f"exit status {ended.code}"
 
-    def _said(self, ended: Ended, output: Path) -> str:
-        """What the program wrote where the time stands. Raises: ValueError."""
+    def _timing_output(self, ended: Ended, output: Path) -> str:
+        """Output of the program with the time. Raises: ValueError."""
         stream = self.spec.time.stream
         if stream != "output":
             raw: bytes = getattr(ended, stream)
@@ -250,7 +250,7 @@ def _refuse_machine(ended: Ended, program: str) -> None:
 
 
 def _remove(output: Path) -> None:
-    """What the run before left at {output}, be it a folder."""
+    """Remove the last run's {output}, also if it is a folder."""
     if output.is_dir() and not output.is_symlink():
         shutil.rmtree(output, ignore_errors=True)
     else:
@@ -281,7 +281,7 @@ def _start(
 
 
 def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
-    """What tells this build of the program from another.
+    """Facts that identify this build of the program.
 
     Raises: RunnerUnavailable if the version command gives no version.
     """
@@ -296,13 +296,13 @@ def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
     argv = [_program(spec.version[0], folder) or spec.version[0], *spec.version[1:]]
     with scratch_folder() as scratch:
         ended = _start(platform, spec, argv, scratch, Deadline(_VERSION_TIMEOUT_S))
-    said = ended.stdout.decode(errors="replace").strip().splitlines()
-    if ended.problem or ended.code or not said:
+    lines = ended.stdout.decode(errors="replace").strip().splitlines()
+    if ended.problem or ended.code or not lines:
         raise RunnerUnavailable(
             f"{platform.file}: command.version: "
             + _line(ended.problem or f"exit status {ended.code}, and no version", ended)
         )
-    return {"version": one_line(said[0])}
+    return {"version": one_line(lines[0])}
 
 
 def _is_file(path: Path) -> bool:
@@ -331,8 +331,8 @@ def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _threads(asked: int) -> int:
-    return asked or (
+def _threads(requested: int) -> int:
+    return requested or (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
 
@@ -347,7 +347,7 @@ def _line(reason: str, ended: Ended) -> str:
     lines = next(filter(None, streams), "").splitlines()[-_LAST_LINES:]
     last = " | ".join(one_line(line) for line in lines)
     reason = one_line(reason)
-    # The end of the last lines tells most: of a traceback it is the exception.
+    # The end of the last lines is most useful: of a traceback it is the exception.
     room = _MAX_ERROR - len(reason) - 2
     return f"{reason}: {last[-room:]}" if last and room > 0 else reason[:_MAX_ERROR]
 

@@ -1,4 +1,4 @@
-"""One program run once: its output bounded, its time limited, and nothing of it left behind."""
+"""A single run of a program: bounded output, limited time, no process left behind."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended. `problem` is "" for an end of its own, else "timeout", "output" (it
-    wrote more than allowed) or the line that says why these arguments cannot be passed; `code` is
-    its exit status then, negative for a signal."""
+    """End of a program. `problem` is "" if it ended by itself, else "timeout", "output" (it wrote
+    more than allowed) or one line why these arguments cannot be passed; `code` is its exit status
+    then, negative for a signal."""
 
     problem: str
     code: int
@@ -82,27 +82,27 @@ def run_once(
         return Ended(f"cannot be started: {error}", 0, b"", b"")
     except OSError as error:
         problem = f"cannot be started: {error.strerror}"
-        if error.errno == errno.E2BIG:  # what it is told is that long
+        if error.errno == errno.E2BIG:  # the arguments are too long
             return Ended(problem, 0, b"", b"")
-        raise RunnerUnavailable(f"{argv[0]} {problem}", hint=f"mend that, {AGAIN}") from None
-    found: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        raise RunnerUnavailable(f"{argv[0]} {problem}", hint=f"correct that, {AGAIN}") from None
+    output: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
     try:
         if max_memory:
             with suppress(ProcessLookupError):  # it has ended already
                 resource.prlimit(process.pid, resource.RLIMIT_AS, (max_memory, max_memory))
-        problem = _read(process, found, deadline, max_bytes)
+        problem = _read(process, output, deadline, max_bytes)
     finally:
         _kill(process)
-    return Ended(problem, process.returncode, bytes(found["stdout"]), bytes(found["stderr"]))
+    return Ended(problem, process.returncode, bytes(output["stdout"]), bytes(output["stderr"]))
 
 
 def _read(
     process: subprocess.Popen[bytes],
-    found: dict[str, bytearray],
+    output: dict[str, bytearray],
     deadline: Deadline,
     max_bytes: int,
 ) -> str:
-    """Collect output until the program ends; returns what went wrong, or ""."""
+    """Collect output until the program ends; returns the problem, or ""."""
     assert process.stdout is not None and process.stderr is not None
     with selectors.DefaultSelector() as waiting:
         waiting.register(process.stdout, selectors.EVENT_READ, "stdout")
@@ -112,7 +112,7 @@ def _read(
             now, left_s = time.monotonic(), deadline.left_s()
             if ended_at == float("inf") and _ended(process):
                 ended_at = now
-            # A child that outlives the program may hold the pipes open: they are not waited for.
+            # A child that outlives the program may keep the pipes open: they are not waited for.
             if ended_at < float("inf") and (not waiting.get_map() or now > ended_at + _DRAIN_S):
                 return ""
             if left_s <= 0 and ended_at == float("inf"):
@@ -124,21 +124,21 @@ def _read(
                 data = os.read(key.fd, _CHUNK)
                 if not data:
                     waiting.unregister(key.fileobj)
-                held = found[key.data]
-                held += data
-                if len(held) > max_bytes:
-                    del held[max_bytes:]
+                stream = output[key.data]
+                stream += data
+                if len(stream) > max_bytes:
+                    del stream[max_bytes:]
                     return "output"
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended; it is not reaped yet, so its group's number stays its own."""
+    """True if it has ended; it is not reaped yet, so its group's number remains reserved."""
     how = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, how) is not None
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the whole group and reap the program. What it started may have outlived it."""
+    """Kill the whole group and reap the program; its children may have outlived it."""
     with suppress(ProcessLookupError, PermissionError):  # nobody is left
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -151,7 +151,7 @@ _MAX_TIMES = 10_000
 
 
 def read_times(spec: TimeSpec, text: str) -> list[float]:
-    """Seconds of every repeat. Raises: ValueError with one line if that is not what is there."""
+    """Seconds of every repeat. Raises: ValueError with one line if the output has no such times."""
     raw = spec.regex.findall(text) if spec.regex is not None else _json_field(text, spec.path)
     if not raw:
         raise ValueError(f"no time in its {spec.stream}")
@@ -167,7 +167,7 @@ def _seconds(value: Any, spec: TimeSpec) -> float:
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"a time of {shown}, which is no number") from None
     if isinstance(value, bool) or not 0 < seconds < math.inf:
-        raise ValueError(f"a time of {shown}, which nothing can take")
+        raise ValueError(f"a time of {shown}, which is not positive and finite")
     return seconds
 
 
@@ -176,20 +176,20 @@ def _json_field(text: str, path: Sequence[str]) -> list[Any]:
     lines = text.strip().splitlines()
     for part in (text, *lines[-1:]):
         try:
-            found = json.loads(part)
+            value = json.loads(part)
             break
         except (ValueError, RecursionError):
             continue
     else:
         raise ValueError("no JSON, neither the whole output nor its last line")
     for key in path:
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, dict) and key in found:
-            found = found[key]
+        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, dict) and key in value:
+            value = value[key]
         else:
             raise ValueError(f"no field {'.'.join(path)} in its JSON")
-    return found if isinstance(found, list) else [found]
+    return value if isinstance(value, list) else [value]
 
 
 def one_line(text: str) -> str:
@@ -213,20 +213,22 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def most_bytes(subject: Subject) -> int:
-    """What its file may need."""
+    """Upper bound of the size of a workload's file in bytes."""
     if isinstance(subject, Pattern):
         return subject.nnz * _ENTRY_BYTES + subject.shape[0] * _ROW_BYTES
     return len(kind_of(subject.kind).write(subject))
 
 
 def write_subject(subject: Subject, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
-    """Write a matrix with values, in the form that a command asks for, or the JSON of what is none.
+    """Write a matrix with values, in the form that a command requests, or another workload as JSON.
 
-    Raises: RunnerUnavailable if it cannot be written whole; UsageError for a nest that holds a
-    matrix, which its JSON does not.
+    Raises: RunnerUnavailable if it cannot be written completely; UsageError for a nest with a
+    matrix, which its JSON lacks.
     """
     if isinstance(subject, Nest) and subject.matrix_ids:
-        raise UsageError(f"{subject.name or subject.id} holds a matrix, which no command is given")
+        raise UsageError(
+            f"{subject.name or subject.id} has a matrix, which cannot be passed to a command"
+        )
     path = folder / (f"matrix.{spec.matrix}" if op.workload.sparse else f"{op.kind}.json")
     try:
         with path.open("wb") as out:
@@ -241,7 +243,7 @@ def write_subject(subject: Subject, folder: Path, spec: CommandSpec, op: Op, see
 
 
 def _write_matrix(pattern: Pattern, out: BinaryIO, spec: CommandSpec, op: Op, seed: int) -> None:
-    """`smtx` has no values. Raises: OSError."""
+    """Write a matrix file; `smtx` has no values. Raises: OSError."""
     if spec.matrix == "smtx":
         m, n = pattern.shape
         out.write(f"{m}, {n}, {pattern.nnz}\n".encode())

@@ -22,7 +22,7 @@ from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.harness.matrices import MatrixSession
-from indexer.runners.harness.session import Closing, Session
+from indexer.runners.harness.worker_process import Closing, WorkerProcess
 
 if TYPE_CHECKING:
     from embeddb.kernels.bodies import Variant
@@ -36,10 +36,10 @@ _TOLERANCES = {"f32": 1e-5, "f64": 1e-13}
 
 
 class CpuRunner(Closing):
-    """Runs SpMM, SpMV and SDDMM, f32 and f64, on this machine's processors.
+    """Run SpMM, SpMV and SDDMM, f32 and f64, on this machine's processors.
 
-    One worker process serves all patterns until it crashes, hangs or `close` is called. Threads
-    are not pinned and sleep while they wait; caches are warm in every timed repeat.
+    One worker process serves all patterns until it crashes, hangs or `close` is called. Threads are
+    not pinned and sleep while they wait; caches are warm in every timed repeat.
     """
 
     name = "cpu"
@@ -52,7 +52,7 @@ class CpuRunner(Closing):
             "OMP_PROC_BIND": "false",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        self._session = Session(_WORKER, env=env)
+        self._session = WorkerProcess(_WORKER, env=env)
         self._matrices = MatrixSession(self._session)
         self._built: dict[Variant | None, cpu_build.Built] = {}
         self._probing: cpu_build.Built | None = None
@@ -69,7 +69,7 @@ class CpuRunner(Closing):
 
     def platform(self, *, threads: int = 0) -> Platform:
         """Platform `cpu`; the instance is 8 hex digits of the identity's digest. The environment
-        tells the facts beside the identity: those that can be read, and those measured before.
+        also has facts beside the identity: those that can be read, and those measured before.
         Nothing is measured here.
 
         Raises: RunnerUnavailable without a compiler.
@@ -79,28 +79,27 @@ class CpuRunner(Closing):
         identity = self._identity(threads)
         text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
         instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        facts = {**self._still(), **(self._facts.get(instance) or cpu_probe.kept(identity))}
+        facts = {**self._still(), **(self._facts.get(instance) or cpu_probe.stored(identity))}
         return load_platform("cpu").at(instance, {**facts, **identity})
 
     def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """Facts of this machine by name, all as texts: vector width, processors, caches, and what
-        a probe of a second or two measures unless it was measured before. Without the
-        latter where the probe fails.
+        """Facts of this machine by name, all as texts: vector width, processors, caches, and the
+        results of a probe of a second or two, measured once. Without the latter if the probe fails.
 
         Raises: RunnerUnavailable without a compiler.
         """
         here = self.platform(threads=threads)
         if here.instance not in self._facts:
             identity = self._identity(threads)
-            found = cpu_probe.kept(identity)
-            if not found and (figures := self._probe(threads, short=False)):
-                found = cpu_probe.keep(identity, figures)
-            self._facts[here.instance] = found
+            facts = cpu_probe.stored(identity)
+            if not facts and (figures := self._probe(threads, short=False)):
+                facts = cpu_probe.store(identity, figures)
+            self._facts[here.instance] = facts
         return {**self._still(), **self._facts[here.instance]}
 
     def state(self, *, threads: int = 0) -> dict[str, float]:
-        """What this machine does now: some of the measured facts once more, in about 50 ms. Empty
-        where the probe fails: a state is told beside runs, which must not be lost for it."""
+        """Current state of this machine: some of the measured facts again, in about 50 ms. Empty if
+        the probe fails, since runs must not be lost because of it."""
         with suppress(RunnerUnavailable):
             return self._probe(threads, short=True)
         return {}
@@ -123,22 +122,22 @@ class CpuRunner(Closing):
         return dict(reply.get("figures", {}))
 
     def _still(self) -> dict[str, str]:
-        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_probe.still()}
+        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_probe.static_facts()}
 
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for what runs on no matrix, and for another value type than f32 or
-        f64; RunnerUnavailable, also for what the machine fails at in the middle of it."""
+        """Measure configurations. Raises: UsageError for an operation without a matrix, or another
+        value type than f32 or f64; RunnerUnavailable, also for failures of the machine in the
+        middle of it."""
         self._require(op)
         self._matrices.next_run()
         for config in configs:
             yield config, self._measure(pattern, op, config, options)
 
     def prepare(self, op: Op, configs: Sequence[Config]) -> None:
-        """Compile what `run` will need, on every processor; what fails here is a status there.
-
-        Not while measuring. Compilers that share the machine make each `compile_s` longer.
+        """Compile the kernels for `run`, on every processor; a failure here is a status there. Not
+        while measuring. Compilers that share the machine make each `compile_s` longer.
 
         Raises: UsageError, RunnerUnavailable as `run`.
         """
@@ -163,23 +162,23 @@ class CpuRunner(Closing):
         Raises: UsageError, RunnerUnavailable as `run`.
         """
         self._require(op)
-        found = {}
+        measurements = {}
         threads = cpu_build.threads_used(options.threads)
         for name in (n for n in baselines.names(op.kernel) if not only or n in only):
             request = {"do": "baseline", "name": name, "threads": threads}
             reply = self._ask(pattern, op, request, options)
             if "missing" not in reply:
-                found[name] = _measurement(reply, op, options, threads)
-        return found
+                measurements[name] = _measurement(reply, op, options, threads)
+        return measurements
 
     def _identity(self, threads: int) -> dict[str, str]:
-        """What an instance is named by. Another key here, and every machine is a new one."""
-        found = cpu_build.compiler()
-        if found is None:
+        """Facts that name an instance. Another key here makes every machine a new one."""
+        compiler = cpu_build.compiler()
+        if compiler is None:
             raise RunnerUnavailable(cpu_build.no_compiler())
         return {
             "cpu": cpu_build.cpu_model(),
-            "compiler": found[1],
+            "compiler": compiler[1],
             "flags": " ".join(cpu_build.flags()),
             "kernels": str(cpu_codegen.GENERATION),
             "threads": str(cpu_build.threads_used(threads)),

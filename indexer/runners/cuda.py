@@ -21,8 +21,8 @@ from embeddb.kernels.cuda import nvrtc
 from embeddb.kernels.cuda.plan import SIZES, identity_of, instance_of, plan
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
-from indexer.runners.harness.matrices import MatrixSession, keep_facts, kept_facts
-from indexer.runners.harness.session import Closing, Session
+from indexer.runners.harness.matrices import MatrixSession, store_facts, stored_facts
+from indexer.runners.harness.worker_process import Closing, WorkerProcess
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -61,7 +61,7 @@ class CudaRunner(Closing):
     name = "cuda"
 
     def __init__(self, worker: str = _WORKER) -> None:
-        self._session = Session(worker, env={})
+        self._session = WorkerProcess(worker, env={})
         self._matrices = MatrixSession(self._session)
         self._worker = worker
         self._looks = worker == _WORKER  # others need no driver
@@ -92,7 +92,7 @@ class CudaRunner(Closing):
         from embeddb.platforms.platform import load_platform
 
         identity = self._identity()
-        facts = self._facts or kept_facts(identity, _PROBE)
+        facts = self._facts or stored_facts(identity, _PROBE)
         return load_platform("cuda").at(
             instance_of(identity), {**self._properties(), **facts, **identity}
         )
@@ -104,9 +104,9 @@ class CudaRunner(Closing):
         Raises: RunnerUnavailable without a GPU.
         """
         identity = self._identity()
-        self._facts = self._facts or kept_facts(identity, _PROBE)
+        self._facts = self._facts or stored_facts(identity, _PROBE)
         if not self._facts and (figures := self._probe(short=False)):
-            self._facts = keep_facts(identity, _PROBE, figures)
+            self._facts = store_facts(identity, _PROBE, figures)
         return {**self._properties(), **self._facts}
 
     def state(self, *, threads: int = 0) -> dict[str, float]:
@@ -118,8 +118,8 @@ class CudaRunner(Closing):
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for an operation without a kernel; RunnerUnavailable, also for what
-        the machine fails at in the middle of it."""
+        """Raises: UsageError for an operation without a kernel; RunnerUnavailable, also for
+        failures of the machine in the middle of it."""
         from embeddb.platforms.platform import load_platform
 
         self._require(op)
@@ -132,7 +132,7 @@ class CudaRunner(Closing):
                 yield config, self._measure(pattern, op, dict(space.numeric(config)), options)
 
     def prepare(self, op: Op, configs: Sequence[Config]) -> None:
-        """Compile what `run` will need, on every processor; what fails here is a status there.
+        """Compile the kernels for `run`, on every processor; a failure here is a status there.
 
         Raises: UsageError, RunnerUnavailable as `run`.
         """

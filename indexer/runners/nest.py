@@ -30,7 +30,7 @@ _AT_ONCE = 32
 
 
 class NestRunner(LocalRunner):
-    """Measures schedules of loop nests on this machine's processors.
+    """Measure schedules of loop nests on this machine's processors.
 
     Each is compiled with others into one file, run once and checked, then timed in rounds in which
     the others of that file's take turns; arrays that are read and written are restored before each
@@ -57,9 +57,9 @@ class NestRunner(LocalRunner):
     def run(
         self, nest: Nest, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for another operation than `nest`; NestError for a nest that could
-        leave an array, or whose matrices are not there: nothing is compiled; RunnerUnavailable,
-        also for what the machine fails at in the middle of it."""
+        """Measure schedules. Raises: UsageError for another operation than `nest`; NestError for a
+        nest that could leave an array, or whose matrices are missing: nothing is compiled;
+        RunnerUnavailable, also for failures of the machine in the middle of it."""
         from embeddb.platforms.platform import load_platform
 
         if op.kernel != "nest":

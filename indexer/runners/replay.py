@@ -1,4 +1,4 @@
-"""A runner that measures nothing: it answers from runs recorded before."""
+"""A runner that replays recorded runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
 
 class ReplayRunner:
-    """Answers from `lookup(pattern_id, op, config)`; `embeddb eval --tuner` compares tuners by it.
-
-    A configuration nobody ran comes back with status `invalid` and no times: within recorded runs
-    it cannot be had, so a tuner that proposes it has wasted the step.
-    """
+    """Answer from `lookup(pattern_id, op, config)`; used by `embeddb eval --tuner` to compare
+    tuners. A configuration without a recorded run gets the status `invalid` and no times: a tuner
+    that proposes it has wasted the step."""
 
     name = "replay"
 
@@ -39,7 +37,7 @@ class ReplayRunner:
     def platform(self, *, threads: int = 0) -> Platform:
         """The platform whose runs are replayed.
 
-        Raises: UsageError if none was given.
+        Raises: UsageError if there is none.
         """
         if self._platform is None:
             raise UsageError("this replay was set up without a platform")
@@ -53,10 +51,10 @@ class ReplayRunner:
         *,
         options: RunOptions,
     ) -> Iterator[tuple[Config, Measurement]]:
-        """What was recorded on a pattern, of which the structure is not needed."""
+        """The recorded measurements on a pattern, whose structure is not needed."""
         for config in configs:
-            found = self._lookup(pattern.id, op, config)
-            if found is None:
+            measurement = self._lookup(pattern.id, op, config)
+            if measurement is None:
                 error = f"no recorded run of {config} on {pattern.name or pattern.id}"
-                found = Measurement(status="invalid", source="imported", error=error)
-            yield config, found
+                measurement = Measurement(status="invalid", source="imported", error=error)
+            yield config, measurement

@@ -1,4 +1,4 @@
-"""SPADE's stand-in: runs that come from a timing model, and say so."""
+"""Stand-in for SPADE: simulated runs by a timing model, marked as such."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from indexer.runners.spade_model.model import KEEP_BYTES, VERSION, Estimate, Har
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
-#: What a configuration must say for the model to time it.
+#: Parameters that the model needs.
 _NEEDED = ("row_panels", "column_panels", "split", "barrier", "bypass", "reorder")
 #: An upper bound of what timing one configuration takes per non-zero, and per row and column.
 _ENTRY_BYTES, _SIDE_BYTES = 120, 60
 
 
 class SpadeRunner:
-    """Times configurations with `spade_model`; nothing is executed and no result is computed.
-
-    A platform file with `runner = "spade"`, SPADE's parameters and the traits of `Hardware` is
-    timed as its traits say. The model is deterministic: whatever repeats are asked for, there is
-    one time, and neither threads nor the time limit apply.
-    """
+    """Time configurations with `spade_model`; nothing is executed and no result is computed. A
+    platform file with `runner = "spade"`, SPADE's parameters and the traits of `Hardware` is timed
+    by its traits. The model is deterministic: there is one time regardless of the requested
+    repeats, and neither threads nor the time limit apply."""
 
     name = "spade"
 

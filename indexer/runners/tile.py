@@ -31,11 +31,9 @@ _AT_ONCE = 128
 
 
 class TileRunner(LocalRunner):
-    """Measures tiles of tensor kernels, each on one thread, as nests are measured by runner `nest`:
-    compiled with others into one file, checked against numpy, timed in rounds in which the others
-    take turns. What was compiled for the last kernel is kept, so that another round of it costs
-    nothing but the runs.
-    """
+    """Measure tiles of tensor kernels, each on one thread, as runner `nest` measures nests: several
+    compiled into one file, checked against numpy, timed in alternating rounds. Compiled code of the
+    last kernel is kept, so that another round of it costs nothing but the runs."""
 
     name = "tile"
     kinds = ("kernel",)
@@ -60,9 +58,9 @@ class TileRunner(LocalRunner):
     def run(
         self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for another operation than `tile`; TensorError for a kernel that has
-        no tiles, of which nothing is compiled; RunnerUnavailable, also for what the machine fails
-        at in the middle of it."""
+        """Measure tiles. Raises: UsageError for another operation than `tile`; TensorError for a
+        kernel without tiles, of which nothing is compiled; RunnerUnavailable, also for failures of
+        the machine in the middle of it."""
         from embeddb.platforms.platform import load_platform
 
         if op.kernel != "tile":
@@ -82,7 +80,7 @@ class TileRunner(LocalRunner):
         )
 
     def _measuring(self, kernel: Computation, options: RunOptions) -> Measuring[Tile]:
-        """That of the last call, if it was of the same kernel."""
+        """The measuring of the last call, if it was of the same kernel."""
         if self._last is not None and self._last[:2] == (kernel.id, options):
             return self._last[2]
         self.next_subject()
@@ -91,15 +89,15 @@ class TileRunner(LocalRunner):
         folder = mkdtemp(prefix="embeddb-tile-")
         # Also of a runner that nobody closes, and at the end of the process.
         self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        made = Measuring(
+        measuring = Measuring(
             MeasuredKernel(kernel),
             self.session,
             Path(folder),
             threads=1,
             options=options,
         )
-        self._last = kernel.id, options, made
-        return made
+        self._last = kernel.id, options, measuring
+        return measuring
 
 
 def _nothing() -> object:

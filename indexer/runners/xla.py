@@ -50,13 +50,13 @@ _IN_TURNS, _TURNS_A_WORKER = 16, 32
 
 
 class XlaRunner(LocalRunner):
-    """Compiles each kernel by itself, so that nothing is fused across kernels, and times it: the
-    least of each of several rounds, after two calls that do not count, arrays made once and kept.
+    """Compile each kernel by itself, so that nothing is fused across kernels, and time it: the
+    fastest call of each of several rounds, after two warm-up calls, with arrays created once.
 
-    The time of a program under a cut is the sum of its kernels'. Each is timed once for all
-    partitions of a program; run in a row, their results are compared with those of the program
-    compiled as one. Jax is never imported here: the worker's interpreter is named by `VARIABLE`,
-    or is this one.
+    The time of a program under a fusion plan is the sum of its kernels'. Each is timed once for all
+    partitions of a program; run in sequence, their results are compared with those of the program
+    compiled as one. Jax is never imported here: the worker's interpreter is named by `VARIABLE`, or
+    is this one.
     """
 
     name = "xla"
@@ -89,12 +89,12 @@ class XlaRunner(LocalRunner):
     def run(
         self, subject: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """A kernel under `fused`, a program under `fusion`; kernels of the one before are timed
-        anew. With `options.check` a kernel's results are compared with those of the same kernel,
-        compiled without optimisation.
+        """Measure a kernel under `fused`, or a program under `fusion`; kernels of an earlier
+        program are timed again. With `options.check` a kernel's results are compared with those of
+        the same kernel, compiled without optimisation.
 
-        Raises: UsageError for another operation; RunnerUnavailable, also for what the machine
-        fails at in the middle of it.
+        Raises: UsageError for another operation; RunnerUnavailable, also for failures of the
+        machine in the middle of it.
         """
         from embeddb.platforms.platform import load_platform
 
@@ -111,18 +111,18 @@ class XlaRunner(LocalRunner):
                 partition = Partition.of(subject, str(config[CUT]))
                 yield config, times.measure(partition).measurement
             else:
-                ((_, found),) = KernelTimes(self.session, options).in_turns(
+                ((_, measurement),) = KernelTimes(self.session, options).in_turns(
                     [subject], check=options.check
                 )
-                yield config, found
+                yield config, measurement
 
     def kernels(
         self, kernels: Sequence[Computation], options: RunOptions
     ) -> Iterator[list[tuple[Computation, Measurement]]]:
-        """Kernels by themselves, some at a time, which take turns: in the seconds that one waits
-        for a quiet moment the others run.
+        """Measure kernels by themselves, some at a time, in turns, so that noise of the machine is
+        spread over several kernels.
 
-        Raises: RunnerUnavailable, also for what the machine fails at in the middle of it.
+        Raises: RunnerUnavailable, also for failures of the machine in the middle of it.
         """
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)
@@ -132,12 +132,12 @@ class XlaRunner(LocalRunner):
                 self.session.close()
 
     def program(self, program: Computation, options: RunOptions) -> ProgramTimes:
-        """What times partitions of a program, in the worker, which holds one program at a time."""
+        """The timer of partitions of a program, in the worker, which has one program at a time."""
         self.next_subject()
         return ProgramTimes(program, self.session, options)
 
     def compiler_cut(self, program: Computation) -> Cut:
-        """The cut that comes nearest to what XLA fuses by itself.
+        """The fusion plan nearest to XLA's own.
 
         Raises: TensorError for a program that XLA does not compile; RunnerUnavailable.
         """

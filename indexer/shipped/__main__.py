@@ -1,5 +1,5 @@
-"""`python -m indexer.shipped EXPORT… FILE` makes the file that ships from exports. The exports of
-what ships now are `embeddb db export starter runs.jsonl.gz`, of one platform each with
+"""`python -m indexer.shipped EXPORT… FILE` creates the shipped file from exports. The exports of
+the current one are written by `embeddb db export starter runs.jsonl.gz`, one per platform with
 `--platform`."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from embeddb.core.errors import EmbeddbError
-from indexer.shipped.made import ship
+from indexer.shipped.create import ship
 
 
 def main(args: list[str]) -> int:

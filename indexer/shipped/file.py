@@ -1,7 +1,7 @@
-"""The file that ships: the tables of a store, packed, and such a file into a store.
+"""The shipped file: the packed tables of a store, and their unpacking into a store.
 
-It holds what an import of the runs and `embed` left, so that nothing is read, checked or computed
-a second time: it is made by this program from exports that were (`indexer.shipped.made`).
+It has the results of an import of the runs and of `embed`, so that nothing is read, checked or
+computed a second time: this program creates it from checked exports (`indexer.shipped.create`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from embeddb.store.engine import SCHEMA, TABLES, Engine, Txn
 Row = tuple[bytes, bytes]
 
 _TIMES = ("first", "second", "third")
-#: The numbers of a measurement, and what each is told from.
+#: The numbers of a measurement, and the base from which each one's difference is stored.
 FROM = {
     "first": "",
     "second": "first",
@@ -43,17 +43,18 @@ FROM = {
     "conversion": "",
     "when": "",
 }
-#: Of a head: how many rows it has; of a row: the numbers of its configuration and its form.
+#: The number of rows of a head; the numbers of a row's configuration and form.
 COLUMNS = ("rows", "config", "form")
-#: Moments are told in minutes.
+#: Unit of stored time stamps.
 WHEN_S = 60.0
 #: Bytes of a partition's number and a pattern's id, with which a run's key begins.
 HEAD = 20
 
 
 class PackedRuns(msgspec.Struct, frozen=True):
-    """`count` rows, and the `plain` ones besides. `forms` are rows with 1.0 for every number and no
-    configuration, `heads` the beginnings of keys (deflated), `columns` planes of bytes by name."""
+    """`count` packed rows, and `plain` ones besides. `forms` are rows with 1.0 for every number and
+    no configuration, `heads` the beginnings of keys (deflated), `columns` planes of bytes by
+    name."""
 
     count: int
     forms: list[RunRow]
@@ -63,18 +64,18 @@ class PackedRuns(msgspec.Struct, frozen=True):
 
 
 def fits(m: Measurement) -> bool:
-    """Whether there is a column for each of its numbers."""
+    """True if there is a column for each of its numbers."""
     return max(len(m.times_s) - 2, len(m.cpu_max_s), len(m.cpu_sum_s)) <= 1
 
 
 def numbers_of(m: Measurement) -> dict[str, float]:
-    """The numbers that a measurement has, of those that there are columns for."""
-    found = dict(zip(_TIMES, m.times_s, strict=False))
-    found |= zip(("busiest",), m.cpu_max_s, strict=False)
-    found |= zip(("all",), m.cpu_sum_s, strict=False)
+    """Numbers of a measurement by column."""
+    numbers = dict(zip(_TIMES, m.times_s, strict=False))
+    numbers |= zip(("busiest",), m.cpu_max_s, strict=False)
+    numbers |= zip(("all",), m.cpu_sum_s, strict=False)
     if m.conversion_s is not None:
-        found["conversion"] = m.conversion_s
-    return {**found, "when": m.when}
+        numbers["conversion"] = m.conversion_s
+    return {**numbers, "when": m.when}
 
 
 def with_(m: Measurement, numbers: Mapping[str, float]) -> Measurement:
@@ -92,16 +93,16 @@ def with_(m: Measurement, numbers: Mapping[str, float]) -> Measurement:
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: A time that four digits do not tell.
+#: Code of a time with more than four digits.
 NO_CODE = -1
-#: Powers of ten that are told; up to 10**22 a float64 holds each of them exactly.
+#: Powers of ten with codes; up to 10**22 a float64 holds each of them exactly.
 _LEAST, _MOST = -19, 22
 _TENS = np.array([float(f"1e{n}") for n in range(_MOST + 1)])
 _STEPS = 9000  # numbers of four digits in a power of ten
 
 
 def code_of(seconds: Floats) -> Ints:
-    """The place of each time among all numbers of four digits, in ascending order, 0 for 0.0, or
+    """Rank of each time among all numbers of four digits, in ascending order, 0 for 0.0, or
     `NO_CODE`: times that are close have codes that are close. Shapes: float64[n] to int64[n]."""
     with np.errstate(all="ignore"):
         power = np.floor(np.log10(seconds))
@@ -115,21 +116,21 @@ def code_of(seconds: Floats) -> Ints:
 
 
 def seconds_of(code: Ints) -> Floats:
-    """The times of codes: a division or product of numbers that are exact rounds as reading the
-    decimal does. Shapes: int64[n] to float64[n]. Raises: StoreCorrupt for what is no code."""
+    """The times of codes: a division or product of exact numbers rounds like parsing the decimal.
+    Shapes: int64[n] to float64[n]. Raises: StoreCorrupt for an invalid code."""
     if code.size and not NO_CODE <= code.min() <= code.max() <= (_MOST - _LEAST + 1) * _STEPS:
-        raise StoreCorrupt("times that are none")
+        raise StoreCorrupt("invalid codes of times")
     power, digit = np.divmod(np.maximum(code - 1, 0), _STEPS)
     power += _LEAST - 3
     digits = (digit + 1000).astype(np.float64)
     down, up = _TENS[np.clip(-power, 0, _MOST)], _TENS[np.clip(power, 0, _MOST)]
-    found: Floats = np.where(power < 0, digits / down, digits * up)
-    return np.where(code > 0, found, np.where(code == 0, 0.0, np.nan))
+    seconds: Floats = np.where(power < 0, digits / down, digits * up)
+    return np.where(code > 0, seconds, np.where(code == 0, 0.0, np.nan))
 
 
 def packed(numbers: Ints) -> list[bytes]:
     """Numbers of at most 32 bits as planes of bytes, lowest first, each deflated: the high bytes
-    are nearly all alike. Raises: OverflowError for larger ones."""
+    are nearly all equal. Raises: OverflowError for larger ones."""
     if numbers.size and not -(1 << 31) <= numbers.min() <= numbers.max() < 1 << 31:
         raise OverflowError("numbers of more than 32 bits")
     small = numbers.astype("<i4")
@@ -141,59 +142,59 @@ def packed(numbers: Ints) -> list[bytes]:
 
 
 def unpacked(planes: list[bytes], count: int) -> Ints:
-    """`count` numbers, int64[count]. Raises: StoreCorrupt if the bytes do not hold as many."""
+    """`count` numbers, int64[count]. Raises: StoreCorrupt if the bytes have another number."""
     folded = np.zeros((count, 4), dtype=np.uint8)
     for at, plane in enumerate(planes):
         raw = inflated(plane, count)
         if at > 3 or len(raw) != count:
-            raise StoreCorrupt("a column of other than its length")
+            raise StoreCorrupt("a column has a wrong length")
         folded[:, at] = np.frombuffer(raw, dtype=np.uint8)
     whole = folded.view("<u4").reshape(-1).astype(np.int64)
     return (whole >> 1) ^ -(whole & 1)
 
 
 def inflated(raw: bytes, most: int) -> bytes:
-    """At most so many bytes. Raises: StoreCorrupt for more, and for what is not deflated."""
+    """At most `most` inflated bytes. Raises: StoreCorrupt for more, and for other data."""
     inflate = zlib.decompressobj()
     try:
-        found = inflate.decompress(raw, most + 1)
+        content = inflate.decompress(raw, most + 1)
     except zlib.error as error:
         raise StoreCorrupt(f"cannot be inflated: {error}") from None
-    if len(found) > most or not (inflate.eof or len(found) == most):
-        raise StoreCorrupt("other than it says")
-    return found
+    if len(content) > most or not (inflate.eof or len(content) == most):
+        raise StoreCorrupt("a packed part has a wrong length")
+    return content
 
 
 _ONES = dict.fromkeys(FROM, 1.0)
 
 
 def pack_runs(stored: Iterable[Row], config_numbers: Mapping[bytes, int]) -> PackedRuns:
-    """The rows of table `run`, in the order of their keys; configurations by their ids. They come
-    by head, configuration and form, of which neighbours are alike."""
+    """The rows of table `run`, in the order of their keys; configurations by their ids. They are
+    sorted by head, configuration and form, so that neighbouring rows are similar."""
     rows = list(stored)
-    found = [codec.decode_row(raw) for _, raw in rows]
-    codes, told = _codes([row.measurement for row in found])
+    decoded = [codec.decode_row(raw) for _, raw in rows]
+    codes, packable = _codes([row.measurement for row in decoded])
     forms: dict[bytes, tuple[int, codec.RunRow]] = {}
-    kept = []
-    for at in np.flatnonzero(told).tolist():
-        form = _form(found[at])
+    sortable = []
+    for at in np.flatnonzero(packable).tolist():
+        form = _form(decoded[at])
         number, _ = forms.setdefault(msgspec.msgpack.encode(form), (len(forms), form))
-        kept.append((rows[at][0][:HEAD], config_numbers[found[at].config_id], number, at))
-    kept.sort()
-    heads = [(head, len(list(same))) for head, same in groupby(kept, key=itemgetter(0))]
-    order = np.array([at for *_, at in kept], dtype=np.int64)
+        sortable.append((rows[at][0][:HEAD], config_numbers[decoded[at].config_id], number, at))
+    sortable.sort()
+    heads = [(head, len(list(same))) for head, same in groupby(sortable, key=itemgetter(0))]
+    order = np.array([at for *_, at in sortable], dtype=np.int64)
     columns = {
         "rows": np.array([count for _, count in heads], dtype=np.int64),
-        "config": np.array([config for _, config, _, _ in kept], dtype=np.int64),
-        "form": np.array([form for _, _, form, _ in kept], dtype=np.int64),
+        "config": np.array([config for _, config, _, _ in sortable], dtype=np.int64),
+        "form": np.array([form for _, _, form, _ in sortable], dtype=np.int64),
         **{n: (codes[n] - codes[base] if base else codes[n])[order] for n, base in FROM.items()},
     }
     return PackedRuns(
-        len(kept),
+        len(sortable),
         [form for _, form in forms.values()],
         zlib.compress(b"".join(head for head, _ in heads), 9),
         {name: packed(numbers) for name, numbers in columns.items()},
-        [row for row, fit in zip(rows, told, strict=True) if not fit],
+        [row for row, fit in zip(rows, packable, strict=True) if not fit],
     )
 
 
@@ -204,22 +205,22 @@ def _form(row: codec.RunRow) -> codec.RunRow:
 def _codes(
     measured: Sequence[Measurement],
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.bool_]]:
-    """The numbers of all rows by name, those that a row lacks as what they are told from; and which
-    rows can be told so."""
+    """Codes of all rows by name, with the base's code for a missing number; and which rows can be
+    packed."""
     have = [numbers_of(m) for m in measured]
-    told = np.array([fits(m) for m in measured], dtype=bool)
+    packable = np.array([fits(m) for m in measured], dtype=bool)
     codes: dict[str, NDArray[np.int64]] = {}
     for name, base in FROM.items():
         numbers = np.array([one.get(name, 0.0) for one in have], dtype=np.float64)
         code = _minutes(numbers) if name == "when" else code_of(numbers)
         lacks = np.array([name not in one for one in have], dtype=bool)
-        told &= lacks | (code != NO_CODE)
+        packable &= lacks | (code != NO_CODE)
         codes[name] = np.where(lacks, codes[base] if base else 0, code)
-    return codes, told
+    return codes, packable
 
 
 def _minutes(when: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Shapes: float64[n] to int64[n], `NO_CODE` for what is no whole minute since 1970."""
+    """Whole minutes since 1970, `NO_CODE` for other values. Shapes: float64[n] to int64[n]."""
     minutes = np.where((when >= 0) & (when < (1 << 31) * WHEN_S), when, -WHEN_S) / WHEN_S
     whole = (minutes == np.rint(minutes)) & ~np.signbit(when)
     return np.where(whole, minutes, NO_CODE).astype(np.int64)
@@ -233,7 +234,7 @@ _CONFIG, _MEASURED = 3, 19
 #: Rows unpacked at once, about; and most that are believed to be there.
 _PIECE = 1 << 15
 _MOST_ROWS = 1 << 23
-#: Numbers whose bytes are in no text, and not among zeros.
+#: Numbers whose bytes occur in no text, and not among zeros.
 _MARKS: dict[str, float] = {
     name: struct.unpack(">d", b"\xc1" + b"\xfe" * 6 + bytes([at]))[0]
     for at, name in enumerate(FROM)
@@ -242,8 +243,8 @@ _MARKS: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class _Mould:
-    """A form's row as bytes: `slots` are the places of its numbers, `ends` what goes into a run's
-    id behind its configuration, `tail` where its measurement ends."""
+    """A form's row as bytes: `slots` are the places of its numbers, `ends` the part of a run's id
+    after its configuration, `tail` the end of its measurement."""
 
     row: NDArray[np.uint8]
     slots: tuple[tuple[int, str], ...]
@@ -279,7 +280,7 @@ def run_rows(runs: PackedRuns, configs: list[bytes], places: Places) -> Iterator
     """The rows of table `run` in the order of their keys, some at a time, without the plain ones.
     `configs` are the stored configurations by number. Raises: StoreCorrupt."""
     if not 0 <= runs.count <= _MOST_ROWS or runs.columns.keys() != {*COLUMNS, *FROM}:
-        raise StoreCorrupt(f"{runs.count} runs are not believed")
+        raise StoreCorrupt(f"an impossible number of runs: {runs.count}")
     heads, ends = _heads(runs)
     casting = _Casting.of(runs, configs)
     piece: list[Row] = []
@@ -298,18 +299,18 @@ def run_rows(runs: PackedRuns, configs: list[bytes], places: Places) -> Iterator
 
 
 def _heads(runs: PackedRuns) -> tuple[list[bytes], list[int]]:
-    """The heads in order, and how many rows there are up to the end of each."""
+    """The heads in order, and the number of rows up to the end of each."""
     raw = inflated(runs.heads, HEAD * runs.count)
     heads = [raw[i : i + HEAD] for i in range(0, len(raw), HEAD)]
     rows = unpacked(runs.columns["rows"], len(heads))
     if (rows < 1).any() or rows.sum() != runs.count:
-        raise StoreCorrupt("runs of no partition")
+        raise StoreCorrupt("runs of an unknown partition")
     return heads, np.cumsum(rows).tolist()
 
 
 @dataclass(frozen=True, slots=True)
 class _Casting:
-    """What the rows are made of. Shapes: runs in `config`, `form` and each of `codes`."""
+    """Inputs of the rows. Shapes: runs in `config`, `form` and each of `codes`."""
 
     configs: list[bytes]
     ids: NDArray[np.uint8]
@@ -320,10 +321,10 @@ class _Casting:
 
     @classmethod
     def of(cls, runs: PackedRuns, configs: list[bytes]) -> _Casting:
-        told = {name: unpacked(runs.columns[name], runs.count) for name in ("config", "form")}
+        indices = {name: unpacked(runs.columns[name], runs.count) for name in ("config", "form")}
         for name, limit in (("config", len(configs)), ("form", len(runs.forms))):
-            if runs.count and not 0 <= told[name].min() <= told[name].max() < limit:
-                raise StoreCorrupt(f"runs of a {name} that is not there")
+            if runs.count and not 0 <= indices[name].min() <= indices[name].max() < limit:
+                raise StoreCorrupt(f"runs of an unknown {name}")
         codes: dict[str, NDArray[np.int64]] = {}
         for name, base in FROM.items():
             codes[name] = unpacked(runs.columns[name], runs.count)
@@ -331,7 +332,7 @@ class _Casting:
                 codes[name] += codes[base]
         ids = np.frombuffer(b"".join(map(config_id, configs)), dtype=np.uint8).reshape(-1, 16)
         moulds = [_Mould.of(form) for form in runs.forms]
-        return cls(configs, ids, moulds, told["config"], told["form"], codes)
+        return cls(configs, ids, moulds, indices["config"], indices["form"], codes)
 
     def values(self, first: int, last: int) -> list[bytes]:
         """The stored rows of runs `first` to `last`."""
@@ -341,15 +342,15 @@ class _Casting:
             n: code * WHEN_S if n == "when" else seconds_of(code) for n, code in numbers.items()
         }
         ids, forms = self.ids[self.config[span]], self.form[span]
-        found = [b""] * (last - first)
+        stored = [b""] * (last - first)
         order = np.argsort(forms, kind="stable")
         cuts = np.flatnonzero(np.diff(forms[order])) + 1
         for same in np.split(order, cuts):
             mould = self.moulds[forms[same[0]]]
-            made = mould.cast(ids[same], {n: seconds[n][same] for _, n in mould.slots})
-            for at, value in zip(same.tolist(), made, strict=True):
-                found[at] = value
-        return found
+            cast_rows = mould.cast(ids[same], {n: seconds[n][same] for _, n in mould.slots})
+            for at, value in zip(same.tolist(), cast_rows, strict=True):
+                stored[at] = value
+        return stored
 
     def keyed(self, head: bytes, before: bytes, values: list[bytes], first: int) -> list[Row]:
         """Some rows of one head from run `first` on, with their keys, which end in their ids."""
@@ -360,22 +361,22 @@ class _Casting:
             values, self.config[span].tolist(), self.form[span].tolist(), strict=True
         ):
             mould = moulds[form]
-            said = before + configs[config] + mould.ends + value[_MEASURED : mould.tail]
-            rows.append((head + blake2b(said, digest_size=16).digest(), value))
+            run_bytes = before + configs[config] + mould.ends + value[_MEASURED : mould.tail]
+            rows.append((head + blake2b(run_bytes, digest_size=16).digest(), value))
         return rows
 
 
 def config_id(stored: bytes) -> bytes:
-    """As `Config.id` has it."""
+    """Id of a stored configuration, as `Config.id`."""
     return blake2b(stored, digest_size=16).digest()
 
 
 _MAGIC = b"embeddb rows 1\n"
 _DIGEST = 16
-_HINT = "install embeddb anew"
-#: Of a file, and of a table but that of the runs.
+_HINT = "reinstall embeddb"
+#: Most bytes of a file, and of a table except that of the runs.
 _MOST_BYTES = 1 << 28
-#: Tables whose rows are told in another way, and that of models, which ship as files.
+#: Tables that are packed differently, and that of models, which ship as files.
 _APART = ("run", "config", "model")
 
 T = TypeVar("T")
@@ -394,7 +395,7 @@ class _Packed(msgspec.Struct, frozen=True):
 def pack(engine: Engine, to: Path) -> None:
     """Write the tables of a store to a file. The same tables give the same bytes.
 
-    Raises: UsageError if they hold what would come back as something else.
+    Raises: UsageError if they would not be restored identically.
     """
     with engine.read() as txn:
         tables = {name: list(txn.scan(name)) for name in TABLES if name not in _APART}
@@ -404,7 +405,7 @@ def pack(engine: Engine, to: Path) -> None:
     numbers = {key: at for at, (key, _) in enumerate(configs)}
     packed = _Packed(
         SCHEMA,
-        {name: _deflated(held) for name, held in tables.items() if held},
+        {name: _deflated(rows_of_table) for name, rows_of_table in tables.items() if rows_of_table},
         _deflated([raw for _, raw in configs]),
         pack_runs(rows, numbers),
     )
@@ -416,13 +417,13 @@ def pack(engine: Engine, to: Path) -> None:
 
 
 def _same(packed: _Packed, rows: list[Row], configs: list[Row]) -> bool:
-    found = [row for piece in _runs(packed) for row in piece]
-    return sorted(found + packed.runs.plain) == rows and _configs(packed) == sorted(configs)
+    unpacked_rows = [row for piece in _runs(packed) for row in piece]
+    return sorted(unpacked_rows + packed.runs.plain) == rows and _configs(packed) == sorted(configs)
 
 
 def unpack(file: Path, engine: Engine) -> Iterator[int]:
-    """Put the tables of a file into a store that has none of these rows; how many runs are there,
-    after each transaction.
+    """Write the tables of a file into a store that has none of these rows; yields the number of
+    runs after each transaction.
 
     Raises: StoreCorrupt if the file is damaged or of another program; as every write does.
     """
@@ -455,10 +456,10 @@ def _add_plain(txn: Txn, packed: _Packed) -> None:
 
 
 def _runs(packed: _Packed) -> Iterator[list[Row]]:
-    held = dict(_inflated(packed.tables.get("partition", _NONE), list[Row]))
+    numbers_by_key = dict(_inflated(packed.tables.get("partition", _NONE), list[Row]))
     places = {
         number: (str(op), platform)
-        for key, number in held.items()
+        for key, number in numbers_by_key.items()
         for op, platform in [codec.decode_partition(key, number)]
     }
     return run_rows(packed.runs, _inflated(packed.configs, list[bytes]), places)
@@ -478,7 +479,7 @@ def _read(file: Path) -> _Packed:
         packed = msgspec.msgpack.decode(body, type=_Packed)
         if packed.schema != SCHEMA or not packed.tables.keys() <= set(TABLES).difference(_APART):
             raise StoreCorrupt(
-                f"{file}: of schema {packed.schema}; this program knows {SCHEMA}", hint=_HINT
+                f"{file}: of schema {packed.schema}; this program reads {SCHEMA}", hint=_HINT
             )
         return packed
 

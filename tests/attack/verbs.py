@@ -108,14 +108,14 @@ def command(words: Sequence[str]) -> Work:
     """`embeddb WORDS` in a child that was forked; small transactions, so that there are many."""
 
     def work(acknowledge: Callable[[str], None]) -> int:
-        import indexer.exchange.taking as taking
+        import indexer.exchange.importer as importer
         import indexer.ingest as ingest
         from embeddb.featurizers import scnn
         from embeddb.ui.cli import main
 
         scnn.SHIPPED = Path("/none.safetensors")
         ingest.BATCH = _ROWS_A_WRITE
-        taking._BATCH = _ROWS_A_WRITE  # type: ignore[attr-defined]
+        importer._BATCH = _ROWS_A_WRITE  # type: ignore[attr-defined]
         run: Callable[[list[str]], int] = main._run
         return run(list(words))
 

@@ -20,7 +20,7 @@ from indexer.training.tensors.figures import (
     summary,
     tile_figures,
 )
-from indexer.training.tensors.grown_trees import grown, said_by
+from indexer.training.tensors.grown_trees import grown, tree_predictions
 from indexer.training.tensors.samples import KernelSample, split
 
 ANALYSIS = Analysis({})
@@ -100,12 +100,12 @@ def test_trees_mend_what_a_rough_model_misses_of_other_families() -> None:
 
     rough_train, rough_held = ([rough(s) for s in part] for part in (train, held))
     trees = grown(rough_train, 0, ANALYSIS)
-    mended = [said_by(trees, sample, analysed=True) for sample in rough_held]
+    mended = [tree_predictions(trees, sample, analysed=True) for sample in rough_held]
     alone = mean_tau(rough_held, [s.said for s in rough_held])
     assert mean_tau(rough_held, mended) > alone + 0.1
     exact = [replace(sample, analysed=told(sample.logs)) for sample in SAMPLES]
     trees = grown(exact[: len(train)], 0, ANALYSIS)
-    said = [said_by(trees, sample, analysed=True) for sample in exact]
+    said = [tree_predictions(trees, sample, analysed=True) for sample in exact]
     assert mean_tau(exact, said) == pytest.approx(1.0)
 
 

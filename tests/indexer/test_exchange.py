@@ -132,7 +132,7 @@ def test_other_formats_are_written_by_their_ending(tmp_path: Path) -> None:
     assert (report.added, report.rejected) == (9, 0)
     assert export_file(db.index, tmp_path / "all.json").format == "t4"
     assert "EMBEDDB_BEST_H" in _text(db, tmp_path / "best.h")
-    with pytest.raises(UsageError, match="does not tell the format"):
+    with pytest.raises(UsageError, match="no export format has this file ending"):
         export_file(db.index, tmp_path / "all.txt")
 
 

@@ -363,7 +363,7 @@ def test_the_command_says_what_stayed(tmp_path: Path) -> None:
     file.write_text("\n".join(map(json.dumps, lines)) + "\n")
     done = CliRunner().invoke(cli, ["db", "import", str(path), str(file)])
     assert done.exit_code == 0, done.output
-    assert "1 said something else than is known here, which stays" in done.output
+    assert "1 conflict with rows stored here, which are kept" in done.output
     assert str(file) + ".rejects.jsonl" in done.output
     again = CliRunner().invoke(cli, ["db", "import", str(path), str(file), "--json"])
     assert json.loads(again.output)["kept"] == 0

@@ -262,10 +262,10 @@ def test_rejects_go_into_the_database_where_the_log_cannot_be_written(
 @pytest.mark.parametrize(
     ("head", "options", "message"),
     [
-        (("matrix", "variant", "time"), {}, "does not say the unit"),
+        (("matrix", "variant", "time"), {}, "does not state the unit"),
         (("matrix", "variant", "time_ms"), {"unit": "us"}, "ms and us"),
         (("matrix", "variant", "time"), {"unit": "years"}, "no time unit 'years'"),
-        (("matrix", "variant", "speed"), {}, "no column holds the time"),
+        (("matrix", "variant", "speed"), {}, "no column is the time"),
         (("file", "variant", "time_ms"), {}, "no column names the matrix"),
     ],
 )

@@ -527,7 +527,7 @@ def test_rows_that_are_equal_by_two_spellings_of_a_value_say_so(
     typed = ["index", str(tmp_path / "db"), str(tmp_path / "a.csv"), "--op", "spmm:32"]
     assert run_verb([*typed, "--platform", str(tmp_path / "board.toml")]) == 0
     said = capsys.readouterr().out
-    assert "3 runs added" in said and "order: rows is row" in said and "known already" not in said
+    assert "3 runs added" in said and "order: rows is row" in said and "already stored" not in said
 
 
 def test_facts_that_a_failed_run_lacks_do_not_cost_it(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_folder_without_any_of_the_matrices_fails(
     assert run_verb([verb, *typed[1:], "--matrices", "matrices", *as_json]) == 1
     said = capsys.readouterr()
     assert "80" in said.out
-    assert "matrices: none of the 20 matrices that the runs name is there" in said.err
+    assert "matrices: none of the 20 matrices that the runs name is in this folder" in said.err
     assert "the runs name z-m0a.mtx, z-m0b.mtx, " in said.err
     # The runs are kept, and get their structures when the right folder is given.
     for pattern in patterns():

@@ -131,7 +131,7 @@ def test_what_nothing_tells_stays_open(at: Path) -> None:
     for word in (
         "no column for flow, banks",
         "names the matrix",
-        "holds the time",
+        "is the time",
         "'ODD'",
         "--op",
     ):
@@ -170,10 +170,10 @@ def test_nothing_read_is_a_failure_that_groups_its_reasons(
     assert run_verb(typed) == 1
     said = capsys.readouterr()
     assert "20 rows rejected: parameter 'row_tile': 65 is not one of 64, 256; parameter" in said.out
-    assert "1 row rejected: 'ODD' is no status" in said.out
+    assert "1 row rejected: unknown status 'ODD'" in said.out
     assert "none of its 21 rows could be used" in said.err
     assert run_verb([*typed, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["reasons"]["'ODD' is no status"] == 1
+    assert json.loads(capsys.readouterr().out)["reasons"]["unknown status 'ODD'"] == 1
 
 
 @pytest.mark.parametrize(

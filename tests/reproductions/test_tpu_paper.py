@@ -20,8 +20,8 @@ from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.tensors.encoding.features import tile_rows  # noqa: E402
 from embeddb.tensors.encoding.graph import graph_of  # noqa: E402
 from embeddb.tensors.encoding.spec import NetworkSpec  # noqa: E402
-from indexer.training.tensors.how import KernelTraining, recipe  # noqa: E402
 from indexer.training.tensors.network import TrainedNetwork, collate  # noqa: E402
+from indexer.training.tensors.settings import KernelTraining, recipe  # noqa: E402
 from reproductions.tpu_networks import GNNS, PLACES, REDUCTIONS, PaperNetwork, PaperSpec  # noqa: E402
 from reproductions.tpu_paper import judged, main, model_names, paper_recipe  # noqa: E402
 

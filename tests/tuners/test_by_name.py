@@ -356,7 +356,7 @@ def test_the_verb_shows_how_it_got_there(lab: str, capsys: pytest.CaptureFixture
     args = ["eval", lab, "--seeds", "1"]
     assert _exit([*args, "--tuner", "alphabetical", "--tuner", "random"]) == 0
     shown = capsys.readouterr().out
-    assert "after so many measurements" in shown and "random (tuner)" in shown
+    assert "after this many measurements" in shown and "random (tuner)" in shown
     assert _exit([*args, "--tuner", "alphabetical", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [r["of_optimum@10"] for r in rows if r["method"] == "alphabetical"] == [

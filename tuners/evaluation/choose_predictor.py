@@ -33,13 +33,14 @@ Hidden = dict[str, dict[str, float | bool]]
 
 #: Share of the configurations that are hidden, and in how many folds of families.
 _HIDDEN, _HIDDEN_FOLDS = 0.25, 2
-#: Configurations of one matrix among `--samples` (COGNATE, Section 4.1: 5 matrices x 100).
-_PER_MATRIX = 100
+#: Configurations of one matrix among `--samples`: 25 x 20 is steadier than the 5 x 100 of COGNATE,
+#: Section 4.1 (docs/results/few-samples.md).
+_PER_MATRIX = 20
 _FOLDS = 5
 #: With less than this share of the runs that `--samples` asks for, it is noted.
 _FEWER = 0.9
-#: Of fewer runs no network is tried: from 500 they take 0.61 to 0.68 of the optimum at 1, trees
-#: 0.81 to 0.86 (docs/results/transfer.md), and in a tenth of the time.
+#: Of fewer runs only the Gaussian process is tried: from 500 it reaches 0.86 to 0.95 of the optimum
+#: at 1, stock trees 0.71 to 0.82, networks 0.61 to 0.68 (docs/results/few-samples.md).
 _FEW_RUNS = 5000
 
 
@@ -82,6 +83,8 @@ class TrainingRequest:
         members: dict[str, Any] = {"members": self.members} if self.members else {}
         if predictor == "trees":
             return forest(seed=self.seed, **members)
+        if predictor == "gp":
+            return CostSettings(predictor="gp", members=1, seed=self.seed)
         return replace(
             self.network or CostSettings(predictor=predictor),
             epochs=self.epochs,
@@ -174,15 +177,17 @@ def candidates(
     groups = np.unique(samples.groups).size
     if start is not None and start.card["settings"]["predictor"] == "trees":
         return ("trees",), "trees: that is what the model to start from is of"
-    if not available():
-        return ("mlp",), "mlp: for trees, lightgbm is missing (extra `learn`)"
-    if groups < LEAST_GROUPS:
-        return ("trees",), f"trees: from {groups} groups they learn more than networks"
-    if (runs := len(samples.gain)) < _FEW_RUNS:
-        return ("trees",), f"trees: from {runs:,} runs they learn more than networks, and sooner"
+    runs = len(samples.gain)
+    if groups < LEAST_GROUPS or runs < _FEW_RUNS:
+        few = f"from {runs:,} runs of {groups} groups it learns most"
+        if start is None:
+            return ("gp",), f"gp: {few}"
+        if available():
+            return ("trees",), f"trees: {few} that goes on from a source"
     if not request.judged:
-        return ("mlp",), "mlp: with --no-judge, trees are not tried beside it"
-    return ("mlp", "trees"), ""
+        return ("mlp",), "mlp: with --no-judge, no other is tried beside it"
+    others = (*["trees"] * available(), *["gp"] * (start is None))
+    return ("mlp", *others), ""
 
 
 def better(found: Mapping[str, HeldOut]) -> tuple[str, str]:

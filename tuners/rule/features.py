@@ -1,9 +1,9 @@
-"""What a rule in C looks at: sizes, row pointers, and a bounded sample of the columns.
+"""Features of a rule in C: sizes, row pointers, and a bounded sample of the columns.
 
-The same quantities as the featurizer `stats` has under the same names (`row_square` is 1 + cv²),
-as plain ratios: a tree asks only for the order of values, so no logarithm is needed. Each is a
-quotient of whole numbers below 2^63, so that C (`rule_features.h.in`) and numpy find the same
-double to the last bit. Every change here is one there; the tests compare the two.
+The same quantities as those of featurizer `stats` with the same names (`row_square` is 1 + cv²), as
+plain ratios: a tree depends only on the order of values, so no logarithm is needed. Each is a
+quotient of integers below 2^63, so that C (`rule_features.h.in`) and numpy compute the same double
+to the last bit. Every change here needs one there; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIZES = ("rows", "cols", "nnz", "density", "aspect", "row_mean")
 _ROWS = ("row_square", "row_max", "row_empty", "row_change", "slice_padding")
 _SPLITS = ("imbalance_4", "imbalance_32")
 _STRIPES = ("row_span", "run_length", "near_share", "fill_4x4", "fill_8x8")
-#: What is computed together, in this order.
+#: Features computed together, in this order.
 PARTS = {"sizes": _SIZES, "rows": (*_ROWS, *_SPLITS), "stripes": _STRIPES, "reuse": ("reuse_512",)}
 NAMES: tuple[str, ...] = tuple(name for part in PARTS.values() for name in part)
 
@@ -62,23 +62,25 @@ def features_of(pattern: Pattern) -> NDArray[np.float64]:
     return np.array(values, dtype=np.float64)
 
 
-def told_features(info: PatternInfo) -> NDArray[np.float64]:
-    """float64[d] of a pattern whose structure is not kept, from what came with its runs; nan for
-    what nothing tells. What `features_of` samples was found on more non-zeros there."""
+def recorded_features(info: PatternInfo) -> NDArray[np.float64]:
+    """float64[d] of a pattern without a stored structure, from the features of its runs; nan for
+    unknown ones. Quantities that `features_of` samples were computed on more non-zeros there."""
     values = dict.fromkeys(NAMES, math.nan)
     m, n, nnz = info.m, info.n, info.nnz
     if 0 < m <= MAX_DIM and 0 < n <= MAX_DIM and nnz > 0:
         values |= dict(zip(_SIZES, _of_sizes(m, n, nnz), strict=True))
-        known = coordinates(m, n, nnz, info.features)
-        told = {name.removeprefix("stats."): value for name, value in info.features.items()}
-        cv = told.get("row_cv", math.nan) if "stats.row_cv" in info.features else math.nan
-        values["row_square"] = 1 + math.expm1(cv if cv == cv else known.get("row_cv", cv)) ** 2
-        values["row_max"] = math.expm1(known.get("row_padding", math.nan))
+        size_features = coordinates(m, n, nnz, info.features)
+        stats = {name.removeprefix("stats."): value for name, value in info.features.items()}
+        cv = stats.get("row_cv", math.nan) if "stats.row_cv" in info.features else math.nan
+        values["row_square"] = (
+            1 + math.expm1(cv if cv == cv else size_features.get("row_cv", cv)) ** 2
+        )
+        values["row_max"] = math.expm1(size_features.get("row_padding", math.nan))
         for name in ("row_empty", "row_change", *_STRIPES, "reuse_512"):
-            values[name] = told.get(_STATS.get(name, name), math.nan)
+            values[name] = stats.get(_STATS.get(name, name), math.nan)
         for name, source in _LOGS.items():
-            if source in told:
-                values[name] = math.exp(told[source])
+            if source in stats:
+                values[name] = math.exp(stats[source])
     return np.array(list(values.values()), dtype=np.float64)
 
 
@@ -103,7 +105,7 @@ def _of_sizes(m: int, n: int, nnz: int) -> tuple[float, ...]:
 
 
 def _of_rows(pattern: Pattern) -> tuple[float, ...]:
-    """On whole windows of rows, all of them up to 131,072 rows."""
+    """Row features on whole windows of rows, all of them up to 131,072 rows."""
     m, ptr = pattern.shape[0], pattern.indptr
     count = min(-(-m // _WINDOW), _WINDOWS)
     total = seen = square = longest = empty = change = padded = 0
@@ -131,24 +133,24 @@ def _of_rows(pattern: Pattern) -> tuple[float, ...]:
 
 def _of_splits(pattern: Pattern) -> tuple[float, ...]:
     """The heaviest of 4 and of 32 parts of equally many rows, over the mean."""
-    m, found = pattern.shape[0], []
+    m, ratios = pattern.shape[0], []
     for parts in (4, 32):
         bounds = np.arange(parts + 1, dtype=np.int64) * m // parts
         heaviest = int(np.diff(pattern.indptr[bounds]).max())
-        found.append(_ratio(float(heaviest) * float(min(parts, m)), pattern.nnz))
-    return tuple(found)
+        ratios.append(_ratio(float(heaviest) * float(min(parts, m)), pattern.nnz))
+    return tuple(ratios)
 
 
 def _of_stripes(pattern: Pattern) -> tuple[float, ...]:
-    held = _sampled(pattern)
-    rows, count = held.first.size, held.column.size
-    span = int((held.last - held.first + 1).sum())
-    gaps = np.diff(held.column)[np.diff(held.row) == 0]
+    sample = _sampled(pattern)
+    rows, count = sample.first.size, sample.column.size
+    span = int((sample.last - sample.first + 1).sum())
+    gaps = np.diff(sample.column)[np.diff(sample.row) == 0]
     runs = count - int(np.count_nonzero(gaps == 1))
-    half = held.row % _STRIPE // 4
+    half = sample.row % _STRIPE // 4
     blocks = (
-        _distinct(held.stripe, (held.column >> 2) * 2 + half),
-        _distinct(held.stripe, held.column >> 3),
+        _distinct(sample.stripe, (sample.column >> 2) * 2 + half),
+        _distinct(sample.stripe, sample.column >> 3),
     )
     return (
         _ratio(span, rows) / float(pattern.shape[1]),
@@ -160,7 +162,7 @@ def _of_stripes(pattern: Pattern) -> tuple[float, ...]:
 
 
 def _sampled(pattern: Pattern) -> _Sample:
-    """Stripes at evenly spaced non-zeros, so that long rows count for what they hold."""
+    """Stripes at evenly spaced non-zeros, so that long rows have weight by their length."""
     m, ptr, nnz = pattern.shape[0], pattern.indptr, pattern.nnz
     count = min(max(nnz // _PER_STRIPE, _FEWEST), _MOST)
     starts, done = [], 0
@@ -173,17 +175,17 @@ def _sampled(pattern: Pattern) -> _Sample:
     rows = (np.array(starts, dtype=np.int64)[:, None] + np.arange(_STRIPE)).ravel()
     rows = rows[rows < m]
     rows = rows[ptr[rows + 1] > ptr[rows]]
-    kept = np.minimum(ptr[rows + 1] - ptr[rows], _PER_ROW)
-    shift = ptr[rows] - np.cumsum(kept) + kept
-    columns = pattern.indices[np.repeat(shift, kept) + np.arange(kept.sum())].astype(np.int64)
-    row = np.repeat(rows, kept)
+    counts = np.minimum(ptr[rows + 1] - ptr[rows], _PER_ROW)
+    shift = ptr[rows] - np.cumsum(counts) + counts
+    columns = pattern.indices[np.repeat(shift, counts) + np.arange(counts.sum())].astype(np.int64)
+    row = np.repeat(rows, counts)
     first = pattern.indices[ptr[rows]].astype(np.int64)
     last = pattern.indices[ptr[rows + 1] - 1].astype(np.int64)
     return _Sample(row // _STRIPE, row, columns, first, last)
 
 
 def _distinct(group: NDArray[np.int64], key: NDArray[np.int64]) -> int:
-    """How many pairs there are, each counted once."""
+    """Number of distinct pairs."""
     return int(np.unique((group << 32) | key).size)
 
 

@@ -97,13 +97,13 @@ def rule_symbol(platform: str, op: Op) -> str:
 
 
 def rule_header(
-    platform: str, op: Op, configs: Sequence[Config], forest: Forest, told: Iterable[str]
+    platform: str, op: Op, configs: Sequence[Config], forest: Forest, comment_lines: Iterable[str]
 ) -> str:
-    """The text, with lines of a comment in front. Names and numbers of the database are escaped;
-    several rules may be included beside each other."""
+    """The text, with comment lines first. Names and numbers of the database are escaped; several
+    rules may be included beside each other."""
     symbol = rule_symbol(platform, op)
     guard = f"{symbol.upper()}_H"
-    comment = "".join(f" * {c_comment(line)}".rstrip() + "\n" for line in told)
+    comment = "".join(f" * {c_comment(line)}".rstrip() + "\n" for line in comment_lines)
     parts = [
         f"/* Written by embeddb: which configuration to run.\n *\n{comment} */",
         f"#ifndef {guard}\n#define {guard}",
@@ -123,7 +123,7 @@ def _shared() -> str:
 
 
 def _precondition(symbol: str, platform: str, op: Op, count: int) -> str:
-    """The platform as text and as a number that a program can have checked."""
+    """The platform as text and as a number that a program can check at compile time."""
     upper = symbol.upper()
     digest = hashlib.blake2b(platform.encode(), digest_size=4).hexdigest()
     return f"""\
@@ -171,13 +171,13 @@ def _functions(symbol: str, forest: Forest, some: int) -> str:
 
 
 def _trees(forest: Forest, some: int) -> str:
-    """Leaves are nodes behind the others."""
+    """C tables of the trees; leaves are numbered after the nodes."""
     nodes, leaves = forest.feature.size, len(forest.value)
     same = range(nodes, nodes + leaves)
 
     def place(of: NDArray[np.int64]) -> list[Any]:
-        found: list[Any] = np.where(of < 0, nodes - 1 - of, of).tolist()
-        return found
+        positions: list[Any] = np.where(of < 0, nodes - 1 - of, of).tolist()
+        return positions
 
     return _TREES.format(
         root=_row(place(forest.root)),

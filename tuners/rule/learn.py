@@ -1,4 +1,4 @@
-"""A rule learned from what a database measured, and judged on groups that it did not see."""
+"""Training of a rule on a database's measurements, evaluated on held-out groups."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from embeddb.platforms.platform import Platform
 from embeddb.ranking.fallback import answer
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, judge, summarise
-from tuners.rule.features import NAMES, features_of, told_features
+from tuners.rule.features import NAMES, features_of, recorded_features
 from tuners.rule.rule import HeldOutRow, Rule, greedy_portfolio
 from tuners.rule.trees import Forest, Shape, grow_trees
 
 _INNER_FOLDS = 3
 
 
-#: Simplest first; which one is used, held-out groups of the training part decide.
+#: Simplest first; chosen on held-out groups of the training part.
 _SHAPES = (Shape(1, 2, 8, 1.0), Shape(1, 4, 8, 1.0), Shape(8, 6, 3, 0.6), Shape(10, 8, 2, 0.8))
 _DOUBTS = (0.0, 1.0)
-#: What a less simple setting must gain, in mean log gain.
+#: Least improvement by a less simple setting, in mean log gain.
 _WORTH = 1e-3
 
 
@@ -65,37 +65,37 @@ class Fitted:
         return np.array(self.portfolio, dtype=np.int64)[self.forest.choose(features)]
 
 
-def fit(known: Measured, most: int, *, seed: int) -> Fitted:
-    """A rule among at most `most` configurations; how its trees are grown, and how surely a leaf
-    must gain, is what did best on groups held out of `known`."""
-    shape, doubt = _best_setting(known, most, seed)
-    return _fits(known, most, shape, [doubt], seed)[0]
+def fit(data: Measured, most: int, *, seed: int) -> Fitted:
+    """A rule among at most `most` configurations; the shape of its trees, and the uncertainty
+    penalty of a leaf, are chosen on groups held out of `data`."""
+    shape, doubt = _best_setting(data, most, seed)
+    return _fits(data, most, shape, [doubt], seed)[0]
 
 
 def _fits(
-    known: Measured, most: int, shape: Shape, doubts: Sequence[float], seed: int
+    data: Measured, most: int, shape: Shape, doubts: Sequence[float], seed: int
 ) -> list[Fitted]:
-    """One for each doubt, with the same trees."""
-    portfolio = greedy_portfolio(known.gains, 0, most)
-    gains = np.nan_to_num(known.gains[:, portfolio], nan=0.0)
+    """One rule per penalty, with the same trees."""
+    portfolio = greedy_portfolio(data.gains, 0, most)
+    gains = np.nan_to_num(data.gains[:, portfolio], nan=0.0)
     rng = np.random.default_rng(seed)
-    trees = grow_trees(known.features, gains, known.groups, shape, rng=rng)
-    forests = (Forest.of(trees, gains, known.groups, doubt=doubt) for doubt in doubts)
+    trees = grow_trees(data.features, gains, data.groups, shape, rng=rng)
+    forests = (Forest.of(trees, gains, data.groups, doubt=doubt) for doubt in doubts)
     return [Fitted(tuple(portfolio), forest) for forest in forests]
 
 
-def _best_setting(known: Measured, most: int, seed: int) -> tuple[Shape, float]:
+def _best_setting(data: Measured, most: int, seed: int) -> tuple[Shape, float]:
     settings = list(product(_SHAPES, _DOUBTS))
-    folds = min(_INNER_FOLDS, np.unique(known.groups).size)
+    folds = min(_INNER_FOLDS, np.unique(data.groups).size)
     if folds < 2:
         return settings[0]
-    fold = split_groups(known.groups.astype(np.str_), folds, seed)
+    fold = split_groups(data.groups.astype(np.str_), folds, seed)
     got = np.zeros(len(settings))
-    for held in range(folds):
-        train, test = known.take(fold != held), known.take(fold == held)
+    for test_fold in range(folds):
+        train, test = data.take(fold != test_fold), data.take(fold == test_fold)
         fits = chain.from_iterable(_fits(train, most, s, _DOUBTS, seed) for s in _SHAPES)
         got += [_gained(one, test) for one in fits]
-    got /= len(known.groups)
+    got /= len(data.groups)
     best = 0
     for at in range(1, len(settings)):
         if got[at] > got[best] + _WORTH:
@@ -104,16 +104,16 @@ def _best_setting(known: Measured, most: int, seed: int) -> tuple[Shape, float]:
 
 
 def _gained(one: Fitted, test: Measured) -> float:
-    """Sum of log gains over the default; what was not run there counts as the default."""
+    """Sum of log gains over the default; configurations without a run count as the default."""
     chosen = test.gains[np.arange(len(test.gains)), one.choose(test.features)]
     return float(np.nan_to_num(chosen, nan=0.0).sum())
 
 
-#: Without so many patterns, in so many groups, a rule is neither learned nor judged.
+#: Fewest patterns and groups for training and evaluating a rule.
 _FEWEST_PATTERNS, _FEWEST_GROUPS = 8, 4
 MOST_CONFIGS = 64
 _FOLDS, _SEED = 5, 0
-#: In the order in which they are told.
+#: Reported methods, in order.
 METHODS = (
     "rule",
     "default",
@@ -122,17 +122,17 @@ METHODS = (
     "best of the portfolio",
     "best that ran",
 )
-#: A feature is used that so many patterns know; the others are left out then.
+#: Least share of patterns that have a feature for it to be used; other patterns are left out.
 _KNOWN_SHARE = 0.8
-#: A rule chooses among the configurations that at least this share of the matrices tried.
+#: Least share of matrices that ran a configuration for a rule to use it.
 _TRIED_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuleData:
-    """What was measured of an op on a platform, for rules: `rows` int64[r] are those of the bench
-    that are learned from, `used` int64[u] the features that all of them know, `configs` the c
-    columns of `measured`, the default's first, `left_out` how many patterns know too little."""
+    """Measurements of an operation on a platform, for rules: `rows` int64[r] are the training rows
+    of the bench, `used` int64[u] the features that all of them have, `configs` the c columns of
+    `measured`, the default's first, `left_out` the number of patterns with too few features."""
 
     bench: Bench
     platform: str
@@ -143,13 +143,13 @@ class RuleData:
     left_out: int
 
     def extent(self, rows: NDArray[np.int64]) -> Extent:
-        """Of how many patterns and machines rows int64[q] of the bench are."""
+        """Number of patterns and machines of rows int64[q] of the bench."""
         return Extent.of(self.bench.evidence.rows[row] for row in rows)
 
     def fitted(self, rows: NDArray[np.int64], most: int) -> Fitted:
-        """A rule learned from some rows of `measured`; its features are numbered as in `NAMES`."""
-        known = self.measured.take(rows)
-        one = fit(replace(known, features=known.features[:, self.used]), most, seed=_SEED)
+        """A rule trained on some rows of `measured`; its features are numbered as in `NAMES`."""
+        training = self.measured.take(rows)
+        one = fit(replace(training, features=training.features[:, self.used]), most, seed=_SEED)
         return replace(one, forest=replace(one.forest, feature=self.used[one.forest.feature]))
 
     def named(self, position: int, at: int) -> Config:
@@ -175,11 +175,11 @@ def learn_rule(
     progress: Progress | None = None,
 ) -> Rule:
     """The rule among at most `most` configurations, for a platform instance or, by the bare name of
-    a portable one, for what all its machines measured. `allowed`: of which configurations beside
-    the default (None: all).
+    a portable one, for the measurements of all its machines. `allowed`: filter of the
+    configurations beside the default (None: all).
 
     Raises: UsageError for another kind of operation, or an impossible number of configurations;
-    NothingFound where nothing, or too little, was measured.
+    NothingFound if nothing, or too little, was measured.
     """
     if not 1 <= most <= MOST_CONFIGS:
         raise UsageError(f"a rule among {most} configurations", hint=f"1 to {MOST_CONFIGS}")
@@ -189,7 +189,7 @@ def learn_rule(
 
 
 def unjudged_rule(data: RuleData, most: int) -> Rule:
-    """The rule learned from all rows, without figures."""
+    """The rule trained on all rows, without held-out figures."""
     one = data.fitted(np.arange(len(data.rows)), most)
     return Rule(
         platform=data.platform,
@@ -208,7 +208,7 @@ def unjudged_rule(data: RuleData, most: int) -> Rule:
 def rule_data(
     db: Lookup, platform: str, op: Op, *, allowed: Callable[[Config], bool] | None = None
 ) -> RuleData:
-    """What there is to learn from. Raises: as `learn_rule`."""
+    """The training data of a rule. Raises: as `learn_rule`."""
     matrices_only([op], "a rule in C")
     where = db.platform(platform)
     scope = scope_of(where)
@@ -223,16 +223,16 @@ def rule_data(
     features = np.array(
         [_features(db, evidence.rows[row].pattern_id) for row in rows], dtype=np.float64
     ).reshape(-1, len(NAMES))
-    known = np.isfinite(features)
-    used = np.flatnonzero(known.mean(axis=0) >= _KNOWN_SHARE) if rows.size else np.arange(0)
-    able = known[:, used].all(axis=1)
+    present = np.isfinite(features)
+    used = np.flatnonzero(present.mean(axis=0) >= _KNOWN_SHARE) if rows.size else np.arange(0)
+    able = present[:, used].all(axis=1)
     _, groups = np.unique(evidence.groups[rows[able]], return_inverse=True)
     able_of = Extent.of(evidence.rows[row] for row in rows[able]).patterns
     _enough(f"{op} on {where.id}", able_of if used.size else 0, groups)
     configs, gains = _with_default(bench, rows[able], allowed)
     return RuleData(
         bench,
-        _told_platform(bench, where),
+        _platform_name(bench, where),
         rows[able],
         configs,
         Measured(features[able], gains, groups.astype(np.int64)),
@@ -247,7 +247,7 @@ def _enough(what: str, patterns: int, groups: NDArray[np.intp]) -> None:
         raise NothingFound(
             f"{what}: {plural(patterns, 'matrix', 'matrices')} in {plural(some, 'group')} ran the "
             f"default and another configuration; a rule needs {_FEWEST_PATTERNS} in "
-            f"{_FEWEST_GROUPS} groups, of known sizes",
+            f"{_FEWEST_GROUPS} groups, with known sizes",
             hint="measure or index more",
         )
 
@@ -257,7 +257,7 @@ def _features(db: Lookup, pattern_id: str) -> NDArray[np.float64]:
     if structure is not None:
         return features_of(structure)
     info = db.store.pattern(pattern_id)
-    return np.full(len(NAMES), np.nan) if info is None else told_features(info)
+    return np.full(len(NAMES), np.nan) if info is None else recorded_features(info)
 
 
 def _with_default(
@@ -279,8 +279,8 @@ def _with_default(
     return (default, *(configs[at] for at in others)), np.hstack([zeros, gains])
 
 
-def _told_platform(bench: Bench, where: Platform) -> str:
-    """The instance that ran everything; the bare name where there were several."""
+def _platform_name(bench: Bench, where: Platform) -> str:
+    """The instance that ran everything; the bare name if there were several."""
     return next(iter(bench.platforms)) if len(bench.platforms) == 1 else where.id
 
 
@@ -294,7 +294,7 @@ def _environment(platforms: Mapping[str, Platform]) -> dict[str, str]:
 def _held_out(
     data: RuleData, most: int, progress: Progress | None
 ) -> tuple[tuple[HeldOutRow, ...], int]:
-    """Figures of every method, and on how many patterns."""
+    """Held-out figures of every method, and their number of patterns."""
     done: dict[str, list[Outcome]] = {}
     tested: list[int] = []
     for at, (train, test) in enumerate(data.folds()):
@@ -302,14 +302,14 @@ def _held_out(
             progress(f"{data.bench.op} on {data.platform}, held out", at, _FOLDS)
         tested += data.rows[test].tolist()
         one = data.fitted(train, most)
-        found = rule_outcomes(data, one, test, data.measured.features[test])
-        for method, outcome in chain(found, other_outcomes(data, train, test)):
+        outcomes = rule_outcomes(data, one, test, data.measured.features[test])
+        for method, outcome in chain(outcomes, other_outcomes(data, train, test)):
             done.setdefault(method, []).append(outcome)
     rows = []
     for method in METHODS:
         figures, _ = summarise([done[method]])
-        told = (figures[name] for name in ("of_optimum@1", "slower_than_default", "speedup@1"))
-        rows.append(HeldOutRow(method, *told))
+        reported = (figures[name] for name in ("of_optimum@1", "slower_than_default", "speedup@1"))
+        rows.append(HeldOutRow(method, *reported))
     return tuple(rows), data.extent(np.array(tested)).patterns
 
 
@@ -329,17 +329,21 @@ def rule_outcomes(
 def other_outcomes(
     data: RuleData, train: NDArray[np.int64], test: NDArray[np.int64]
 ) -> Iterator[tuple[str, Outcome]]:
-    """What the rule is told beside, on test rows of `data.measured`, knowing the training rows."""
+    """The methods that a rule is compared with, on test rows of `data.measured`, trained on the
+    training rows."""
     bench = data.bench
     means = np.nan_to_num(data.measured.gains[train], nan=0.0).mean(axis=0)
-    held = set(bench.evidence.groups[data.rows[test]].tolist())
-    apart = np.flatnonzero([group not in held for group in bench.evidence.groups])
-    asked = dict(bench.queries_of(apart, data.rows[test]))
+    test_groups = set(bench.evidence.groups[data.rows[test]].tolist())
+    apart = np.flatnonzero([group not in test_groups for group in bench.evidence.groups])
+    queries = dict(bench.queries_of(apart, data.rows[test]))
     for at in test:
         row = int(data.rows[at])
         truth = bench.truth(row)
-        found = answer(asked[row], 1, rng=np.random.default_rng(0))
+        recommendation = answer(queries[row], 1, rng=np.random.default_rng(0))
         yield "default", judge(truth, [data.named(0, at)])
         yield "best single configuration", judge(truth, [data.named(int(means.argmax()), at)])
-        yield "answers of the database", judge(truth, [Config(c.config) for c in found.candidates])
+        yield (
+            "answers of the database",
+            judge(truth, [Config(c.config) for c in recommendation.candidates]),
+        )
         yield "best that ran", judge(truth, [min(truth.times, key=lambda c: truth.times[c])])

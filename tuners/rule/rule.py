@@ -1,4 +1,4 @@
-"""A rule: which of a few configurations runs on a matrix, decided without a database."""
+"""A rule: a choice among a few configurations for a matrix, without a database."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tuners.rule.trees import Forest
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRow:
-    """A method on patterns of groups that it did not see: the share of the best that ran
-    (`of_optimum`) and the gain over the default (`speedup`), geometric means, and the share of
-    patterns that ran slower than the default."""
+    """Figures of a method on held-out groups: the share of the best that ran (`of_optimum`) and the
+    gain over the default (`speedup`), geometric means, and the share of patterns that ran slower
+    than the default."""
 
     method: str
     of_optimum: float
@@ -39,11 +39,12 @@ class HeldOutRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """For one op on one platform: `configs`, the default first, `forest` to choose by, the features
-    `used`, and what is known of it: `held_out` figures on `judged` patterns, from how many patterns
-    and groups it was learned, how many were `left_out` for what is not known of them, and the
-    `environment` that ran them. What it chooses may be one that a platform refuses for some sizes;
-    the default never is.
+    """A rule for one operation on one platform.
+
+    `configs`, the default first, the deciding `forest`, the features `used`, `held_out` figures on
+    `judged` patterns, the number of training patterns and groups, the number of patterns `left_out`
+    for missing features, and the `environment` of the runs. The chosen configuration may be illegal
+    on a platform for some sizes; the default never is.
     """
 
     platform: str
@@ -76,7 +77,7 @@ class Rule:
 
     def header(self) -> str:
         """The rule as a C header, C11 and C++11."""
-        return rule_header(self.platform, self.op, self.configs, self.forest, _told(self))
+        return rule_header(self.platform, self.op, self.configs, self.forest, _summary_lines(self))
 
     def document(self) -> dict[str, Any]:
         """The released JSON form, without the trees."""
@@ -95,8 +96,8 @@ class Rule:
         }
 
 
-def _told(rule: Rule) -> list[str]:
-    """What the rule holds for and how good it is, in lines."""
+def _summary_lines(rule: Rule) -> list[str]:
+    """Lines about the scope and the accuracy of a rule."""
     op, simulated = str(rule.op), " (simulated)" if rule.simulated else ""
     lines = [f"{op} on {rule.platform}{simulated}, learned from {rule.patterns} matrices in"]
     lines[-1] += f" {rule.groups} groups."
@@ -114,7 +115,7 @@ def _told(rule: Rule) -> list[str]:
     return lines
 
 
-#: A configuration that adds less, in mean log gain, is not worth its code.
+#: Least contribution of a configuration, in mean log gain, to be worth its code.
 _LEAST = 1e-3
 
 
@@ -125,13 +126,13 @@ def greedy_portfolio(gains: NDArray[np.float64], default: int, most: int) -> lis
 
     Greedy submodular maximisation (Nemhauser, Wolsey, Fisher 1978), as for algorithm portfolios.
     """
-    known = np.nan_to_num(gains, nan=0.0)
-    chosen, best = [default], known[:, default].copy()
+    filled = np.nan_to_num(gains, nan=0.0)
+    chosen, best = [default], filled[:, default].copy()
     while len(chosen) < most:
-        means = np.maximum(best[:, None], known).mean(axis=0)
+        means = np.maximum(best[:, None], filled).mean(axis=0)
         at = int(means.argmax())
         if means[at] < best.mean() + _LEAST:
             break
         chosen.append(at)
-        best = np.maximum(best, known[:, at])
+        best = np.maximum(best, filled[:, at])
     return chosen

@@ -1,6 +1,6 @@
-"""A small forest of decision trees grown by what a choice gains, not by which label it has.
+"""A small forest of decision trees grown by the gain of a choice, not by its label.
 
-Whole numbers are added up, so C and Python decide alike.
+Integers are added up, so C and Python decide alike.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _FEWEST_GAIN = 1e-9
 
 
 class Shape(NamedTuple):
-    """How trees are grown: how many, how deep, from how many patterns a leaf, and the share of the
-    features that a node looks at. One tree sees every pattern, several a draw of groups each."""
+    """Shape of trees: their number, depth, least patterns per leaf, and the share of the features
+    examined by a node. A single tree uses every pattern, several a bootstrap of groups each."""
 
     trees: int
     depth: int
@@ -30,10 +30,10 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One tree, before it is asked. Shapes, for v nodes and l leaves: `feature` int64[v];
+    """One tree before its values are set. Shapes, for v nodes and l leaves: `feature` int64[v];
     `threshold` float64[v]; `child` int64[v,2] (left where the feature is at most the threshold;
-    below 0 a leaf, ~its number); per leaf `members`, the rows int64[x] that it was grown from. A
-    tree of no nodes is one leaf."""
+    below 0 a leaf, ~its number); per leaf `members`, its training rows int64[x]. A tree without
+    nodes is one leaf."""
 
     feature: NDArray[np.int64]
     threshold: NDArray[np.float64]
@@ -86,16 +86,16 @@ class Forest:
 
     @property
     def depth(self) -> int:
-        """The most questions that a tree asks."""
-        level, found = self.root[self.root >= 0], 0
+        """Depth of the deepest tree."""
+        level, depth = self.root[self.root >= 0], 0
         while level.size:
-            level, found = self.child[level].ravel(), found + 1
+            level, depth = self.child[level].ravel(), depth + 1
             level = level[level >= 0]
-        return found
+        return depth
 
     def sums(self, features: NDArray[np.float64]) -> NDArray[np.int64]:
         """int64[q,c] over the trees, of features float64[q,d]."""
-        found = np.zeros((len(features), self.value.shape[1]), dtype=np.int64)
+        totals = np.zeros((len(features), self.value.shape[1]), dtype=np.int64)
         rows = np.arange(len(features))
         for root in self.root:
             at = np.full(len(features), root, dtype=np.int64)
@@ -103,12 +103,12 @@ class Forest:
                 node, row = at[inner], rows[inner]
                 right = features[row, self.feature[node]] > self.threshold[node]
                 at[inner] = self.child[node, right.astype(np.int64)]
-            found += self.value[~at]
-        return found
+            totals += self.value[~at]
+        return totals
 
     def choose(self, features: NDArray[np.float64]) -> NDArray[np.int64]:
-        """int64[q] positions of configurations; the first of those that are best, so the default
-        where nothing is surely better."""
+        """int64[q] positions of configurations; the first of the best ones, so the default where
+        nothing is surely better."""
         best: NDArray[np.int64] = self.sums(features).argmax(axis=1)
         return best
 
@@ -142,18 +142,18 @@ def grow_trees(
     that patterns count by what they lose; several as a random forest (Breiman 2001) over groups.
     """
     names = np.unique(groups)
-    made = []
+    trees = []
     for _ in range(shape.trees):
         rows = np.arange(len(features))
         if shape.trees > 1:
             drawn = rng.choice(names, names.size)
             rows = np.concatenate([np.flatnonzero(groups == name) for name in drawn])
-        made.append(_Growing(features, gains, shape, rng).tree(rows))
-    return made
+        trees.append(_Growing(features, gains, shape, rng).tree(rows))
+    return trees
 
 
 class _Growing:
-    """One tree on its way."""
+    """Builder of one tree."""
 
     def __init__(
         self,
@@ -190,14 +190,15 @@ class _Growing:
         return at
 
     def _split(self, rows: NDArray[np.int64]) -> tuple[int, float] | None:
-        """The feature and threshold that let two choices gain most over one; None if none does."""
+        """The feature and threshold with the largest gain of two choices over one; None if none has
+        any."""
         leaf, width = self._shape.leaf, self._features.shape[1]
         if rows.size < 2 * leaf:
             return None
         some = max(1, round(self._shape.features * width))
         tried = np.sort(self._rng.choice(width, some, replace=False))
         gains = self._gains[rows]
-        most, found = gains.sum(axis=0).max() + _FEWEST_GAIN, None
+        most, best_split = gains.sum(axis=0).max() + _FEWEST_GAIN, None
         for feature in tried.tolist():
             values = self._features[rows, feature]
             order = np.argsort(values, kind="stable")
@@ -209,8 +210,8 @@ class _Growing:
             at = int(either.argmax())
             if either[at] > most:
                 most, at = float(either[at]), at + leaf - 1
-                found = feature, _between(float(values[at]), float(values[at + 1]))
-        return found
+                best_split = feature, _between(float(values[at]), float(values[at + 1]))
+        return best_split
 
 
 def _between(low: float, high: float) -> float:

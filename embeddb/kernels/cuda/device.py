@@ -58,16 +58,16 @@ class Device(Protocol):
 
     def library(self, name: str) -> Any:
         """A library of the CUDA toolkit, `cusparse`, with the device's context current. Raises:
-        RunnerUnavailable where it is missing."""
+        RunnerUnavailable if it is missing."""
 
     def stream(self) -> int:
         """The caller's current stream, as the driver knows it."""
 
     def clear(self, address: int, size: int, stream: int) -> None:
-        """Set so many bytes to zero, in a stream."""
+        """Set `size` bytes to zero, in a stream."""
 
     def wait_for(self, stream: int) -> None:
-        """Let the current stream go on after what was enqueued in another one."""
+        """Let the current stream wait for the work enqueued in another one."""
 
     def is_built(self, template: str) -> bool:
         """True if `kernel` need not compile it."""
@@ -108,7 +108,7 @@ def why_missing() -> str | None:
 
 @lru_cache(maxsize=64)
 def gpu(index: int) -> Gpu:
-    """The GPU of that number. Raises: RunnerUnavailable where it cannot be used."""
+    """The GPU of that number. Raises: RunnerUnavailable if it cannot be used."""
     if (reason := why_missing()) is not None:
         raise RunnerUnavailable(reason, hint=install_hint("cuda"))
     return Gpu(index)
@@ -206,7 +206,7 @@ class Gpu:
         }
 
     def use(self) -> None:
-        """Make its context the thread's own."""
+        """Make the GPU's context current in this thread."""
         self._driver.cuCtxSetCurrent(self._context)
 
     def _load(self, template: str) -> GpuKernel:

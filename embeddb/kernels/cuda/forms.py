@@ -1,6 +1,6 @@
-"""Storage formats of a sparse matrix on the device, made there by torch.
+"""Storage formats of a sparse matrix on the device, converted there by torch.
 
-Everything here runs on any device of torch, so that formats are tested without a GPU.
+Everything here runs on any torch device, so that formats can be tested without a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from embeddb.core.errors import EmbeddbError
 from embeddb.kernels.cuda.plan import FormSpec, Plan
 
-#: Set in `piece_row` where several groups of threads add to that row of the result.
+#: Bit in `piece_row` if several groups of threads add to that row of the result.
 _SHARED = torch.tensor(-(1 << 31), dtype=torch.int32)
 #: Stored values per entry of a format that fills up with zeros, and stored values in all.
 _MOST_PADDING, _MOST_VALUES = 10, 400_000_000
@@ -30,8 +30,8 @@ Cut = Callable[["Csr", int], tuple[dict[str, torch.Tensor], bool]]
 
 
 class FormRefused(EmbeddbError):
-    """The matrix does not go with a configuration. `status` is that of a measurement: `oom` where
-    the format would store too many zeros, `invalid` where the kernel cannot be launched so."""
+    """A configuration is refused for a matrix. `status` is that of a measurement: `oom` if the
+    format would store too many zeros, `invalid` if the kernel cannot be launched."""
 
     def __init__(self, message: str, *, status: str = "oom") -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class FormRefused(EmbeddbError):
 class Csr:
     """A matrix m×n on a device: `ptr` int32[m+1], `idx` int32[nnz] sorted in each row, `values`
     dtype[nnz]. `rows` int32[nnz], the row of each entry, and `longest`, the entries of the longest
-    row, are found when they are first needed."""
+    row, are computed on first use."""
 
     shape: tuple[int, int]
     ptr: torch.Tensor
@@ -78,7 +78,7 @@ class Csr:
         return Csr(self.shape, self.ptr, self.idx, values, self._rows, self._longest)
 
     def transposed(self) -> tuple[Csr, torch.Tensor]:
-        """Aᵀ, and int64[nnz]: where its entries lie in this matrix."""
+        """Aᵀ, and the positions int64[nnz] of its entries in this matrix."""
         order = torch.argsort(self.idx, stable=True)
         counts = torch.bincount(self.idx, minlength=self.shape[1])
         ptr = _offsets(counts).to(torch.int32)
@@ -90,9 +90,9 @@ class Csr:
 class Form:
     """A matrix in one format; tensors by the names of the kernels' arguments.
 
-    `pieces`: units of work where the format lists them (0: rows or entries). `adds`: some row of
-    the result is added to by several groups, so the result must be zero before. `places` int64[nnz]
-    says where the entries of the CSR matrix lie in `tensors["val"]`; None: in the same order.
+    `pieces`: units of work if the format lists them (0: rows or entries). `adds`: several groups
+    add to some row of the result, so the result must be zero before. `places` int64[nnz] are the
+    positions of the CSR entries in `tensors["val"]`; None: the same order.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -115,7 +115,7 @@ class Form:
 
 
 def form_of(csr: Csr, of: Plan, cut: Cut) -> Form:
-    """The matrix in the format that a plan needs; `cut` cuts rows into pieces.
+    """The matrix in the format of a plan; `cut` cuts rows into pieces.
 
     Raises: FormRefused if it would store more than ten values per entry.
     """
@@ -133,14 +133,14 @@ def form_of(csr: Csr, of: Plan, cut: Cut) -> Form:
 
 
 def _offsets(counts: torch.Tensor) -> torch.Tensor:
-    """int64[k+1]: where each of k runs of these lengths begins, and the end."""
+    """int64[k+1]: start of each of k runs of these lengths, and the end."""
     sums = torch.cumsum(counts, 0, dtype=torch.int64)
     return torch.cat([sums.new_zeros(1), sums])
 
 
 def _row_order(csr: Csr, reorder: str) -> torch.Tensor:
-    """int64[m]: rows as they are, by falling length, or by their first columns in lexicographic
-    order, a row that ends before another going first."""
+    """int64[m]: rows in order, by falling length, or in lexicographic order of their first columns,
+    shorter rows first."""
     m = csr.shape[0]
     if reorder == "none":
         return torch.arange(m, device=csr.ptr.device)
@@ -158,7 +158,7 @@ def _row_order(csr: Csr, reorder: str) -> torch.Tensor:
 
 
 def _cut(begin: torch.Tensor, end: torch.Tensor, piece: int) -> tuple[dict[str, Any], bool]:
-    """Runs [begin, end) int64[k], cut into pieces of at most `piece` (0: whole). An empty run keeps
+    """Runs [begin, end) int64[k], cut into pieces of at most `piece` (0: whole). An empty run has
     one empty piece."""
     lengths = end - begin
     counts = torch.ones_like(lengths) if not piece else (-(-lengths // piece)).clamp(min=1)
@@ -195,8 +195,8 @@ def _pieces(csr: Csr, spec: FormSpec, cut: Cut) -> Form:
 
 
 def _slices(csr: Csr, spec: FormSpec) -> Form:
-    """SELL: 32 rows side by side, each slice as long as its longest row. Filled places have the
-    column -1. Rows are sorted by falling length within `sigma` of them (0: all, 1: not)."""
+    """SELL: slices of 32 rows, each as long as its longest row; fill has the column -1. Rows are
+    sorted by falling length within `sigma` rows (0: all, 1: unsorted)."""
     m, device = csr.shape[0], csr.ptr.device
     lengths = csr.lengths.long()
     perm = torch.arange(m, device=device)
@@ -223,11 +223,11 @@ def _slices(csr: Csr, spec: FormSpec) -> Form:
 
 
 def _stream(csr: Csr, spec: FormSpec) -> Form:
-    """Neighbouring rows of at most `piece` entries together, at most `piece` rows; a longer row is
-    cut. `rows` has the row behind a block's last.
+    """Blocks of neighbouring rows with at most `piece` entries in all, at most `piece` rows; a
+    longer row is cut. `rows` has the row after a block's last.
 
-    Blocks are what a walk from row 0 takes: `after[i]` is the row behind the block that would begin
-    at row i, and rows at which blocks begin are marked by doubling the walk's steps.
+    `after[i]` is the row after the block that would begin at row i; starts of blocks, beginning
+    with row 0, are marked by pointer doubling.
     """
     m, piece, device = csr.shape[0], spec.piece, csr.ptr.device
     ptr = csr.ptr.long()
@@ -256,8 +256,8 @@ def _stream(csr: Csr, spec: FormSpec) -> Form:
 
 
 def _windows(csr: Csr, spec: FormSpec) -> Form:
-    """Windows of `window` rows over the columns that occur in them, in blocks of columns; values in
-    the order in which the kernel's lanes read them."""
+    """Windows of `window` rows with their non-empty columns, in blocks of columns; values are in
+    the reading order of the kernel's lanes."""
     m, n = csr.shape
     height, wide, device = spec.window, _BLOCK_COLUMNS[spec.math], csr.ptr.device
     count = -(-m // height)
@@ -303,7 +303,7 @@ def _filled(
     blocks: torch.Tensor,
     wide: int,
 ) -> torch.Tensor:
-    """int32: the columns of all blocks; a window's last column fills its last block up."""
+    """int32: the columns of all blocks; a window's last column pads its last block."""
     total = int(blocks[-1]) * wide
     idx = torch.zeros(total, dtype=torch.int32, device=column.device)
     if wide > 1 and total:
@@ -318,8 +318,8 @@ def _filled(
 def _value_place(
     block: torch.Tensor, inner: torch.Tensor, slot: torch.Tensor, height: int, wide: int
 ) -> torch.Tensor:
-    """int64[nnz]: where a window's values lie. Tensor cores: the fragment order of `mma.sync`, a
-    lane's values side by side."""
+    """int64[nnz]: positions of a window's values. Tensor cores: the fragment order of `mma.sync`,
+    values of a lane contiguous."""
     if wide == 1:
         return block * height + slot
     start = block * wide * height

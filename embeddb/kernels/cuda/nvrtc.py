@@ -1,4 +1,4 @@
-"""Compile kernels of `kernels.cu` with NVRTC, and keep the machine code among the user's caches."""
+"""Compile kernels of `kernels.cu` with NVRTC, and cache the machine code."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def is_kept(template: str, architecture: str) -> bool:
 
 
 def forget(template: str, architecture: str) -> None:
-    """Remove kept machine code that the driver refused."""
+    """Remove cached machine code that the driver refused."""
     with suppress(OSError):
         _place(template, architecture)[0].unlink()
 

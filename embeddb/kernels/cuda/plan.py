@@ -1,4 +1,4 @@
-"""From a configuration of the platform `cuda` to a kernel instance and its launch geometry.
+"""Kernel instance and launch geometry of configurations of the platform `cuda`.
 
 The parameters are described in `platforms/cuda.toml`, the kernels in `kernels.cu`.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
 
-#: Of the kernels' source: another number where a configuration gets other machine code, so that
+#: Generation of the kernels' source: raised if a configuration gets other machine code, so that
 #: runs of different sources are never pooled.
 GENERATION = 3
 #: C++ types by value type.
@@ -26,7 +26,7 @@ ALGORITHMS = {"spmm": ("default", "csr2", "csr3"), "spmv": ("csr1", "csr2")}
 TOLERANCES = {"f32": 1e-5, "f64": 1e-13, "f16": 2e-3, "bf16": 1.6e-2}
 _MATH_TOLERANCES = {"tf32": 2e-3, "tf32x3": 1e-3, "bf16": 1.6e-2, "f16": 2e-3}
 _WORK = {"rows": 0, "pieces": 1, "entries": 2, "slices": 3, "coo": 4}
-#: Work of which a group of threads does several units.
+#: Kinds of work of which a group of threads does several units.
 _BATCHED = {"row-batches": "rows", "piece-batches": "pieces"}
 _STAGE = {"direct": 0, "shuffle": 1, "shared": 2}
 _MATH = {"tf32": 0, "tf32x3": 1, "bf16": 2, "f16": 3}
@@ -71,7 +71,7 @@ class FormSpec:
 class Plan:
     """One configuration for one operation.
 
-    `template` names the kernel's instance in `kernels.cu`, empty where `algorithm` names one of
+    `template` names the kernel's instance in `kernels.cu`, empty if `algorithm` names one of
     cuSPARSE. `vec` neighbouring values of a dense row are read at once, so the width and the
     operands' addresses must be multiples of it. `tile` dense columns belong to one block of
     threads, `lanes` threads to a group, `batch` units of work to a group. `wide`: sums are
@@ -92,7 +92,7 @@ class Plan:
     tolerance: float = 1e-5
 
     def units(self, form_pieces: int, rows: int, nnz: int) -> int:
-        """Units of work that groups of threads share out."""
+        """Units of work for the groups of threads."""
         if self.form.layout == "entries":
             return -(-nnz // self.form.piece)
         return form_pieces or rows
@@ -255,8 +255,8 @@ def _template(parts: tuple[object, ...]) -> str:
 
 
 def fit(config: Mapping[str, Any], op: Op) -> Config:
-    """The configuration, changed where the operation's width or value type would refuse it: fewer
-    values per load where the width is no multiple of them, or a load would take more than 32 bytes.
+    """The configuration, adapted to the operation's width and value type: fewer values per load if
+    the width is no multiple of them, or a load would exceed 32 bytes.
 
     Raises: SpaceError as `plan` does for the rest.
     """

@@ -1,5 +1,5 @@
-"""Checking a matrix on the device, and cutting its rows, by kernels of our own: a launch each where
-torch would need dozens of small ones."""
+"""Checking a matrix on the device, and cutting its rows, in one kernel launch each instead of
+dozens by torch."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def inspect(
     values: torch.Tensor,
     device: Device,
 ) -> tuple[Csr, Report]:
-    """A matrix with pointers int[m+1] and columns int[nnz], of 32 or 64 bits each, as `Csr`, which
-    is of use only where the report has no fault. `values` are taken as they are."""
+    """A matrix with pointers int[m+1] and columns int[nnz], of 32 or 64 bits each, as `Csr`, valid
+    only if the report has no fault. `values` are not checked."""
     (m, n), nnz = shape, idx.numel()
     ptr, idx = ptr.contiguous(), idx.to(ptr.dtype).contiguous()
     places = torch.empty(m + 1 + 2 * nnz, dtype=torch.int32, device=ptr.device)
@@ -47,9 +47,9 @@ def inspect(
 
 
 def pieces(csr: Csr, piece: int, device: Device) -> tuple[dict[str, torch.Tensor], bool]:
-    """Rows cut into pieces of at most `piece` entries: `piece_row`, with the sign bit set where
-    several pieces belong to a row, `piece_begin` and `piece_end` int32[pieces]; True if there are
-    such rows. An empty row keeps one empty piece."""
+    """Rows cut into pieces of at most `piece` entries: `piece_row`, with the sign bit set if a row
+    has several pieces, `piece_begin` and `piece_end` int32[pieces]; True if there are such rows. An
+    empty row has one empty piece."""
     m, place = csr.shape[0], csr.ptr.device
     if csr.longest <= piece:
         rows = torch.arange(m, dtype=torch.int32, device=place)

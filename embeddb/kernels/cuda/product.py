@@ -75,10 +75,10 @@ class Product:
 
 
 def bind(csr: Csr, plan: Plan, device: Device) -> Product | CusparseProduct:
-    """The matrix in the format of a plan, with its kernel; by cuSPARSE where the plan names one of
-    its algorithms.
+    """The matrix in the format of a plan, with its kernel; by cuSPARSE if the plan names one of its
+    algorithms.
 
-    Raises: FormRefused where the format would store too much, or the kernel cannot run with so many
+    Raises: FormRefused if the format would store too much, or the kernel cannot run with that many
     threads; CompileFailed, RunnerUnavailable, DeviceError as `Device.kernel` does.
     """
     if plan.algorithm:

@@ -1,1 +1,1 @@
-"""C of a loop nest under a schedule."""
+"""C code of a loop nest with a schedule."""

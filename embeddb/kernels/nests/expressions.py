@@ -1,7 +1,7 @@
-"""Expressions and accesses of a nest as C, and the types that they are computed in.
+"""Expressions and accesses of a nest as C, and their types.
 
-Types are those of C, with three differences: a number in the text has no type of its own (as in
-NumPy), a quotient of whole numbers is real, and so is a root, a logarithm, ... of one.
+Types are those of C, with three differences: a literal has no type of its own (as in NumPy), a
+quotient of integers is real, and so is a root, a logarithm, ... of one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from embeddb.nests.parts import (
 )
 
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
-#: From the one that gives way: a number without a point, whole numbers, one with a point, reals.
+#: Type promotion, lowest first: integer literal, integers, real literal, reals.
 _RANKS = ("int", "i32", "i64", "real", "f32", "f64")
 _REAL = ("real", "f32", "f64")
 _COMPARISONS = ("<", "<=", "==", "!=")
@@ -34,24 +34,24 @@ _FUNCTIONS = ("sqrt", "exp", "log", "tanh")
 
 
 def _helpers() -> str:
-    made = []
+    functions = []
     for dtype, c in C_TYPES.items():
-        made += [
+        functions += [
             f"static inline {c} {name}_{dtype}({c} x, {c} y) {{ return x {sign} y ? x : y; }}"
             for name, sign in (("min", "<"), ("max", ">"))
         ]
     for dtype in ("i32", "i64"):
         c = C_TYPES[dtype]
-        made.append(f"static inline {c} abs_{dtype}({c} x) {{ return x < 0 ? -x : x; }}")
-    return "\n".join(made)
+        functions.append(f"static inline {c} abs_{dtype}({c} x) {{ return x < 0 ? -x : x; }}")
+    return "\n".join(functions)
 
 
-#: Functions that the text of an expression may call, beside those of math.h.
+#: C functions that an expression may call, beside those of math.h.
 HELPERS = _helpers()
 
 
 def type_of(nest: Nest, expression: Expr) -> str:
-    """One of `DTYPES`; `int` or `real` where it is made of numbers in the text alone."""
+    """Type of an expression, one of `DTYPES`; `int` or `real` if it has literals only."""
     match expression:
         case Const(value):
             return "int" if isinstance(value, int) else "real"
@@ -69,7 +69,7 @@ def type_of(nest: Nest, expression: Expr) -> str:
 
 
 def joined_type(types: list[str]) -> str:
-    """What an operator computes in whose operands have these types."""
+    """Type of an operator whose operands have these types."""
     widest = max(types, key=_RANKS.index)
     mixed = widest == "real" and any(t in ("i32", "i64") for t in types)
     return "f64" if mixed else widest
@@ -77,14 +77,14 @@ def joined_type(types: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a piece of code stands: what each loop's index is there (the name of a variable and a
-    number to add), and the arrays that are read out of a packed copy instead."""
+    """Context of a piece of code: the index of each loop (a variable and an offset), and the arrays
+    that are read from a packed copy."""
 
     loops: Mapping[int, tuple[str, int]]
     packed: Mapping[int, tuple[str, tuple[tuple[int, str], ...]]] = field(default_factory=dict)
 
     def affine(self, affine: Affine, times: int = 1) -> tuple[int, list[tuple[int, str]]]:
-        """The constant and the (coefficient, variable) of `times` the affine index."""
+        """Constant and terms (coefficient, variable) of `times` the affine index."""
         constant, terms = affine.constant * times, []
         for loop, coef in enumerate(affine.coefs):
             if coef:
@@ -107,15 +107,15 @@ def linear(constant: int, terms: list[tuple[int, str]]) -> str:
 
 
 class Writer:
-    """Writes expressions of one nest, whose arrays are called `arrays` in C. A subclass may write
-    accesses otherwise: `element` is all that touches memory."""
+    """Writer of expressions of one nest, with the C names `arrays`. A subclass may change accesses:
+    only `element` touches memory."""
 
     def __init__(self, nest: Nest, arrays: list[str]) -> None:
         self.nest = nest
         self.arrays = arrays
 
     def element(self, array: int, at: str, *, write: bool) -> str:
-        """One element of an array by its place in row-major order."""
+        """One element of an array by its row-major position."""
         return f"{self.arrays[array]}[{at}]"
 
     def access(self, access: Access, site: Site, *, write: bool = False) -> str:
@@ -124,7 +124,7 @@ class Writer:
         return self.element(access.array, self.place(access, site), write=write)
 
     def place(self, access: Access, site: Site) -> str:
-        """The place of an element in row-major order."""
+        """The row-major position of an element."""
         constant, terms = 0, []
         strides = self.nest.arrays[access.array].strides
         for index, stride in zip(access.at, strides, strict=True):
@@ -167,7 +167,7 @@ class Writer:
         return linear(constant, terms)
 
     def value(self, expression: Expr, site: Site, wanted: str) -> str:
-        """The expression, to be converted to `wanted` by C itself; numbers are written so."""
+        """The expression, converted to `wanted` by C itself; literals are written in that type."""
         own = type_of(self.nest, expression)
         match expression:
             case Const(number):
@@ -188,23 +188,23 @@ class Writer:
             tested = self.truth(args[0], site)
             chosen = [self.value(a, site, computed) for a in args[1:]]
             return f"({tested} ? {chosen[0]} : {chosen[1]})"
-        told = [self.value(a, site, computed) for a in args]
+        operands = [self.value(a, site, computed) for a in args]
         if op in ("min", "max") or (op == "abs" and computed not in _REAL):
-            return f"{op}_{computed}({', '.join(told)})"
+            return f"{op}_{computed}({', '.join(operands)})"
         single = "f" if computed == "f32" else ""
         if op in _FUNCTIONS:
-            return f"{op}{single}({told[0]})"
+            return f"{op}{single}({operands[0]})"
         if op == "abs":
-            return f"fabs{single}({told[0]})"
+            return f"fabs{single}({operands[0]})"
         if op == "neg":
-            return f"(-{told[0]})"
+            return f"(-{operands[0]})"
         if op == "/":
             whole = all(type_of(self.nest, a) not in _REAL for a in args)
-            return f"({'(double)' * whole}{told[0]} / {told[1]})"
-        return f"({told[0]} {op} {told[1]})"
+            return f"({'(double)' * whole}{operands[0]} / {operands[1]})"
+        return f"({operands[0]} {op} {operands[1]})"
 
     def truth(self, expression: Expr, site: Site) -> str:
-        """Whether a condition is not 0."""
+        """C of a condition: true if not 0."""
         computed = type_of(self.nest, expression)
         return self.value(expression, site, {"int": "i64", "real": "f64"}.get(computed, computed))
 
@@ -217,7 +217,7 @@ def _number(number: int | float, wanted: str) -> str:
 
 
 def _merged(terms: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """With one coefficient a variable, in the order they are met."""
+    """Terms with one coefficient for each variable, in order of appearance."""
     sums: dict[str, int] = {}
     for coef, name in terms:
         sums[name] = sums.get(name, 0) + coef
@@ -225,7 +225,7 @@ def _merged(terms: list[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _bare(text: str) -> str:
-    """Without the parentheses around the whole of it."""
+    """Text without enclosing parentheses."""
     if not text.startswith("(") or not text.endswith(")"):
         return text
     depth = 0
@@ -257,8 +257,8 @@ _LONGEST_CAPITALS = 2
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Variables of C, no two alike. By loop: the index, the index its block begins with, and the
-    index behind the last; by array: its pointer."""
+    """Distinct C variables. By loop: the index, the start of its block, and the end index; by
+    array: its pointer."""
 
     points: tuple[str, ...]
     blocks: tuple[str, ...]
@@ -267,22 +267,22 @@ class Names:
 
 
 def function_name(nest: Nest) -> str:
-    """The name of its function in a file that is written for people."""
+    """Name of a nest's function in a generated program."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "_", nest.name).strip("_")
     return f"nest_{plain or nest.id[:12]}"
 
 
 def names_of(nest: Nest, taken: frozenset[str] = frozenset()) -> Names:
-    """Those of the nest wherever C allows; `taken` are functions of the file."""
+    """The nest's own names where C allows; `taken` are functions of the file."""
     used = {*_KEYWORDS, *_MACROS, *_C_FUNCTIONS, *taken}
 
     def unlike(names: Iterator[str]) -> tuple[str, ...]:
-        made = []
+        distinct = []
         for name in names:
             tries = (name if not n else f"{name}_{n}" for n in count())
-            made.append(next(t for t in tries if t not in used))
-            used.add(made[-1])
-        return tuple(made)
+            distinct.append(next(t for t in tries if t not in used))
+            used.add(distinct[-1])
+        return tuple(distinct)
 
     loops = [_allowed(nest.loop_name(at)) for at in range(nest.depth)]
     return Names(
@@ -294,7 +294,7 @@ def names_of(nest: Nest, taken: frozenset[str] = frozenset()) -> Names:
 
 
 def _allowed(name: str) -> str:
-    """A word of C that is no macro of a header, nor kept for the compiler."""
+    """A C identifier that is no macro of a header and not reserved."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", name)
     if not name[:1].isalpha():
         name = f"v{name}"

@@ -1,8 +1,8 @@
-"""From a nest and a schedule to a function of C.
+"""C functions of a nest with a schedule.
 
-Block loops stand outside, in their order, then one loop a loop of the nest. What is inside the
-parallel loop is a function of its own: OpenMP forgets what `restrict` said of captured pointers.
-A reduction whose target stays the same in the innermost loop is summed up in a variable.
+Block loops are outermost, in their order, then one loop for each loop of the nest. The body of the
+parallel loop is a function of its own: OpenMP drops `restrict` of captured pointers. A reduction
+whose target is constant in the innermost loop is accumulated in a variable.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from embeddb.nests.nest import Nest, loop_range, values_of
 from embeddb.nests.parts import DTYPES, Access, Affine, Index, Statement
 from embeddb.nests.schedule import JAMMED, Piece, Schedule
 
-#: Raised when the same schedule becomes other code: times of different generations are not mixed.
+#: Raised if the same schedule gets other code: times of different generations are not mixed.
 GENERATION = 1
 
-#: What stands once above all functions of a file.
+#: Start of a file, before all functions.
 PRELUDE = f"#include <math.h>\n#include <stdint.h>\n\n{HELPERS}\n"
 #: Vector functions need -ffast-math.
 FLAGS = ("-O3", "-ffast-math")
@@ -39,21 +39,21 @@ _OMP_OPERATORS = {"+=": "+", "*=": "*", "min=": "min", "max=": "max"}
 
 
 def flags() -> tuple[str, ...]:
-    """Flags that the compiler is called with."""
+    """Compiler flags."""
     return (*FLAGS, cpu_build.flags()[1], "-fopenmp", "-std=gnu11", "-fPIC", "-shared", "-w")
 
 
 def c_function(nest: Nest, schedule: Schedule, name: str, *, writer: type[Writer] = Writer) -> str:
-    """`void NAME(...)`, which takes a pointer for each array of the nest, in their order, and needs
-    `PRELUDE` above it. `writer` decides how accesses are written.
+    """`void NAME(...)` with a pointer for each array of the nest, in their order; it needs
+    `PRELUDE` before it. `writer` writes the accesses.
 
-    Raises: NestError for a schedule of which there is no code; whether it is legal is not asked.
+    Raises: NestError for a schedule without code; legality is not checked.
     """
     return _Function(nest, schedule, name, writer).text()
 
 
 class _Function:
-    """One function and the one within its parallel loop, if there is any."""
+    """A function, and that of its parallel loop's body, if any."""
 
     def __init__(
         self, nest: Nest, schedule: Schedule, name: str, writer: type[Writer] = Writer
@@ -75,26 +75,26 @@ class _Function:
         self.jam = schedule.inner == "jam4" and self._can_jam()
 
     def text(self) -> str:
-        """The helper function first."""
+        """C text, the helper function first."""
         head, rest = Lines([]), Lines([])
         self._level(0, head, rest)
         arrays = [
             f"{'' if a in self.nest.written else 'const '}{C_TYPES[array.dtype]} *restrict {name}"
             for a, (array, name) in enumerate(zip(self.nest.arrays, self.names.arrays, strict=True))
         ]
-        found = [f"/* {note} */" for note in self.notes]
-        if rest.told:
-            # Not inlined: there the pointers would be those that OpenMP has captured.
+        lines = [f"/* {note} */" for note in self.notes]
+        if rest.text:
+            # Not inlined: the pointers would be those captured by OpenMP.
             head_of_turn = f"static __attribute__((noinline)) void {self.name}_turn"
-            found += [*signature(head_of_turn, [*arrays, *self._captured()]), "{"]
-            found += [*rest.told, "}", ""]
-        found += [*signature(f"void {self.name}", arrays), "{", *head.told, "}", ""]
-        return "\n".join(found)
+            lines += [*signature(head_of_turn, [*arrays, *self._captured()]), "{"]
+            lines += [*rest.text, "}", ""]
+        lines += [*signature(f"void {self.name}", arrays), "{", *head.text, "}", ""]
+        return "\n".join(lines)
 
     # -- loops -------------------------------------------------------------------------------------
 
     def _level(self, at: int, out: Lines, rest: Lines) -> None:
-        """The generated loops from `at` inwards; those within a parallel one into `rest`."""
+        """Write the generated loops from `at` inwards; those inside a parallel one into `rest`."""
         if self.pack is not None and self.pack.after == at - 1:
             out.add(*self.pack.lines(self.nest, self.names))
         if at == self.inner:
@@ -121,7 +121,7 @@ class _Function:
         out.close()
 
     def _jammed(self, at: int, out: Lines) -> None:
-        """Four turns of the loop around the innermost at once, and what is left one by one."""
+        """Write four iterations of the loop around the innermost at once, and the remainder."""
         piece, variable = self.pieces[at], self._variable(at)
         end = self.names.ends[piece.loop]
         out.open(f"if ({variable} + {(JAMMED - 1) * piece.step} < {end})")
@@ -135,7 +135,7 @@ class _Function:
         out.close()
 
     def _innermost(self, out: Lines, turns: list[Site] | None = None) -> None:
-        """The innermost loop around the body, once for each of the turns of the loop around it."""
+        """Write the innermost loop with the body, once for each of the jammed iterations."""
         at = self.inner
         piece, variable = self.pieces[at], self._variable(at)
         sites = turns or [self._site({})]
@@ -175,15 +175,15 @@ class _Function:
         return (self.names.blocks if piece.block else self.names.points)[piece.loop]
 
     def _captured(self) -> list[str]:
-        """Parameters of what is inside the parallel loop, beside the arrays."""
-        found = [f"int64_t {self._variable(at)}" for at in range(self.parallel + 1)]
+        """Parameters of the parallel loop's body, beside the arrays."""
+        parameters = [f"int64_t {self._variable(at)}" for at in range(self.parallel + 1)]
         if self.jam and self.parallel == self.inner - 1:
-            found.append(f"const int64_t {self.names.ends[self.pieces[self.parallel].loop]}")
+            parameters.append(f"const int64_t {self.names.ends[self.pieces[self.parallel].loop]}")
         if self.pack is not None and self.pack.after < self.parallel:
             c = C_TYPES[self.nest.arrays[self.pack.array].dtype]
-            found.append(f"const {c} *restrict packed")
-            found += [f"const int64_t {low}" for _, low in self.pack.places() if low]
-        return found
+            parameters.append(f"const {c} *restrict packed")
+            parameters += [f"const int64_t {low}" for _, low in self.pack.places() if low]
+        return parameters
 
     # -- the body ----------------------------------------------------------------------------------
 
@@ -193,24 +193,25 @@ class _Function:
         return Site({**loops, **instead}, packed)
 
     def _bodies(self, sites: list[Site]) -> tuple[list[str], dict[str, tuple[str, str, str]]]:
-        """The statements, once for each site, and the variables that are summed up in: their name,
-        the target, its type, how it is combined."""
+        """The statements, once for each site, and the accumulators: name, target, type,
+        operator."""
         lines: list[str] = []
         sums: dict[str, str] = {}
-        told: dict[str, tuple[str, str, str]] = {}
+        accumulators: dict[str, tuple[str, str, str]] = {}
         for site in sites:
             for statement in self.nest.body:
                 array = statement.target.array
                 target = self.writer.access(statement.target, site, write=True)
                 if self._is_summed(statement):
                     name = sums.setdefault(target, f"sum_{len(sums)}")
-                    told[name] = target, self.nest.arrays[array].dtype, statement.combine
+                    accumulators[name] = target, self.nest.arrays[array].dtype, statement.combine
                     target = name
                 lines.append(self.writer.statement(statement, site, target))
-        return lines, told
+        return lines, accumulators
 
     def _is_summed(self, statement: Statement) -> bool:
-        """Whether its target stays the same in the innermost loop, and is touched by it alone."""
+        """True if the target is constant in the innermost loop and accessed by this statement
+        only."""
         target = statement.target
         if not statement.reduction or self.pieces[self.inner].loop in target.loops:
             return False
@@ -229,25 +230,24 @@ class _Function:
         return True
 
     def _private(self, *, summed: bool = False) -> list[str]:
-        """Clauses for the arrays of which each thread needs a copy of its own; with `summed`
-        without those that the innermost loop sums up in a variable."""
+        """Clauses of privatised arrays; with `summed`, without those accumulated in a variable by
+        the innermost loop."""
         if self.parallel < 0:
             return []
-        found: dict[int, str] = {}
+        clauses: dict[int, str] = {}
         private = Legality(self.nest).privatised(self.schedule)
         for s in self.nest.body:
             if s.target.array in private and not (summed and self._is_summed(s)):
                 array = self.nest.arrays[s.target.array]
                 name = self.names.arrays[s.target.array]
                 section = f"{name}[:{array.elements}]"
-                found[s.target.array] = f"{_OMP_OPERATORS[s.combine]} : {section}"
-        return list(found.values())
+                clauses[s.target.array] = f"{_OMP_OPERATORS[s.combine]} : {section}"
+        return list(clauses.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The first index and the one behind the last as C; `needs` are the generated loops, by their
-    variables, that they depend on."""
+    """First index and end index as C; `needs` are the variables of generated loops in them."""
 
     first: str
     end: str
@@ -257,7 +257,7 @@ class Bounds:
 def bounds_of(writer: Writer, names: Names, pieces: Sequence[Piece], at: int) -> Bounds:
     """The bounds of piece `at`.
 
-    Raises: NestError for a loop that stands outside of one its bounds depend on.
+    Raises: NestError for a loop outside of one that its bounds depend on.
     """
     nest, piece = writer.nest, pieces[at]
     loop = nest.loops[piece.loop]
@@ -285,10 +285,10 @@ def bounds_of(writer: Writer, names: Names, pieces: Sequence[Piece], at: int) ->
     return Bounds(first, end, needs | {block})
 
 
-def _within(nest: Nest, at: int, step: int, told: tuple[str, str, str]) -> tuple[str, str]:
-    """Bounds of the points of one block."""
-    block, lower, upper = told
-    loop, last = nest.loops[at], f"{told[0]} + {step}"
+def _within(nest: Nest, at: int, step: int, block_bounds: tuple[str, str, str]) -> tuple[str, str]:
+    """Bounds of the point loop in one block."""
+    block, lower, upper = block_bounds
+    loop, last = nest.loops[at], f"{block_bounds[0]} + {step}"
     span = loop.upper.affine.constant - loop.lower.affine.constant
     whole = not loop.upper.loops and not loop.lower.loops and span % step == 0
     end = last if whole else f"min_i64({last}, {upper})"
@@ -302,7 +302,7 @@ def _within(nest: Nest, at: int, step: int, told: tuple[str, str, str]) -> tuple
 
 
 class _Around:
-    """The generated loops around one."""
+    """The generated loops around a loop."""
 
     def __init__(self, nest: Nest, names: Names, pieces: Sequence[Piece]) -> None:
         self.nest, self.names = nest, names
@@ -310,7 +310,7 @@ class _Around:
         self._blocks = {p.loop: p.step for p in pieces if p.block}
 
     def furthest(self, index: Index, *, up: bool) -> tuple[str, frozenset[str]]:
-        """The largest value (or the least) of a bound, and what it depends on."""
+        """The largest (or smallest) value of a bound, and the variables in it."""
         constant, coefs = index.affine.constant, list(index.affine.coefs)
         terms: list[tuple[int, str]] = []
         for loop in range(len(coefs) - 1, -1, -1):
@@ -331,7 +331,7 @@ class _Around:
         return linear(constant, terms[::-1]), frozenset(name for _, name in terms)
 
     def _bound(self, loop: int, last: bool) -> tuple[Affine, int]:
-        """The affine part of the last index of a loop (or the first) and the number to add."""
+        """The affine part of the last (or first) index of a loop, and the offset."""
         bound = self.nest.loops[loop].upper if last else self.nest.loops[loop].lower
         more = bound.affine.constant - last
         if bound.of is not None:
@@ -339,15 +339,15 @@ class _Around:
         return bound.affine, more
 
 
-#: A buffer lies on the stack of a thread, and is of use while it stays in the second-level cache.
+#: Largest buffer: it is on a thread's stack, and useful only within the second-level cache.
 MOST_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The array, the generated loop within which it is copied, and by dimension: the first index
-    that the buffer holds, as C, and how many; `strides` are the buffer's. The dimension that the
-    innermost loop runs along lies together."""
+    """A packed copy: the array, the generated loop that it is copied in, and by dimension the first
+    index in the buffer, as C, and the extent; `strides` are the buffer's. The dimension of the
+    innermost loop is contiguous."""
 
     array: int
     after: int
@@ -360,18 +360,20 @@ class Packing:
         return prod(self.extents)
 
     def places(self) -> tuple[tuple[int, str], ...]:
-        """By dimension, the buffer's stride and the variable that holds its first index; none where
-        that is 0."""
-        told = zip(self.strides, self.lows, strict=True)
-        return tuple((stride, f"low_{d}" * (low != "0")) for d, (stride, low) in enumerate(told))
+        """Per dimension, the buffer's stride and the variable of its first index; empty if that is
+        0."""
+        dimensions = zip(self.strides, self.lows, strict=True)
+        return tuple(
+            (stride, f"low_{d}" * (low != "0")) for d, (stride, low) in enumerate(dimensions)
+        )
 
     def lines(self, nest: Nest, names: Names) -> list[str]:
-        """The copy as C, which declares `packed` and `low_0`, ..."""
+        """C of the copy, which declares `packed` and `low_0`, ..."""
         array = nest.arrays[self.array]
         c, own = C_TYPES[array.dtype], names.arrays[self.array]
-        found = [f"{c} packed[{self.elements}] __attribute__((aligned(64)));"]
+        lines = [f"{c} packed[{self.elements}] __attribute__((aligned(64)));"]
         places = self.places()
-        found += [
+        lines += [
             f"const int64_t {name} = max_i64({low}, 0);"
             for (_, name), low in zip(places, self.lows, strict=True)
             if name
@@ -380,17 +382,17 @@ class Packing:
         for d, (stride, low) in enumerate(places):
             extent, size = self.extents[d], array.shape[d]
             end = f"min_i64({low} + {extent}, {size})" if low else str(min(extent, size))
-            found.append(f"{'    ' * d}for (int64_t x{d} = {low or 0}; x{d} < {end}; x{d}++)")
+            lines.append(f"{'    ' * d}for (int64_t x{d} = {low or 0}; x{d} < {end}; x{d}++)")
             inside.append((stride, f"(x{d} - {low})" if low else f"x{d}"))
         at = [(stride, f"x{d}") for d, stride in enumerate(array.strides)]
         inmost = f"packed[{linear(0, inside)}] = {own}[{linear(0, at)}];"
-        return [*found, "    " * len(places) + inmost]
+        return [*lines, "    " * len(places) + inmost]
 
 
 def packing(
     nest: Nest, schedule: Schedule, pieces: Sequence[Piece], names: Names
 ) -> Packing | str | None:
-    """What to copy where, a reason why there is nothing to copy, or None if none is wanted."""
+    """The packed copy of a schedule, a reason why there is none, or None if not requested."""
     if schedule.pack == "none":
         return None
     arrays = packable(nest)
@@ -418,7 +420,7 @@ def packing(
 def _span(
     nest: Nest, names: Names, steps: dict[int, int], dimension: int, accesses: Sequence[Access]
 ) -> tuple[str, int]:
-    """The least index along a dimension within one block, and how many there are at most."""
+    """The smallest index along a dimension within one block, and the largest extent."""
     affines: list[Affine] = [a.at[dimension].affine for a in accesses]
     constants = [a.constant for a in affines]
     low, extent, terms = min(constants), max(constants) - min(constants) + 1, []

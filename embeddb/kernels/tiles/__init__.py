@@ -1,1 +1,1 @@
-"""C of a tile of a tensor kernel."""
+"""C code of a tensor kernel with a tile."""

@@ -1,4 +1,4 @@
-"""Elements of values as expressions of C: what is met twice in a loop is computed once."""
+"""Elements of values as C expressions, with common subexpressions of a loop computed once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ C_TYPES = {
         for bits in (8, 16, 32, 64)
     },
 }
-#: The largest numbers stand for infinities, which -ffast-math does not know.
+#: Largest numbers, in place of infinities, which -ffast-math does not support.
 _LARGEST = {"f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308}
 _FUNCTIONS = {
     "exponential": "exp",
@@ -60,7 +60,7 @@ def form_text(form: Form) -> str:
 
 
 def constant(text: str, dtype: str) -> str:
-    """A number of a computation as a literal of its type."""
+    """A constant as a literal of its type."""
     number = number_of(text, dtype)
     if dtype in _LARGEST:
         if not math.isfinite(number):
@@ -72,7 +72,7 @@ def constant(text: str, dtype: str) -> str:
 
 
 def combined(opcode: str, one: str, other: str) -> str:
-    """Two terms of a sum."""
+    """C of a reduction of two terms."""
     if opcode in ("minimum", "maximum"):
         sign = "<" if opcode == "minimum" else ">"
         return f"({one} {sign} {other} ? {one} : {other})"
@@ -80,20 +80,20 @@ def combined(opcode: str, one: str, other: str) -> str:
 
 
 def element(value: Value, of: list[str], args: list[str]) -> str:
-    """Of a `map`, whose operands `args` have the types `of`.
+    """C of an element of a `map`, whose operands `args` have the types `of`.
 
-    Raises: TensorError for a function that its type does not have.
+    Raises: TensorError for an operation that is not supported for its type.
     """
     opcode, dtype = value.opcode, value.dtype
     real = dtype in _LARGEST
     if opcode in ("minimum", "maximum") or opcode in _SIGNS:
         if opcode in ("and", "or", "xor") and real:
-            raise TensorError(f"{opcode} of {dtype} is not computed here")
+            raise TensorError(f"{opcode} of {dtype} is not supported")
         return combined(opcode, *args)
     match opcode:
         case "compare":
             if value.text not in _COMPARISONS:
-                raise TensorError(f"a comparison by {value.text[:20]!r} is not known")
+                raise TensorError(f"unknown comparison {value.text[:20]!r}")
             return f"({args[0]} {_COMPARISONS[value.text]} {args[1]})"
         case "select":
             return f"({args[0]} ? {args[1]} : {args[2]})"
@@ -123,7 +123,7 @@ def element(value: Value, of: list[str], args: list[str]) -> str:
 
 def _real(value: Value, of: list[str], args: list[str]) -> str:
     if of[0] not in _LARGEST:
-        raise TensorError(f"{value.opcode} of {of[0]} is not computed here")
+        raise TensorError(f"{value.opcode} of {of[0]} is not supported")
     f, one = ("f", "1.0f") if of[0] == "f32" else ("", "1.0")
     match value.opcode:
         case "abs":
@@ -141,8 +141,8 @@ def _real(value: Value, of: list[str], args: list[str]) -> str:
 
 
 class Elements:
-    """Writes what they need above them, into the loop that `begin` was told of last. `buffer`
-    gives the text of an element that is kept."""
+    """Elements of values; subexpressions are written into the loop of the last `begin`. `buffer`
+    gives the C of a buffered element."""
 
     def __init__(self, plan: Plan, buffer: Callable[[Stage, Forms], str]) -> None:
         self.plan, self._buffer = plan, buffer
@@ -155,20 +155,20 @@ class Elements:
         self._lines, self._known = lines, {}
 
     def named(self, ctype: str, text: str) -> str:
-        """A new name for an expression."""
+        """A new variable for an expression."""
         self._count += 1
         self._lines.add(f"const {ctype} x{self._count} = {text};")
         return f"x{self._count}"
 
     def at(self, place: int, forms: Forms) -> str:
-        """The element of a value at an index."""
+        """C of the element of a value at an index."""
         stage = self.plan.staged.get(place)
         if stage is not None:
             return self._buffer(stage, forms)
         return self.computed(place, forms)
 
     def computed(self, place: int, forms: Forms) -> str:
-        """The same, computed even where it is kept."""
+        """C of an element, computed even if it is buffered."""
         key = place, forms
         if key not in self._known:
             self._known[key] = self._computed(self._values[place], forms)
@@ -185,23 +185,23 @@ class Elements:
                 return constant(value.text, value.dtype)
             case "iota":
                 return f"(({C_TYPES[value.dtype]})({form_text(forms[value.number])}))"
-        found = value.access(forms, ())
+        accessed = value.access(forms, ())
         match value.what:
             case "pad":
-                return self._padded(value, forms, found)
+                return self._padded(value, forms, accessed)
             case "join":
-                return self._joined(value, forms, found)
+                return self._joined(value, forms, accessed)
             case "map":
-                args = [self.at(o, f) for o, f in zip(value.operands, found, strict=True)]
+                args = [self.at(o, f) for o, f in zip(value.operands, accessed, strict=True)]
                 of = [self._values[o].dtype for o in value.operands]
                 return self.named(C_TYPES[value.dtype], element(value, of, args))
-        return self.at(value.operands[0], found[0])
+        return self.at(value.operands[0], accessed[0])
 
-    def _padded(self, value: Value, forms: Forms, found: list[Forms]) -> str:
-        """Read only where there is something to read."""
+    def _padded(self, value: Value, forms: Forms, accessed: list[Forms]) -> str:
+        """C of an element of a padded value, read only inside the operand."""
         conditions: list[str] = []
         dims = self._values[value.operands[0]].dims
-        for d, (form, inner) in enumerate(zip(forms, found[0], strict=True)):
+        for d, (form, inner) in enumerate(zip(forms, accessed[0], strict=True)):
             moved = form + -value.low[d]
             low, high = moved.range()
             if low < 0:
@@ -212,25 +212,25 @@ class Elements:
                 conditions.append(f"({form_text(moved)}) % {value.gap[d] + 1} == 0")
         filled = self.at(value.operands[1], ())
         if not conditions:
-            return self.at(value.operands[0], found[0])
-        inside = self._guarded(value, value.operands[0], found[0])
+            return self.at(value.operands[0], accessed[0])
+        inside = self._guarded(value, value.operands[0], accessed[0])
         return self.named(C_TYPES[value.dtype], f"{' && '.join(conditions)} ? {inside} : {filled}")
 
-    def _joined(self, value: Value, forms: Forms, found: list[Forms]) -> str:
+    def _joined(self, value: Value, forms: Forms, accessed: list[Forms]) -> str:
         form: Form = forms[value.number]
         text, end = "", 0
-        for operand, inner in list(zip(value.operands, found, strict=True))[:-1]:
+        for operand, inner in list(zip(value.operands, accessed, strict=True))[:-1]:
             end += self._values[operand].dims[value.number]
             inside = self._guarded(value, operand, inner)
             text += f"{form_text(form)} < {end} ? {inside} : "
-        text += self._guarded(value, value.operands[-1], found[-1])
+        text += self._guarded(value, value.operands[-1], accessed[-1])
         return self.named(C_TYPES[value.dtype], text)
 
     def _guarded(self, value: Value, operand: int, forms: Forms) -> str:
-        """An element whose operands are read only if it is."""
-        outside, known = self._lines, self._known
+        """C of an element whose operands are read only if it is."""
+        outside, outer = self._lines, self._known
         self._lines, self._known = Lines([], 0), {}
         name = self.at(operand, forms)
-        inside = " ".join(self._lines.told)
-        self._lines, self._known = outside, known
+        inside = " ".join(self._lines.text)
+        self._lines, self._known = outside, outer
         return f"({{ {inside} {name}; }})" if inside else name

@@ -1,9 +1,9 @@
-"""From a kernel and a tile to a function of C.
+"""C functions of a tensor kernel with a tile.
 
-Loops over tiles stand outside, from the dimension with the largest stride to that with the
-smallest. What is kept in a buffer is computed as far outside as what it depends on allows; then
-the part of each result that belongs to the tile is written. Sums run over their longest dimension
-block by block, four rows at a time.
+Loops over tiles are outermost, from the dimension with the largest stride to that with the
+smallest. Buffers are computed as far outside as their dependences allow; then the part of each
+result in the tile is written. Sums run over their longest dimension block by block, four rows at a
+time.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from embeddb.tensors.tiling.forms import Form, Forms, Span, Var, of_var, whole
 from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of
 from embeddb.tensors.tiling.values import strides_of
 
-#: Raised when the same tile becomes other code: times of different generations are not mixed.
+#: Raised if the same tile gets other code: times of different generations are not mixed.
 GENERATION = 3
-#: What stands once above all functions of a file.
+#: Start of a file, before all functions.
 PRELUDE = "#include <math.h>\n#include <stdint.h>\n"
 FLAGS = ("-O3", "-ffast-math", "-fwrapv")
-#: Rows that one turn of the loop around the innermost one takes.
+#: Rows of one iteration of the loop around the innermost one.
 _JAMMED = 4
 
 
 def flags() -> tuple[str, ...]:
-    """Flags that the compiler is called with."""
+    """Compiler flags."""
     return (*FLAGS, cpu_build.flags()[1])
 
 
 def c_function(kernel: Computation, tile: Tile, name: str) -> str:
-    """`void NAME(...)`, which takes pointers to the parameters in their order, to the outputs, and
-    to the buffers (`arguments`), and needs `PRELUDE` above it.
+    """`void NAME(...)` with pointers to the parameters in their order, to the outputs, and to the
+    buffers (`arguments`); it needs `PRELUDE` before it.
 
-    Raises: TensorError for a kernel of which there is no code.
+    Raises: TensorError for a kernel without code.
     """
     return _Function(plan_of(kernel), tile, name).text()
 
 
 def arguments(kernel: Computation, tile: Tile) -> str:
-    """What a call of it is given, out of `a`: parameters, outputs, scratch memory."""
+    """Arguments of a call, from the array `a`: parameters, outputs, scratch memory."""
     plan = plan_of(kernel)
     count = len(kernel.parameters) + len(plan.kernel.outputs)
-    told, offset = [f"a[{at}]" for at in range(count)], 0
+    parts, offset = [f"a[{at}]" for at in range(count)], 0
     for stage in plan.stages:
-        told.append(f"(void *)((char *)a[{count}] + {offset})")
+        parts.append(f"(void *)((char *)a[{count}] + {offset})")
         offset += plan.bytes(stage, plan.whole(tile.sizes))
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 class _Function:
-    """One function, as it is written."""
+    """Writer of one function."""
 
     def __init__(self, plan: Plan, tile: Tile, name: str) -> None:
         self.plan, self.tile, self.name = plan, tile, name
@@ -79,18 +79,18 @@ class _Function:
         for _ in range(opened):
             self.lines.close()
         head = signature(f"static void {self.name}", self._parameters())
-        return "\n".join([*head, "{", *self.lines.told, "}\n"])
+        return "\n".join([*head, "{", *self.lines.text, "}\n"])
 
     def _parameters(self) -> list[str]:
         values = self.plan.values
-        given = sorted((v.number, v.dtype) for v in values.values if v.what == "given")
-        found = [f"const {C_TYPES[dtype]} *restrict p{number}" for number, dtype in given]
+        numbered = sorted((v.number, v.dtype) for v in values.values if v.what == "given")
+        parameters = [f"const {C_TYPES[dtype]} *restrict p{number}" for number, dtype in numbered]
         for output, place in enumerate(values.outputs):
-            found.append(f"{C_TYPES[values.values[place].dtype]} *restrict o{output}")
+            parameters.append(f"{C_TYPES[values.values[place].dtype]} *restrict o{output}")
         for stage in self.plan.stages:
             dtype = values.values[stage.value].dtype
-            found.append(f"{C_TYPES[dtype]} *restrict k{stage.value}")
-        return found
+            parameters.append(f"{C_TYPES[dtype]} *restrict k{stage.value}")
+        return parameters
 
     def _tiles(self, d: int) -> None:
         dim, size = self.plan.dims[d], self.tile.sizes[d]
@@ -111,7 +111,7 @@ class _Function:
     # -- buffers -----------------------------------------------------------------------------------
 
     def bounds(self, span: Span) -> tuple[str, str]:
-        """The first index and the one behind the last as C, within the dimension."""
+        """First index and end index as C, within the dimension."""
         low, high = span.low.put(self.ends), span.high.put(self.ends)
         first, last = form_text(low), form_text(high)
         if low.range()[0] < 0:
@@ -121,7 +121,7 @@ class _Function:
         return first, last
 
     def buffer(self, stage: Stage, forms: Forms) -> str:
-        """One of its elements."""
+        """C of an element of a buffer."""
         place: list[str] = []
         moved = whole(0)
         for d, stride in zip(stage.order, self._strides(stage), strict=True):
@@ -132,7 +132,7 @@ class _Function:
         return f"k{stage.value}[{form_text(moved)}{''.join(place)}]"
 
     def _strides(self, stage: Stage) -> list[int]:
-        """By dimension in the order that they lie in."""
+        """Strides of a buffer, by dimension in its memory order."""
         sizes = stage.sizes(self.sizes)
         inside = [sizes[d] for d in stage.order]
         return [math.prod(inside[at + 1 :]) for at in range(len(inside))]
@@ -150,8 +150,8 @@ class _Function:
         loops = [stage.vars[d] for d in stage.order if stage.vars[d].extent > 1]
         self.loops(loops, dict(zip(stage.vars, stage.spans, strict=True)))
         self.elements.begin(self.lines)
-        found = self.elements.computed(stage.value, stage.forms)
-        self.lines.add(f"{self.buffer(stage, stage.forms)} = {found};")
+        element = self.elements.computed(stage.value, stage.forms)
+        self.lines.add(f"{self.buffer(stage, stage.forms)} = {element};")
         self.close(len(loops))
 
     # -- results -----------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class _Function:
         self.lines.add("/* the result */")
         self.loops(loops, spans)
         self.elements.begin(self.lines)
-        found = self.elements.at(write.value, write.forms)
-        self.lines.add(f"o{write.output}[{form_text(place)}] = {found};")
+        element = self.elements.at(write.value, write.forms)
+        self.lines.add(f"o{write.output}[{form_text(place)}] = {element};")
         self.close(len(loops))
 
     # -- loops -------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ class _Function:
 
 
 class _SumLoops:
-    """The loops of one sum: over blocks of its longest dimension, over its elements, over the other
-    terms, over the rows that are taken together, and the innermost one."""
+    """Loops of one sum: over blocks of its longest dimension, over its elements, over the other
+    terms, over the jammed rows, and the innermost one."""
 
     def __init__(self, function: _Function, stage: Stage) -> None:
         self.f, self.stage = function, stage
@@ -264,10 +264,10 @@ class _SumLoops:
         self.lines.close()
 
     def _inside(self, moved: dict[Var, Form], count: int, rows: Var | None) -> None:
-        """The innermost loop, for so many rows."""
+        """Write the innermost loop for `count` rows."""
         turns = [_row(rows, n) if rows is not None else moved for n in range(count)]
-        kept = self.inner is None or self.inner in self.over  # in registers
-        if kept:
+        in_registers = self.inner is None or self.inner in self.over
+        if in_registers:
             self.lines.block()
             own = turns if rows is not None else turns[:1]
             for n, turn in enumerate(own):
@@ -277,42 +277,42 @@ class _SumLoops:
         self.elements.begin(self.lines)
         for n, turn in enumerate(turns):
             term = self._term(turn)
-            if kept:
+            if in_registers:
                 self.lines.add(f"t{n} = {combined(self.value.opcode, f't{n}', term)};")
             elif n == 0:
-                found = self._place({})
-                self.lines.add(f"{self.type} sum = {combined(self.value.opcode, found, term)};")
+                partial = self._place({})
+                self.lines.add(f"{self.type} sum = {combined(self.value.opcode, partial, term)};")
             else:
                 self.lines.add(f"sum = {combined(self.value.opcode, 'sum', term)};")
-        if not kept:
+        if not in_registers:
             self.lines.add(f"{self._place({})} = sum;")
         if self.inner is not None:
             self.lines.close()
-        if kept:
+        if in_registers:
             for n, turn in enumerate(turns):
                 self.lines.add(f"{self._place(turn)} = t{n};")
             self.lines.close()
 
     def _term(self, moved: dict[Var, Form]) -> str:
         terms = tuple(of_var(v) if v.extent > 1 else whole(0) for v in self.value.over)
-        told = self.value.access(self.stage.forms, terms)
-        found = []
-        for operand, forms in zip(self.value.operands, told, strict=True):
+        accessed = self.value.access(self.stage.forms, terms)
+        factors = []
+        for operand, forms in zip(self.value.operands, accessed, strict=True):
             name = self.elements.at(operand, tuple(form.put(moved) for form in forms))
             same = self.f.plan.values.values[operand].dtype == self.value.dtype
-            found.append(name if same else f"({self.type}){name}")
-        if len(found) == 1:
-            return self._named(found[0])
-        return self._named(f"({found[0]} * {found[1]})")
+            factors.append(name if same else f"({self.type}){name}")
+        if len(factors) == 1:
+            return self._named(factors[0])
+        return self._named(f"({factors[0]} * {factors[1]})")
 
     def _named(self, text: str) -> str:
-        """A term that is read twice has a name."""
+        """A term; one that is read twice gets a variable."""
         if self.value.opcode not in ("minimum", "maximum"):
             return text
         return self.elements.named(self.type, text)
 
 
 def _row(rows: Var, n: int) -> dict[Var, Form]:
-    """The n-th row that is taken together with the first: known to be one of `rows`, so that
-    indices under a reshape need no division to stay within it."""
+    """The n-th jammed row after the first, bounded by the extent of `rows`, so that indices under a
+    reshape need no division."""
     return {rows: of_var(Var(rows.name, rows.extent - n)) + n}

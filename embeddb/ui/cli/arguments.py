@@ -1,4 +1,4 @@
-"""From words of the command line to a database, a workload or a platform; shared options."""
+"""Resolve command-line arguments to a database, a workload or a platform; shared options."""
 
 from __future__ import annotations
 
@@ -46,14 +46,21 @@ only_op_option = click.option("--op", default="", help="Only this operation.")
 
 
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:
-    """Of a verb that reads programs with loop nests: `-D N=64` as `defines`, `--matrix A.mtx` as
-    `held`, a text, or with `several` a tuple of them."""
+    """Options of a verb that reads programs with loop nests: `-D N=64` as `defines`, and
+    `--matrix A.mtx` as `index_matrix`, a text, or with `several` a tuple of texts."""
     words = ("-D", "--define", "defines")
-    define = click.option(*words, multiple=True, metavar="N=64", help="Of a program.")
-    told = "A matrix file, which its index arrays hold."
+    define = click.option(
+        *words, multiple=True, metavar="N=64", help="Value of a name in the program."
+    )
+    help_text = "Matrix file that fills the program's index arrays."
     absent = () if several else ""
     matrix = click.option(
-        "--matrix", "held", multiple=several, default=absent, metavar="A.mtx", help=told
+        "--matrix",
+        "index_matrix",
+        multiple=several,
+        default=absent,
+        metavar="A.mtx",
+        help=help_text,
     )
     return lambda verb: define(matrix(verb))
 
@@ -71,10 +78,10 @@ def open_database(place: str, *, readonly: bool = False) -> Database:
 
 @contextmanager
 def database_to_fill(place: str) -> Iterator[Database]:
-    """The database at a path, made if there is none. What was made is removed where the block
+    """The database at a path, created if there is none. A new one is removed again if the block
     raises before it has a run, a nest or a kernel; tables on a server stay.
 
-    Raises: StoreError for what is no place of a database; InputError as `open_database`.
+    Raises: StoreError for a path that cannot be a database; InputError as `open_database`.
     """
     if place == STARTER or is_database(place):
         with open_database(place) as opened:
@@ -99,23 +106,23 @@ def database_to_fill(place: str) -> Iterator[Database]:
 
 
 def _holds_nothing(db: Database) -> bool:
-    """Whether there are matrices at most, which rows that were rejected leave behind."""
+    """True if there are no runs and only matrices, which rejected rows leave behind."""
     return not db.store.count_runs() and all(p.workload.sparse for p in db.store.patterns())
 
 
-def known_subjects(
+def resolve_workloads(
     db: Database, text: str, op: Op, defines: Sequence[str] = (), matrix: str = ""
 ) -> list[Subject | PatternInfo]:
-    """What a user means by the text beside an operation: a matrix, a nest, the nests of a file,
-    whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file, or
-    the kernels or the program of one; a program that is taken as a kernel is noted.
+    """The workloads that a text names for an operation: a matrix, a nest, the nests of a C file
+    (`defines` override its constants, `N=64`; `matrix` fills its index arrays), or the kernels or
+    the program in a file. A note says when a whole program is taken as one kernel.
 
     Raises: as `Database.find`; NestError, TensorError for a file that cannot be read; UsageError
-    for a define that is none.
+    for a malformed define.
     """
     if op.kind in KINDS and is_file(text) and not (defines or matrix):
         if op.kind == "kernel":
-            _tell_of_program(text)
+            _note_whole_program(text)
         from indexer.library import contents
 
         return list(contents(text, op.kind))
@@ -128,29 +135,29 @@ def known_subjects(
         return [db.find(text, kind=op.kind)]
     from indexer.frontends import read_nests
 
-    (held,) = matrices_held([matrix] if matrix else [])
-    return list(read_nests(text, defines=defined(defines), matrix=held))
+    (pattern,) = read_matrices([matrix] if matrix else [])
+    return list(read_nests(text, defines=defined(defines), matrix=pattern))
 
 
-def _tell_of_program(file: str) -> None:
-    """That a file is a whole program and taken as one kernel, where it would be cut into several.
+def _note_whole_program(file: str) -> None:
+    """Note that a file is a whole program, taken as one kernel although it cuts into several.
 
     Raises: TensorError.
     """
     from indexer.frontends.hlo.files import read_tensors
     from indexer.programs.tensors.cutting import distinct_kernels
 
-    found = [one for one in read_tensors(file).tensors if one.kind == "program"]
-    parts = len(distinct_kernels(found)) if len(found) == 1 else 0
+    whole = [one for one in read_tensors(file).tensors if one.kind == "program"]
+    parts = len(distinct_kernels(whole)) if len(whole) == 1 else 0
     if parts > 1:
         note(
             f"{file} is a whole program, here taken as one kernel: `embeddb kernel import DB "
-            f"{file} --cut` keeps the {parts} kernels that it is cut into, to be asked for by name"
+            f"{file} --cut` stores the {parts} kernels it cuts into; query them by name"
         )
 
 
-def matrices_held(files: Sequence[str]) -> Sequence[Pattern | None]:
-    """What the arrays of a program are to hold, one after the other: matrices, or once none.
+def read_matrices(files: Sequence[str]) -> Sequence[Pattern | None]:
+    """The matrices that fill a program's index arrays, or a single None.
 
     Raises: MatrixError.
     """
@@ -160,19 +167,19 @@ def matrices_held(files: Sequence[str]) -> Sequence[Pattern | None]:
 
 
 def defined(texts: Sequence[str]) -> dict[str, int]:
-    """The numbers of `-D N=64` by name. Raises: UsageError for what defines nothing."""
+    """The numbers of `-D N=64` by name. Raises: UsageError for a malformed define."""
     return dict(map(_define, texts))
 
 
 def _define(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
     if not name.isidentifier() or not value.isdecimal() or len(value) > 12:
-        raise UsageError(f"{text!r} defines nothing", hint="write NAME=NUMBER, as N=1024")
+        raise UsageError(f"-D {text!r}: not NAME=NUMBER", hint="write for example -D N=1024")
     return name, int(value)
 
 
 def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
-    """`this_machine`, with a note where it is simulated. Raises: as that."""
+    """`this_machine`, with a note if it is simulated. Raises: as `this_machine`."""
     runner, here = this_machine(platform, threads=threads)
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
@@ -180,7 +187,7 @@ def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
 
 
 def families(manifest: str) -> dict[str, str]:
-    """Family by matrix name. Raises: InputError if the file is none or lacks a column."""
+    """Family by matrix name. Raises: InputError for a file that is not CSV or lacks a column."""
     if not manifest:
         return {}
     try:
@@ -193,8 +200,8 @@ def families(manifest: str) -> dict[str, str]:
         raise InputError(f"not a CSV file in UTF-8: {e}", where=manifest) from None
 
 
-def platform_asked(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
-    """The platform asked about; as this machine is, if it is to be measured or with `threads`.
+def queried_platform(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
+    """The queried platform; with `must_run` or `threads`, as this machine instantiates it.
 
     Raises: RunnerUnavailable if it must run here and cannot.
     """
@@ -203,23 +210,23 @@ def platform_asked(db: Database, text: str, threads: int, *, must_run: bool) -> 
         return runner_here(platform, threads)[1]
     if threads and platform.runner and not platform.instance:
         with suppress(RunnerUnavailable):
-            found: Platform = runner_for(platform).platform(threads=threads)
-            return found
+            measurable: Platform = runner_for(platform).platform(threads=threads)
+            return measurable
     return platform
 
 
-def count_first(
+def count_nests(
     db: Database,
     subjects: Sequence[Subject | PatternInfo],
     platform: Platform,
     threads: int,
     progress: Progress,
 ) -> None:
-    """Have counters of nests, by the source that the database's network learned from; those that
-    were counted before stay.
+    """Count hardware events of nests, with the counter source that the database's network learned
+    from; nests counted before are skipped.
 
-    Raises: UsageError for what is no nest; NothingFound for one that is known by name only, and
-    where nothing can count; RunnerUnavailable if the platform cannot be measured here.
+    Raises: UsageError for a workload that is no nest; NothingFound for one known by name only, and
+    if there are no counters; RunnerUnavailable if the platform cannot be measured here.
     """
     from indexer.measure import Machine
     from indexer.nest_runs import CountJob

@@ -1,4 +1,4 @@
-"""What a campaign plans and how far it is, for people."""
+"""Plan and progress of a campaign as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command_line(verb: str, db: str, folder: str, platform: str) -> str:
 def show_plan(document: dict[str, Any], command: str) -> None:
     """The document of `campaign plan`, and the command that runs it."""
     if document["strategy"]:
-        show_bought(document["strategy"])
+        show_spending(document["strategy"])
         _show_cost(document)
         say(f"run it: {command}")
         return
@@ -51,19 +51,19 @@ def show_plan(document: dict[str, Any], command: str) -> None:
 
 
 def _show_cost(document: dict[str, Any]) -> None:
-    """How long the samples of a plan take, by those of the database."""
+    """Estimated duration of a plan, from the samples in the database."""
     if document["estimated_seconds"] is None:
-        say("how long that takes is not known yet: `campaign status` shows it after some samples")
+        say("duration not known yet: `campaign status` estimates it after some samples")
     else:
         each, whole = document["seconds_per_sample"], document["estimated_seconds"]
-        say(f"about {duration(whole)}, by {duration(each)} a sample so far, one at a time")
+        say(f"about {duration(whole)}, at {duration(each)} a sample so far, one at a time")
     if document["cost_note"]:
         say(f"note: {document['cost_note']}")
 
 
 def show_progress(document: dict[str, Any]) -> None:
     """The document of `campaign status`."""
-    show_bought(document["strategy"])
+    show_spending(document["strategy"])
     measured, points = document["measured"], document["points"]
     percent = 100 * measured // points if points else 100
     more = f", {document['under_way']:,} more in tasks under way" if document["under_way"] else ""
@@ -88,13 +88,13 @@ def show_progress(document: dict[str, Any]) -> None:
 
 
 def show_spread(nodes: Spread) -> None:
-    """Tasks by state and host, where nodes have worked or are to."""
+    """Tasks by state and host, if nodes work on the campaign."""
     if not nodes.waiting and not any(one.host for one in nodes.hosts) and nodes.waiting is not None:
         return
     waiting = "an unknown number" if nodes.waiting is None else f"{nodes.waiting:,}"
     say(f"tasks: {nodes.done:,} done, {nodes.running:,} running, {waiting} waiting")
     if nodes.points_given_up:
-        say(f"{plural(nodes.points_given_up, 'point')} given up: nothing lived through it")
+        say(f"{plural(nodes.points_given_up, 'point')} given up: every attempt ended the process")
     rows = [
         (one.host, one.instance, one.done, one.running, one.stopped, one.given_up)
         for one in nodes.hosts
@@ -103,8 +103,8 @@ def show_spread(nodes: Spread) -> None:
         table(("host", "instance", "done", "running", "stopped", "given up"), rows, indent="  ")
 
 
-def show_bought(document: dict[str, Any] | None) -> None:
-    """What a strategy spent, if there is one."""
+def show_spending(document: dict[str, Any] | None) -> None:
+    """Samples that a strategy spent, if the campaign has one."""
     if document is not None:
         say(
             f"{document['name']}: {document['measured']:,} of a budget of "
@@ -114,9 +114,9 @@ def show_bought(document: dict[str, Any] | None) -> None:
         )
 
 
-def show_agreement(found: Sequence[Agreement]) -> None:
-    """Medians with the 5th percentile in brackets, and the matrices to look at."""
-    compared = [a for a in found if a.matrices]
+def show_agreement(agreements: Sequence[Agreement]) -> None:
+    """Agreement between rounds: medians, the 5th percentile in brackets, and outlier matrices."""
+    compared = [a for a in agreements if a.matrices]
     if compared:
         rows = [
             (
@@ -129,7 +129,7 @@ def show_agreement(found: Sequence[Agreement]) -> None:
         say("rounds compared (median over matrices, 5th percentile in brackets)")
         head = ("op", "matrices", "Spearman", "Kendall", "difference", "near-ties", "settled")
         table((*head, "disagree"), rows, indent="  ")
-    for a in found:
+    for a in agreements:
         if a.disagreeing:
             names = ", ".join(a.disagreeing[:_NAMED])
             more = f" and {len(a.disagreeing) - _NAMED} more" if a.disagreeing[_NAMED:] else ""

@@ -1,4 +1,4 @@
-"""What a database can answer, and what is missing, for people."""
+"""Coverage of a database as text: scopes that can be answered, and what is missing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from embeddb.ui.cli.output import note, say, table
 
 
 def show_states(states: list[dict[str, Any]]) -> None:
-    """The documents of `indexer.coverage.scope_states`; held out: of the optimum, each matrix asked
-    without its group."""
+    """Table of `indexer.coverage.scope_states`; column "held out": share of the optimum in
+    leave-one-group-out cross-validation."""
     if not states:
         say("nothing can be answered yet: there are no runs; `embeddb index DB LOG --platform P`")
         say("reads some, `embeddb measure DB MATRIX --platform cpu --op spmv` makes some")
@@ -30,21 +30,21 @@ def show_states(states: list[dict[str, Any]]) -> None:
             )
         )
     table((*head, "held out", "static best", "note"), rows)
-    say("held out: the share of the optimum among what ran on each pattern that is reached without")
-    say("its group, geometric mean, as in `embeddb eval`; static best: by one fixed configuration")
+    say("held out: share of the best measured configuration reached without the pattern's own")
+    say("group, geometric mean, as in `embeddb eval`; static best: by one fixed configuration")
     for s in states:
         for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
             say(f"  {s['op']} on {s['platform']}: {line}")
 
 
-def show_what_there_is(db: Lookup, platform: Platform, op: Op) -> None:
-    """For whoever asked what nothing answers: what has runs, and how those of another instance
-    would count."""
+def show_available(db: Lookup, platform: Platform, op: Op) -> None:
+    """After a query without evidence: the scopes that have runs, and how runs of another instance
+    could be used."""
     scopes = db.scopes()
     makes = "`embeddb index` reads some, `embeddb measure` makes some"
     makes += f", {op.workload.measures} those of many" if op.workload.measures else ""
     if not op.workload.embedded:
-        searched = f"`embeddb tune DB PROGRAM --op {op}` searches for the cut of one"
+        searched = f"`embeddb tune DB PROGRAM --op {op}` searches for a fusion plan"
         note(f"programs are not compared with each other: {searched}")
     elif (op, scope := scope_of(platform)) in scopes:
         note(
@@ -59,8 +59,8 @@ def show_what_there_is(db: Lookup, platform: Platform, op: Op) -> None:
     kin = {scope for _, scope in scopes if scope.partition("@")[0] == platform.name}
     if kin - {platform.id, platform.name if platform.portable else platform.id}:
         note(
-            f"instances of {platform.name} are kept apart: read the log with `--instance this` if "
-            "the command of the platform file has made it, or put `portable = true` into that file"
+            f"instances of {platform.name} are separate: read the log with `--instance this` if "
+            "this machine wrote it, or set `portable = true` in the platform file"
         )
 
 
@@ -69,8 +69,8 @@ def _model_lines(model: dict[str, Any] | None) -> list[str]:
         return []
     named = f"cost model {model['version']}"
     if "mape" in model:
-        return [f"{named} tells seconds, off by {model['mape']:.1f} % on what was held out"]
-    held = [f"{method} {share(v)}" for method, v in model["of_optimum_held_out"].items()]
-    figures = ", ".join(held) or "never judged, so it does not rank"
+        return [f"{named} predicts seconds: MAPE {model['mape']:.1f} % in cross-validation"]
+    shares = [f"{method} {share(v)}" for method, v in model["of_optimum_held_out"].items()]
+    figures = ", ".join(shares) or "never evaluated, so it does not rank"
     reads = model.get("featurizer", "operations")
     return [f"{named} on {reads}, held out: {figures}"]

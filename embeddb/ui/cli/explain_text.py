@@ -1,5 +1,5 @@
-"""An explanation as text: the answer and how sure, novelty, evidence, what simpler methods say,
-where the choice is open, what to measure next, what was rejected."""
+"""An explanation as text: the answer and its confidence, novelty, evidence, answers of simpler
+methods, undecided parameters, what to measure next, rejected configurations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embeddb.core.kinds import kind_of, kind_with
 from embeddb.core.wording import clean, duration, factor, one_of, plural, share, when
 from embeddb.explain.explanation import (
     Explanation,
-    NeighbourEvidence,
+    NeighbourDetail,
     OwnRuns,
 )
 from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Recommendation
@@ -27,9 +27,9 @@ from embeddb.ui.views import differing, each_source, subject_line, whose_runs
 _WIDTH = 98
 #: Characters of a name, and of a configuration, that a table shows: both come from strangers.
 _MOST_NAME, _MOST_CONFIG, _MOST_LINE = 22, 400, 2000
-#: Values of a parameter, and reasons of rejection, that are told.
+#: Values of a parameter, and reasons of rejection, that are shown.
 _MOST_VALUES, _MOST_REASONS = 4, 5
-#: From nothing to most, by how far a part of the pattern moves it.
+#: Shades from no effect to the largest.
 _SHADES = " .:-=+*#%@"
 
 
@@ -42,11 +42,17 @@ def show_explanation(e: Explanation) -> None:
     _show_simpler(e)
     _show_agreement(e)
     near = min((n.distance for n in e.neighbours), default=None)
-    made = e.recommendation
-    show_choice(made.insight, e.answer, link=made.link, nearest=near, kind=e.pattern.kind)
-    show_occluded(made.insight, e.pattern.kernel)
+    recommendation = e.recommendation
+    show_choice(
+        recommendation.insight,
+        e.answer,
+        link=recommendation.link,
+        nearest=near,
+        kind=e.pattern.kind,
+    )
+    show_occluded(recommendation.insight, e.pattern.kernel)
     _show_next(e)
-    _show_rejected(made)
+    _show_rejected(recommendation)
 
 
 def _show_quantities(e: Explanation) -> None:
@@ -65,42 +71,50 @@ def _show_quantities(e: Explanation) -> None:
 
 
 def _show_answer(e: Explanation) -> None:
-    made, answer = e.recommendation, e.answer
-    say(f"answer {made.id}: {made.op} on {_cut(made.platform, 60)}")
+    recommendation, answer = e.recommendation, e.answer
+    say(f"answer {recommendation.id}: {recommendation.op} on {_cut(recommendation.platform, 60)}")
     if e.machine:
         _line("machine", e.machine)
-    if made.simulated:
+    if recommendation.simulated:
         _note("SIMULATED or modelled: no time here is of real hardware")
     _line("why", e.why)
     say(f"  {_cut(Config(answer), _MOST_LINE)}")
-    _line(e.pattern.kind, subject_line(_cut(made.subject, 40), e.pattern.sizes))
+    _line(e.pattern.kind, subject_line(_cut(recommendation.subject, 40), e.pattern.sizes))
     for name, line in e.meaning.items():
         say(f"    {_cut(name, _MOST_NAME)}: {_cut(line, _MOST_LINE)}")
-    _line("default", Config(made.default))
+    _line("default", Config(recommendation.default))
     _line("gain", _gain(e))
     for own in e.own:
-        what = "default" if Config(own.config) == Config(made.default) else "answer"
-        _line("ran", f"{what}: {_ran(own, made.time_unit)}")
+        what = "default" if Config(own.config) == Config(recommendation.default) else "answer"
+        _line("ran", f"{what}: {_ran(own, recommendation.time_unit)}")
     if e.sessions:
         _line("apart", e.sessions)
     _line("counted", e.preparation)
-    if made.first is not None and made.first.failure is not None:
-        seen = f", it failed on {made.first.failed_on} of {made.first.tried_on} measured patterns"
-        chance = f"with a chance of {100 * made.first.failure:.0f} %"
-        _line("fails", chance + (seen if made.first.tried_on else ""))
-    if made.first is not None and made.first.break_even_calls is not None:
-        _line("pays", _paid_off(made.first.break_even_calls))
+    if recommendation.first is not None and recommendation.first.failure is not None:
+        first = recommendation.first
+        seen = f", it failed on {first.failed_on} of {first.tried_on} measured patterns"
+        chance = f"with a chance of {100 * recommendation.first.failure:.0f} %"
+        _line("fails", chance + (seen if recommendation.first.tried_on else ""))
+    if recommendation.first is not None and recommendation.first.break_even_calls is not None:
+        _line("pays", _paid_off(recommendation.first.break_even_calls))
     before = " before it was measured" if e.then_measured else ""
-    _line("sure", f"{made.confidence}{before}; {e.link_words} (link: {made.link})")
-    for text in made.warnings:
+    _line(
+        "sure", f"{recommendation.confidence}{before}; {e.link_words} (link: {recommendation.link})"
+    )
+    for text in recommendation.warnings:
         _line("warning", text)
     _line("novelty", e.novelty or "not known")
-    _note(f"ranked by: {ranked_by(made)}")
-    if made.counters_words:
-        _note(f"counters: {made.counters_words}")
-    if made.model:
-        _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
-    _line("asked", f"{when(made.created)}; the database was at generation {made.generation}")
+    _note(f"ranked by: {ranked_by(recommendation)}")
+    if recommendation.counters_words:
+        _note(f"counters: {recommendation.counters_words}")
+    if recommendation.model:
+        _line(
+            "learned", e.learned.lesson if e.learned else "not known: the model is not registered"
+        )
+    _line(
+        "asked",
+        f"{when(recommendation.created)}; database generation {recommendation.generation}",
+    )
     if len(e.near_ties):
         many = [change(config, answer) for config in e.near_ties]
         _line("as good", f"{e.as_good}, with {'; or '.join(many[:3])}")
@@ -108,24 +122,24 @@ def _show_answer(e: Explanation) -> None:
 
 def _paid_off(calls: float) -> str:
     if calls == 0:
-        return "off at once: there is nothing to prepare"
-    return f"off after {plural(math.ceil(calls), 'call')}: then preparing it has been made up for"
+        return "off at once: nothing to convert"
+    return f"off after {plural(math.ceil(calls), 'call')}, which amortise the conversion"
 
 
 def _ran(own: OwnRuns, unit: str) -> str:
-    """How fast, how evenly, how often, when: `41 us, 40 us to 42 us; 3 runs, 15 repeats in all`."""
-    told = duration(own.seconds, unit)
+    """Time, range, count and dates of runs: `41 us, 40 us to 42 us; 3 runs, 15 repeats in all`."""
+    text = duration(own.seconds, unit)
     if own.times > 1:
-        told += f", {duration(own.fastest, unit)} to {duration(own.slowest, unit)}"
-    told += f"; {plural(own.runs, 'run')}, {plural(own.times, 'repeat')} in all"
+        text += f", {duration(own.fastest, unit)} to {duration(own.slowest, unit)}"
+    text += f"; {plural(own.runs, 'run')}, {plural(own.times, 'repeat')} in all"
     if own.last > 0.0:
         days = sorted({when(own.first)[:10], when(own.last)[:10]})
-        told += f", {' to '.join(days)}"
-    return "; ".join([told, ", ".join(own.sources), *each_source(own.provenance)])
+        text += f", {' to '.join(days)}"
+    return "; ".join([text, ", ".join(own.sources), *each_source(own.provenance)])
 
 
 def _line(head: str, text: object) -> None:
-    """Wrapped behind its heading; a configuration stays whole, to be copied."""
+    """Print text wrapped behind its heading; a configuration stays whole, so it can be copied."""
     shown = _cut(text, _MOST_LINE)
     lines = [shown] if isinstance(text, Config) else textwrap.wrap(shown, _WIDTH - 10) or [""]
     for at, part in enumerate(lines):
@@ -145,31 +159,30 @@ def _gain(e: Explanation) -> str:
         expected += f" (8 times of 10 between {factor(low)} and {factor(high)})"
     if e.measured_gain is None:
         if e.default_failed:
-            said = f"not known: the default fails on this {one}"
-            return said if e.expected_gain is None else f"{said}; by its neighbours {expected}"
+            text = f"not known: the default fails on this {one}"
+            return text if e.expected_gain is None else f"{text}; by its neighbours {expected}"
         if e.expected_gain is None:
-            return "not known: what the default takes was never measured"
+            return "not known: the default was never measured"
         return f"{expected} over the default, expected; not measured on this {one}"
     took = first.seconds if first else None
-    said = f"{factor(e.measured_gain)} over the default, measured on this {one}: "
-    made = e.recommendation
-    said += (
-        f"{duration(took, made.time_unit)} against {duration(made.default_seconds, made.time_unit)}"
-    )
+    text = f"{factor(e.measured_gain)} over the default, measured on this {one}: "
+    recommendation = e.recommendation
+    unit = recommendation.time_unit
+    text += f"{duration(took, unit)} against {duration(recommendation.default_seconds, unit)}"
     if e.within_interval is None:
-        return said
+        return text
     return (
-        f"{said}; expected {expected}: {'inside' if e.within_interval else 'OUTSIDE'} the interval"
+        f"{text}; expected {expected}: {'inside' if e.within_interval else 'OUTSIDE'} the interval"
     )
 
 
-def ranked_by(made: Recommendation) -> str:
-    """Which tuner ranked, and the features and model behind it."""
-    parts = [made.tuner]
-    if made.found_by:
-        parts.append(f"neighbours by {made.found_by}")
-    if made.model:
-        parts.append(f"cost model {made.model} on {made.model_featurizer}")
+def ranked_by(recommendation: Recommendation) -> str:
+    """The tuner that ranked, with its features and model."""
+    parts = [recommendation.tuner]
+    if recommendation.found_by:
+        parts.append(f"neighbours by {recommendation.found_by}")
+    if recommendation.model:
+        parts.append(f"cost model {recommendation.model} on {recommendation.model_featurizer}")
     return "; ".join(parts)
 
 
@@ -177,18 +190,18 @@ def ranked_by(made: Recommendation) -> str:
 
 
 def _show_neighbours(e: Explanation) -> None:
-    made = e.recommendation
+    recommendation = e.recommendation
     rests = e.rests or "measured patterns near it"
     _head(rests if e.voted or not e.neighbours else f"{rests}; {e.beside}")
     if not e.neighbours:
-        _note("none: no neighbours were looked up")
+        _note("none: no neighbours were searched")
         return
     total, pushed = sum(n.weight for n in e.neighbours), any(n.provenance for n in e.neighbours)
     rows = [
         (
             _cut(n.name or n.pattern_id, _MOST_NAME),
             _extent(n),
-            "0 (same)" if n.pattern_id == made.pattern_id else f"{n.distance:.3g}",
+            "0 (same)" if n.pattern_id == recommendation.pattern_id else f"{n.distance:.3g}",
             "-" if n.percentile is None else share(n.percentile),
             *([share(n.weight / total) if total else "-"] if e.voted else []),
             n.measured,
@@ -223,7 +236,7 @@ def _show_neighbours(e: Explanation) -> None:
     )
 
 
-def _extent(n: NeighbourEvidence) -> str:
+def _extent(n: NeighbourDetail) -> str:
     if n.named:
         kind = kind_with(n.named)
         structural = kind.structural if kind else ()
@@ -231,8 +244,8 @@ def _extent(n: NeighbourEvidence) -> str:
     return "-" if n.nnz < 0 else f"{n.nnz:,}"
 
 
-def _behind(n: NeighbourEvidence) -> str:
-    """How much slower the answer is there than the best."""
+def _behind(n: NeighbourDetail) -> str:
+    """Slowdown of the answer against the best on that neighbour."""
     if n.answer_at is None:
         return "not run"
     return f"{100 * (n.ratios[n.answer_at] - 1):.0f} %"
@@ -264,7 +277,7 @@ def _show_simpler(e: Explanation) -> None:
     if not simpler:
         return
     by = "measured here where they ran, else " if e.measured_gain is not None else ""
-    _head(f"what simpler methods would have said (gain by the same evidence: {by}expected)")
+    _head(f"answers of simpler methods (gain by the same evidence: {by}expected)")
     rows = [("this answer", factor(e.compared_gain), "-")]
     rows += [
         (
@@ -278,19 +291,19 @@ def _show_simpler(e: Explanation) -> None:
 
 
 def change(config: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-    """What of a configuration is not as in the answer: `format=csr, no block`."""
+    """Parameters of a configuration that differ from the answer: `format=csr, no block`."""
     changes = differing(config, answer)
     if not changes:
         return "the answer"
-    said = [str(Config({name: value})) for name, value in changes if value is not None]
-    said += [f"no {name}" for name, value in changes if value is None]
-    return _cut(", ".join(said), _MOST_CONFIG)
+    parts = [str(Config({name: value})) for name, value in changes if value is not None]
+    parts += [f"no {name}" for name, value in changes if value is None]
+    return _cut(", ".join(parts), _MOST_CONFIG)
 
 
 def _show_agreement(e: Explanation) -> None:
     if not e.agreement or not e.neighbours:
         return
-    _head("where the choice is open: how the neighbours' best configurations vote")
+    _head("undecided parameters: votes of the neighbours' best configurations")
     settled = [a for a in e.agreement if not (a.open or a.against)]
     rows = [
         (
@@ -305,8 +318,8 @@ def _show_agreement(e: Explanation) -> None:
     if rows:
         table(("parameter", "answer", "vote is", "votes"), rows, indent="  ")
     if settled:
-        said = [f"{a.parameter} {a.answer} {share(a.votes[a.answer])}" for a in settled]
-        _line("settled", ", ".join(said))
+        shares = [f"{a.parameter} {a.answer} {share(a.votes[a.answer])}" for a in settled]
+        _line("settled", ", ".join(shares))
 
 
 def _votes(votes: Mapping[str, float]) -> str:
@@ -323,8 +336,8 @@ def show_choice(
     nearest: float | None,
     kind: str = "matrix",
 ) -> None:
-    """What was found out by looking deeper: effects, and of a matrix moves and attention. `nearest`
-    is how far the nearest neighbour is."""
+    """Deep diagnostics: parameter effects, and for a matrix counterfactuals and the occlusion map.
+    `nearest` is the distance of the nearest neighbour."""
     if not insight.deep:
         return
     _show_effects(insight)
@@ -336,11 +349,11 @@ def show_choice(
 def _show_effects(insight: Diagnostics) -> None:
     if not insight.effects:
         return
-    _head("what each parameter is worth here: best gain with this value, all others free")
+    _head("effect of each parameter: best gain with this value, all others free")
     by_name: dict[str, list[str]] = {}
     for effect in insight.effects:
-        told = f"{_cut(effect.value, 24)} {factor(effect.best_gain)}"
-        by_name.setdefault(_cut(effect.parameter, _MOST_NAME), []).append(told)
+        cell = f"{_cut(effect.value, 24)} {factor(effect.best_gain)}"
+        by_name.setdefault(_cut(effect.parameter, _MOST_NAME), []).append(cell)
     rows = [(n, ", ".join(v[:5]) + (", ..." if len(v) > 5 else "")) for n, v in by_name.items()]
     table(("parameter", "best gain by value"), rows, indent="  ")
 
@@ -348,9 +361,9 @@ def _show_effects(insight: Diagnostics) -> None:
 def _show_moves(
     insight: Diagnostics, answer: Mapping[str, Any], link: str, *, neighbours: bool
 ) -> None:
-    _head("what would change the answer: one statistic moved, all others kept")
+    _head("counterfactuals: change of one statistic that changes the answer, all others fixed")
     if link in ("measured", "other-width"):
-        _note("as neighbours and cost model alone would say: its own measurements are left aside")
+        _note("by neighbours and cost model alone: its own measurements are ignored")
     if not insight.moves:
         tried = "changing one statistic by up to 3 standard deviations never changed the answer"
         _note(tried if neighbours else "not known: there are no neighbours to compare with")
@@ -374,11 +387,11 @@ def _show_moves(
 def _show_attention(insight: Diagnostics, nearest: float | None) -> None:
     side, cells = insight.attention_side, insight.attention
     if not side or len(cells) != side * side or not max(cells) > 0.0:
-        _head("which part of the pattern counts: not known")
-        _note("its structure is not at hand, or it is too large to be looked at piece by piece")
+        _head("occlusion map: not known")
+        _note("the structure is not stored, or too large to be occluded part by part")
         return
     most = max(cells)
-    _head("which part of the pattern counts: how far it moves when that part is left out")
+    _head("occlusion map: how far the embedding moves when a part is left out")
     for row in range(side):
         part = cells[row * side : (row + 1) * side]
         shades = (_SHADES[round(c / most * (len(_SHADES) - 1))] for c in part)
@@ -391,15 +404,15 @@ def _show_attention(insight: Diagnostics, nearest: float | None) -> None:
 
 
 def _show_next(e: Explanation) -> None:
-    made, answer = e.recommendation, e.answer
+    recommendation, answer = e.recommendation, e.answer
     one = one_of(e.pattern.kind)
-    _head(f"what to measure next on this {one}, and what it could gain over the answer")
-    if e.runnable and e.measured_gain is None and made.link != "measured":
+    _head(f"what to measure next on this {one}, and its expected gain over the answer")
+    if e.runnable and e.measured_gain is None and recommendation.link != "measured":
         _note("first the answer and the default themselves: `embeddb query ... --measure`")
-    if not made.insight.next:
-        told = made.link != "default" or bool(e.neighbours)
-        nothing = "nothing is known of any other: `embeddb measure` or `embeddb tune` runs some"
-        _note("nothing else that is known of is expected to be faster" if told else nothing)
+    if not recommendation.insight.next:
+        has_evidence = recommendation.link != "default" or bool(e.neighbours)
+        nothing = "no evidence on any other: `embeddb measure` or `embeddb tune` runs some"
+        _note("no other configuration is expected to be faster" if has_evidence else nothing)
         return
     rows = [
         (
@@ -408,21 +421,23 @@ def _show_next(e: Explanation) -> None:
             f"+{100 * n.faster_by:.1f} %" if n.chance > 0 else "-",
             change(n.config, answer),
         )
-        for n in made.insight.next
+        for n in recommendation.insight.next
     ]
     head = ("worth", "faster in", "then by", "what differs from the answer")
     table(head, rows, indent="  ")
     _note(
-        "worth: what measuring it and then taking the faster of the two gains on average: how "
-        "often it is the faster, times by how much. The best of many guesses: rather less than more"
+        "worth: expected gain of measuring it and taking the faster of the two: how often it is "
+        "faster, times by how much. A maximum over many predictions, so biased upwards"
     )
 
 
-def _show_rejected(made: Recommendation) -> None:
-    if not made.rejected:
+def _show_rejected(recommendation: Recommendation) -> None:
+    if not recommendation.rejected:
         return
-    _head(f"rejected: {len(made.rejected)} configurations measured elsewhere are not legal here")
-    reasons = Counter(made.rejected.values()).most_common()
+    _head(
+        f"rejected: {len(recommendation.rejected)} configurations from elsewhere are not legal here"
+    )
+    reasons = Counter(recommendation.rejected.values()).most_common()
     for reason, count in reasons[:_MOST_REASONS]:
         _line(f"{count:>5}", reason)
     if len(reasons) > _MOST_REASONS:

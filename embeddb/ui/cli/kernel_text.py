@@ -1,4 +1,4 @@
-"""What the terminal says of tensor kernels alone."""
+"""Terminal output for tensor kernels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _MOST = 8
 
 
 def refuse_if_nothing_ran(count: int, reasons: Mapping[str, str]) -> None:
-    """Where of all that was asked for nothing was measured, now or before, as far as it goes wrong:
-    `reasons` by name. Raises: TensorError."""
+    """Fail if no requested kernel was measured, now or before; `reasons` by kernel name.
+
+    Raises: TensorError."""
     if count or not reasons:
         return
     name, reason = next(iter(reasons.items()))
@@ -35,7 +36,7 @@ def refuse_if_nothing_ran(count: int, reasons: Mapping[str, str]) -> None:
 
 
 def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
-    """Which operations or sizes of a kernel count, where that was found out."""
+    """Table of the operations or sizes of a kernel that matter, if deep diagnostics ran."""
     if not insight.occluded:
         return
     say()
@@ -51,7 +52,7 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
 
 
 def fused_seconds(db: Database, subject: Subject | PatternInfo, op: Op) -> Sequence[FusedSeconds]:
-    """What a kernel takes, measured and predicted: all that is to be known of op `fused`."""
+    """Measured and predicted seconds of a kernel, by machine; only for op `fused`."""
     if op.kernel != "fused":
         return ()
     from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
@@ -61,19 +62,19 @@ def fused_seconds(db: Database, subject: Subject | PatternInfo, op: Op) -> Seque
 
 
 def show_fused_seconds(took: Iterable[FusedSeconds]) -> None:
-    """What a fused kernel takes, a line for each machine."""
+    """Seconds of a fused kernel, a line for each machine."""
     for one in took:
         measured = "not measured" if one.measured is None else f"{time_of(one.measured)} measured"
-        said = ""
+        prediction = ""
         if one.model is not None and one.predicted is not None:
             call = "" if one.call is None else f", its call {time_of(one.call)}"
-            apart = (
+            disagreement = (
                 f" (trees and network: {factor(one.apart)} apart)" if (one.apart or 1) > 1 else ""
             )
-            said = f", {time_of(one.predicted)} by model {one.model[:8]}{apart}{call}"
-        say(f"{one.platform}: {measured}{said}")
+            prediction = f", {time_of(one.predicted)} by model {one.model[:8]}{disagreement}{call}"
+        say(f"{one.platform}: {measured}{prediction}")
 
 
 def time_of(seconds: float) -> str:
-    """`12.3 µs`, or as longer times are told."""
+    """`12.3 µs`, or a longer time with its own unit."""
     return short_time(seconds, micro="µs") or duration(seconds)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Warnings told; `--json` has all.
+#: Warnings shown; `--json` has all.
 _MOST_WARNINGS = 20
-#: Names of matrices told, that were not found.
+#: Names of missing matrices shown.
 _MOST_NAMES = 20
-#: Reasons for rejected rows told, the most frequent first.
+#: Reasons for rejected rows shown, the most frequent first.
 _MOST_REASONS = 8
 _READING = (
     click.option("--platform", default="", help="Name, name@instance or TOML file."),
@@ -50,23 +50,23 @@ _READING = (
 
 
 def reading_options(command: F) -> F:
-    """The options that say how a run log is to be read; `read_options` takes most of them."""
+    """Options for reading a run log; `read_options` takes most of them."""
     for option in reversed(_READING):
         command = option(command)
     return command
 
 
-def read_options(asked: dict[str, Any]) -> ReadOptions:
-    """Raises: UsageError for an operation or a --map that is none."""
+def read_options(options: dict[str, Any]) -> ReadOptions:
+    """Raises: UsageError for a malformed operation or --map."""
     from indexer.readers.base.row import ReadOptions
 
     return ReadOptions(
-        op=Op.parse(asked["op"]) if asked["op"] else None,
-        unit=asked["unit"],
-        columns=_columns(asked["columns"]),
-        features=Path(asked["features"]) if asked["features"] else None,
-        matrix=asked["matrix"],
-        instance=asked["instance"],
+        op=Op.parse(options["op"]) if options["op"] else None,
+        unit=options["unit"],
+        columns=_columns(options["columns"]),
+        features=Path(options["features"]) if options["features"] else None,
+        matrix=options["matrix"],
+        instance=options["instance"],
     )
 
 
@@ -81,18 +81,18 @@ def _columns(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def show_file(report: IngestReport) -> None:
-    """What became of one log."""
+    """Summary of one log: rows read, added, duplicate, rejected."""
     new = f"{plural(report.added, 'run')} added"
-    known = f", {report.duplicates:,} known already" if report.duplicates else ""
+    duplicates = f", {report.duplicates:,} already stored" if report.duplicates else ""
     say(
         f"{report.file}: {plural(report.rows, 'row')} read as {report.reader} in "
-        f"{duration(report.seconds)}: {new}{known}, {report.rejected:,} rejected"
+        f"{duration(report.seconds)}: {new}{duplicates}, {report.rejected:,} rejected"
     )
     if report.repeats:
         why = f" ({'; '.join(report.same_values)})" if report.same_values else ""
-        say(f"  {plural(report.repeats, 'row')} of them equal to another one: kept as repeats{why}")
+        say(f"  {plural(report.repeats, 'row')} equal to another one: kept as repeats{why}")
     if report.resumed_at:
-        say(f"  taken up at row {report.resumed_at:,}: what lies before was read earlier")
+        say(f"  resumed at row {report.resumed_at:,}: earlier rows were read before")
     for name, rows in report.new_values.items():
         named = ", ".join(f"{value} ({plural(n, 'row')})" for value, n in rows.items())
         say(f"  new values of {name}, which the platform leaves open: {named}")
@@ -100,13 +100,13 @@ def show_file(report: IngestReport) -> None:
         names = report.matrices_found + len(report.matrices_missing)
         lost = f"; not found: {_few(report.matrices_missing)}" if report.matrices_missing else ""
         say(f"  {report.matrices_found} of {names} names found in {report.matrices}{lost}")
-    frequent = sorted(report.reasons.items(), key=lambda found: -found[1])
+    frequent = sorted(report.reasons.items(), key=lambda item: -item[1])
     for reason, times in frequent[:_MOST_REASONS]:
         say(f"  {plural(times, 'row')} rejected: {reason}")
     if report.rejected:
         say(f"  the first one rejected, {report.first_reject}")
         more = len(frequent) - _MOST_REASONS
-        others = f" ({more} more of these)" if more > 0 else ""
+        others = f" ({more} more reasons)" if more > 0 else ""
         say(f"  rejected rows with their reasons{others}: {report.rejects_file}")
     for line in report.changes:
         note(f"warning: {line}, for the runs stored before too")
@@ -122,14 +122,14 @@ def refuse_empty(reports: Sequence[IngestReport]) -> None:
 
 
 def refuse_foreign_folder(reports: Sequence[IngestReport]) -> None:
-    """Raises: MatrixError if a folder of matrices was given and has none that the runs name."""
+    """Raises: MatrixError if a folder of matrices has none of those that the runs name."""
     missing = list(dict.fromkeys(name for r in reports for name in r.matrices_missing))
     if not missing or any(report.matrices_found for report in reports):
         return
     raise MatrixError(
-        f"none of the {len(missing)} matrices that the runs name is there",
+        f"none of the {len(missing)} matrices that the runs name is in this folder",
         where=reports[0].matrices,
-        hint=f"the runs name {_few(missing)}; they are kept by name, and "
+        hint=f"the runs name {_few(missing)}; they are stored by name, and "
         "`embeddb index` with the folder of these files adds the structures",
     )
 
@@ -140,17 +140,17 @@ def _few(names: Sequence[str]) -> str:
 
 
 def warn(lines: Sequence[str]) -> None:
-    """Each as a warning, as many as one reads."""
+    """Each line as a warning, at most 20."""
     for line in lines[:_MOST_WARNINGS]:
         note(f"warning: {line}")
     if len(lines) > _MOST_WARNINGS:
         note(f"warning: and {len(lines) - _MOST_WARNINGS} more like these")
 
 
-def platform_asked(db: str, text: str) -> Platform | None:
-    """The platform that logs are of, before a database is made for them; None if none is named.
+def platform_of_logs(db: str, text: str) -> Platform | None:
+    """The platform of run logs, before a database is created for them; None if none is named.
 
-    Raises: PlatformError if there is none of that name, in the database neither.
+    Raises: PlatformError if neither the registry nor the database has that name.
     """
     from indexer.index_runs import platform_of_runs
 
@@ -171,11 +171,11 @@ def accepted(
     reader: str = "",
     yes: bool = False,
 ) -> ReadOptions:
-    """The options with what the columns of logs are taken for, where their names do not say: shown,
-    and taken with `yes`, or when whoever sits at the terminal agrees.
+    """Reading options completed with the proposed roles of columns whose names do not say; the
+    proposal is shown, and taken with `yes` or when the user at the terminal agrees.
 
-    Raises: UsageError if nobody does, or if something is lacking that nothing in the log tells;
-    ReaderError for a file that no reader knows.
+    Raises: UsageError if nobody agrees, or if a role is missing; ReaderError for a file that no
+    reader recognises.
     """
     from indexer.ingest import completed, reader_of
     from indexer.readers.base.proposal import propose
@@ -184,41 +184,41 @@ def accepted(
         return options
     options = replace(options, log=platform.log)
     for path in map(Path, files):
-        found = propose(path, reader or reader_of(path), platform, completed(options, platform))
-        if found is None:
+        proposal = propose(path, reader or reader_of(path), platform, completed(options, platform))
+        if proposal is None:
             continue
-        _show(path, found, platform)
-        if found.lacking:
-            raise UsageError(f"{clean(path)}: {found.lacking[0]}")
-        if found.guesses:
-            _agree(path, found, yes=yes)
-            options = replace(options, log=found.log)
+        _show(path, proposal, platform)
+        if proposal.lacking:
+            raise UsageError(f"{clean(path)}: {proposal.lacking[0]}")
+        if proposal.guesses:
+            _agree(path, proposal, yes=yes)
+            options = replace(options, log=proposal.log)
     return options
 
 
-def _show(path: Path, found: Proposal, platform: Platform) -> None:
-    """On stderr: what is read so far are data of other commands."""
-    if found.guesses:
+def _show(path: Path, proposal: Proposal, platform: Platform) -> None:
+    """Print a proposal on stderr: stdout is for data."""
+    if proposal.guesses:
         note(f"{path} does not name everything as {platform.name} does; it may be read as")
-    width = max((len(guess.what) for guess in found.guesses), default=0)
-    role = max((len(guess.taken_for) for guess in found.guesses), default=0)
-    for guess in found.guesses:
+    width = max((len(guess.what) for guess in proposal.guesses), default=0)
+    role = max((len(guess.taken_for) for guess in proposal.guesses), default=0)
+    for guess in proposal.guesses:
         note(f"  {guess.what.ljust(width)}  as {guess.taken_for.ljust(role)}  ({guess.why})")
-    if found.unused and found.guesses:
-        note(f"  not used: {', '.join(found.unused)}")
-    for line in found.open:
+    if proposal.unused and proposal.guesses:
+        note(f"  not used: {', '.join(proposal.unused)}")
+    for line in proposal.open:
         note(f"  open: {line}")
-    if found.guesses:
+    if proposal.guesses:
         where = platform.file or f"the platform file of {platform.name}"
-        note(f"in {where} this keeps it, then nothing is asked:")
-        for line in found.log.toml.splitlines():
+        note(f"add this to {where} to skip the question:")
+        for line in proposal.log.toml.splitlines():
             note(f"    {line}" if line else "")
 
 
-def _agree(path: Path, found: Proposal, *, yes: bool) -> None:
+def _agree(path: Path, proposal: Proposal, *, yes: bool) -> None:
     if yes or (sys.stdin.isatty() and click.confirm("read it so?", default=True, err=True)):
         return
-    what = plural(len(found.guesses), "thing")
+    what = plural(len(proposal.guesses), "thing")
     raise UsageError(
         f"{clean(path)}: {what} would be guessed",
         hint="--yes reads it so; --map corrects a column",

@@ -46,7 +46,7 @@ VERBS = {
     "completion": "completion",
 }
 
-#: Set: what nobody expected ends with its traceback, instead of a line and a file.
+#: If set, an unexpected exception ends with its traceback, instead of a line and a file.
 DEBUG = "EMBEDDB_DEBUG"
 #: Ended by Ctrl-C, with the state saved.
 INTERRUPTED = 130
@@ -61,12 +61,12 @@ class _Verbs(click.Group):
             return None
         # Loaded on use, so that `embeddb query` imports only what querying needs.
         module = import_module(f"embeddb.ui.cli.verbs.{VERBS[name]}")
-        found: click.Command = getattr(module, f"{name}_verb")
+        command: click.Command = getattr(module, f"{name}_verb")
         if COMPLETING in os.environ:
-            from embeddb.ui.cli.verbs.completion import teach
+            from embeddb.ui.cli.verbs.completion import add_completions
 
-            teach(found)
-        return found
+            add_completions(command)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,9 +79,9 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """`--version`: of the program, of what it stores and exports, and of the data that ship."""
-    if not asked or ctx.resilient_parsing:
+def _versions(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
+    """`--version`: of the program, its store schema, its export format and the shipped data."""
+    if not requested or ctx.resilient_parsing:
         return
     from embeddb.store import SCHEMA
     from indexer.readers.embeddb import VERSION
@@ -101,7 +101,7 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Which configuration should run this sparse kernel, how sure is that, and why.
+    """Recommend configurations of sparse kernels, with confidence and evidence.
 
     \b
     Three ways in:
@@ -129,7 +129,7 @@ def _run(args: list[str] | None) -> int:
     except EmbeddbError as e:
         return _fail(str(e), e.hint, e.exit_code)
     except click.exceptions.Abort:
-        return _fail("interrupted; what was finished is saved", "", INTERRUPTED)
+        return _fail("interrupted; finished work is saved", "", INTERRUPTED)
     except click.exceptions.NoArgsIsHelpError as e:
         click.echo(e.format_message())
         return 2
@@ -148,13 +148,13 @@ def _run(args: list[str] | None) -> int:
         missing = missing_extra(e, "this") if isinstance(e, ModuleNotFoundError) else None
         if missing is not None:
             return _fail(str(missing), missing.hint, missing.exit_code)
-        return _fail(f"{type(e).__name__}: {e}"[:300], _kept(e), 1)
+        return _fail(f"{type(e).__name__}: {e}"[:300], _save_traceback(e), 1)
     return result if isinstance(result, int) else 0
 
 
-def _kept(error: BaseException) -> str:
+def _save_traceback(error: BaseException) -> str:
     """Write the traceback of an exception, with the command and the versions, to a new file that
-    only this user can read; where it lies, in words."""
+    only this user can read; return a hint that names the file."""
     import platform
     import tempfile
     import traceback
@@ -170,8 +170,8 @@ def _kept(error: BaseException) -> str:
         with os.fdopen(at, "w", encoding="utf-8", errors="backslashreplace") as out:
             out.write(redacted("\n".join(lines)))
     except OSError:
-        return "a mistake in embeddb; EMBEDDB_DEBUG=1 shows the details"
-    return f"a mistake in embeddb; the details lie in {name}"
+        return "a bug in embeddb; EMBEDDB_DEBUG=1 shows the traceback"
+    return f"a bug in embeddb; traceback in {name}"
 
 
 def _fail(message: str, hint: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""What the command line says and writes of loop nests."""
+"""Terminal output and C files for loop nests."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from embeddb.nests.schedule import Schedule
 from embeddb.ranking.recommendation import Recommendation, TransferredStep
 from embeddb.ui.cli.output import note, say, table
 
-#: Neighbours whose schedules became the answer, of which the steps are told.
+#: Neighbours with transferred schedules, of which the steps are shown.
 _MOST_TRANSFERS = 2
 
 
 def show_transfers(e: Explanation) -> None:
-    """How neighbours' schedules became the answer, step by step, and what loops that makes; nothing
-    for what is no nest."""
+    """Transfer of neighbours' schedules to the answer, step by step, and the resulting loops;
+    nothing for a workload that is no nest."""
     nest = e.pattern.nest
     if nest is not None:
         say()
@@ -40,20 +40,20 @@ def show_transfers(e: Explanation) -> None:
             say(f"  {'  ' * depth}{clean(line)}")
     for one in e.transfers[:_MOST_TRANSFERS]:
         say()
-        said = f"{clean(one.name or one.pattern_id)}, where it is {factor(one.gain)} the default"
-        # The table of neighbours has what ran on one machine each, which may say otherwise.
-        said += " over all machines that ran it" if len(e.machines) > 1 else ""
-        say(f"carried over from {said}")
+        source = f"{clean(one.name or one.pattern_id)}, where it is {factor(one.gain)} the default"
+        # The table of neighbours has one machine each, so its gains may differ.
+        source += " over all machines that ran it" if len(e.machines) > 1 else ""
+        say(f"transferred from {source}")
         rows = [
             (clean(step.text), clean(step.made) or "left out", _pairs(step), clean(step.reason))
             for step in one.steps
         ]
-        table(("step there", "step here", "matched (how far apart)", "why"), rows, indent="  ")
+        table(("step there", "step here", "matched (distance)", "why"), rows, indent="  ")
 
 
 def _pairs(step: TransferredStep) -> str:
-    told = (f"{clean(a)} with {clean(b)} ({apart:.2g})" for a, b, apart in step.matched)
-    return ", ".join(told) or "-"
+    pairs = (f"{clean(a)} with {clean(b)} ({distance:.2g})" for a, b, distance in step.matched)
+    return ", ".join(pairs) or "-"
 
 
 def emit_schedules(
@@ -62,10 +62,10 @@ def emit_schedules(
     answers: Sequence[Recommendation],
     place: str,
 ) -> None:
-    """Write the first candidate of each answer as a C program that can be compiled alone: to the
-    file, or for several nests to files beside it with their names.
+    """Write the first candidate of each answer as a complete C program: to the file, or for several
+    nests to files beside it with their names.
 
-    Raises: UsageError for what is no nest; NothingFound for a nest known by name only.
+    Raises: UsageError for a workload that is no nest; NothingFound for a nest known by name only.
     """
     from indexer.runners.nest_code.program import c_program
 
@@ -92,25 +92,25 @@ def emit_program(
     defines: Mapping[str, int],
     matrix: Pattern | None,
 ) -> None:
-    """Write a C file with each of its scops as the first candidates of its nests' answers make it:
-    a file that compiles in place of the program's. Scops that stay as they are are noted.
+    """Write a C file in which each scop has the schedule of its answer's first candidate; it
+    compiles in place of the original. A note names each scop that stays unchanged.
 
-    Raises: NestError; UsageError for a file that would be written over.
+    Raises: NestError; UsageError if the target is the program itself.
     """
     from indexer.frontends import read_c_file
     from indexer.runners.nest_code.in_place import Tuned, program_in_place
 
     if Path(place).exists() and Path(place).samefile(file):
         raise UsageError(f"{place} is the program itself", hint="give --emit another file")
-    source, read, found = read_c_file(file, defines=defines, matrix=matrix)
+    source, read, scops = read_c_file(file, defines=defines, matrix=matrix)
     tuned = [
         Tuned(nest, lines, _schedule(answer, nest), _remark(answer))
-        for nest, lines, answer in zip(found.nests, found.lines, answers, strict=True)
+        for nest, lines, answer in zip(scops.nests, scops.lines, answers, strict=True)
     ]
-    text, kept = program_in_place(source, Path(file).name, read, tuned, found.partial)
+    text, unchanged = program_in_place(source, Path(file).name, read, tuned, scops.partial)
     with whole_file(Path(place)) as out:
         out.write(text.encode())
-    for line in kept:
+    for line in unchanged:
         note(line)
     for one in tuned:
         note(f"{place}: {one.nest.name}, {lines_words(one.lines)}, as {one.schedule.config}")
@@ -131,7 +131,7 @@ def _schedule(answer: Recommendation, nest: Nest) -> Schedule:
 def _remark(answer: Recommendation) -> str:
     """The time of an answer's first candidate: measured, else predicted."""
     if not answer.candidates:
-        return "the default: nothing is known of others"
+        return "the default: no evidence on others"
     first = answer.candidates[0]
     if first.seconds is not None:
         gain = factor(answer.default_seconds / first.seconds if answer.default_seconds else None)
@@ -148,7 +148,7 @@ def listing(nest: Nest, schedule: Schedule | None = None) -> str:
 
 
 def loop_words(nest: Nest) -> list[str]:
-    """By loop, what its turns are to each other: `independent`, `a reduction` or `in order`."""
+    """Order of the iterations of each loop: `independent`, `a reduction` or `in order`."""
     parallel, reduction = parallel_loops(nest), reduction_loops(nest)
     return [
         "independent" if at in parallel else "a reduction" if at in reduction else "in order"
@@ -157,13 +157,13 @@ def loop_words(nest: Nest) -> list[str]:
 
 
 def dependence_lines(nest: Nest) -> list[str]:
-    """One line for each dependence between turns, each once; reductions named as such."""
+    """One line for each distinct dependence between iterations; reductions named as such."""
     moving = [d for d in dependences(nest) if any(part != (0, 0) for part in d.vector)]
     return list(dict.fromkeys(_dependence(nest, d) for d in moving))
 
 
 def array_rows(nest: Nest) -> list[tuple[str, str, str, str, str]]:
-    """Of each array name, type, shape, what it holds before the nest runs, and how it is used."""
+    """Name, type, shape, initial contents and use of each array."""
     packs, written = packable(nest), nest.written
     read = {access.array for _, access, writes in nest.accesses() if not writes}
     rows = []
@@ -175,7 +175,7 @@ def array_rows(nest: Nest) -> list[tuple[str, str, str, str, str]]:
     return rows
 
 
-def _dependence(nest: Nest, found: Dependence) -> str:
-    word = "distance" if found.distance is not None else "direction"
-    line = f"{nest.array_name(found.array)}: {word} {found.told}"
-    return f"{line}, a reduction" if found.reduction else line
+def _dependence(nest: Nest, dependence: Dependence) -> str:
+    word = "distance" if dependence.distance is not None else "direction"
+    line = f"{nest.array_name(dependence.array)}: {word} {dependence.told}"
+    return f"{line}, a reduction" if dependence.reduction else line

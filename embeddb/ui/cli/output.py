@@ -1,4 +1,4 @@
-"""What the verbs print: data on stdout, progress and remarks on stderr, one JSON document."""
+"""Output of the verbs: data on stdout, progress and remarks on stderr, one JSON document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embeddb.core.files.own_files import check_place, whole_file
 from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean, duration
 
-#: Set by a shell that asks for completions; click reads it.
+#: Set by a shell that requests completions; click reads it.
 COMPLETING = "_EMBEDDB_COMPLETE"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,18 +31,18 @@ def json_option(command: F) -> F:
 
 
 def say(text: object = "") -> None:
-    """One line of data."""
+    """Print one line of data on stdout."""
     click.echo(_encodable(clean(text)))
 
 
 def note(text: object) -> None:
-    """One line for whoever watches."""
+    """Print one line on stderr."""
     click.echo(clean(text), err=True)
 
 
 def emit(document: object) -> None:
-    """The one document of `--json`; what is not a finite number is null. ASCII only, so that it
-    reads the same on any terminal and with any encoding."""
+    """Print the document of `--json`; numbers that are not finite become null. ASCII only, so that
+    it reads the same on any terminal and with any encoding."""
     click.echo(json.dumps(_plain(document), indent=2))
 
 
@@ -65,9 +65,9 @@ def _plain(value: Any) -> Any:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> None:
-    """Columns on stdout, numbers to the right. A terminal gets a drawn table whose long columns are
-    wrapped; elsewhere, and where it would be too narrow for that, the last column is as wide as it
-    likes. Nothing is ever cut off."""
+    """Print columns on stdout, numbers to the right. A terminal gets a drawn table whose long
+    columns are wrapped; elsewhere, or if the terminal is too narrow, the last column has any width.
+    Nothing is cut off."""
     cells = [list(head), *([_cell(x) for x in row] for row in rows)]
     right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(head))]
     if _drawable():
@@ -86,7 +86,7 @@ def _drawable() -> bool:
 
 
 def _encodable(text: str) -> str:
-    """stdout may be of an encoding that lacks a character."""
+    """Text with characters that stdout's encoding lacks replaced."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
@@ -100,7 +100,7 @@ def _numeric(text: str) -> bool:
 
 
 def write_page(text: str, file: Path) -> None:
-    """Whole or not at all.
+    """Write a page atomically.
 
     Raises: as `check_place`.
     """
@@ -111,7 +111,7 @@ def write_page(text: str, file: Path) -> None:
 
 
 class Progress:
-    """How far a long task has come, with the time left, on stderr.
+    """Progress of a long task, with the time left, on stderr.
 
     Nothing for the first two seconds; then on a terminal one line that is rewritten, elsewhere a
     line every 15 s. A context manager: leaving clears the line.

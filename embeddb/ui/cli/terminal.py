@@ -1,4 +1,4 @@
-"""Tables as a terminal shows them; imported only where there is one, for rich takes its time."""
+"""Tables for a terminal; imported only if there is one, since importing rich is slow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-#: A column of text keeps at least so much of its width; two columns are this far apart.
+#: Smallest width of a text column, and the gap between columns, in characters.
 _KEPT, _GAP = 16, 2
 
 
@@ -22,8 +22,8 @@ def draw(cells: Sequence[Sequence[str]], right: Sequence[bool], *, indent: int) 
     Columns with `right` are numbers and are never broken; one that is `-` in every row is left out.
     Returns false, with nothing drawn, if the terminal is too narrow to show everything else.
     """
-    said = [at for at in range(len(right)) if {row[at] for row in cells[1:]} != {"-"}]
-    cells, right = [[row[at] for at in said] for row in cells], [right[at] for at in said]
+    filled = [at for at in range(len(right)) if {row[at] for row in cells[1:]} != {"-"}]
+    cells, right = [[row[at] for at in filled] for row in cells], [right[at] for at in filled]
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
     widths = _widths(cells, right, console.width - indent)
     if widths is None:
@@ -44,7 +44,7 @@ def draw(cells: Sequence[Sequence[str]], right: Sequence[bool], *, indent: int) 
 
 
 def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool], room: int) -> list[int] | None:
-    """A width per column that fit together, the widest giving way first; None if there are none."""
+    """Widths of columns that fit a room, the widest shrunk first; None if they cannot fit."""
     columns = list(zip(*cells, strict=True))
     widths = [max(map(_wide, column)) for column in columns]
     least = []
@@ -68,7 +68,7 @@ def _wide(text: str) -> int:
 
 
 def _broken(text: str, width: int) -> str:
-    """With line ends after commas and spaces where it is wider than that; rich folds the rest."""
+    """Text broken after commas and spaces to fit a width; rich folds the rest."""
     lines = [""]
     for piece in re.findall(r"[^, ]*[, ]?", text):
         if lines[-1] and _wide(lines[-1] + piece.rstrip()) > width:

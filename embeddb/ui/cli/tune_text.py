@@ -1,4 +1,4 @@
-"""Results of tuning as text: matrices, tiles and cuts of programs."""
+"""Results of tuning as text: matrices, tiles and fusion plans of programs."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 
 def measured(seconds: float | None, unit: str = "s") -> str:
-    """A dash for what did not run or failed."""
+    """Seconds as text; a dash for None or a failure."""
     return "-" if seconds is None or not math.isfinite(seconds) else duration(seconds, unit)
 
 
-#: Of the ranking, so many are told.
-_MOST_TOLD = 10
+#: Configurations of the ranking that are shown.
+_MOST_RANKED = 10
 
 
-def matrix_document(found: MatrixTuned, asked: MatrixTuneRequest) -> dict[str, Any]:
-    """Seconds; null for what did not run or failed."""
-    done = found.tuned
+def matrix_document(result: MatrixTuned, request: MatrixTuneRequest) -> dict[str, Any]:
+    """JSON document of a tuned matrix; times in seconds, null for a failure."""
+    done = result.tuned
     m, n, nnz = done.subject.sizes
     return {
         "matrix": {"id": done.subject.id, "name": done.subject.name, "m": m, "n": n, "nnz": nnz},
-        "platform": found.platform,
-        "op": str(found.op),
-        "time_unit": found.time_unit,
+        "platform": result.platform,
+        "op": str(result.op),
+        "time_unit": result.time_unit,
         "by": done.by,
         "model": done.model or None,
-        "seed": asked.seed,
-        "model_seconds": {"asked": asked.model_s, "spent": done.model_s},
-        "hardware_seconds": {"asked": asked.hardware_s, "spent": done.hardware_s},
+        "seed": request.seed,
+        "model_seconds": {"asked": request.model_s, "spent": done.model_s},
+        "hardware_seconds": {"asked": request.hardware_s, "spent": done.hardware_s},
         "rounds_seconds": done.rounds_s,
         "ranked": done.ranked,
-        "first": [dict(config) for config in found.ranking.configs[:_MOST_TOLD]],
+        "first": [dict(config) for config in result.ranking.configs[:_MOST_RANKED]],
         "tried": len(done.tried),
         "fresh": done.fresh,
         "failed": {str(config): error for config, error in done.failed.items()},
@@ -67,21 +67,21 @@ def matrix_document(found: MatrixTuned, asked: MatrixTuneRequest) -> dict[str, A
     }
 
 
-def show_matrix(found: MatrixTuned, asked: MatrixTuneRequest) -> None:
+def show_matrix(result: MatrixTuned, request: MatrixTuneRequest) -> None:
     """The default and the fastest, what was spent, and what the gain is."""
-    done = found.tuned
+    done = result.tuned
     m, n, nnz = done.subject.sizes
-    say(f"{done.subject.name}: {m:,} x {n:,}, {nnz:,} nonzeros; {found.op} on {found.platform}")
+    say(f"{done.subject.name}: {m:,} x {n:,}, {nnz:,} nonzeros; {result.op} on {result.platform}")
     model = f", in {done.model_s:.0f} s" if done.model_s else ""
     many = plural(done.ranked, "configuration")
-    say(f"ranked by: {done.by}" + (f" ({many}{model})" if done.ranked else " (nobody knows any)"))
-    if not asked.hardware_s:
-        table(["rank", "configuration"], [[str(n), str(c)] for n, c in _first(found.ranking)])
+    say(f"ranked by: {done.by}" + (f" ({many}{model})" if done.ranked else " (no candidates)"))
+    if not request.hardware_s:
+        table(["rank", "configuration"], [[str(n), str(c)] for n, c in _first(result.ranking)])
         return
     failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
     say(
         f"hardware: {plural(len(done.tried), 'configuration')} in {done.hardware_s:.1f} of "
-        f"{asked.hardware_s:g} s{failed}; {plural(done.fresh, 'run')} now"
+        f"{request.hardware_s:g} s{failed}; {plural(done.fresh, 'run')} now"
     )
     say()
     base = done.again_s(done.default)
@@ -90,9 +90,9 @@ def show_matrix(found: MatrixTuned, asked: MatrixTuneRequest) -> None:
         again = done.again_s(config)
         what = "default" if config == done.default else "fastest"
         gain = factor(base / again if math.isfinite(again) else None)
-        times = [measured(done.tried.get(config), found.time_unit)]
+        times = [measured(done.tried.get(config), result.time_unit)]
         if not done.exact:
-            times.append(measured(again, found.time_unit))
+            times.append(measured(again, result.time_unit))
         rows.append([what, *times, gain, str(config)])
     table(["", "measured", *([] if done.exact else ["rounds"]), "gain", "configuration"], rows)
     say()
@@ -104,7 +104,7 @@ def show_matrix(found: MatrixTuned, asked: MatrixTuneRequest) -> None:
 def _matrix_verdict(done: Tuned) -> str:
     gain = done.gain
     if gain is None:
-        return "nothing can be told: the default, or all that was tried, did not run"
+        return "no gain known: the default, or every candidate, did not run"
     if done.best == done.default:
         return "nothing is faster than the default"
     if done.exact:
@@ -120,7 +120,7 @@ def _shown(done: Tuned) -> list[Config]:
 
 
 def _first(ranked: Ranking) -> list[tuple[int, Config]]:
-    return list(enumerate(ranked.configs[:_MOST_TOLD], 1))
+    return list(enumerate(ranked.configs[:_MOST_RANKED], 1))
 
 
 def _finite(seconds: float) -> float | None:
@@ -192,26 +192,26 @@ def show_tiles(done: TilesTuned) -> None:
 
 
 def _total(tuned: Sequence[Tuned], times: Mapping[str, int]) -> tuple[float, float]:
-    """Seconds of the defaults and of the fastest; where neither is known, of neither."""
-    told = [
+    """Total seconds of the defaults and of the fastest, over kernels for which both are known."""
+    times_of = [
         (times[one.subject.id], one.again_s(one.default), one.again_s(one.best)) for one in tuned
     ]
-    known = [row for row in told if math.isfinite(row[1]) and math.isfinite(row[2])]
-    return sum(n * default for n, default, _ in known), sum(n * best for n, _, best in known)
+    complete = [row for row in times_of if math.isfinite(row[1]) and math.isfinite(row[2])]
+    return sum(n * default for n, default, _ in complete), sum(n * best for n, _, best in complete)
 
 
-#: What a plan is good for.
+#: Use of a fusion plan.
 NO_PLAN_FOR_XLA = (
     "XLA takes no fusion plan: this is a prediction until you compile the kernels one by one, as "
     "HLO that `embeddb emit` writes of a query's answer"
 )
-#: What a cut must promise where nothing runs: of held-out programs, those that promised less were
-#: more often slower than the default than faster (docs/results/index.md).
-_WORTH = 1.2
+#: Smallest predicted gain of a plan that did not run: held-out programs below it were more often
+#: slower than the default than faster (docs/results/index.md).
+_MIN_GAIN = 1.2
 
 
-def fusion_document(done: FusionTuned, asked: TuneRequest) -> dict[str, Any]:
-    """Seconds; null for what did not run or failed."""
+def fusion_document(done: FusionTuned, request: TuneRequest) -> dict[str, Any]:
+    """JSON document of a tuned program; times in seconds, null for a failure."""
     return {
         "program": {
             "id": done.program.id,
@@ -221,11 +221,11 @@ def fusion_document(done: FusionTuned, asked: TuneRequest) -> dict[str, Any]:
         },
         "platform": done.platform,
         "op": "fusion",
-        "start": asked.start,
-        "seed": asked.seed,
+        "start": request.start,
+        "seed": request.seed,
         "model": done.model or None,
-        "model_seconds": {"asked": asked.model_s, "spent": done.model_s},
-        "hardware_seconds": {"asked": asked.hardware_s, "spent": done.hardware_s},
+        "model_seconds": {"asked": request.model_s, "spent": done.model_s},
+        "hardware_seconds": {"asked": request.hardware_s, "spent": done.hardware_s},
         "reference_seconds": done.reference_s,
         "again": [one.cut.text for one in done.again],
         "rounds_seconds": done.rounds_s,
@@ -239,7 +239,7 @@ def fusion_document(done: FusionTuned, asked: TuneRequest) -> dict[str, Any]:
     }
 
 
-def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
+def show_fusion(done: FusionTuned, request: TuneRequest) -> None:
     """The table, what was spent, and what the gain is."""
     program = done.program
     say(
@@ -249,12 +249,12 @@ def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
     if done.model:
         say(
             f"model {done.model[:8]}: {plural(done.predicted_cuts, 'cut')} priced in "
-            f"{done.model_s:.0f} of {asked.model_s:g} s"
+            f"{done.model_s:.0f} of {request.model_s:g} s"
         )
     failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
     say(
         f"hardware: {plural(len(done.tried), 'cut')} in {done.hardware_s:.1f} of "
-        f"{asked.hardware_s:g} s{failed}; {plural(done.fresh, 'cut')}, "
+        f"{request.hardware_s:g} s{failed}; {plural(done.fresh, 'cut')}, "
         f"{plural(done.kernels, 'kernel')} measured now"
     )
     if len(done.again) > 1:
@@ -275,9 +275,9 @@ def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
 def _verdict(done: FusionTuned) -> str:
     best, gain = done.best, done.gain
     if best is None:
-        return f"nothing ran: the cut that is best predicted is no more than that{_promised(done)}"
+        return f"nothing ran: the best plan is a prediction{_predicted_gain(done)}"
     if gain is None:
-        return "not run again: the gain of one timing is partly luck"
+        return "not measured again: the gain of a single timing is biased"
     default = "XLA's own choice" if done.default == done.defaults[0] else "the compiler's cut"
     if best.cut == done.default.cut:
         return f"nothing is faster than {default}"
@@ -295,22 +295,22 @@ def _verdict(done: FusionTuned) -> str:
     return faster if apart else f"{faster}; its rounds and the default's overlap: may be chance"
 
 
-def _promised(done: FusionTuned) -> str:
-    """Whether a cut that did not run is worth taking."""
-    said = [one.said_s for one in done.defaults if one.said_s is not None]
+def _predicted_gain(done: FusionTuned) -> str:
+    """Predicted gain of the best plan that did not run, and whether to use it."""
+    defaults = [one.said_s for one in done.defaults if one.said_s is not None]
     first = done.best_predicted
-    if not said or first is None or not first.said_s:
+    if not defaults or first is None or not first.said_s:
         return ""
-    promised = min(said) / first.said_s
-    kept = "" if promised >= _WORTH else f", below {factor(_WORTH)}: keep the default"
-    return f"; it promises {factor(promised)}{kept}"
+    gain = min(defaults) / first.said_s
+    advice = "" if gain >= _MIN_GAIN else f", below {factor(_MIN_GAIN)}: keep the default"
+    return f"; predicted gain {factor(gain)}{advice}"
 
 
 def _rows(done: FusionTuned) -> list[tuple[str, Tried]]:
     names = ("whole (XLA's own)", "compiler's cut")
     rows = list(zip(names, done.defaults, strict=False))
-    told = (("best predicted", done.best_predicted), ("best measured", done.best))
-    return rows + [(what, one) for what, one in told if one is not None]
+    best = (("best predicted", done.best_predicted), ("best measured", done.best))
+    return rows + [(what, one) for what, one in best if one is not None]
 
 
 def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
@@ -321,7 +321,7 @@ def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
         "cut": one.cut.text,
         "predicted_s": one.said_s,
         "seconds": one.seconds,
-        "rounds_s": [held.seconds for held in done.rounds.get(one.cut, ())],
+        "rounds_s": [timing.seconds for timing in done.rounds.get(one.cut, ())],
         "median_s": again,
         "in_a_row_s": row if math.isfinite(row) else None,
         "gain": default / again if math.isfinite(again) and math.isfinite(default) else None,
@@ -332,6 +332,6 @@ def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     times = ("predicted_s", "seconds", "median_s", "in_a_row_s")
-    told = [measured(row[name]) for name in times]
+    cells = [measured(row[name]) for name in times]
     kernels = "-" if row["kernels"] is None else str(row["kernels"])
-    return [row["what"], *told, factor(row["gain"]), kernels, row["cut"]]
+    return [row["what"], *cells, factor(row["gain"]), kernels, row["cut"]]

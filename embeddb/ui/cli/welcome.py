@@ -1,4 +1,4 @@
-"""What `embeddb` alone says: the ways in, what is here, and what to type next."""
+"""Output of `embeddb` without a verb: the ways in, databases here, and what to type next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from indexer.starter import STARTER, is_shipped, starter_place
 
 #: A pattern of the starter database, so that a first query needs no file.
 EXAMPLE = "nasa4704"
-#: Files and folders of the working folder that are looked at, and those that are named.
+#: Entries of the working folder that are examined, and those that are shown.
 _MOST_SEEN, _MOST_SHOWN = 1000, 5
 _MATRICES = (".mtx", ".mtx.gz", ".smtx")
 _WAYS = (
@@ -26,7 +26,7 @@ _WAYS = (
     ("rank configurations", "embeddb query starter A.mtx --platform cpu --op spmv"),
     ("see the evidence, offline", "embeddb explain starter last"),
 )
-#: What an extra is for.
+#: Purpose of each extra.
 _FOR = {
     "learn": "cost models and networks: `train`, features `scnn`",
     "serve": "the local page: `serve`",
@@ -39,7 +39,7 @@ _FOR = {
 
 
 def welcome() -> None:
-    """Print it; opens no database and imports nothing heavy."""
+    """Print the welcome text; opens no database and imports nothing heavy."""
     here = _entries(Path())
     say(f"embeddb {__version__}: which configuration should run this sparse kernel,")
     say("how sure is that, and why.")
@@ -68,13 +68,13 @@ def _entries(folder: Path) -> list[Path]:
 
 def _databases(here: list[Path]) -> list[str]:
     lines = [_starter()]
-    found = [path for path in here if (path / "data.mdb").is_file()]
-    for path in found[:_MOST_SHOWN]:
+    databases = [path for path in here if (path / "data.mdb").is_file()]
+    for path in databases[:_MOST_SHOWN]:
         lines.append(f"{path}: {size((path / 'data.mdb').stat().st_size)}")
-    if len(found) > _MOST_SHOWN:
-        lines.append(f"and {plural(len(found) - _MOST_SHOWN, 'more folder')} here")
-    if not found:
-        lines.append("none in this folder; `embeddb init runs.db` makes one")
+    if len(databases) > _MOST_SHOWN:
+        lines.append(f"and {plural(len(databases) - _MOST_SHOWN, 'more folder')} here")
+    if not databases:
+        lines.append("none in this folder; `embeddb init runs.db` creates one")
     return lines
 
 
@@ -90,16 +90,16 @@ def _starter() -> str:
 
 
 def _extras() -> list[tuple[str, str, str]]:
-    """Extra, whether it is installed, and what it is for; as the package's metadata say."""
+    """Name, state and purpose of each extra in the package's metadata."""
     try:
         wanted = metadata.requires("embeddb") or []
     except metadata.PackageNotFoundError:
         wanted = []
     needs: dict[str, list[str]] = {}
     for line in wanted:
-        found = re.match(r"([\w.-]+).*;.*\bextra == [\"']([\w-]+)[\"']", line)
-        if found and found[2] in _FOR:
-            needs.setdefault(found[2], []).append(found[1])
+        requirement = re.match(r"([\w.-]+).*;.*\bextra == [\"']([\w-]+)[\"']", line)
+        if requirement and requirement[2] in _FOR:
+            needs.setdefault(requirement[2], []).append(requirement[1])
     rows = []
     for extra, names in sorted(needs.items(), key=lambda x: list(_FOR).index(x[0])):
         lacks = [name for name in names if not _installed(name)]

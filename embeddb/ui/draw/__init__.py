@@ -1,9 +1,9 @@
-"""Drawings as SVG: a pattern, curves, dots on a map, bars, boxes and arrows. Light, dark, on paper,
+"""Charts as SVG: a pattern, curves, dots on a map, bars, boxes and arrows. Light, dark, on paper,
 without colour.
 
-Every function returns one `<svg>` to set into a page that has `style()`; `standalone`, `png` and
-`write` make files of it. `key` starts the ids inside: two drawings of one page need two keys. Texts
-may come from anywhere: they are escaped and bounded here.
+Every function returns one `<svg>` for a page that has `style()`; `standalone`, `png` and `write`
+make files of it. `key` is the prefix of the ids inside: two charts on a page need two keys. Texts
+are untrusted: they are escaped and truncated here.
 """
 
 from embeddb.ui.draw.element import style

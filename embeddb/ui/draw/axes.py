@@ -1,4 +1,4 @@
-"""From values to pixels: scales, ticks, axes and marks."""
+"""Scales from values to pixels, ticks, axes and marks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.ui.draw.element import MARKS, escaped, label, path_of, shown, width_of
 
-#: Anything beyond has no place on an axis: differences and ratios of it overflow.
+#: Values beyond are not drawn: their differences and ratios overflow.
 LARGEST = 1e100
 
 
@@ -21,7 +21,7 @@ def drawable(value: float, *, log: bool = False) -> bool:
 
 
 class Scale(NamedTuple):
-    """`low` is at pixel `start`, `high` at `end`."""
+    """Mapping of values to pixels: `low` to `start`, `high` to `end`."""
 
     low: float
     high: float
@@ -33,9 +33,9 @@ class Scale(NamedTuple):
     def over(
         cls, values: Iterable[float], start: float, end: float, *, log: bool = False, pad: bool
     ) -> Scale:
-        """Around all that is drawable of some values; `pad` leaves room on both sides."""
-        held = [v for v in values if drawable(v, log=log)] or [1.0]
-        low, high = min(held), max(held)
+        """Scale over the drawable values; `pad` leaves room on both sides."""
+        finite = [v for v in values if drawable(v, log=log)] or [1.0]
+        low, high = min(finite), max(finite)
         size = max(abs(low), abs(high))
         if high - low <= max(1e-12 * size, 1 / LARGEST):
             by = 0.2 * size if size > 1 / LARGEST else 0.5
@@ -89,7 +89,7 @@ class Scale(NamedTuple):
 
 
 def _labels(values: Sequence[float]) -> list[str]:
-    """With as many decimals as tell them apart."""
+    """Labels with as many decimals as needed to differ."""
     largest = max((abs(v) for v in values), default=0.0)
     gap = min((abs(b - a) for a, b in pairwise(values)), default=largest or 1)
     if largest >= 1e7 or 0 < largest < 1e-4:
@@ -112,7 +112,7 @@ def _scientific(value: float, gap: float) -> str:
     return f"{mantissa.rstrip('0').rstrip('.') if figures else mantissa}e{int(power)}"
 
 
-#: Where a label may stand: pixels from the mark to its anchor, best first.
+#: Candidate places of a label: pixels from the mark to its anchor, best first.
 _PLACES = (
     (8.0, -9.0, "start"),
     (-8.0, -9.0, "end"),
@@ -146,7 +146,7 @@ class Box(NamedTuple):
         return max(wide, 0.0) * max(high, 0.0)
 
     def outside(self, frame: Box) -> float:
-        """Pixels by which it sticks out of a frame."""
+        """Pixels outside of a frame, summed over the sides."""
         return (
             max(frame.left - self.left, 0.0)
             + max(self.right - frame.right, 0.0)
@@ -156,7 +156,7 @@ class Box(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One point and everything it is; `title` is what hovering shows."""
+    """A point with all its names; `title` is its tooltip."""
 
     x: float
     y: float
@@ -168,8 +168,8 @@ class Mark(NamedTuple):
 def marked(
     marks: Sequence[Mark], strokes: Iterable[Sequence[tuple[float, float]]], frame: Box
 ) -> list[str]:
-    """Shapes, then labels, for marks in pixels beside strokes in pixels; marks with the same label
-    at the same place, as the best of several curves that start together, are one."""
+    """Shapes, then labels, of marks beside strokes, all in pixels; marks with the same label at the
+    same place, such as the best of several curves that start together, are merged."""
     marks = _together(marks)
     shapes = [_shape(mark) for mark in marks]
     curve = _sampled(strokes)
@@ -202,7 +202,7 @@ def _together(marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _shape(mark: Mark) -> str:
-    """One shape in the other where a point is several things."""
+    """Nested shapes, one for each name of the mark."""
     rings = [
         f'<path class="draw-mark" d="{path_of(MARKS.get(name, 0), mark.x, mark.y, 4.5 + 3 * at)}"/>'
         for at, name in enumerate(mark.names)

@@ -1,4 +1,4 @@
-"""The element that every drawing is: text and numbers as SVG, colours, marks and style."""
+"""Building blocks of every chart: text and numbers as SVG, colours, marks and style."""
 
 from __future__ import annotations
 
@@ -8,45 +8,44 @@ from collections.abc import Callable, Iterable, Mapping
 from string import Template
 from xml.sax.saxutils import escape
 
-#: Characters of a name kept where the whole of it is given.
+#: Largest length of a full name.
 _WHOLE = 400
 _NARROW = frozenset("iljtfr.,:;|!'()[]{}I ")
 _WIDE = frozenset("mwMW@%&QOGDNHU=+<>~×#")
 _IDEOGRAPHS = 0x2E80
-#: Bold text is so much wider.
+#: Width of bold text over that of normal text.
 _BOLD = 1.14
 
 
 def shown(text: object, most: int = _WHOLE) -> str:
-    """Bounded, printable, and without characters that turn the direction of writing; line ends
-    stay. Not escaped yet."""
+    """Text truncated and printable, without direction marks; line ends stay. Not escaped."""
     whole = str(text)
-    kept = "".join(c if c.isprintable() or c == "\n" else "?" for c in whole[: most + 1])
-    return kept if len(kept) <= most else kept[: most - 1] + "…"
+    printable = "".join(c if c.isprintable() or c == "\n" else "?" for c in whole[: most + 1])
+    return printable if len(printable) <= most else printable[: most - 1] + "…"
 
 
 def escaped(text: object) -> str:
-    """Shown, as the content of an element."""
+    """Text as the content of an element."""
     return escape(shown(text))
 
 
 def attribute(text: object) -> str:
-    """Escaped for between double quotes."""
+    """Text as the value of an attribute in double quotes."""
     return escape(shown(text), {'"': "&quot;", "\n": " "})
 
 
 def identifier(key: str) -> str:
-    """Safe as the start of ids."""
+    """A key as a safe prefix of ids."""
     return "draw-" + re.sub(r"[^A-Za-z0-9_-]", "-", key[:64])
 
 
 def number(value: float) -> str:
-    """A coordinate to a hundredth of a pixel, as short as it gets."""
+    """A coordinate to a hundredth of a pixel, without trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if value else "0"
 
 
 def figure(value: float) -> str:
-    """A value for reading: three figures."""
+    """A value as text with three significant figures."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else ("never" if value > 0 else "-∞")
     if value == 0:
@@ -59,7 +58,7 @@ def figure(value: float) -> str:
 
 
 def width_of(text: str, look: str = "") -> float:
-    """About how wide text is in pixels, in a wide sans-serif."""
+    """Approximate width of text in pixels, in a wide sans-serif."""
     units = sum(0.37 if c in _NARROW else 0.85 if c in _WIDE else 0.61 for c in text)
     units += sum(0.4 for c in text if ord(c) >= _IDEOGRAPHS) + sum(
         0.12 for c in text if c in "mM@%"
@@ -71,7 +70,7 @@ def width_of(text: str, look: str = "") -> float:
 def label(
     x: float, y: float, text: str, *, look: str = "", anchor: str = "start", room: float = math.inf
 ) -> str:
-    """A text element in at most `room` pixels; where it is clipped the whole is its title."""
+    """A text element of at most `room` pixels; if clipped, its title has the full text."""
     whole = shown(text).replace("\n", " ")
     fits = _clipped(whole, room, look)
     looks = f' class="{look}"' if look else ""
@@ -89,7 +88,7 @@ def _clipped(text: str, room: float, look: str) -> str:
 
 
 def wrapped(text: str, room: float, most: int, look: str = "") -> list[str]:
-    """Text in at most so many lines, broken after spaces and commas; the last holds the rest."""
+    """Text in at most `most` lines, broken after spaces and commas; the last has the rest."""
     rest = shown(text).replace("\n", " ")
     lines: list[str] = []
     while len(lines) < most - 1 and width_of(rest, look) > room:
@@ -105,7 +104,7 @@ def wrapped(text: str, room: float, most: int, look: str = "") -> list[str]:
 def picture(
     parts: Iterable[str], *, title: str, key: str, size: tuple[float, float], linked: bool = False
 ) -> str:
-    """The whole `<svg>`. One that holds links is a group: the parts of an image are not read."""
+    """The `<svg>` element. One with links is a group: screen readers skip parts of an image."""
     width, height = (number(x) for x in size)
     name = f"{identifier(key)}-title"
     return (
@@ -117,7 +116,7 @@ def picture(
     )
 
 
-#: Kinds told apart; what is beyond them is drawn as `other`.
+#: Kinds with a mark of their own; further ones are drawn as `other`.
 KINDS = 8
 #: The first that is installed is used; resvg knows none by `sans-serif` alone.
 FONTS = (
@@ -130,8 +129,8 @@ def _hex(digits: str) -> list[str]:
     return [f"#{d}" for d in digits.split()]
 
 
-# The kinds keep apart (OKLab 0.1) with full sight and with each simulated colour blindness
-# (Machado et al. 2009), and from the paper (WCAG 3:1); `test_draw.py` computes the latter.
+# Distance between kinds: OKLab 0.1, with full sight and with each simulated colour blindness
+# (Machado et al. 2009); contrast with the paper: WCAG 3:1, which `test_draw.py` computes.
 _KINDS_LIGHT = _hex("1b6ab8 c27a0a 4a1a70 3b9d8c 7a4a12 4d4e73 a76ef8 6d1733")
 _KINDS_DARK = _hex("5aa5f0 f7c948 d0609a 9be3cf 7c7903 a6a442 5f66ed e88aa8")
 
@@ -163,7 +162,7 @@ DARK: Mapping[str, str] = {
 
 #: Dashes of the lines of each kind, so that they differ without colour.
 DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 3", "4 2", "1 2", "9 2 2 2 2 2")
-#: Shape (see `path_of`) of the marks that have one of their own.
+#: Shape (see `path_of`) of marks with a fixed one.
 MARKS = {"best": 2, "default": 1, "answer": 3}
 
 _RULES = Template(
@@ -200,9 +199,9 @@ $s .draw-other{color:$other}
 
 
 def style() -> str:
-    """The CSS that drawings set into a page need. They follow `prefers-color-scheme`, or an
-    attribute `data-theme` (`light`, `dark`) on or around them; on paper they are light. A page may
-    set the custom properties `--draw-ink`, `--draw-paper`, ... itself."""
+    """The CSS of charts in a page. They follow `prefers-color-scheme`, or an attribute `data-theme`
+    (`light`, `dark`) on or around them; in print they are light. A page may set the custom
+    properties `--draw-ink`, `--draw-paper`, ... itself."""
     light, dark = _properties(LIGHT), _properties(DARK)
     return (
         f":root{{{light}}}\n"
@@ -215,8 +214,8 @@ def style() -> str:
 
 
 def literal(*, dark: bool = True) -> str:
-    """The CSS of a file of its own, without custom properties, which few viewers of SVG know;
-    without `dark` also without media queries, which resvg does not."""
+    """The CSS of a standalone file, without custom properties, which few SVG viewers support;
+    without `dark` also without media queries, which resvg lacks."""
     light = _rules("svg", LIGHT.__getitem__)
     if not dark:
         return light
@@ -238,7 +237,7 @@ def _rules(scope: str, value: Callable[[str], str]) -> str:
 
 
 def path_of(kind: int, x: float, y: float, r: float) -> str:
-    """Path data of the shape of a kind (modulo 8) around a point; all of about one area.
+    """Path data of a kind's shape (modulo 8) around a point; all have about the same area.
 
     circle, square, triangle, diamond, triangle down, plus, cross, bar.
     """

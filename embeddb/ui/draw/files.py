@@ -1,4 +1,4 @@
-"""Drawings as files of their own: SVG with its style, PNG."""
+"""Charts as files: SVG with its style, PNG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embeddb.ui.draw.element import label, literal, number, picture, width_of, w
 
 _SUFFIXES = (".svg", ".png")
 _MARGIN = 16.0
-#: Height and number of the lines of a heading, and how wide it may make a narrow drawing.
+#: Height and number of the lines of a heading, and the width to which it may extend a chart.
 _LINE = 20.0
 _MOST_LINES = 3
 _NARROW = 420.0
@@ -27,7 +27,7 @@ _TITLE = re.compile(r"<title[^>]*>([^<]*)</title>")
 
 
 def stack(drawings: Sequence[str], *, title: str, key: str = "stack") -> str:
-    """Several drawings below each other as one."""
+    """Several charts below each other as one."""
     parts, y, wide = [], 0.0, 0.0
     for drawing in drawings:
         width, height = _size(drawing)
@@ -38,15 +38,15 @@ def stack(drawings: Sequence[str], *, title: str, key: str = "stack") -> str:
 
 
 def standalone(svg: str) -> str:
-    """A drawing as a file of its own: with margins, its title above and its style within."""
+    """A chart as an SVG file: with margins, its title and its style."""
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + _framed(svg, literal()) + "\n"
 
 
 def png(svg: str, *, zoom: float = 2.0) -> bytes:
-    """A drawing as it is on white paper, `zoom` pixels to each of its own.
+    """A chart as PNG on white, with `zoom` pixels for each of its own.
 
-    Raises: UsageError for a zoom outside of 0..8; MissingDependency without resvg_py, or where this
-    machine has no font to write with.
+    Raises: UsageError for a zoom outside of 0..8; MissingDependency without resvg_py, or without a
+    font on this machine.
     """
     if not 0 < zoom <= _LARGEST_ZOOM:
         raise UsageError(f"zoom {zoom:g} is not above 0 and at most {_LARGEST_ZOOM:g}")
@@ -55,21 +55,21 @@ def png(svg: str, *, zoom: float = 2.0) -> bytes:
 
 
 def check_target(out: Path) -> None:
-    """Whether a drawing can be written there, before it is made.
+    """Check that a chart can be written to a path, before drawing it.
 
-    Raises: UsageError for another suffix than .svg and .png, and for a folder that is not there;
-    MissingDependency where no PNG can be made.
+    Raises: UsageError for another suffix than .svg and .png, and for a missing folder;
+    MissingDependency if no PNG can be written.
     """
     suffix = out.suffix.lower()
     if suffix not in _SUFFIXES:
-        raise UsageError(f"{out}: a drawing ends in {' or '.join(_SUFFIXES)}")
+        raise UsageError(f"{out}: the file name must end in {' or '.join(_SUFFIXES)}")
     check_place(out)
     if suffix == ".png":
         _fonts()
 
 
 def write(svg: str, out: Path) -> None:
-    """The whole file, .svg or .png by its suffix, or none of it. Raises: as `check_target`."""
+    """Write a chart atomically, .svg or .png by its suffix. Raises: as `check_target`."""
     check_target(out)
     data = png(svg) if out.suffix.lower() == ".png" else standalone(svg).encode()
     with whole_file(out) as file:
@@ -78,8 +78,8 @@ def write(svg: str, out: Path) -> None:
 
 def _framed(svg: str, css: str) -> str:
     width, height = _size(svg)
-    found = _TITLE.search(svg)
-    title = _unescaped(found.group(1)) if found else ""
+    match = _TITLE.search(svg)
+    title = _unescaped(match.group(1)) if match else ""
     look = "draw-head"
     room = max(width, min(width_of(title, look), _NARROW))
     lines = wrapped(title, room, _MOST_LINES, look)
@@ -103,10 +103,10 @@ def _placed(svg: str, x: float, y: float) -> str:
 
 
 def _size(svg: str) -> tuple[float, float]:
-    found = _SIZE.search(svg)
-    if found is None:
-        raise UsageError("not a drawing of embeddb: it has no size")
-    return float(found.group(1)), float(found.group(2))
+    match = _SIZE.search(svg)
+    if match is None:
+        raise UsageError("not a chart of embeddb: no viewBox")
+    return float(match.group(1)), float(match.group(2))
 
 
 def _unescaped(text: str) -> str:
@@ -128,26 +128,25 @@ def _resvg() -> Any:
 
 @cache
 def _fonts() -> tuple[str, ...]:
-    """Font files to write with beside those of the system: none where these do; else the one that
-    comes with matplotlib.
+    """Font files to add to those of the system: none if these suffice; else the one in matplotlib.
 
-    Raises: MissingDependency if nothing can be written, which resvg does not tell by itself.
+    Raises: MissingDependency if no text can be rendered, which resvg does not report.
     """
     if _writes(()):
         return ()
-    found = find_spec("matplotlib")
-    if found is not None and found.origin:
-        font = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
+    package = find_spec("matplotlib")
+    if package is not None and package.origin:
+        font = Path(package.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
         if font.is_file() and _writes((str(font),)):
             return (str(font),)
     raise MissingDependency(
-        "a PNG needs a font, and none that is known is on this machine",
+        "a PNG needs a font, and this machine has none that resvg finds",
         hint="install DejaVu Sans or Noto Sans (Debian: fonts-dejavu-core), or write .svg",
     )
 
 
 def _writes(fonts: tuple[str, ...]) -> bool:
-    """Whether a word leaves any trace."""
+    """True if text is rendered with these fonts."""
     draw = _resvg().svg_to_bytes
     style = f"<style>{literal(dark=False)}</style>"
     text = draw(

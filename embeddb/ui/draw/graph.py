@@ -1,4 +1,4 @@
-"""`graph`: boxes and arrows between them, from the top down; `boxes`: loops as boxes in boxes."""
+"""`graph`: boxes and arrows from the top down; `boxes`: loops as nested boxes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 from embeddb.ui.draw.element import label, number, picture
 
-#: Boxes beyond these are counted, not drawn.
+#: Largest number of boxes; further ones are counted, not drawn.
 MOST_NODES = 64
 _HIGH, _GAP, _BETWEEN = 38.0, 8.0, 26.0
-#: Boxes beside each other; a layer of more is broken into several rows.
+#: Boxes in a row; a larger layer is broken into several rows.
 _ACROSS = 4
 _HEAD = 3.5
 
 
 class Node(NamedTuple):
-    """A box with two lines of text, and the places of those before it that arrows come from.
+    """A box with two lines of text; `sources` are positions of earlier boxes with arrows to it.
     `strong`: with a thick frame; `marked`: with a bar at its side."""
 
     text: str
@@ -27,8 +27,8 @@ class Node(NamedTuple):
 
 
 def graph(nodes: Sequence[Node], *, title: str, width: float = 540, key: str = "graph") -> str:
-    """A box for each node below all that it takes, in as many rows as the longest way through has
-    nodes, or more; as high as these need. Sources that are not before a node are left out."""
+    """A box for each node below all its sources, in at least as many rows as the longest path has
+    nodes; the height follows. Sources that are not before a node are ignored."""
     drawn = list(nodes[:MOST_NODES])
     sources = [[s for s in dict.fromkeys(n.sources) if 0 <= s < at] for at, n in enumerate(drawn)]
     rows = _rows(sources)
@@ -47,7 +47,7 @@ def graph(nodes: Sequence[Node], *, title: str, width: float = 540, key: str = "
 
 
 def _rows(sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Nodes by row. What takes nothing stands right above the first that takes it."""
+    """Nodes by row. A node without sources is right above its first user."""
     depth = [0] * len(sources)
     for at, some in enumerate(sources):
         depth[at] = max((depth[s] + 1 for s in some), default=0)
@@ -71,20 +71,20 @@ def _rows(sources: Sequence[Sequence[int]]) -> list[list[int]]:
 def _places(
     rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], width: float
 ) -> dict[int, tuple[float, float, float]]:
-    """Left, top and width of each box. In a row they stand in the order of the middles of what
-    they take, as near to these as they find room."""
+    """Left, top and width of each box. Boxes of a row are ordered by the mean position of their
+    sources, and placed as near to it as there is room."""
     wide = (width - 4 - (_ACROSS - 1) * _GAP) / _ACROSS
-    found: dict[int, tuple[float, float, float]] = {}
+    placed: dict[int, tuple[float, float, float]] = {}
     for at, row in enumerate(rows):
-        wished = {node: _middle(node, sources, found, width / 2) for node in row}
-        order = sorted(row, key=lambda node: (wished[node], node))
+        wanted = {node: _middle(node, sources, placed, width / 2) for node in row}
+        order = sorted(row, key=lambda node: (wanted[node], node))
         span = len(row) * (wide + _GAP) - _GAP
-        middle = sum(wished.values()) / len(row)
+        middle = sum(wanted.values()) / len(row)
         left = min(max(middle - span / 2, 2.0), width - 2 - span)
         for place, node in enumerate(order):
             top = 2 + at * (_HIGH + _BETWEEN)
-            found[node] = (left + place * (wide + _GAP), top, wide)
-    return found
+            placed[node] = (left + place * (wide + _GAP), top, wide)
+    return placed
 
 
 def _middle(
@@ -93,8 +93,8 @@ def _middle(
     placed: dict[int, tuple[float, float, float]],
     otherwise: float,
 ) -> float:
-    known = [placed[s] for s in sources[node] if s in placed]
-    return sum(x + w / 2 for x, _, w in known) / len(known) if known else otherwise
+    centres = [placed[s] for s in sources[node] if s in placed]
+    return sum(x + w / 2 for x, _, w in centres) / len(centres) if centres else otherwise
 
 
 def _box(node: Node, x: float, y: float, wide: float) -> str:
@@ -126,9 +126,9 @@ def _arrow(start: tuple[float, float, float], end: tuple[float, float, float]) -
     return f'<path class="draw-axis" d="{line}{head}L{number(to + _HEAD)} {number(tip - 6)}"/>'
 
 
-#: Pixels from a box to the one in it, and of a line of text.
+#: Pixels from a box to the inner one, and of a line of text.
 _INSET, _LINE = 12.0, 22.0
-#: Lines beyond these are counted, not drawn.
+#: Largest numbers of loops and lines; further ones are counted, not drawn.
 _MOST_LOOPS, _MOST_LINES = 16, 12
 
 
@@ -141,8 +141,8 @@ def boxes(
     width: float = 360,
     key: str = "boxes",
 ) -> str:
-    """A box for each loop from the outermost, with its line at the top, and the lines of the body
-    in the innermost; those of `strong` (positions) have a thick frame: they run in parallel."""
+    """A box for each loop from the outermost, with its text at the top, and the lines of the body
+    in the innermost; `strong` are positions of parallel loops, drawn with a thick frame."""
     loops, lines = loops[:_MOST_LOOPS], list(body[:_MOST_LINES])
     if len(body) > _MOST_LINES:
         lines.append(f"and {len(body) - _MOST_LINES} more")

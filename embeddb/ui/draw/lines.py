@@ -20,9 +20,9 @@ from embeddb.ui.draw.element import (
     width_of,
 )
 
-#: Stretches that a line is cut into at most; of each the lowest and highest point are drawn.
+#: Largest number of segments of a line; of each the lowest and highest point are drawn.
 _STRETCHES = 400
-#: Labels at the ends of lines stand so far apart, and move by so much at most.
+#: Smallest distance of labels at the ends of lines, and how far they may be moved.
 _APART = 14.0
 _MOVED = 30.0
 #: Height of a row of the legend.
@@ -34,8 +34,8 @@ Point = tuple[float, float]
 
 
 class Line(NamedTuple):
-    """Points in the order they are joined; one that is no number breaks the line. `marks` names
-    single points: `default`, `answer` and `best` have shapes of their own."""
+    """Points in drawing order; a NaN breaks the line. `marks` names single points: `default`,
+    `answer` and `best` have shapes of their own."""
 
     name: str
     x: Sequence[float]
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 class _Stroke(NamedTuple):
-    """A line that has points; `kind` is -1 where there are more lines than kinds."""
+    """A line with points; `kind` is -1 if there are more lines than kinds."""
 
     line: Line
     kind: int
@@ -78,10 +78,10 @@ def curves(
     size: Point = (640, 320),
     key: str = "curves",
 ) -> str:
-    """Lines with their names at their ends, or in a legend where that is too narrow. Values that
-    are no numbers (with `log_y` also those not above zero) are left out, and it says how many.
+    """Lines with their names at their ends, or in a legend if there is no room. NaN values (with
+    `log_y` also those not above zero) are dropped, and a note has their number.
 
-    Of long lines the extremes of 400 stretches are drawn. From the ninth on lines look the same.
+    Of long lines the extremes of 400 segments are drawn. From the ninth on lines look the same.
     """
     width, height = size
     strokes, lost = _strokes(lines, log_y)
@@ -112,10 +112,10 @@ def curves(
 
 
 def _empty(note: str, size: Point) -> list[str]:
-    said = ["nothing to draw", *([note] if note else [])]
+    lines = ["nothing to draw", *([note] if note else [])]
     return [
         label(size[0] / 2, size[1] / 2 + 18 * at, text, look="draw-quiet", anchor="middle")
-        for at, text in enumerate(said)
+        for at, text in enumerate(lines)
     ]
 
 
@@ -123,8 +123,8 @@ def _empty(note: str, size: Point) -> list[str]:
 
 
 def _strokes(lines: Sequence[Line], log_y: bool) -> tuple[list[_Stroke], int]:
-    """The lines with at least one point, and how many points have no place."""
-    found: list[_Stroke] = []
+    """The lines with at least one point, and the number of dropped points."""
+    strokes: list[_Stroke] = []
     lost = 0
     for line in lines:
         pieces: list[list[Point]] = [[]]
@@ -136,8 +136,8 @@ def _strokes(lines: Sequence[Line], log_y: bool) -> tuple[list[_Stroke], int]:
                 pieces.append([])
         whole = [_thinned(piece) for piece in pieces if piece]
         if whole:
-            found.append(_Stroke(line, len(found) if len(found) < KINDS else -1, whole))
-    return found, lost
+            strokes.append(_Stroke(line, len(strokes) if len(strokes) < KINDS else -1, whole))
+    return strokes, lost
 
 
 def _good(x: float, y: float, log_y: bool) -> bool:
@@ -148,10 +148,10 @@ def _thinned(piece: list[Point]) -> list[Point]:
     if len(piece) <= 2 * _STRETCHES:
         return piece
     y = np.array([p[1] for p in piece])
-    kept = {0, len(piece) - 1}
+    chosen = {0, len(piece) - 1}
     for part in np.array_split(np.arange(len(piece)), _STRETCHES):
-        kept |= {int(part[y[part].argmin()]), int(part[y[part].argmax()])}
-    return [piece[at] for at in sorted(kept)]
+        chosen |= {int(part[y[part].argmin()]), int(part[y[part].argmax()])}
+    return [piece[at] for at in sorted(chosen)]
 
 
 def _marks(line: Line, plot: _Plot, log_y: bool) -> list[Mark]:
@@ -159,14 +159,14 @@ def _marks(line: Line, plot: _Plot, log_y: bool) -> list[Mark]:
     for name, at in line.marks.items():
         if _good(line.x[at], line.y[at], log_y):
             by_point.setdefault(at, []).append(name)
-    found = []
+    marks = []
     for at, names in by_point.items():
         x, y = plot.at((float(line.x[at]), float(line.y[at])))
         value = figure(float(line.y[at]))
         whose = f"{line.name}: " if line.name else ""
         title = f"{whose}{', '.join(names)}: {value} at {figure(float(line.x[at]))}"
-        found.append(Mark(x, y, tuple(names), value, title))
-    return found
+        marks.append(Mark(x, y, tuple(names), value, title))
+    return marks
 
 
 # -- axes ------------------------------------------------------------------------------------------
@@ -231,8 +231,8 @@ def _look(kind: int) -> str:
 
 
 def _end_places(named: list[_Stroke], plot: _Plot) -> list[float] | None:
-    """Where the labels beside the ends stand, pushed apart; None where lines end too early or too
-    close together, or are too many to tell apart."""
+    """Heights of the labels beside the line ends, pushed apart; None if lines end too early or too
+    close together, or are too many to distinguish."""
     ends = [plot.at(s.end) for s in named]
     frame = plot.frame
     early = frame.right - 0.08 * (frame.right - frame.left)
@@ -265,20 +265,20 @@ def _direct(named: list[_Stroke], places: list[float], plot: _Plot, room: float)
 
 
 def _legend_rows(named: list[_Stroke], width: float) -> list[tuple[_Stroke, float, int]]:
-    """(line, left end, row) of each entry; lines beyond the kinds share one."""
+    """Line, left end and row of each entry; lines beyond the kinds share one."""
     entries = [s for s in named if s.kind >= 0]
     beyond = [s for s in named if s.kind < 0]
     if beyond:
         name = f"{len(beyond):,} more" if len(beyond) > 1 else beyond[0].line.name
         entries.append(beyond[0]._replace(line=Line(name, (), ())))
-    found, x, row = [], 0.0, 0
+    entries_placed, x, row = [], 0.0, 0
     for stroke in entries:
         wide = 34 + min(width_of(shown(stroke.line.name)), width / 2) + 14
         if x and x + wide > width:
             x, row = 0.0, row + 1
-        found.append((stroke, x, row))
+        entries_placed.append((stroke, x, row))
         x += wide
-    return found
+    return entries_placed
 
 
 def _legend(rows: list[tuple[_Stroke, float, int]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`spy`: where the non-zeros of a pattern lie."""
+"""`spy`: picture of the non-zeros of a pattern."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from embeddb.ui.draw.element import figure, identifier, label, number, picture
 #: Cells on a side of a thumbnail, and byte steps per halving of the density; 255 is full.
 _SIDE = 32
 _STEPS = 10.0
-#: Darkness of the levels, thinnest first, and the byte steps that each spans at least.
+#: Darkness of the levels, thinnest first, and the smallest byte steps of each.
 _DARKNESS = (0.2, 0.34, 0.48, 0.62, 0.76, 0.88, 1.0)
 _SPAN = 2.0
-#: Cells outlined where attention is shown: this share of the largest value, at most so many.
+#: Cells outlined by an occlusion map: at least this share of the largest value, and how many.
 _ATTENDED = 0.25
 _MOST_ATTENDED = 48
-#: Their numbers are written in cells of at least so many pixels, strongest first.
+#: Smallest cell, in pixels, with its number written, and how many numbers, strongest first.
 _READABLE = 24
 _MOST_NUMBERS = 9
 
@@ -33,12 +33,12 @@ def spy(
     side: int = 0,
     key: str = "spy",
 ) -> str:
-    """A thumbnail (uint8[1024], row-major, log density; 0 is empty): the stronger, the denser, from
-    the thinnest to the densest cell that is not empty. Where these hardly differ, all are of middle
-    strength. A thumbnail of another length is drawn as unknown.
+    """Picture of a thumbnail (uint8[1024], row-major, log density; 0 is empty), shaded from the
+    thinnest to the densest cell that is not empty; if these hardly differ, in a middle shade. A
+    thumbnail of another length is drawn as unknown.
 
-    `attention` holds a number for each cell of a `side` x `side` grid, row by row: cells with at
-    least a quarter of the largest are outlined, the strongest half hatched; each has its number.
+    `attention` is the occlusion map, a number for each cell of a `side` x `side` grid, row by row:
+    cells with at least a quarter of the largest are outlined, the strongest half hatched.
 
     Raises: UsageError if `attention` is not of `side` x `side`.
     """
@@ -66,16 +66,16 @@ def _about(steps: NDArray[np.uint8]) -> str:
     least, most = (
         100 * 2 ** ((int(s) - 255) / _STEPS) for s in (steps[steps > 0].min(), steps.max())
     )
-    return f"the stronger, the denser (log scale): {figure(least)} to {figure(most)} % of a cell"
+    return f"darker is denser (log scale): {figure(least)} to {figure(most)} % of a cell"
 
 
 def _levels(steps: NDArray[np.uint8]) -> Iterable[str]:
-    """One path for each darkness: runs of equal cells, as moves and horizontal strokes."""
-    held, count = steps[steps > 0].astype(np.float64), len(_DARKNESS)
-    if not held.size:
+    """One path for each darkness: runs of equal cells as horizontal strokes."""
+    nonzero, count = steps[steps > 0].astype(np.float64), len(_DARKNESS)
+    if not nonzero.size:
         return
-    middle = (held.min() + held.max()) / 2
-    span = max((held.max() - held.min() + 1) / count, _SPAN)
+    middle = (nonzero.min() + nonzero.max()) / 2
+    span = max((nonzero.max() - nonzero.min() + 1) / count, _SPAN)
     level = np.floor(count / 2 + (steps - middle) / span).astype(np.int64)
     level = np.where(steps > 0, np.clip(level, 0, count - 1), -1)
     for at, darkness in enumerate(_DARKNESS):

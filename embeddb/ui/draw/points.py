@@ -1,4 +1,4 @@
-"""`dots`: things with a place, a kind and perhaps a link."""
+"""`dots`: scatter chart of points with a kind and perhaps a link."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from embeddb.ui.draw.element import (
     wrapped,
 )
 
-#: More dots than these are thinned out evenly.
+#: Largest number of dots; more are thinned out evenly.
 MOST_DOTS = 5000
-#: Share of the width that a legend beside the map takes at most; it is below a narrower one.
+#: Largest share of the width of a legend beside the map; a narrower map has it below.
 _LEGEND = 0.4
 _NARROW = 480.0
-#: Height of an entry of the legend, of each further line of one, and how many it has at most.
+#: Height of an entry of the legend, of each further line, and the most lines of an entry.
 _LINE = 20.0
 _TIGHT = 15.0
 _MOST_LINES = 3
 
 
 class Dot(NamedTuple):
-    """`title` is what hovering shows. Only http(s) and relative addresses become links."""
+    """A point; `title` is its tooltip. Only http(s) and relative addresses become links."""
 
     x: float
     y: float
@@ -51,27 +51,27 @@ def dots(
     height: float = 480,
     key: str = "dots",
 ) -> str:
-    """A map: each axis is stretched to fill its side and has no numbers. The eight most frequent
-    kinds have a shape and a colour each, all others are small rings."""
+    """A map whose axes are stretched to fill their side and have no numbers. The eight most
+    frequent kinds have a shape and a colour each, all others are small rings."""
     kinds = Counter(p.kind for p in points)
     ranked = sorted(kinds, key=lambda kind: (-kinds[kind], kind))[:KINDS]
     slots = {kind: at for at, kind in enumerate(ranked)}
     placed = [p for p in points if drawable(p.x) and drawable(p.y)]
-    kept = _thinned(placed, slots)
+    visible = _thinned(placed, slots)
     beside = width >= _NARROW
     most = _LEGEND * width if beside else width - 10
     entries = _entries(kinds, slots, most)
     wide = max((e.wide for e in entries), default=0.0) if beside else 0.0
     under = 0.0 if beside else sum(e.high for e in entries) + 8
-    foot = 18.0 if len(kept) < len(points) else 0.0
+    foot = 18.0 if len(visible) < len(points) else 0.0
     right = width - wide
-    bottom = max(height - under - foot, 60.0) if kept else 60.0
+    bottom = max(height - under - foot, 60.0) if visible else 60.0
     parts = [
         f'<rect class="draw-axis" x=".5" y=".5" width="{number(right - 1)}" '
         f'height="{number(bottom - 1)}"/>',
-        *_marks(kept, slots, right, bottom),
+        *_marks(visible, slots, right, bottom),
     ]
-    if not kept:
+    if not visible:
         look = "draw-quiet"
         parts.append(label(right / 2, bottom / 2, "nothing to draw", look=look, anchor="middle"))
     left, top = (right + 16, 14.0) if beside else (10.0, bottom + 20)
@@ -79,15 +79,15 @@ def dots(
         parts.append(_entry(entry, left, top, width - left))
         top += entry.high
     if foot:
-        text = _left_out(len(points), len(placed), len(kept))
+        text = _left_out(len(points), len(placed), len(visible))
         parts.append(label(0, height - 4, text, look="draw-quiet draw-small", room=width))
-    linked = any(_address(p.href) for p in kept)
-    whole = max(height if kept else 0.0, bottom + under + foot, top if beside else 0.0)
+    linked = any(_address(p.href) for p in visible)
+    whole = max(height if visible else 0.0, bottom + under + foot, top if beside else 0.0)
     return picture(parts, title=title, key=key, size=(width, whole), linked=linked)
 
 
 def _thinned(placed: list[Dot], slots: Mapping[str, int]) -> list[Dot]:
-    """Evenly within each kind; rare kinds last, so that they lie on top."""
+    """Dots thinned evenly within each kind; rare kinds last, so that they are on top."""
     order = sorted(placed, key=lambda p: slots.get(p.kind, -1))
     if len(order) <= MOST_DOTS:
         return order
@@ -95,22 +95,22 @@ def _thinned(placed: list[Dot], slots: Mapping[str, int]) -> list[Dot]:
     return [order[at] for at in picks]
 
 
-def _left_out(total: int, placed: int, kept: int) -> str:
-    said = [f"{kept:,} of {total:,} are drawn"]
-    if kept < placed:
-        said.append("thinned evenly")
+def _left_out(total: int, placed: int, drawn: int) -> str:
+    parts = [f"{drawn:,} of {total:,} are drawn"]
+    if drawn < placed:
+        parts.append("thinned evenly")
     if placed < total:
-        said.append(f"{total - placed:,} without a place")
-    return "; ".join(said)
+        parts.append(f"{total - placed:,} without a place")
+    return "; ".join(parts)
 
 
-def _marks(kept: list[Dot], slots: Mapping[str, int], right: float, bottom: float) -> list[str]:
-    r = 5.0 if len(kept) <= 150 else 4.0 if len(kept) <= 800 else 3.0
-    across = Scale.over((p.x for p in kept), 12, right - 12, pad=False)
-    down = Scale.over((p.y for p in kept), bottom - 12, 12, pad=False)
+def _marks(visible: list[Dot], slots: Mapping[str, int], right: float, bottom: float) -> list[str]:
+    r = 5.0 if len(visible) <= 150 else 4.0 if len(visible) <= 800 else 3.0
+    across = Scale.over((p.x for p in visible), 12, right - 12, pad=False)
+    down = Scale.over((p.y for p in visible), bottom - 12, 12, pad=False)
     parts: list[str] = []
     now: int | None = None
-    for p in kept:
+    for p in visible:
         slot = slots.get(p.kind, -1)
         if slot != now:
             parts.append(("</g>" if now is not None else "") + f'<g class="{_look(slot)}">')
@@ -118,7 +118,7 @@ def _marks(kept: list[Dot], slots: Mapping[str, int], right: float, bottom: floa
         mark = _mark(slot, across.at(p.x), down.at(p.y), r, p.title)
         href = _address(p.href)
         parts.append(f'<a href="{attribute(href)}">{mark}</a>' if href else mark)
-    return [*parts, "</g>"] if kept else []
+    return [*parts, "</g>"] if visible else []
 
 
 def _look(slot: int) -> str:
@@ -134,7 +134,7 @@ def _mark(slot: int, x: float, y: float, r: float, title: str) -> str:
 
 
 def _address(href: str) -> str:
-    """The address, if following it can only lead to a page."""
+    """The address if it is http(s) or relative, else an empty text."""
     try:
         scheme = urlsplit(href.strip()).scheme
     except ValueError:
@@ -143,7 +143,7 @@ def _address(href: str) -> str:
 
 
 class _Entry(NamedTuple):
-    """A line of the legend; `name` is broken into lines."""
+    """An entry of the legend; `name` is broken into lines."""
 
     slot: int
     name: list[str]
@@ -156,21 +156,21 @@ class _Entry(NamedTuple):
 
 
 def _entries(kinds: Mapping[str, int], slots: Mapping[str, int], most: float) -> list[_Entry]:
-    """What stands in the legend; nothing where all are of one kind without a name."""
+    """Entries of the legend; none if all dots are of one kind without a name."""
     if set(kinds) <= {""}:
         return []
-    held = [(at, kind or "(none)", kinds[kind]) for kind, at in slots.items()]
+    counts = [(at, kind or "(none)", kinds[kind]) for kind, at in slots.items()]
     rest = [kind for kind in kinds if kind not in slots]
     if rest:
         others = f"other ({len(rest):,} kinds)" if len(rest) > 1 else rest[0] or "(none)"
-        held.append((-1, others, sum(kinds[kind] for kind in rest)))
-    around = 46 + width_of(f"{max(count for _, _, count in held):,}")
-    found = []
-    for slot, kind, count in held:
+        counts.append((-1, others, sum(kinds[kind] for kind in rest)))
+    around = 46 + width_of(f"{max(count for _, _, count in counts):,}")
+    entries = []
+    for slot, kind, count in counts:
         name = wrapped(kind, most - around, _MOST_LINES)
         wide = around + min(max(width_of(line) for line in name), most - around)
-        found.append(_Entry(slot, name, f"{count:,}", wide))
-    return found
+        entries.append(_Entry(slot, name, f"{count:,}", wide))
+    return entries
 
 
 def _entry(entry: _Entry, x: float, y: float, room: float) -> str:

@@ -1,4 +1,4 @@
-"""`bars`: a value for each of some rows."""
+"""`bars`: horizontal bar chart."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 from embeddb.ui.draw.axes import Scale, drawable
 from embeddb.ui.draw.element import figure, label, number, path_of, picture, shown, width_of
 
-#: Rows beyond these are counted, not drawn.
+#: Largest number of rows; further ones are counted, not drawn.
 MOST_BARS = 120
 _ROW = 24.0
 _THICK = 13.0
-#: Longer labels than this share of the width stand above their bars, in so much more height.
+#: Labels longer than this share of the width are above their bars, with this extra height.
 _BESIDE = 0.4
 _ABOVE = 14.0
 
 
 class Bar(NamedTuple):
-    """A row: its value, perhaps an interval, a note after the value. `marked` rows stand out."""
+    """A row: value, optional interval, note after the value. `marked` rows are highlighted."""
 
     label: str
     value: float
@@ -38,17 +38,17 @@ def bars(
     width: float = 640,
     key: str = "bars",
 ) -> str:
-    """Horizontal bars from zero in the order given, each with its value; `reference` is a dashed
-    line across. As high as its rows need."""
+    """Horizontal bars from zero in the order of `rows`, each with its value; `reference` is a
+    dashed line across. The height follows from the rows."""
     shown_rows = rows[:MOST_BARS]
     if not shown_rows:
         text = label(width / 2, 36, "nothing to draw", look="draw-quiet", anchor="middle")
         return picture([text], title=title, key=key, size=(width, 60))
     columns = _Columns.of(shown_rows, unit, width)
-    known = [x for row in shown_rows for x in (row.value, row.low, row.high) if x is not None]
-    ends = [0.0, *known, *([] if reference is None else [reference])]
-    held = [x for x in ends if drawable(x)]
-    low, high = min(held), max(held)
+    values = [x for row in shown_rows for x in (row.value, row.low, row.high) if x is not None]
+    ends = [0.0, *values, *([] if reference is None else [reference])]
+    finite = [x for x in ends if drawable(x)]
+    low, high = min(finite), max(finite)
     scale = Scale(low, high if high > low else low + 1, columns.start, columns.end)
     top = 20.0 if reference is not None and drawable(reference) else 4.0
     bottom = top + columns.row * len(shown_rows)
@@ -68,8 +68,8 @@ def bars(
 
 
 class _Columns(NamedTuple):
-    """Where labels end, bars start and end, and how wide what stands behind them may be. With
-    `above` the labels are too long to stand beside the bars."""
+    """Right end of labels, start and end of bars, and width of the text behind them, in pixels.
+    With `above` the labels are too long to be beside the bars."""
 
     labels: float
     start: float
@@ -101,7 +101,7 @@ def _behind(row: Bar, unit: str) -> float:
 
 
 def _value(row: Bar, unit: str) -> str:
-    """Three figures, so that values below each other compare; whole numbers as they are."""
+    """Value with three significant figures; whole numbers unchanged."""
     text = figure(row.value)
     if not math.isfinite(row.value):
         return text
@@ -111,7 +111,7 @@ def _value(row: Bar, unit: str) -> str:
 
 
 def _shapes(row: Bar, y: float, scale: Scale, columns: _Columns) -> str:
-    """Bar, interval, and what marks a row without colour."""
+    """Bar, interval, and a mark that does not need colour."""
     parts = []
     look = "draw-chosen" if row.marked else "draw-bar"
     if drawable(row.value):

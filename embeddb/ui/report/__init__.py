@@ -1,9 +1,8 @@
-"""Reports as files: `explanation_html` of one answer, `answers_html` over several of them,
+"""Reports as files: `explanation_html` of one answer, `answers_html` over several answers,
 `database_html` of a whole database.
 
-Each is one HTML file that asks nothing of anyone: drawings and style inside, no script, no address
-to load from. `explanation_body` with `page_style` is the same for a page that has a frame of its
-own.
+Each is one self-contained HTML file: charts and style inside, no script, no external resources.
+`explanation_body` with `page_style` is the same for a page that has a frame of its own.
 """
 
 from __future__ import annotations

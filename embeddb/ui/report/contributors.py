@@ -1,4 +1,4 @@
-"""Who brought what into a team's database, and what it says: by source, operation and platform."""
+"""Contributions to a team's database by source, operation and platform."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from embeddb.store import Partition
     from embeddb.store.sources import Source
 
-#: Kept of each, so that a report stays small.
+#: Winners of each contribution, so that a report stays small.
 _MOST_WINNERS = 3
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of one source, of one operation on one platform instance; only those that count.
+    """Runs of one source for one operation on one platform instance, without withdrawn ones.
 
-    `alone` are patterns that nobody else ran there. `gain` is the geometric mean of what the best
-    of its configurations gain over its own default's time. `beside_others` is the median of its
-    seconds over those of all others, of the `in_common` configurations that both ran on the same
-    pattern there. `winners` count the patterns on which a configuration was its fastest.
+    `alone` counts patterns that no other source ran there. `gain` is the geometric mean gain of its
+    best configurations over its own default. `beside_others` is the median of its seconds over
+    those of all others, for the `in_common` configurations that both ran on the same pattern
+    there. `winners` count the patterns on which a configuration was its fastest.
     """
 
     op: str
@@ -58,8 +58,8 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contributor(msgspec.Struct, frozen=True, kw_only=True):
-    """One source (`name` empty: nobody pushed them) with its pushes, by `user@host`, and the runs
-    it brought; `withdrawn` ones count nowhere. Moments are in seconds since 1970."""
+    """One source (`name` empty: runs that were not pushed) with its pushes, by `user@host`, and its
+    runs; `withdrawn` ones are not counted elsewhere. Moments are in seconds since 1970."""
 
     name: str
     pushed_by: list[str]
@@ -73,7 +73,7 @@ class Contributor(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Sum:
-    """What passes by of one source in one partition."""
+    """Running totals of one source in one partition."""
 
     runs: int = 0
     failed: int = 0
@@ -108,7 +108,7 @@ class _Sum:
             if default in ok:
                 self.gains.append(math.log(ok[default] / ok[best]))
 
-    def told(self, op: str, platform: Platform) -> Brought:
+    def brought(self, op: str, platform: Platform) -> Brought:
         gains, beside = self.gains, self.beside
         return Brought(
             op=op,
@@ -131,10 +131,10 @@ class _Sum:
 def contributors_of(
     db: Database, *, only: str = "", progress: Progress | None = None
 ) -> list[Contributor]:
-    """Every source, those that are known first; empty where nobody pushed. With `only` the source
-    of that name: partitions without runs of its machines are then not read.
+    """Every source, registered ones first; empty if nothing was pushed. With `only`, the source of
+    that name: partitions without runs of its machines are then not read.
 
-    Raises: UsageError for a name that is no source's; StoreCorrupt if something cannot be read.
+    Raises: UsageError for an unknown name; StoreCorrupt if something cannot be read.
     """
     entries = {source.number: source for source in db.store.sources.entries()}
     wanted = {n for n, source in entries.items() if not only or source.name == only}
@@ -149,8 +149,8 @@ def contributors_of(
     for at, part in enumerate(parts):
         if progress is not None:
             progress("contributors", at, len(parts))
-        for number, found in _summed(db, part, infos).items():
-            brought.setdefault(number, []).append(found)
+        for number, contribution in _summed(db, part, infos).items():
+            brought.setdefault(number, []).append(contribution)
     withdrawn = db.store.sources.withdrawn()
     numbers = [*sorted(wanted), *([] if only or 0 not in brought else [0])]
     return [_contributor(entries.get(n), brought.get(n, []), withdrawn.get(n, 0)) for n in numbers]
@@ -168,23 +168,28 @@ def _summed(db: Database, part: Partition, infos: Mapping[str, PatternInfo]) -> 
         default = default_of(platform, part.op, db.store.known(info))
         for number, own in by_source.items():
             timings = timings_of(own, normal)
-            rest = (run for other, held in by_source.items() if other != number for run in held)
+            rest = (
+                run
+                for other, other_runs in by_source.items()
+                if other != number
+                for run in other_runs
+            )
             seen = sums.setdefault(number, _Sum())
             seen.see(own, timings, timings_of(rest, normal))
             seen.judge(timings, default)
-    return {number: one.told(str(part.op), platform) for number, one in sums.items()}
+    return {number: one.brought(str(part.op), platform) for number, one in sums.items()}
 
 
 def _contributor(source: Source | None, brought: Iterable[Brought], withdrawn: int) -> Contributor:
     pushes = () if source is None else source.pushes
-    held = sorted(brought, key=lambda one: (one.platform, one.op))
+    contributions = sorted(brought, key=lambda one: (one.platform, one.op))
     return Contributor(
         name="" if source is None else source.name,
         pushed_by=sorted({f"{push.user}@{push.host}" for push in pushes if push.user}),
         pushes=len(pushes),
         first_push=min((push.when for push in pushes), default=None),
         last_push=max((push.when for push in pushes), default=None),
-        runs=sum(one.runs for one in held),
+        runs=sum(one.runs for one in contributions),
         withdrawn=withdrawn,
-        brought=held,
+        brought=contributions,
     )

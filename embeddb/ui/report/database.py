@@ -1,4 +1,4 @@
-"""A report of a whole database as HTML."""
+"""HTML report of a database."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from embeddb.ui.report.scopes import Place, ScopeFacts
     from embeddb.ui.report.winners import Preference
 
-#: Scopes told in full, and those with a map, so that a file stays small; the tables hold the rest.
+#: Scopes with full details, and with a map, so that a file stays small; tables have the rest.
 _MOST_SCOPES = 24
 _MOST_MAPS = 8
-#: Of bars: narrow enough to be read on a small screen.
+#: Width of bars: readable on a small screen.
 _WIDTH = 540
-#: Values of the parameter that a map tells apart; rarer ones are `other`.
+#: Values of the parameter with their own mark on a map; rarer ones are `other`.
 _MOST_KINDS = 5
 
 
 class _Scope(NamedTuple):
-    """A scope and what is drawn of it: its subjects are called `one` and `many`. `judged` are rows
-    of an evaluation of it."""
+    """A scope and its charts: `one` and `many` name its workloads. `judged` are rows of its
+    evaluation."""
 
     facts: ScopeFacts
     one: str
@@ -58,7 +58,7 @@ class _Scope(NamedTuple):
 
 
 def database_html(facts: DatabaseFacts) -> str:
-    """A whole file, UTF-8 when written."""
+    """The report as an HTML file, UTF-8 when written."""
     judged = _by_scope(facts.judged)
     scopes = [
         _scope(s, at, judged.get((s.platform, s.op), []))
@@ -68,7 +68,7 @@ def database_html(facts: DatabaseFacts) -> str:
     return str(
         render(
             "database.html",
-            title=f"What {shown(facts.place, 80)} knows",
+            title=f"Report of {shown(facts.place, 80)}",
             f=facts,
             many=many_of(*facts.kinds),
             one=one_of(*facts.kinds),
@@ -84,25 +84,25 @@ def database_html(facts: DatabaseFacts) -> str:
     )
 
 
-def source_html(held: Sequence[Contributor], *, place: str) -> str:
-    """A whole file about one source, UTF-8 when written; `place` is how its user calls the
-    database."""
-    name = held[0].name
-    title = f"What {shown(name, 80)} brought"
-    parts = {"held": held, "name": name, "place": redacted(place), "made": time.time()}
+def source_html(contributors: Sequence[Contributor], *, place: str) -> str:
+    """The report of one source as an HTML file, UTF-8 when written; `place` is the user's name of
+    the database."""
+    name = contributors[0].name
+    title = f"Contributions of {shown(name, 80)}"
+    parts = {"held": contributors, "name": name, "place": redacted(place), "made": time.time()}
     return str(render("source.html", title=title, **parts))
 
 
 def _by_number(op: str) -> list[tuple[int, str]]:
-    """Orders `spmm:32` before `spmm:128`."""
+    """Sort key that orders `spmm:32` before `spmm:128`."""
     return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", op)]
 
 
 def _by_scope(rows: Sequence[Judged]) -> dict[tuple[str, str], list[Judged]]:
-    found: dict[tuple[str, str], list[Judged]] = {}
+    rows_of_scope: dict[tuple[str, str], list[Judged]] = {}
     for row in rows:
-        found.setdefault((row.platform, row.op), []).append(row)
-    return found
+        rows_of_scope.setdefault((row.platform, row.op), []).append(row)
+    return rows_of_scope
 
 
 def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> _Scope:
@@ -125,7 +125,7 @@ def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> _Scope:
 
 
 def _telling(s: ScopeFacts) -> str:
-    """The parameter whose values are spread most evenly over few kinds of winners."""
+    """The parameter whose values are most evenly distributed over few kinds of winners."""
 
     def evenness(shares: Mapping[str, float]) -> float:
         return 1.0 - sum(w * w for w in list(shares.values())[:_MOST_KINDS])
@@ -152,7 +152,7 @@ def _kind(place: Place, parameter: str, kinds: Sequence[str]) -> str:
 
 
 def _classes(s: ScopeFacts, key: str) -> Markup | None:
-    """What one fixed choice gains in each class, and what the best would."""
+    """Bars of the gain of the best fixed choice in each class, beside that of the best."""
     rows = [
         draw.Bar(
             _class_name(c.kind, c.name),
@@ -185,12 +185,12 @@ def _quality(scopes: Sequence[ScopeFacts]) -> Markup | None:
             rows.append(draw.Bar(label, 100 * reached, note=note))
     if not rows:
         return None
-    title = "share of the optimum that answers reach with groups held out"
+    title = "share of the optimum in cross-validation"
     return markup(draw.bars(rows, title=title, unit=" %", width=_WIDTH, key="quality"))
 
 
 def _plain(text: str) -> str:
-    """With ordinary spaces only, as drawings take them."""
+    """Text with ordinary spaces only, for charts."""
     return text.replace("\u00a0", " ")
 
 

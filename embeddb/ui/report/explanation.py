@@ -1,5 +1,5 @@
-"""An explanation as HTML: what to run, how sure that is, and the evidence, in the order in which
-somebody who must decide wants it."""
+"""An explanation as HTML: what to run, its confidence, and the evidence, in the order of a
+decision."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from embeddb.ui.views import Ranking, differing, each_source, whose_runs
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from embeddb.explain.explanation import Explanation, NeighbourEvidence
+    from embeddb.explain.explanation import Explanation, NeighbourDetail
     from embeddb.ranking.recommendation import SimplerAnswer
 
-#: Shown of each, so that a file stays small whatever a database holds.
+#: Largest numbers of items, so that a file stays small.
 _MOST_CARDS = 12
 _MOST_ROWS = 40
 _MOST_REASONS = 12
@@ -45,8 +45,8 @@ _MOST_VOTES = 4
 
 
 class Setting(NamedTuple):
-    """One parameter of a configuration; `default` is the default's value where it is another,
-    `meaning` what the value means, where the platform file tells it."""
+    """One parameter of a configuration; `default` is the default's value if it differs, `meaning`
+    that of the value in the platform file."""
 
     name: str
     value: str
@@ -55,7 +55,7 @@ class Setting(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why some configurations are not legal here, how many, and one of them."""
+    """Reason why configurations are not legal here, their number, and an example."""
 
     text: str
     configs: int
@@ -63,33 +63,35 @@ class Reason(NamedTuple):
 
 
 def explanation_html(e: Explanation, *, place: str = "DB") -> str:
-    """A whole file, UTF-8 when written; `place` is how its commands name the database."""
-    made = e.recommendation
-    name = shown(made.subject, 80)
-    title = f"{made.op} on {shown(e.platform_name or made.platform, 80)} for {name}"
+    """The explanation as an HTML file, UTF-8 when written; `place` names the database."""
+    recommendation = e.recommendation
+    name = shown(recommendation.subject, 80)
+    title = (
+        f"{recommendation.op} on {shown(e.platform_name or recommendation.platform, 80)} for {name}"
+    )
     return str(render("explanation.html", title=title, body=explanation_body(e, place=place)))
 
 
 def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
-    """The parts of the file between its frame, for a page that has its own; headings start at h2.
-    It needs `page_style`, and ids starting with `report-` are taken."""
-    made, answer, kind = e.recommendation, e.answer, e.pattern.kind
+    """The body of the report, for a page with its own frame; headings start at h2. Needs
+    `page_style`; ids starting with `report-` are reserved."""
+    recommendation, answer, kind = e.recommendation, e.answer, e.pattern.kind
     return render(
         "explanation_body.html",
         e=e,
-        made=made,
+        made=recommendation,
         one=one_of(kind),
         many=many_of(kind),
-        first=made.first,
-        settings=settings(answer, made.default, e.meaning),
+        first=recommendation.first,
+        settings=settings(answer, recommendation.default, e.meaning),
         answer_line=line(answer),
-        default_line=line(made.default),
+        default_line=line(recommendation.default),
         is_answer=lambda own: Config(own.config) == Config(answer),
         query_spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
         nests=pictures.nests(e),
         kernel=pictures.kernel(e),
         occluded=_occluded(e),
-        occluded_head=occluded_head(made.insight.occluded_by),
+        occluded_head=occluded_head(recommendation.insight.occluded_by),
         attention=pictures.attention(e),
         features=_features(e),
         cards=pictures.cards(e, _MOST_CARDS),
@@ -99,21 +101,23 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         agreement=_agreement(e),
         most_votes=_MOST_VOTES,
         against=lambda config: _against(config, answer),
-        best_of=partial(best_here, made),
-        simpler=[(s, _simpler(s), _against(s.config, answer)) for s in made.insight.simpler],
+        best_of=partial(best_here, recommendation),
+        simpler=[
+            (s, _simpler(s), _against(s.config, answer)) for s in recommendation.insight.simpler
+        ],
         simpler_bars=pictures.simpler(e),
-        ranking=Ranking.of(made),
+        ranking=Ranking.of(recommendation),
         most_rows=_MOST_ROWS,
         ties=e.near_ties,
         **remarks(e, place),
         whose_runs=whose_runs,
         each_source=each_source,
         sources=each_source(p for near in e.neighbours for p in near.provenance),
-        candidate_bars=pictures.candidates(made),
-        next=[(n, _against(n.config, answer)) for n in made.insight.next[:_MOST_ROWS]],
+        candidate_bars=pictures.candidates(recommendation),
+        next=[(n, _against(n.config, answer)) for n in recommendation.insight.next[:_MOST_ROWS]],
         effects=pictures.effects(e),
-        moves=[(m, _against(m.winner, answer)) for m in made.insight.moves[:_MOST_ROWS]],
-        rejected=_reasons(made.rejected),
+        moves=[(m, _against(m.winner, answer)) for m in recommendation.insight.moves[:_MOST_ROWS]],
+        rejected=_reasons(recommendation.rejected),
     )
 
 
@@ -122,13 +126,13 @@ def settings(
     default: Mapping[str, Any],
     meaning: Mapping[str, str] | None = None,
 ) -> list[Setting]:
-    """Every parameter that either of them uses."""
-    found = []
+    """Every parameter of either configuration."""
+    rows = []
     for name in sorted({*config, *default}):
         value, usual = _text(config.get(name)), _text(default.get(name))
-        told = shown((meaning or {}).get(name, ""))
-        found.append(Setting(shown(name), value, None if value == usual else usual, told))
-    return found
+        text = shown((meaning or {}).get(name, ""))
+        rows.append(Setting(shown(name), value, None if value == usual else usual, text))
+    return rows
 
 
 def _text(value: object) -> str:
@@ -136,17 +140,17 @@ def _text(value: object) -> str:
 
 
 def _named(e: Explanation) -> str:
-    made = e.recommendation
-    return shown(e.pattern.name or made.subject)
+    recommendation = e.recommendation
+    return shown(e.pattern.name or recommendation.subject)
 
 
 def _against(config: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values in which a configuration is not the answer; empty: it is."""
+    """Names and values that differ from the answer; empty if equal."""
     return [(shown(name), _text(value)) for name, value in differing(config, answer)]
 
 
 def _occluded(e: Explanation) -> list[Any]:
-    """What of a kernel counts, with how it is told."""
+    """Important parts of a kernel, with their effect as text."""
     insight = e.recommendation.insight
     return [
         (shown(occluded_part(one, e.pattern.kernel)), occluded_figure(one, insight.occluded_by))
@@ -155,13 +159,15 @@ def _occluded(e: Explanation) -> list[Any]:
 
 
 def _features(e: Explanation) -> list[tuple[str, float]]:
-    """Statistics that no difference row shows already."""
-    told = {d.feature for d in e.differences}
-    return [(k, v) for k, v in e.pattern.features.items() if k not in told][:_MOST_ROWS]
+    """Statistics without a row in the differences."""
+    differing_features = {d.feature for d in e.differences}
+    return [(k, v) for k, v in e.pattern.features.items() if k not in differing_features][
+        :_MOST_ROWS
+    ]
 
 
 def _agreement(e: Explanation) -> list[Any]:
-    """Open choices first: they are what may still be gained."""
+    """Agreement by parameter, undecided ones first."""
     return sorted(e.agreement, key=lambda a: not a.open)[:_MOST_ROWS] if e.neighbours else []
 
 
@@ -169,7 +175,7 @@ _SIMPLER = {
     "default": "the platform's default",
     "static-best": "the best fixed choice for the platform",
     "nearest": "the best of the nearest neighbour",
-    "transfer": "the neighbours' vote alone",
+    "transfer": "neighbours alone",
     "rank": "the cost model alone",
 }
 
@@ -180,8 +186,8 @@ def _simpler(answer: SimplerAnswer) -> str:
     return words if there is None else f"{words} (measured there: {page_factor(there)})"
 
 
-def _how_far(e: Explanation, near: NeighbourEvidence) -> str:
-    """The distance of a neighbour, and how that compares."""
+def _how_far(e: Explanation, near: NeighbourDetail) -> str:
+    """Distance of a neighbour as text, with its percentile."""
     if near.pattern_id == e.recommendation.pattern_id:
         return f"Same {one_of(e.pattern.kind)} (distance {near.distance:.3g})"
     if near.distance == 0.0:
@@ -194,7 +200,7 @@ def _how_far(e: Explanation, near: NeighbourEvidence) -> str:
 
 
 def _reasons(rejected: Mapping[str, str]) -> list[Reason]:
-    """Reasons by how many configurations they rule out, the first parts of them being values."""
+    """Reasons of rejection, most frequent first, merged without the values in them."""
     counts: Counter[str] = Counter()
     example: dict[str, str] = {}
     for config, reason in rejected.items():
@@ -204,12 +210,12 @@ def _reasons(rejected: Mapping[str, str]) -> list[Reason]:
     return [Reason(shown(t), n, shown(example[t])) for t, n in counts.most_common(_MOST_REASONS)]
 
 
-#: A repeat that took so many times the fastest is a doubt.
+#: Ratio of slowest to fastest repeat above which a measurement is uneven.
 _UNEVEN = 2.0
 
 
 def remarks(e: Explanation, place: str) -> dict[str, Any]:
-    """By the names that the page has for them; `place` is how commands name the database."""
+    """Notes and commands by their name in the template; `place` names the database in commands."""
     return {
         "order_notes": order_notes(e.recommendation.candidates),
         "uneven": uneven(e),
@@ -224,34 +230,34 @@ def remarks(e: Explanation, place: str) -> dict[str, Any]:
 
 
 def contents(e: Explanation) -> list[tuple[str, str]]:
-    """Anchors and short headings of the parts that the page has, in its order."""
-    made, kind = e.recommendation, e.pattern.kind
-    insight = made.insight
+    """Anchors and short headings of the parts on the page, in order."""
+    recommendation, kind = e.recommendation, e.pattern.kind
+    insight = recommendation.insight
     parts = [
         ("use", "How to use it", to_use(e)),
-        ("novelty", "How new it is", bool(e.novelty)),
+        ("novelty", "Novelty", bool(e.novelty)),
         ("pattern", f"Its {one_of(kind)}", True),
-        ("neighbours", "What it rests on", True),
-        ("agreement", "What neighbours agree on", bool(e.neighbours and e.agreement)),
+        ("neighbours", "Evidence", True),
+        ("agreement", "Agreement of neighbours", bool(e.neighbours and e.agreement)),
         ("simpler", "Simpler methods", bool(insight.simpler)),
-        ("ranks", "The other proposals", bool(made.candidates)),
+        ("ranks", "All candidates", bool(recommendation.candidates)),
         ("next", "Measure next", bool(insight.next)),
-        ("effects", "What each parameter does", bool(insight.effects)),
-        ("occluded", "What counts", bool(insight.occluded)),
-        ("moves", "What would change it", bool(insight.deep and kind_of(kind).sparse)),
-        ("rejected", "Not legal here", bool(made.rejected)),
+        ("effects", "Effect of each parameter", bool(insight.effects)),
+        ("occluded", "Important parts", bool(insight.occluded)),
+        ("moves", "Counterfactuals", bool(insight.deep and kind_of(kind).sparse)),
+        ("rejected", "Not legal here", bool(recommendation.rejected)),
         ("provenance", "Provenance", True),
     ]
     return [(anchor, words) for anchor, words, there in parts if there]
 
 
 def to_use(e: Explanation) -> bool:
-    """Whether there is something to use: another configuration than the default, or a check."""
+    """True if the answer is not the default, or can be checked by a run."""
     return e.runnable or Config(e.answer) != Config(e.recommendation.default)
 
 
 def call_it(e: Explanation) -> str:
-    """How a program calls the answer; empty where none can."""
+    """Python call that runs the answer; empty if there is none."""
     op, platform = Op.parse(e.recommendation.op), e.recommendation.platform.partition("@")[0]
     if platform != "cpu" or not op.workload.sparse or op.dtype not in ("f32", "f64"):
         return ""
@@ -260,8 +266,7 @@ def call_it(e: Explanation) -> str:
 
 
 def uneven(e: Explanation) -> float | None:
-    """How many times the fastest repeat of the answer, or of the default, the slowest took; None
-    where that is no doubt."""
+    """Ratio of the slowest to the fastest repeat of the answer or the default; None if small."""
     ratios = [own.slowest / own.fastest for own in e.own if own.times > 1 and own.fastest > 0]
     return max((r for r in ratios if math.isfinite(r) and r > _UNEVEN), default=None)
 
@@ -276,8 +281,8 @@ class _Card(NamedTuple):
 def answers_html(
     answers: Sequence[tuple[str, Explanation]], *, title: str, notes: Iterable[str] = ()
 ) -> str:
-    """A whole file over answers and the addresses of their pages beside it, UTF-8 when written;
-    `notes` are paragraphs above them."""
+    """An HTML file that lists answers with links to their pages, UTF-8 when written; `notes` are
+    paragraphs above them."""
     cards = [_card(href, e, at) for at, (href, e) in enumerate(answers)]
     measured = [e.measured_gain for _, e in answers if e.measured_gain]
     expected = [e.expected_gain for _, e in answers if e.expected_gain]
@@ -310,5 +315,5 @@ def _card(href: str, e: Explanation, at: int) -> _Card:
 
 
 def _mean(gains: Sequence[float]) -> float | None:
-    """Geometric; None of nothing."""
+    """Geometric mean; None without values."""
     return math.exp(statistics.fmean(map(math.log, gains))) if gains else None

@@ -1,4 +1,4 @@
-"""What a report of a whole database says, as data: every run is read once."""
+"""Data of a database report: every run is read once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.database import Database
 
-#: Lower bounds of the classes that matrices are counted in.
+#: Lower bounds of the size classes of matrices.
 NNZ_FROM = (0, 10_000, 100_000, 1_000_000, 10_000_000)
 PER_ROW_FROM = (0, 4, 16, 64, 256)
 
@@ -55,10 +55,9 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A database at one moment. `place` is how its user calls it, `counts` rows by table,
-    `kinds` patterns by kind, `statuses` and `sources` count runs, `judged` are rows of an `eval`
-    that was handed in. `machines` says of each instance what is known of it, in words;
-    `contributors` who pushed what, where anybody did."""
+    """A database at one moment. `place` is the user's name of it, `counts` rows by table, `kinds`
+    patterns by kind, `statuses` and `sources` count runs, `judged` are rows of an `eval`, if given.
+    `machines` describes each instance; `contributors` are the sources, if any were pushed."""
 
     place: str
     made: float
@@ -85,7 +84,7 @@ def database_facts(
     judged: Sequence[Judged] = (),
     progress: Progress | None = None,
 ) -> DatabaseFacts:
-    """Read everything once and sum it up; `progress` is told of runs read, of all.
+    """Read everything once and summarise it; `progress` reports runs read, of all.
 
     Raises: StoreCorrupt if something cannot be read.
     """
@@ -118,18 +117,18 @@ def database_facts(
 
 def _machines(db: Database, scopes: Sequence[ScopeFacts]) -> dict[str, list[tuple[str, str]]]:
     ids = sorted({i for scope in scopes for i in scope.instances})
-    known = {i: platform for i in ids if (platform := db.store.sound_platform(i)) is not None}
-    return {i: described(p.environment) for i, p in known.items() if p.environment}
+    platforms = {i: platform for i in ids if (platform := db.store.sound_platform(i)) is not None}
+    return {i: described(p.environment) for i, p in platforms.items() if p.environment}
 
 
 def _part(progress: Progress | None, before: int, total: int) -> Callable[[int], None]:
-    """Progress of one scope, as part of all runs."""
+    """Callback that reports the progress of one scope as part of all runs."""
 
-    def told(read: int) -> None:
+    def report(read: int) -> None:
         if progress is not None:
             progress("read", before + read, total)
 
-    return told
+    return report
 
 
 def _summed(parts: Any) -> dict[str, int]:

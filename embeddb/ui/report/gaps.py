@@ -1,4 +1,4 @@
-"""What would be worth measuring, with the command that does it; the most pressing first."""
+"""Gaps worth measuring, with commands; the most pressing first."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ if TYPE_CHECKING:
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.ui.report.scopes import ScopeFacts
 
-#: Told of each kind.
+#: Gaps shown of each kind.
 _MOST = 10
 #: Patterns named in one command.
 _MOST_NAMED = 8
-#: Structures looked for in the store; reading one costs as long as its matrix is large.
+#: Structures read from the store; the time of a read is proportional to the matrix.
 _MOST_READ = 100
-#: A pattern has few runs with less than this part of what the median pattern ran.
+#: A pattern has few runs below this share of the median pattern's configurations.
 _FEW = 0.25
-#: A question whose nearest neighbour is farther than this share of neighbours are was hardly
-#: covered.
+#: A query is poorly covered if its nearest neighbour is beyond this quantile of distances.
 _FAR = 0.9
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`: `question` (asked, answered badly), `structure` (could be measured at once),
-    `quality`, `width`, `kernel`, `default`, `noise`. `command` is empty where
-    no runner is known."""
+    """A gap in the data. `kind`: `question` (queried, low confidence), `structure` (could be
+    measured at once), `quality`, `width`, `kernel`, `default`, `noise`. `command` is empty
+    without a runner."""
 
     kind: str
     what: str
@@ -53,22 +52,22 @@ def gaps_of(
     infos: Mapping[str, PatternInfo],
     place: str,
 ) -> list[Gap]:
-    """`place` is how commands name the database."""
-    found = _Finder(db, scopes, infos, shlex.quote(shown(place)))
+    """Gaps of all kinds; `place` names the database in commands."""
+    finder = _Finder(db, scopes, infos, shlex.quote(shown(place)))
     kinds = (
-        found.questions(),
-        found.structures(),
-        found.quality(),
-        found.widths(),
-        found.kernels(),
-        found.defaults(),
-        found.noise(),
+        finder.questions(),
+        finder.structures(),
+        finder.quality(),
+        finder.widths(),
+        finder.kernels(),
+        finder.defaults(),
+        finder.noise(),
     )
     return [gap for kind in kinds for gap in islice(kind, _MOST)]
 
 
 class _Finder:
-    """Holds what every kind of gap is looked for in."""
+    """Finds gaps of each kind in the facts of a database."""
 
     def __init__(
         self,
@@ -86,60 +85,65 @@ class _Finder:
         }
 
     def questions(self) -> Iterator[Gap]:
-        """Questions that were answered with low confidence or from afar, latest first; those that
-        were measured since are left out."""
+        """Queries answered with low confidence or by distant neighbours and not measured since,
+        latest first."""
         seen: set[tuple[str, str, str]] = set()
-        for made in reversed(self._db.recommendations()):
-            key = (made.pattern_id, made.op, made.platform)
-            if key in seen or not is_shared(made.op):
+        for recommendation in reversed(self._db.recommendations()):
+            key = (recommendation.pattern_id, recommendation.op, recommendation.platform)
+            if key in seen or not is_shared(recommendation.op):
                 continue
             seen.add(key)
-            reason = self._open_question(made)
+            reason = self._open_question(recommendation)
             if reason:
-                name = shown(made.subject, 80)
+                name = shown(recommendation.subject, 80)
                 yield Gap(
                     kind="question",
-                    what=f"{name}: {made.op} on {shown(made.platform)}",
-                    why=f"was asked about; {reason}",
-                    command=self._asked(made, name),
+                    what=f"{name}: {recommendation.op} on {shown(recommendation.platform)}",
+                    why=f"was queried; {reason}",
+                    command=self._query_command(recommendation, name),
                 )
 
-    def _asked(self, made: Recommendation, name: str) -> str:
-        """Measures what was asked about, from its file where the structure is not kept."""
-        platform = self._db.store.sound_platform(made.platform)
+    def _query_command(self, recommendation: Recommendation, name: str) -> str:
+        """Command that measures a queried workload, by its file if the structure is not stored."""
+        platform = self._db.store.sound_platform(recommendation.platform)
         if platform is None or not platform.runner:
             return ""
-        kept = self._is_kept(self._db.store.resolve(made.pattern_id))
-        named = [name if kept else "FILE"]
-        return commands.measure(self._place, named, platform.name, made.op, 30)
+        has_structure = self._is_stored(self._db.store.resolve(recommendation.pattern_id))
+        named = [name if has_structure else "FILE"]
+        return commands.measure(self._place, named, platform.name, recommendation.op, 30)
 
-    def _is_kept(self, pattern_id: str) -> bool:
-        """Whether what it takes to run it is in the database."""
+    def _is_stored(self, pattern_id: str) -> bool:
+        """True if the database has the structure or code of a pattern."""
         store = self._db.store
-        held = (store.structure, store.nest, store.tensor)
-        return any(read(pattern_id) is not None for read in held)
+        readers = (store.structure, store.nest, store.tensor)
+        return any(read(pattern_id) is not None for read in readers)
 
-    def _open_question(self, made: Recommendation) -> str:
-        pattern = self._db.store.resolve(made.pattern_id)
-        if pattern in self._members.get((made.platform, made.op), ()):
+    def _open_question(self, recommendation: Recommendation) -> str:
+        pattern = self._db.store.resolve(recommendation.pattern_id)
+        if pattern in self._members.get((recommendation.platform, recommendation.op), ()):
             return ""
-        far = min((n.percentile for n in made.neighbours if n.percentile is not None), default=None)
+        far = min(
+            (n.percentile for n in recommendation.neighbours if n.percentile is not None),
+            default=None,
+        )
         if far is not None and far > _FAR:
             return f"its nearest neighbour is farther than {share(far)} of neighbours are"
-        return "the answer has low confidence" if made.confidence == "low" else ""
+        return "the answer has low confidence" if recommendation.confidence == "low" else ""
 
     def structures(self) -> Iterator[Gap]:
-        """Patterns whose structure is kept, so that they can be measured at once, with few runs."""
+        """Patterns with few runs and a stored structure, so that they can be measured at once."""
         counts = self._db.store.counts()
         if not counts["structure"] and not counts["nest"]:
             return
         complete = [i for i, info in self._infos.items() if not info.stub]
         read = islice(complete, _MOST_READ)
-        kept = [i for i in read if self._is_kept(i)]
+        stored = [i for i in read if self._is_stored(i)]
         for s in self._scopes:
-            ran = self._configs_of(s, kept)
+            ran = self._configs_of(s, stored)
             few = sorted(
-                i for i in kept if self._infos[i].kind == _kind(s) and ran[i] < _FEW * s.per_pattern
+                i
+                for i in stored
+                if self._infos[i].kind == _kind(s) and ran[i] < _FEW * s.per_pattern
             )
             if few and s.runnable:
                 names = [shown(self._infos[i].name or i, 80) for i in few[:_MOST_NAMED]]
@@ -154,9 +158,9 @@ class _Finder:
     def _configs_of(self, s: ScopeFacts, ids: Sequence[str]) -> Counter[str]:
         counts: Counter[str] = Counter()
         for platform in s.instances:
-            held = self._members[platform, s.op]
+            members = self._members[platform, s.op]
             for i in ids:
-                if i in held:
+                if i in members:
                     runs = self._db.store.runs(platform, Op.parse(s.op), i)
                     counts[i] += len({run.config for run in runs})
         return counts
@@ -168,7 +172,7 @@ class _Finder:
                 continue
             if s.of_optimum is None:
                 groups = f"{plural(s.groups, 'group')} of {many_of(_kind(s))}"
-                why = f"{groups}: too few to judge answers by"
+                why = f"{groups}: too few for cross-validation"
             elif reached < GOOD:
                 why = f"held-out answers reach {share(reached)} of the optimum"
             else:
@@ -181,7 +185,7 @@ class _Finder:
             )
 
     def widths(self) -> Iterator[Gap]:
-        """Patterns measured at one width of a kernel and not at another."""
+        """Patterns measured at one width of a kernel but not at another."""
         for s in self._scopes:
             op = Op.parse(s.op)
             missing: set[str] = set()
@@ -201,7 +205,7 @@ class _Finder:
         return set().union(*(self._members[p, s.op] for p in s.instances))
 
     def kernels(self) -> Iterator[Gap]:
-        """Kernels that a platform has and nobody measured there."""
+        """Kernels of a platform without measurements."""
         ran = {(s.platform, Op.parse(s.op).kernel) for s in self._scopes}
         for s in {s.platform: s for s in self._scopes}.values():
             platform = self._db.store.platform(s.instances[0])
@@ -211,12 +215,12 @@ class _Finder:
                     yield Gap(
                         kind="kernel",
                         what=f"{kernel} on {s.platform}",
-                        why="the platform has this kernel, and it was never measured there",
+                        why="the platform has this kernel, but no measurements of it",
                         command=self._campaign(s, op),
                     )
 
     def defaults(self) -> Iterator[Gap]:
-        """Without the default's time, what a configuration gains is not known."""
+        """Patterns whose default was not measured, so that gains are unknown."""
         for s in self._scopes:
             platform = self._db.store.platform(s.instances[0])
             if not s.without_default or s.winners_only or platform is None:
@@ -225,7 +229,7 @@ class _Finder:
             yield Gap(
                 kind="default",
                 what=f"{counted({_kind(s): s.without_default})}: {s.op} on {s.platform}",
-                why="the default never ran there, so gains are not known",
+                why="the default never ran there, so gains are unknown",
                 command=command if s.runnable else "",
             )
 
@@ -244,5 +248,5 @@ class _Finder:
 
 
 def _kind(s: ScopeFacts) -> str:
-    """What a scope's operation runs on."""
+    """Kind of workload of a scope's operation."""
     return Op.parse(s.op).kind

@@ -1,4 +1,4 @@
-"""The frame that every report shares: templates, escaping, style."""
+"""Shared frame of reports: templates, escaping, style."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _FOLDER = Path(__file__).parent / "templates"
-#: Longest text that no filter has cut before.
+#: Longest text that is shown without a filter.
 MOST_SHOWN = 2000
 
 
 def render(template: str, **parts: Any) -> Markup:
-    """A template of this package with its values. Every text in it is escaped, and its control and
-    direction characters are made visible, whatever the template forgets."""
+    """Render a template of this package. Every text in it is escaped, and its control and direction
+    characters are made visible, even if the template does not ask for it."""
     from markupsafe import Markup
 
-    found = _environment().get_template(template).render(version=__version__, **parts)
-    return Markup(found)  # escaped by the template
+    page = _environment().get_template(template).render(version=__version__, **parts)
+    return Markup(page)  # escaped by the template
 
 
 @cache
 def page_style() -> Markup:
-    """The CSS that a page with a report body needs: the body's own and that of its drawings."""
+    """The CSS of a page with a report body, including that of its charts."""
     own = (_FOLDER / "report.css").read_text(encoding="utf-8")
     return markup(own + draw.style())
 
 
 def markup(safe: str) -> Markup:
-    """For drawings and style, which escape what they hold themselves."""
+    """Mark a chart or style as safe; they escape their texts themselves."""
     from markupsafe import Markup
 
     return Markup(safe)
 
 
 def environment(folder: Path, nothing: str = "") -> Environment:
-    """The templates of a folder, with `PAGE_FILTERS`; None shows as `nothing`. Whatever a template
-    forgets, its texts are escaped, cut and made visible."""
+    """Jinja environment of a folder, with `PAGE_FILTERS`; None is rendered as `nothing`. All texts
+    are escaped, truncated and made visible."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     def final(value: Any) -> Any:
-        """What an expression of a template shows. `__html__` marks what is escaped already."""
+        """The rendered value of an expression; one with `__html__` is escaped already."""
         if isinstance(value, str) and not hasattr(value, "__html__"):
             return shown(value, MOST_SHOWN)
         return nothing if value is None else value
 
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
         finalize=final,
@@ -62,16 +62,16 @@ def environment(folder: Path, nothing: str = "") -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    made.filters |= PAGE_FILTERS
-    return made
+    templates.filters |= PAGE_FILTERS
+    return templates
 
 
 @cache
 def _environment() -> Environment:
-    made = environment(_FOLDER)
-    made.filters |= {"feature_words": feature_words, "feature_value": _feature_value}
-    made.globals["page_style"] = page_style
-    return made
+    templates = environment(_FOLDER)
+    templates.filters |= {"feature_words": feature_words, "feature_value": _feature_value}
+    templates.globals["page_style"] = page_style
+    return templates
 
 
 def _feature_value(value: float, feature: str) -> str:

@@ -1,4 +1,4 @@
-"""The drawings of an explanation, as SVG elements to set into a page."""
+"""Charts of an explanation, as SVG elements."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from embeddb.ui.report.page import markup
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from embeddb.explain.explanation import Explanation, NeighbourEvidence
+    from embeddb.explain.explanation import Explanation, NeighbourDetail
     from embeddb.ranking.recommendation import ParameterEffect, Recommendation
 
-#: Parameters and values of one that are drawn.
+#: Parameters, and values of a parameter, that are drawn.
 _MOST_PARAMETERS = 16
 _MOST_VALUES = 24
-#: Of bars: narrow enough to be read on a small screen.
+#: Width of bars: readable on a small screen.
 _WIDTH = 540
-#: Of nested boxes: what the innermost of six loops says still has room.
+#: Width of nested boxes: the text of the innermost of six loops fits.
 _BOXES = 460
-#: Below this ratio between a parameter's best and worst value it does not matter.
+#: A parameter matters from this ratio between its best and worst value.
 _MATTERS = 1.02
-#: A curve of fewer configurations tells nothing that the numbers do not.
+#: Fewest configurations of a curve.
 _FEWEST = 4
 
 
 class Card(NamedTuple):
-    """A neighbour and what is drawn of it."""
+    """A neighbour and its charts."""
 
-    near: NeighbourEvidence
+    near: NeighbourDetail
     spy: Markup | None
     curve: Markup | None
     vote: float | None
@@ -56,17 +56,17 @@ def spy(thumbnail: bytes, *, title: str, key: str, width: float = 168) -> Markup
 
 
 def nests(e: Explanation) -> list[tuple[str, Markup]]:
-    """The nest as it is written and as the answer has it, with what each picture shows; none for
-    what is no nest."""
+    """Pictures of the original nest and of the scheduled one, with captions; none for other
+    workloads."""
     nest = e.pattern.nest
     if nest is None:
         return []
     name = shown(e.pattern.name or e.pattern.id)
     parallel = [at for at, line in enumerate(nest.answer) if PARALLEL in line]
-    answered = "as the answer has it" + ("; a thick frame runs in parallel" if parallel else "")
+    answered = "scheduled by the answer" + ("; a thick frame runs in parallel" if parallel else "")
 
-    def drawn(said: str, loops: list[str], strong: list[int], key: str) -> Markup:
-        title = f"{name} {said}"
+    def drawn(caption: str, loops: list[str], strong: list[int], key: str) -> Markup:
+        title = f"{name} {caption}"
         return markup(
             draw.boxes(loops, nest.body, title=title, strong=strong, width=_BOXES, key=key)
         )
@@ -78,7 +78,7 @@ def nests(e: Explanation) -> list[tuple[str, Markup]]:
 
 
 def kernel(e: Explanation) -> tuple[str, Markup] | None:
-    """The tensor kernel, and what the picture shows; None for what is none, or is not known."""
+    """Picture of the tensor kernel, with its caption; None for other workloads or by name only."""
     view, insight = e.pattern.kernel, e.recommendation.insight
     if view is None:
         return None
@@ -88,15 +88,15 @@ def kernel(e: Explanation) -> tuple[str, Markup] | None:
 
 
 def attention(e: Explanation) -> Markup | None:
-    made, side = e.recommendation, e.recommendation.insight.attention_side
-    if not (made.insight.attention and side and e.pattern.thumbnail):
+    recommendation, side = e.recommendation, e.recommendation.insight.attention_side
+    if not (recommendation.insight.attention and side and e.pattern.thumbnail):
         return None
-    title = f"where {shown(made.subject)} decides its neighbours"
+    title = f"occlusion map of {shown(recommendation.subject)}"
     drawn = draw.spy(
         e.pattern.thumbnail,
         title=title,
         width=280,
-        attention=made.insight.attention,
+        attention=recommendation.insight.attention,
         side=side,
         key="attention",
     )
@@ -116,8 +116,8 @@ def cards(e: Explanation, most: int) -> list[Card]:
     ]
 
 
-def _curve(near: NeighbourEvidence, key: str) -> Markup | None:
-    """Every configuration that ran there, fastest first."""
+def _curve(near: NeighbourDetail, key: str) -> Markup | None:
+    """Times of all configurations on a neighbour, fastest first."""
     if len(near.ratios) < _FEWEST:
         return None
     marks = {"best": 0, "answer": near.answer_at, "default": near.default_at}
@@ -135,12 +135,12 @@ def _curve(near: NeighbourEvidence, key: str) -> Markup | None:
     return markup(drawn)
 
 
-def _name(near: NeighbourEvidence) -> str:
+def _name(near: NeighbourDetail) -> str:
     return shown(near.name or near.pattern_id, 80)
 
 
 def simpler(e: Explanation) -> Markup | None:
-    """What each simpler method's answer is expected to gain, beside this one."""
+    """Expected gains of simpler methods beside this answer."""
     answer = e.answer
     rows = [
         draw.Bar(shown(s.method), s.expected_gain, marked=Config(s.config) == Config(answer))
@@ -157,12 +157,16 @@ def simpler(e: Explanation) -> Markup | None:
     )
 
 
-def candidates(made: Recommendation) -> Markup | None:
-    """Expected gain and interval by rank; what was measured is noted."""
+def candidates(recommendation: Recommendation) -> Markup | None:
+    """Expected gain and interval by rank, with measured gains as notes."""
     rows = []
-    for rank, c in enumerate(made.candidates[:_MOST_VALUES], 1):
+    for rank, c in enumerate(recommendation.candidates[:_MOST_VALUES], 1):
         if c.expected_gain is not None:
-            real = made.default_seconds / c.seconds if made.default_seconds and c.seconds else None
+            real = (
+                recommendation.default_seconds / c.seconds
+                if recommendation.default_seconds and c.seconds
+                else None
+            )
             note = "" if real is None else f"measured {page_factor(real)}"
             rows.append(
                 draw.Bar(f"rank {rank}", c.expected_gain, c.gain_low, c.gain_high, note, rank == 1)
@@ -174,21 +178,21 @@ def candidates(made: Recommendation) -> Markup | None:
 
 
 def effects(e: Explanation) -> list[EffectPicture]:
-    """By how much a wrong value costs, largest first."""
+    """Effect of each parameter, largest first."""
     by_name: dict[str, list[ParameterEffect]] = {}
     for effect in e.recommendation.insight.effects:
         by_name.setdefault(effect.parameter, []).append(effect)
-    found = [
-        _effect(name, held, e.answer, f"effect{at}")
-        for at, (name, held) in enumerate(list(by_name.items())[:_MOST_PARAMETERS])
+    drawn = [
+        _effect(name, values, e.answer, f"effect{at}")
+        for at, (name, values) in enumerate(list(by_name.items())[:_MOST_PARAMETERS])
     ]
-    return sorted(found, key=lambda p: -p.spread)
+    return sorted(drawn, key=lambda p: -p.spread)
 
 
 def _effect(
-    name: str, held: Iterable[ParameterEffect], answer: Mapping[str, Any], key: str
+    name: str, values: Iterable[ParameterEffect], answer: Mapping[str, Any], key: str
 ) -> EffectPicture:
-    ranked = sorted(held, key=lambda x: -x.best_gain)[:_MOST_VALUES]
+    ranked = sorted(values, key=lambda x: -x.best_gain)[:_MOST_VALUES]
     chosen = value_text(answer.get(name))
     rows = [
         draw.Bar(

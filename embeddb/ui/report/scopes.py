@@ -1,4 +1,4 @@
-"""One op on one platform, summed up: runs, winners, what the platform likes, noise, quality."""
+"""Summary of one op on one platform: runs, winners, preferred values, noise, quality."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from embeddb.store import Partition
 
-#: Kept of each, so that a report stays small.
+#: Largest numbers of items, so that a report stays small.
 _MOST_WINNERS = 8
 _MOST_PLACES = 400
-#: Spread between runs of one configuration from which on they disagree.
+#: Spread between runs of one configuration above which they disagree.
 _DISAGREE = 0.2
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """Half the relative range, as shares of the median: of the repeats `within` one run, and
-    `between` the medians of several runs of one configuration; median and 90th percentile, None
-    where nothing was repeated. `repeated` configurations of a matrix ran more than once, and the
-    runs of `disagreeing` of them differ by more than 20 %."""
+    """Noise as half the range over the median: of the repeats `within` one run, and of the medians
+    `between` runs of one configuration; median and 90th percentile, None without repeats.
+    `repeated` configurations of a matrix ran more than once, and the runs of `disagreeing` of them
+    differ by more than 20 %."""
 
     within: float | None
     within_p90: float | None
@@ -57,7 +57,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern on the map of the space that neighbours are found in; x, y in 0..1."""
+    """A pattern on the map of the embedding space; x, y in 0..1."""
 
     pattern_id: str
     name: str
@@ -67,14 +67,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of one op on one platform (or all instances of a portable one).
+    """Facts of one op on one platform (or all instances of a portable one).
 
-    `of_optimum` and `static_best` are shares of the optimum with groups held out; `winner_hits`
-    and `static_hits` the share of held-out winners met, where only winners were recorded. `model`
-    is the cost model's version, `model_dce` the data collection expense of what it learned from
-    (docs/explanation/cost-model.md) and `model_of_optimum` what its answers reached, by method.
-    `map_of` is the number of patterns the map was drawn from, `read` of those whose runs were read:
-    of very many some, evenly drawn.
+    `of_optimum` and `static_best` are cross-validated shares of the optimum; `winner_hits` and
+    `static_hits` the share of held-out winners predicted, if only winners were recorded. `model` is
+    the cost model's version, `model_dce` the data collection expense of its training data
+    (docs/explanation/cost-model.md) and `model_of_optimum` its share of the optimum by method.
+    `map_of` is the number of patterns behind the map, `read` that of patterns whose runs were read:
+    of very many patterns an even sample.
     """
 
     op: str
@@ -114,7 +114,7 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Tally:
-    """What is counted while runs pass by."""
+    """Running counts over runs."""
 
     progress: Callable[[int], None]
     runs: int = 0
@@ -144,8 +144,8 @@ def scope_facts(
     infos: Mapping[str, PatternInfo],
     progress: Callable[[int], None],
 ) -> ScopeFacts:
-    """Read a scope once. `infos` are the patterns by id; `progress` is called with the number of
-    runs read so far."""
+    """Read a scope once. `infos` are the patterns by id; `progress` receives the number of runs
+    read so far."""
     op, coverage = scope.op, Coverage.of(db.index, scope)
     members = list(_members(db, op, scope.name))
     only = read_of(coverage.ids)
@@ -153,7 +153,7 @@ def scope_facts(
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
     evidence = join(op, _rows(db, members, infos, tally, only), winners=winners_only)
     best = Best.of(evidence)
-    known = [infos[r.pattern_id] for r in evidence.rows if r.pattern_id in infos]
+    patterns = [infos[r.pattern_id] for r in evidence.rows if r.pattern_id in infos]
     return ScopeFacts(
         **coverage.head,
         winners_only=winners_only,
@@ -169,7 +169,7 @@ def scope_facts(
         without_default=int((~np.isfinite(evidence.default_s)).sum()),
         noise=_noise(evidence, tally),
         read=len(only or coverage.ids),
-        **(_chosen(best, known, op) if is_shared(op) else _NOTHING_CHOSEN),
+        **(_chosen(best, patterns, op) if is_shared(op) else _NOTHING_CHOSEN),
         **_quality(coverage),
         **_map(db, scope.platform, op),
     )
@@ -180,12 +180,12 @@ _NOTHING_CHOSEN: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def _chosen(best: Best, known: Sequence[PatternInfo], op: Op) -> dict[str, Any]:
+def _chosen(best: Best, patterns: Sequence[PatternInfo], op: Op) -> dict[str, Any]:
     return {
         "winners": best.winners(_MOST_WINNERS),
         "distinct_winners": len({int(c) for c in best.column if c >= 0}),
         "preferences": best.preferences(),
-        "classes": choices(best, {i.id: i for i in known}, kind=op.kind),
+        "classes": choices(best, {i.id: i for i in patterns}, kind=op.kind),
     }
 
 
@@ -206,8 +206,8 @@ def _rows(
     for partition, platform in members:
         runs = _runs(db, partition, only)
         normal = usual_at(db.store, platform.id)
-        for pattern_id, held in groupby(runs, key=attrgetter("pattern_id")):
-            of_pattern = list(held)
+        for pattern_id, group in groupby(runs, key=attrgetter("pattern_id")):
+            of_pattern = list(group)
             tally.see(of_pattern)
             curve = timings_of(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
@@ -245,7 +245,7 @@ def _quantile(values: NDArray[Any], q: float) -> float | None:
 
 
 def _quality(coverage: Coverage) -> dict[str, Any]:
-    """Figures of the answer index and of the cost model, without a new evaluation."""
+    """Stored figures of the answer index and of the cost model."""
     figures: Mapping[str, Any] = {}
     with suppress(EmbeddbError):  # no index can be opened on this machine: the runs remain
         figures = coverage.figures
@@ -264,28 +264,28 @@ def _quality(coverage: Coverage) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """A figure of a card that anybody may have written."""
+    """A number of an untrusted model card, or None."""
     able = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if able else None
 
 
 def _map(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
-    """Places of the patterns, evenly thinned out where there are too many to draw."""
+    """Places of the patterns, evenly thinned if there are too many to draw."""
     try:
-        atlas = db.atlas(op, platform)
+        projection = db.atlas(op, platform)
     except EmbeddbError:
-        atlas = None
-    if atlas is None:
+        projection = None
+    if projection is None:
         return {"map": [], "map_of": 0}
-    count = len(atlas.ids)
+    count = len(projection.ids)
     picked = np.unique(np.linspace(0, count - 1, min(count, _MOST_PLACES)).astype(np.int64))
     places = [
         Place(
-            pattern_id=atlas.ids[i],
-            name=atlas.names[i],
-            x=atlas.x[i],
-            y=atlas.y[i],
-            winner=dict(Config.from_json(atlas.winners[i])) if atlas.winners[i] else {},
+            pattern_id=projection.ids[i],
+            name=projection.names[i],
+            x=projection.x[i],
+            y=projection.y[i],
+            winner=dict(Config.from_json(projection.winners[i])) if projection.winners[i] else {},
         )
         for i in (picked.tolist() if count else [])
     ]

@@ -1,5 +1,5 @@
-"""Which configurations win in a scope, which values of a parameter do, and what one fixed choice
-would gain for a class of matrices."""
+"""Winning configurations and parameter values of a scope, and the gain of one fixed choice for a
+class of matrices."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.wording import many_of, value_text
 from embeddb.index.run_matrix import Extent, RunMatrix
 
-#: Kept of each, so that a report stays small.
+#: Largest numbers of items, so that a report stays small.
 _MOST_GROUPS = 12
 _MOST_VALUES = 6
-#: A class has so many matrices: the best fixed choice for one is just its own best.
+#: Fewest matrices of a class: the best fixed choice for one is just its own best.
 _CLASS = 3
-#: Share of winners from which on a parameter's value goes without saying.
+#: Share of winners above which a parameter's value is settled.
 _SETTLED = 0.95
-#: A fixed choice was tried on at least this share of the matrices that the most tried one was: a
-#: mean over other, fewer matrices would not compare.
+#: Smallest share of the matrices of the most measured configuration on which a fixed choice was
+#: measured: means over fewer matrices are not comparable.
 _TRIED = 0.5
-#: Pseudo-runs with which a configuration's mean gain is drawn to zero, as in answers.
+#: Pseudo-runs that shrink a configuration's mean gain to zero, as in answers.
 _PSEUDO_RUNS = 1.0
 #: Classes by nonzeros in a mean row, longest first: lower bound and name.
 _ROWS = ((64, "64 or more"), (16, "16 to 64"), (4, "4 to 16"), (0, "under 4"))
 
 
 class Winner(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration that was the fastest on `patterns` matrices, on any machine, and the
-    geometric mean of what it gained over the default there (None: the default did not run)."""
+    """A configuration that was the fastest on `patterns` matrices, on any machine, and its
+    geometric mean gain over the default there (None: the default did not run)."""
 
     config: dict[str, Any]
     patterns: int
@@ -43,8 +43,8 @@ class Winner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preference(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the fastest configuration has each value of a parameter: shares of matrices, the
-    most frequent first; `others` is the number of values beyond those told."""
+    """Distribution of a parameter's values among the fastest configurations: shares of matrices,
+    the most frequent first; `others` is the number of further values."""
 
     parameter: str
     shares: dict[str, float]
@@ -52,16 +52,16 @@ class Preference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """Whether nearly all winners have one value of it."""
+        """True if nearly all winners have one value."""
         return max(self.shares.values()) >= _SETTLED
 
 
 class ClassChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The best fixed choice for a class of matrices: `kind` is `all`, `row length` or `group`.
 
-    `gain` is the geometric mean over the `tried` matrices of the class where it and the default
-    ran (a failure counts as the default); `headroom` that of the best of each of the same matrices.
-    Only configurations that about as many matrices tried as any other are chosen from.
+    `gain` is the geometric mean over the `tried` matrices of the class on which it and the default
+    ran (a failure counts as the default); `headroom` that of each matrix's best. Candidates are
+    configurations measured on about as many matrices as any other.
     """
 
     kind: str
@@ -75,9 +75,10 @@ class ClassChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Best:
-    """For r rows and x entries of evidence: `column` int64[r] the fastest configuration (-1: all
-    failed), `gain` float64[r] its log gain over the default (nan: not known), `row` int64[x] whose
-    an entry is, `entry` float64[x] its log gain, 0 where it failed, nan where not known."""
+    """Fastest configurations, for r rows and x entries of evidence: `column` int64[r] the fastest
+    configuration (-1: all failed), `gain` float64[r] its log gain over the default (nan: unknown),
+    `row` int64[x] the row of an entry, `entry` float64[x] its log gain, 0 for a failure, nan if
+    unknown."""
 
     evidence: RunMatrix
     column: NDArray[np.int64]
@@ -88,10 +89,12 @@ class Best:
     @classmethod
     def of(cls, e: RunMatrix) -> Best:
         row = np.repeat(np.arange(len(e.rows)), np.diff(e.indptr))
-        known = e.knows_default[row]
+        has_default = e.knows_default[row]
         ok = np.isfinite(e.seconds)
-        entry = np.where(known, 0.0, np.nan)
-        entry[known & ok] = np.log(e.default_s[row] / np.where(ok, e.seconds, 1.0))[known & ok]
+        entry = np.where(has_default, 0.0, np.nan)
+        entry[has_default & ok] = np.log(e.default_s[row] / np.where(ok, e.seconds, 1.0))[
+            has_default & ok
+        ]
         column = np.full(len(e.rows), -1, dtype=np.int64)
         gain = np.full(len(e.rows), np.nan)
         for at in range(len(e.rows)):
@@ -113,19 +116,19 @@ class Best:
         ]
 
     def preferences(self) -> list[Preference]:
-        """Of parameters that take more than one value among winners."""
+        """Preferences of parameters that have more than one value among winners."""
         won = [self.evidence.configs[c] for c in self.column if c >= 0]
-        found = []
+        rows = []
         for name in sorted({n for config in won for n in config}):
             counts = Counter(value_text(config.get(name)) for config in won)
             if len(counts) > 1:
                 shares = {v: n / len(won) for v, n in counts.most_common(_MOST_VALUES)}
                 others = max(0, len(counts) - _MOST_VALUES)
-                found.append(Preference(parameter=name, shares=shares, others=others))
-        return found
+                rows.append(Preference(parameter=name, shares=shares, others=others))
+        return rows
 
     def choice(self, kind: str, name: str, rows: NDArray[np.bool_]) -> ClassChoice | None:
-        """The best fixed choice of the rows where `rows` bool[r] is true."""
+        """The best fixed choice for the rows with true `rows` bool[r]."""
         picked = rows[self.row]
         if not picked.any():
             return None
@@ -152,7 +155,7 @@ class Best:
         )
 
     def _patterns(self, rows: NDArray[np.bool_]) -> int:
-        """How many matrices the rows are of where `rows` bool[r] is true."""
+        """Number of matrices of the rows with true `rows` bool[r]."""
         return Extent.of(self.evidence.rows[at] for at in np.flatnonzero(rows)).patterns
 
     def _most_frequent(self, rows: NDArray[np.bool_]) -> int:
@@ -161,8 +164,8 @@ class Best:
 
 
 def is_shared(op: Op | str) -> bool:
-    """Whether what wins on one subject may win on another: a cut is one program's own, and a fused
-    kernel has nothing to choose."""
+    """True if configurations transfer between workloads: a fusion plan is one program's own, and a
+    fused kernel has no configurations."""
     read = Op.parse(op) if isinstance(op, str) else op
     return read.workload.embedded and read.traits.tunable
 
@@ -170,7 +173,7 @@ def is_shared(op: Op | str) -> bool:
 def choices(
     best: Best, infos: Mapping[str, PatternInfo], *, kind: str = "matrix"
 ) -> list[ClassChoice]:
-    """All matrices (or what else `kind` is), then by mean row length, then the largest groups."""
+    """Best fixed choices: of all workloads of a kind, by mean row length, of the largest groups."""
     rows = best.evidence.rows
     lengths = [_row_length(infos.get(r.pattern_id)) for r in rows]
     groups = Counter(group for group, _ in {(r.group, r.pattern_id) for r in rows})
@@ -192,5 +195,5 @@ def _row_length(info: PatternInfo | None) -> str:
 
 
 def _mean_factor(logs: NDArray[np.float64]) -> float | None:
-    known = logs[np.isfinite(logs)]
-    return float(np.exp(known.mean())) if known.size else None
+    finite = logs[np.isfinite(logs)]
+    return float(np.exp(finite.mean())) if finite.size else None

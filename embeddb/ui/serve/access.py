@@ -1,9 +1,9 @@
-"""Who may see the page: where it listens and how others reach it, what every request passes first,
-and the token that is asked for.
+"""Access control of the web interface: listening address and public URL, checks of every request,
+and the token.
 
-A host that is this server, no other site's hand in what changes something, headers that forbid a
-page to load or run anything from elsewhere; then the token, as a header of every request, or once
-on a page after which the browser has a session."""
+The Host header must name this server, other sites may not cause changes, and response headers
+forbid external resources; the token comes in a header of every request, or once on a page, after
+which the browser has a session."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::(\d{1,5}))?", 
 
 @dataclass(frozen=True)
 class Address:
-    """`host` is an IP address of this machine, `public` the URL under which a reverse proxy shows
-    the page, empty without one.
+    """Address of the server: `host` is an IP address of this machine, `public` the URL behind a
+    reverse proxy, empty without one.
 
-    Raises: UsageError for a host that is no address, or a URL that can be none of a page.
+    Raises: UsageError for a host that is no address, or an invalid URL.
     """
 
     host: str = LOOPBACK
@@ -68,16 +68,16 @@ class Address:
         except ValueError:
             raise UsageError(
                 f"--host {self.host}: not an IP address",
-                hint="127.0.0.1, 0.0.0.0 for all of this machine, or one of them",
+                hint="127.0.0.1, 0.0.0.0 for all addresses of this machine, or one of them",
             ) from None
 
     @property
     def others_see_it(self) -> bool:
-        """Whether anybody but this machine's users can ask."""
+        """True if other machines can send requests."""
         return bool(self.public) or not self.ip.is_loopback
 
     def url(self, port: int) -> str:
-        """Where to look, with a slash at its end."""
+        """URL of the first page, with a slash at its end."""
         host = f"[{self.host}]" if self.ip.version == 6 else self.host
         return self.public.rstrip("/") + "/" if self.public else f"http://{host}:{port}/"
 
@@ -85,12 +85,12 @@ class Address:
 
     @cached_property
     def _public(self) -> tuple[str, str, str]:
-        """Scheme, host (with a port that is not the usual one) and path, or three empty texts."""
+        """Scheme, host (with a port if not the default) and path, or three empty texts."""
         if not self.public:
             return "", "", ""
         refused = UsageError(
-            f"--public-url {self.public[:200]}: not the address of a page",
-            hint="as in https://tuning.example.org/embeddb",
+            f"--public-url {self.public[:200]}: not a URL of a page",
+            hint="for example https://tuning.example.org/embeddb",
         )
         try:
             parts = urlsplit(self.public)
@@ -117,28 +117,28 @@ class Address:
 
     @property
     def root(self) -> str:
-        """What comes before every path of ours: `/embeddb`, or nothing."""
+        """Prefix of every path: `/embeddb`, or empty."""
         return self._public[2]
 
     @property
     def secure(self) -> bool:
-        """Whether nobody on the way can read what is sent."""
+        """True if traffic is encrypted by the proxy."""
         return self._public[0] == "https"
 
     # -- what a request says ---------------------------------------------------------------
 
     def takes(self, host: str, reached: str) -> bool:
-        """Whether a Host header means us; `reached` is the address that the connection came to.
+        """True if a Host header names this server; `reached` is the connection's local address.
 
-        A name that is not ours may have been made to point here (DNS rebinding); an address
-        cannot, and it has to be the one that was asked for.
+        A foreign name may resolve to this server (DNS rebinding); an IP address cannot, but it must
+        be the address that was requested.
         """
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
         if self._is_public(host):
             return True
-        name = found[1].strip("[]").lower()
+        name = match[1].strip("[]").lower()
         if self.ip.is_loopback:
             return name in ("localhost", self.host)
         if self.ip.is_unspecified:
@@ -146,7 +146,7 @@ class Address:
         return _is_ip(name) and _plain(name) == _plain(self.host)
 
     def may_ask(self, origin: str, host: str) -> bool:
-        """Whether a page of that origin may ask what changes something: one that came from here."""
+        """True if a page of that origin may cause changes: only this server's own pages."""
         if origin.lower() == self.origin:
             return bool(origin)
         return not self._is_public(host) and origin.lower() == f"http://{host}".lower()
@@ -166,13 +166,13 @@ def _is_ip(text: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """One text for an address: an IPv4 address may come as IPv6."""
+    """Canonical text of an address: IPv4 may be mapped into IPv6."""
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return ""
-    inner = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return str(inner or found)
+    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(inner or address)
 
 
 POLICY = (
@@ -187,13 +187,13 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-#: Longest address (path and question together) that is looked at.
+#: Longest accepted path and query, together.
 _MOST_ADDRESS = 4096
 
 
 class Guard:
-    """Wraps the application. A header that a response sets itself is kept; what a public address
-    has before our paths is taken off, which a proxy may do or leave to us."""
+    """Middleware that checks requests and adds headers; those that a response sets itself are kept.
+    The path prefix of a public URL is removed, unless the proxy has done so."""
 
     def __init__(self, app: ASGIApp, address: Address) -> None:
         self._app, self._address = app, address
@@ -219,7 +219,7 @@ class Guard:
 
 
 def _ours(scope: Scope, root: str) -> Scope:
-    """A request with the path that it has here."""
+    """A request without the public path prefix."""
     path: str = scope["path"]
     if not root or not (path == root or path.startswith(f"{root}/")):
         return scope
@@ -228,40 +228,40 @@ def _ours(scope: Scope, root: str) -> Scope:
 
 
 def _refused(scope: Scope, address: Address) -> tuple[int, str] | None:
-    """Status and reason, or None for what may pass."""
+    """Status and reason of a refused request, or None."""
     headers = Headers(scope=scope)
     host = headers.get("host", "")
     if not address.takes(host, (scope.get("server") or ("",))[0]):
         seen = address.origin or ("localhost and " if address.ip.is_loopback else "") + address.host
-        return 400, f"this page answers to {seen} only"
+        return 400, f"this server answers requests to {seen} only"
     if len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > _MOST_ADDRESS:
         return 414, "this address is too long"
     if scope["method"] not in ("GET", "HEAD", "POST"):
         return 405, "GET, HEAD and POST only"
-    # Asking keeps an answer, also by GET: a foreign page must not do that with a picture's address.
+    # A query stores an answer, also by GET: a foreign page must not cause it by an image address.
     if scope["method"] != "POST" and not scope["path"].startswith("/ask"):
         return None
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return 403, "another site asked for this; open the page itself"
+        return 403, "request from another site refused; open the page itself"
     if "origin" in headers and not address.may_ask(headers["origin"], host):
-        return 403, "another site asked for this; open the page itself"
+        return 403, "request from another site refused; open the page itself"
     return None
 
 
-#: Wrong tokens from one address within so many seconds.
+#: Wrong tokens allowed from one address within this many seconds.
 MOST_FAILURES, WINDOW_S = 10, 60.0
 #: Addresses that are remembered.
 _MOST_ADDRESSES = 10_000
 
 
 class Failures:
-    """By address; of IPv6 by network, of which one user has all addresses. Of one process."""
+    """Failed logins by address, in one process; for IPv6 by network: a user has all of one."""
 
     def __init__(self) -> None:
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait_s(self, address: str) -> float:
-        """Seconds until an address may try again; 0 where it may."""
+        """Seconds until an address may try again; 0 if it may now."""
         times = self._times.get(_network(address))
         if times is None or len(times) < MOST_FAILURES:
             return 0.0
@@ -278,41 +278,41 @@ class Failures:
 
 def _network(address: str) -> str:
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return address[:64]
-    if not isinstance(found, IPv6Address):
-        return str(found)
-    return str(found.ipv4_mapped or int(found) >> 64)
+    if not isinstance(parsed, IPv6Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or int(parsed) >> 64)
 
 
 VARIABLE = "EMBEDDB_TOKEN"
-#: Characters that a token has to have, and how many of them have to differ.
+#: Fewest characters of a token, fewest different ones, and most characters.
 FEWEST, _FEWEST_KINDS, _MOST = 24, 10, 512
-#: Seconds for which a browser need not give it again.
+#: Lifetime of a browser session, in seconds.
 SESSION_S = 30 * 24 * 3600
-_MAKE = "make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))' > FILE"
+_MAKE = "create one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))' > FILE"
 
 
 def read_token(file: str) -> str:
-    """The token in a file that others may not read, else in `EMBEDDB_TOKEN`; empty if nobody gave
-    one.
+    """The token in a file that others may not read, else in `EMBEDDB_TOKEN`; empty if there is
+    none.
 
-    Raises: UsageError for one that can be guessed, or that others can read.
+    Raises: UsageError for a token that is easy to guess, or that others can read.
     """
     if not file:
         where, text = VARIABLE, os.environ.get(VARIABLE, "")
         return _sound(text.strip(), where) if text else ""
     try:
-        with Path(file).open("rb") as told:
-            about = os.fstat(told.fileno())
-            raw = told.read(_MOST + 100) if stat.S_ISREG(about.st_mode) else None
+        with Path(file).open("rb") as token_file:
+            about = os.fstat(token_file.fileno())
+            raw = token_file.read(_MOST + 100) if stat.S_ISREG(about.st_mode) else None
     except OSError as e:
         raise UsageError(f"{file}: {(e.strerror or str(e)).lower()}", hint=_MAKE) from None
     if raw is None:
         raise UsageError(f"{file}: not a file", hint=_MAKE)
     if about.st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise UsageError(f"{file}: everybody here can read it", hint=f"chmod 600 {file}")
+        raise UsageError(f"{file}: other users can read it", hint=f"chmod 600 {file}")
     return _sound(raw.decode("ascii", "replace").strip(), file)
 
 
@@ -320,47 +320,49 @@ def _sound(text: str, where: str) -> str:
     if len(text) < FEWEST or len(set(text)) < _FEWEST_KINDS:
         raise UsageError(f"{where}: a token needs {FEWEST} random characters or more", hint=_MAKE)
     if len(text) > _MOST or not text.isascii() or not text.isprintable() or " " in text:
-        raise UsageError(f"{where}: a token is a word of at most {_MOST} letters and digits")
+        raise UsageError(
+            f"{where}: a token has at most {_MOST} printable ASCII characters and no spaces"
+        )
     return text
 
 
 class Token:
-    """Compared in a time that tells nothing. A browser keeps a session instead of it: a date,
-    signed by the token, so that every worker knows it and another token ends it."""
+    """The access token, compared in constant time. A browser has a session instead: a date signed
+    with the token, so that every worker accepts it and a new token ends it."""
 
     def __init__(self, text: str) -> None:
         self._digest = hashlib.sha256(text.encode()).digest()
         key = hashlib.sha256(b"embeddb session\0" + text.encode()).digest()
         self._signer = TimestampSigner(key, digest_method=hashlib.sha256)
-        #: Of the cookie: two servers of one machine share a browser's cookies.
+        #: Name of the cookie: two servers of one machine share a browser's cookies.
         self.cookie = f"embeddb-{hashlib.sha256(key).hexdigest()[:12]}"
 
-    def is_it(self, given: str) -> bool:
-        digest = hashlib.sha256(given.encode("utf-8", "replace")).digest()
+    def is_it(self, text: str) -> bool:
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
         return hmac.compare_digest(digest, self._digest)
 
     def session(self) -> str:
-        """What a browser keeps."""
+        """Value of a browser's session cookie."""
         return self._signer.sign("session").decode("ascii")
 
-    def is_session(self, given: str) -> bool:
+    def is_session(self, text: str) -> bool:
         try:
-            return self._signer.unsign(given, max_age=SESSION_S) == b"session"
+            return self._signer.unsign(text, max_age=SESSION_S) == b"session"
         except (BadSignature, UnicodeError):
             return False
 
 
 LOGIN = "/login"
-#: Bytes of the form, and seconds in which it must have come.
+#: Largest form, in bytes, and its time limit, in seconds.
 _MOST_FORM, _FORM_S = 8192, 10.0
-#: A form that is sent without a referrer says that it comes from nowhere, and is refused.
+#: A form sent without a referrer has a null origin, and is refused.
 _POLICY = {"referrer-policy": "same-origin"}
-_LACKING = "this server asks for a token"
+_LACKING = "this server needs a token"
 _HINT = "send it as the header `Authorization: Bearer TOKEN`, or open the page in a browser"
 
 
 class Gate:
-    """Wraps the application, within the guard. Files of the program itself are nobody's secret."""
+    """Middleware inside the guard that requires the token, except for static files."""
 
     def __init__(self, app: ASGIApp, token: Token, address: Address) -> None:
         self._app, self._token, self._address = app, token, address
@@ -380,31 +382,31 @@ class Gate:
         await (self._app if reply is None else reply)(scope, receive, send)
 
     def _has_session(self, request: Request) -> bool:
-        """Somebody else may have given the browser one of that name, too: any will do."""
-        found = (
+        """True if any cookie of that name is a valid session: other sites may set one, too."""
+        cookies = (
             part.strip().partition("=") for part in request.headers.get("cookie", "").split(";")
         )
-        given = [value for name, _, value in found if name == self._token.cookie]
-        return any(map(self._token.is_session, given[:4]))
+        sessions = [value for name, _, value in cookies if name == self._token.cookie]
+        return any(map(self._token.is_session, sessions[:4]))
 
     def _by_header(self, request: Request) -> Response | None:
-        """None where the header has the token."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        """None if the header has the token."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return self._asking(request)
-        return self._tried(request, given.strip())
+        return self._tried(request, token.strip())
 
-    def _tried(self, request: Request, given: str) -> Response | None:
-        """None for the token; a wrong one counts, and after some nobody looks any more."""
+    def _tried(self, request: Request, token: str) -> Response | None:
+        """None for the right token; wrong ones are counted, and after some all are refused."""
         who = "" if request.client is None else request.client.host
         wait_s = self._failures.wait_s(who)
         if wait_s:
             more = {"Retry-After": str(int(wait_s) + 1)}
             return self._asking(request, 429, "too many wrong tokens: try again later", more)
-        if self._token.is_it(given):
+        if self._token.is_it(token):
             return None
         self._failures.add(who)
-        return self._asking(request, 401, "that is not the token")
+        return self._asking(request, 401, "wrong token")
 
     def _asking(
         self,
@@ -413,21 +415,21 @@ class Gate:
         wrong: str = "",
         more: dict[str, str] | None = None,
     ) -> Response:
-        """For the token: a page for who asked for one, and else a document."""
+        """Request for the token: the login page for a page request, else a JSON document."""
         path = request.scope["path"]
         page = request.method == "GET" and not path.endswith(".json")
         if not (page or path == LOGIN) or "authorization" in request.headers:
             headers = {"www-authenticate": "Bearer", **(more or {})}
-            told = {"error": wrong or _LACKING, "hint": _HINT}
-            return JSONResponse(told, status, headers=headers)
+            document = {"error": wrong or _LACKING, "hint": _HINT}
+            return JSONResponse(document, status, headers=headers)
         after = path + (f"?{request.url.query}" if request.url.query else "")
         if path == LOGIN:
             after = getattr(request.state, "after", "/")
         return self._page(status, wrong, after, more or {})
 
     def _page(self, status: int, wrong: str, after: str, more: dict[str, str]) -> Response:
-        found = {"wrong": wrong, "after": after, "action": self._address.root + LOGIN}
-        body = render("login.html", root=self._address.root, f=found)
+        facts = {"wrong": wrong, "after": after, "action": self._address.root + LOGIN}
+        body = render("login.html", root=self._address.root, f=facts)
         return HTMLResponse(body, status, headers={**_POLICY, **more})
 
     async def _login(self, request: Request) -> Response:
@@ -435,7 +437,7 @@ class Gate:
             return self._page(200, "", "/", {})
         form = await _form(request)
         if form is None:
-            return self._asking(request, 400, "that is no form with a token")
+            return self._asking(request, 400, "not a form with a token")
         request.state.after = _inner(form.get("after", ""))
         refused = self._tried(request, form.get("token", ""))
         if refused is not None:
@@ -454,7 +456,7 @@ class Gate:
 
 
 async def _form(request: Request) -> dict[str, str] | None:
-    """The fields of a small form; None for what is none."""
+    """The fields of a small form; None for any other body."""
     body = b""
     try:
         with anyio.fail_after(_FORM_S):
@@ -469,6 +471,6 @@ async def _form(request: Request) -> dict[str, str] | None:
 
 
 def _inner(path: str) -> str:
-    """A path of ours: what leads elsewhere, or is none, is the first page."""
+    """A path on this server; anything else becomes the first page."""
     sound = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if sound and path.isascii() and len(path) < 2000 else "/"

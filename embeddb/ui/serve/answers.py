@@ -1,4 +1,4 @@
-"""Answers of the server, and what is kept of a database between two requests."""
+"""Answers of the server, and the cache of a database between requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESTART = "start the server again once it is back"
 
 
 def file_of(store: Store) -> os.stat_result | None:
-    """Of the data file that is there now; None in memory and on a server.
+    """Status of the current data file; None in memory and on a server.
 
     Raises: StoreError if there is none.
     """
@@ -36,44 +36,44 @@ def file_of(store: Store) -> os.stat_result | None:
 
 
 class PageCache:
-    """Values by key, dropped together when the token they were made under is another.
+    """Cache of values by key, cleared when the version token changes.
 
-    At most `most` are kept, those used last. A value is made outside the lock: two threads may
-    make the same one, neither waits for the other.
+    Has at most `most` values, the last used ones. A value is computed outside the lock: two threads
+    may compute the same one, neither waits for the other.
     """
 
     def __init__(self, token: Callable[[], Hashable], most: int = 512) -> None:
         self._token = token
         self._most = most
         self._now: Hashable = None
-        self._held: OrderedDict[Hashable, object] = OrderedDict()
+        self._values: OrderedDict[Hashable, object] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of a key as of now."""
+        """The current value of a key."""
         now = self._token()
         with self._lock:
             if now != self._now:
-                self._held.clear()
+                self._values.clear()
                 self._now = now
-            if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key]  # type: ignore[return-value]  # a key has one maker
-        made = make()
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]  # type: ignore[return-value]  # a key has one maker
+        value = make()
         with self._lock:
             if now == self._now:
-                self._held[key] = made
-                while len(self._held) > self._most:
-                    self._held.popitem(last=False)
-        return made
+                self._values[key] = value
+                while len(self._values) > self._most:
+                    self._values.popitem(last=False)
+        return value
 
 
-#: Questions whose answers are remembered.
+#: Queries whose answers are remembered.
 _MOST_QUESTIONS = 1000
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
-    """What a list of answers shows of one."""
+    """An answer in a list."""
 
     id: str
     pattern_id: str
@@ -88,14 +88,14 @@ class AnswerHead(msgspec.Struct, frozen=True):
 
 
 class ServerAnswer(NamedTuple):
-    """An answer and the pattern it is about, which the database may not know."""
+    """An answer and its pattern, which the database may not have."""
 
-    made: Recommendation
+    recommendation: Recommendation
     info: PatternInfo
 
 
 class _Row(msgspec.Struct):
-    """Of an answer, in the order they were given; `size` is that of the whole."""
+    """Stored row of an answer, in order of creation; `size` is that of the encoded answer."""
 
     head: AnswerHead
     info: PatternInfo
@@ -103,7 +103,7 @@ class _Row(msgspec.Struct):
 
 
 def stored_head(answer_id: str, raw: bytes) -> AnswerHead:
-    """Raises: StoreCorrupt for what is no answer."""
+    """The head of an encoded answer. Raises: StoreCorrupt for a malformed one."""
     return decoded(raw, AnswerHead, f"answer {answer_id}")
 
 
@@ -118,21 +118,21 @@ class ServerAnswers:
     def version(self) -> object:
         return self._engine.version()
 
-    def keep(self, made: Recommendation, info: PatternInfo) -> None:
-        raw = msgspec.json.encode(made)
-        row = msgspec.json.encode(_Row(stored_head(made.id, raw), info, len(raw)))
+    def keep(self, answer: Recommendation, info: PatternInfo) -> None:
+        raw = msgspec.json.encode(answer)
+        row = msgspec.json.encode(_Row(stored_head(answer.id, raw), info, len(raw)))
 
         def body(txn: Txn) -> None:
             number = int.from_bytes(txn.get("meta", b"answers") or b"", "big") + 1
             txn.put("meta", b"answers", number.to_bytes(8, "big"))
             txn.put("note", number.to_bytes(8, "big"), row)
-            txn.put("recommendation", made.id.encode(), raw)
+            txn.put("recommendation", answer.id.encode(), raw)
             self._forget(txn)
 
         self._engine.write(body)
 
     def _forget(self, txn: Txn) -> None:
-        """The oldest, until the others are within bounds; never the last."""
+        """Delete the oldest answers until the others are within bounds; never the last."""
         rows = [(key, row) for key, row in _rows(txn)]
         size = sum(row.size for _, row in rows)
         while len(rows) > 1 and (len(rows) > self._most or size > self._most_bytes):
@@ -157,15 +157,15 @@ class ServerAnswers:
             return [row.head for _, row in _rows(txn)]
 
     def pattern(self, pattern_id: str) -> PatternInfo | None:
-        """What is known of a pattern that was asked about."""
+        """The record of a queried pattern."""
         with self._engine.read() as txn:
             infos = [row.info for _, row in _rows(txn) if row.info.id == pattern_id]
         return infos[-1] if infos else None
 
     # -- questions -------------------------------------------------------------------------
 
-    def known(self, question: str) -> str:
-        """The id of the answer that a question was given; empty if it is not known."""
+    def answer_of(self, question: str) -> str:
+        """The id of the answer to an earlier query; empty if there is none."""
         with self._engine.read() as txn:
             return (txn.get("journal", _key(question)) or b"").decode()
 

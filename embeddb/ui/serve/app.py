@@ -1,7 +1,7 @@
-"""`build_app`: the routes, how errors read, and what runs where.
+"""`build_app`: routes, error responses, and limits of concurrency.
 
-Whatever touches the database runs in a thread. Pages are made whole and kept until the database
-changes. Few questions run at a time, and few files are received at a time; more are told to wait.
+All database access runs in a thread. Pages are cached until the database changes. Few queries run
+at a time, and few files are received at a time; further ones wait.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from embeddb.ui.serve.rendering import (
 )
 from embeddb.ui.serve.upload import plain_name, read_upload, received
 
-#: Pages being made at a time, matrices being read and answered, and files being received.
+#: Largest numbers at a time: rendered pages, running queries, and files being received.
 _PAGES, _ASKS, _BODIES = 6, 2, 8
-#: Seconds a question waits for its turn.
+#: Seconds that a query waits for its turn.
 WAIT_S = 20.0
-#: Pages kept, of up to a megabyte each.
+#: Cached pages, of up to a megabyte each.
 _MOST_PAGES = 64
 _log = logging.getLogger("embeddb.ui.serve")
 
 T = TypeVar("T")
-Facts = Callable[[AppState, facts.Asked], dict[str, Any]]
+Facts = Callable[[AppState, facts.PageQuery], dict[str, Any]]
 Drawn = Callable[[dict[str, Any]], dict[str, Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -62,8 +62,8 @@ class _Pages:
 
     def __init__(self, state: AppState) -> None:
         self._state = state
-        self._kept = PageCache(state.version_token, _MOST_PAGES)
-        self._told = PageCache(state.answers_token, _MOST_PAGES)
+        self._cache = PageCache(state.version_token, _MOST_PAGES)
+        self._listings = PageCache(state.answers_token, _MOST_PAGES)
         self._answers = AnswerCache(state)
         self._pages = anyio.CapacityLimiter(_PAGES)
         self._working = anyio.CapacityLimiter(_ASKS)
@@ -81,84 +81,86 @@ class _Pages:
         plain: Drawn = dict,
         lists_answers: bool = False,
     ) -> Endpoint:
-        """For a page and its twin; `drawn` adds what only the page shows, `plain` is what only the
-        twin says."""
+        """Endpoint of a page and its JSON twin; `drawn` adds contents of the page only, `plain`
+        converts for the twin."""
 
-        def body(request: Request, asked: dict[str, str]) -> bytes:
-            found = read(self._state, asked)
+        def body(request: Request, query: dict[str, str]) -> bytes:
+            document = read(self._state, query)
             if _is_twin(request):
-                return msgspec.json.encode(plain(found))
-            return _page(self._state, request, template, drawn(found))
+                return msgspec.json.encode(plain(document))
+            return _page(self._state, request, template, drawn(document))
 
-        return self.kept(body, self._told if lists_answers else self._kept)
+        return self.cached(body, self._listings if lists_answers else self._cache)
 
-    def kept(self, make: Callable[[Request, dict[str, str]], bytes], place: PageCache) -> Endpoint:
-        """For a body that stays the same while the database does."""
+    def cached(
+        self, make: Callable[[Request, dict[str, str]], bytes], place: PageCache
+    ) -> Endpoint:
+        """Endpoint of a body that is cached while the database does not change."""
 
         async def endpoint(request: Request) -> Response:
-            asked = _asked(request)
-            key = _address(request), tuple(sorted(asked.items()))
-            body = await self._threaded(place.get, key, lambda: make(request, asked))
+            query = _query_of(request)
+            key = _address(request), tuple(sorted(query.items()))
+            body = await self._threaded(place.get, key, lambda: make(request, query))
             kind = "application/json" if _is_twin(request) else "text/html; charset=utf-8"
             return Response(body, media_type=kind)
 
         return endpoint
 
     def points(self) -> Endpoint:
-        """For the marks of the map: what its page has a table of, whole."""
+        """Endpoint of all points of the map."""
 
-        def body(_: Request, asked: dict[str, str]) -> bytes:
-            return msgspec.json.encode(mapping.map_points(self._state, asked))
+        def body(_: Request, query: dict[str, str]) -> bytes:
+            return msgspec.json.encode(mapping.map_points(self._state, query))
 
-        return self.kept(body, self._kept)
+        return self.cached(body, self._cache)
 
     async def thumb(self, request: Request) -> Response:
         info = await self._threaded(self._state.pattern, request.path_params["id"])
         return _sent(request, thumb(info))
 
     async def static(self, request: Request) -> Response:
-        held = await self._threaded(files)
-        if request.path_params["name"] not in held:
+        static_files = await self._threaded(files)
+        if request.path_params["name"] not in static_files:
             raise HTTPException(404)
-        return _sent(request, held[request.path_params["name"]])
+        return _sent(request, static_files[request.path_params["name"]])
 
     # -- asking ----------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Response:
-        """GET: about a pattern of the database. POST: about the file that is the body."""
-        asked = _asked(request)
+        """Query. GET: a pattern of the database; POST: the file in the body."""
+        query = _query_of(request)
         if request.method == "POST":
-            return self._given(await self._upload(request, asked), 201)
+            return self._created(await self._upload(request, query), 201)
         async with _turn(self._asks):
-            made = await self._work(self._known, asked)
+            answer_id = await self._work(self._stored_pattern, query)
         if _is_twin(request):
-            return self._given(made, 200)
-        return RedirectResponse(self._answer_at(made), 303)
+            return self._created(answer_id, 200)
+        return RedirectResponse(self._answer_at(answer_id), 303)
 
-    def _answer_at(self, made: str) -> str:
-        return self._state.root + path_to(f"/answers/{made}")
+    def _answer_at(self, answer_id: str) -> str:
+        return self._state.root + path_to(f"/answers/{answer_id}")
 
-    def _given(self, made: str, status: int) -> Response:
-        url = self._answer_at(made)
-        return JSONResponse({"id": made, "url": url}, status, headers={"location": url})
+    def _created(self, answer_id: str, status: int) -> Response:
+        url = self._answer_at(answer_id)
+        return JSONResponse({"id": answer_id, "url": url}, status, headers={"location": url})
 
-    async def _upload(self, request: Request, asked: dict[str, str]) -> str:
-        name, most = plain_name(asked.get("name", "")), self._state.max_upload
+    async def _upload(self, request: Request, query: dict[str, str]) -> str:
+        name, most = plain_name(query.get("name", "")), self._state.max_upload
         bodies, asks = _turn(self._bodies), _turn(self._asks)
         async with bodies, received(request, name, most) as path, asks:
-            where, op = await self._work(self._question, asked)
+            where, op = await self._work(self._question, query)
             pattern, picture = await read_upload(path, name, most)
             return await self._work(self._answers.ask, pattern, where, op, picture)
 
-    def _known(self, asked: facts.Asked) -> str:
-        where, op = self._question(asked)
-        return self._answers.ask(self._state.pattern(asked.get("pattern", "")), where, op)
+    def _stored_pattern(self, query: facts.PageQuery) -> str:
+        where, op = self._question(query)
+        return self._answers.ask(self._state.pattern(query.get("pattern", "")), where, op)
 
-    def _question(self, asked: facts.Asked) -> tuple[Platform, Op]:
+    def _question(self, query: facts.PageQuery) -> tuple[Platform, Op]:
         for name, example in (("platform", "cpu"), ("op", "spmm:64")):
-            if not asked.get(name):
-                raise UsageError(f"the address lacks {name}", hint=f"add {name}={example}")
-        return self._state.platform(asked["platform"]), facts.op_of(asked["op"])
+            if not query.get(name):
+                raise UsageError(f"the address has no {name}", hint=f"add {name}={example}")
+        return self._state.platform(query["platform"]), facts.op_of(query["op"])
 
     async def _work(self, work: Callable[..., T], *args: Any) -> T:
         return await anyio.to_thread.run_sync(partial(work, *args), limiter=self._working)
@@ -176,20 +178,21 @@ def build_app(
     token: str = "",
     scratch: Store | None = None,
 ) -> Starlette:
-    """The application over an open database, which stays the caller's. `max_upload` is in bytes.
+    """The application over an open database, which the caller closes. `max_upload` is in bytes.
 
-    Answers are stored if `writable`; of a database opened read-only they live as long as the app,
-    or as `scratch`, a store that several apps share. With a `token` only those see anything who
-    give it.
+    Answers are stored if `writable`; with a read-only database they live as long as the app, or as
+    `scratch`, a store that several apps share. With a `token`, requests need it.
 
-    Raises: UsageError for a database open for writing where that is not `writable`, and for an
-    address that others reach without a token.
+    Raises: UsageError for a database open for writing without `writable`, and for an address that
+    other machines reach without a token.
     """
     address = address or Address()
     if not (writable or db.store.readonly):
-        raise UsageError("answers would be stored", hint="open it read-only, or say writable=True")
+        raise UsageError(
+            "the database is open for writing", hint="open it read-only, or pass writable=True"
+        )
     if address.others_see_it and not token:
-        raise UsageError("others can reach this address: it needs a token")
+        raise UsageError("other machines can reach this address, so it needs a token")
     state = AppState(db, writable=writable, max_upload=max_upload, address=address, scratch=scratch)
     gate = [Middleware(Gate, token=Token(token), address=address)] if token else []
     failed = partial(_failed, state)
@@ -237,7 +240,7 @@ def _routes(state: AppState) -> list[Route]:
     ]
 
 
-def _asked(request: Request) -> dict[str, str]:
+def _query_of(request: Request) -> dict[str, str]:
     return {**request.query_params, **request.path_params}
 
 
@@ -246,15 +249,15 @@ def _is_twin(request: Request) -> bool:
 
 
 def _address(request: Request) -> str:
-    """Path and question as they were asked."""
+    """Path and query of a request, unchanged."""
     raw: bytes = request.scope.get("raw_path", b"")
     path = raw.partition(b"?")[0].decode("ascii", "replace")
     return path + (f"?{request.url.query}" if request.url.query else "")
 
 
-def _page(state: AppState, request: Request, template: str, found: dict[str, Any]) -> bytes:
+def _page(state: AppState, request: Request, template: str, document: dict[str, Any]) -> bytes:
     here = _address(request)
-    return render(template, root=state.root, state=state, here=here, f=found).encode()
+    return render(template, root=state.root, state=state, here=here, f=document).encode()
 
 
 def _sent(request: Request, file: File) -> Response:
@@ -268,12 +271,12 @@ def _sent(request: Request, file: File) -> Response:
 
 @asynccontextmanager
 async def _turn(places: anyio.Semaphore) -> AsyncIterator[None]:
-    """One of the places, waited for. Raises: HTTPException 503 where none becomes free."""
+    """Wait for a free place. Raises: HTTPException 503 after a time limit."""
     try:
         with anyio.fail_after(WAIT_S):
             await places.acquire()
     except TimeoutError:
-        text = "too many questions at once: try again in a moment"
+        text = "too many queries at once: try again in a moment"
         raise HTTPException(503, text, headers={"Retry-After": "2"}) from None
     try:
         yield
@@ -282,32 +285,32 @@ async def _turn(places: anyio.Semaphore) -> AsyncIterator[None]:
 
 
 async def _gone(_: Request, error: Exception) -> Response:
-    """Whoever sent this file has left; nobody reads an answer."""
+    """Response after the client has disconnected."""
     return Response(status_code=400)
 
 
 def _failed(state: AppState, request: Request, error: Exception) -> Response:
-    """The error as a page, or as JSON where that was asked for; one line and a hint."""
-    status, text, hint = _told(error)
+    """An error as a page, or as JSON if requested: one line and a hint."""
+    status, text, hint = _error_line(error)
     more = dict(getattr(error, "headers", None) or {})
     headers = {**HEADERS, **more}
     if _is_twin(request) or request.method == "POST":
         return JSONResponse({"error": text, "hint": hint}, status, headers=headers)
-    found = {"status": status, "error": text, "hint": hint}
+    document = {"status": status, "error": text, "hint": hint}
     try:
-        body = _page(state, request, "error.html", found)
-    except EmbeddbError:  # the frame itself asks the database
+        body = _page(state, request, "error.html", document)
+    except EmbeddbError:  # the frame itself reads the database
         body = text.encode()
     return Response(body, status, media_type="text/html; charset=utf-8", headers=headers)
 
 
-def _told(error: Exception) -> tuple[int, str, str]:
+def _error_line(error: Exception) -> tuple[int, str, str]:
     """Status, one line and a hint."""
     if isinstance(error, HTTPException):
         return error.status_code, error.detail, ""
     if not isinstance(error, EmbeddbError):
         _log.error("%s: %s", type(error).__name__, error)
-        return 500, "this should not have happened; the server's terminal says more", ""
+        return 500, "internal error; see the server's log", ""
     if isinstance(error, NothingFound):
         return 404, str(error), error.hint
     if isinstance(error, StoreError):

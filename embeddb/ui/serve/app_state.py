@@ -1,4 +1,4 @@
-"""What every page reads from: the database, what is kept of it, and the answers of the server."""
+"""State behind every page: the database, its cache, and the answers of the server."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _PLATFORM = re.compile(r"[a-z][a-z0-9-]{0,47}(@[A-Za-z0-9][A-Za-z0-9._+-]{0,63})
 
 
 def _name(db: Database) -> str:
-    """What pages call the database."""
+    """Name of the database on pages."""
     if db.store.shared:
         return db.store.place
     return "a database in memory" if db.store.path is None else db.store.path.name
 
 
 class Catalog(NamedTuple):
-    """Every pattern without its thumbnail, and the text each is searched by."""
+    """Every pattern without its thumbnail, and its searchable text."""
 
     infos: dict[str, PatternInfo]
     texts: list[tuple[str, str, str]]  # name, group, id; lower case
 
 
 class AppState:
-    """A database being shown. `max_upload` is in bytes; `scratch` is an empty store for what lives
-    as long as the server, in memory if none is given. Safe for several threads."""
+    """A served database. `max_upload` is in bytes; `scratch` is an empty store for answers that
+    live as long as the server, in memory by default. Thread-safe."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class AppState:
         self.max_upload = max_upload
         self.answers = ServerAnswers(scratch or memory_store())
         self.cache = PageCache(self.version_token)
-        #: As they were last read: a page that says that nothing can be read has a frame, too.
+        #: The kinds of the last read: an error page has a frame, too.
         self.kinds_seen: list[str] = []
         self._opened = self._file()
         self.name = _name(db)
 
     def version_token(self) -> Hashable:
-        """Changes with every commit to the database.
+        """Token that changes with every commit to the database.
 
-        Raises: StoreError if another one, or none, is where it was: what is open still reads, but
-        shows what is gone, and answers would be stored nowhere.
+        Raises: StoreError if the database was replaced or removed: the open one could still be
+        read, but is outdated, and answers would be lost.
         """
         if self._file() != self._opened:
             raise StoreError(f"{self.name} was replaced by another database", hint=RESTART)
@@ -87,33 +87,33 @@ class AppState:
         return None if file is None else (file.st_dev, file.st_ino)
 
     def answers_token(self) -> Hashable:
-        """The same, and with every answer that the server keeps."""
+        """Token that also changes with every answer of the server."""
         return self.version_token(), self.answers.version
 
     def scopes(self) -> list[Scope]:
-        """Those with runs, the platform's name first."""
+        """Scopes with runs, ordered by platform."""
         return self.cache.get("scopes", lambda: scopes(self.db.store))
 
     def largest(self, among: Sequence[Scope]) -> Scope | None:
-        """The one that most patterns were measured in; None of none."""
-        held = self.members()
+        """The scope with most measured patterns; None without scopes."""
+        members = self.members()
 
         def patterns(scope: Scope) -> int:
-            return len({i for name in scope.instances for i in held.get((name, scope.op), ())})
+            return len({i for name in scope.instances for i in members.get((name, scope.op), ())})
 
         return max(among, key=patterns, default=None)
 
     def display_name(self, name: str) -> str:
-        """A platform or instance by its machine, where its facts are stored; else its id."""
+        """A platform or instance by its machine, if its facts are stored; else its id."""
 
         def read() -> str:
-            found = self.db.store.sound_platform(name)
-            return name if found is None else found.display_name
+            platform = self.db.store.sound_platform(name)
+            return name if platform is None else platform.display_name
 
         return self.cache.get(("display name", name), read)
 
     def members(self) -> dict[tuple[str, Op], dict[str, int]]:
-        """By platform id and operation: the patterns that ran, with the generation of the last."""
+        """Measured patterns with their last generation, by platform id and operation."""
         store = self.db.store
 
         def read() -> dict[tuple[str, Op], dict[str, int]]:
@@ -123,19 +123,19 @@ class AppState:
 
     def catalog(self) -> Catalog:
         def read() -> Catalog:
-            found = [msgspec.structs.replace(i, thumbnail=b"") for i in self.db.store.patterns()]
-            found.sort(key=lambda i: (i.name.lower(), i.id))
-            texts = [(i.name.lower(), i.group.lower(), i.id) for i in found]
-            return Catalog({i.id: i for i in found}, texts)
+            infos = [msgspec.structs.replace(i, thumbnail=b"") for i in self.db.store.patterns()]
+            infos.sort(key=lambda i: (i.name.lower(), i.id))
+            texts = [(i.name.lower(), i.group.lower(), i.id) for i in infos]
+            return Catalog({i.id: i for i in infos}, texts)
 
         return self.cache.get("catalog", read)
 
     def kinds(self) -> list[str]:
-        """Of the patterns here (`embeddb.core.subject`)."""
+        """Kinds of the patterns (`embeddb.core.subject`)."""
         infos = self.catalog().infos
-        found = self.cache.get("kinds", lambda: sorted({info.kind for info in infos.values()}))
-        self.kinds_seen = found
-        return found
+        present = self.cache.get("kinds", lambda: sorted({info.kind for info in infos.values()}))
+        self.kinds_seen = present
+        return present
 
     def heads(self) -> list[AnswerHead]:
         """Every answer, the latest first."""
@@ -152,41 +152,43 @@ class AppState:
 
         Raises: NothingFound.
         """
-        known = self.db.store.platforms()
-        names = {p.partition("@")[0] for p in known} | set(builtin_platforms())
+        stored = self.db.store.platforms()
+        names = {p.partition("@")[0] for p in stored} | set(builtin_platforms())
         plain = _PLATFORM.fullmatch(text) and not text.endswith(".toml")
-        if text not in known and not (plain and text.partition("@")[0] in names):
-            here = ", ".join(known[:8]) or "none"
-            raise NothingFound(f"no platform {text[:80]!r}", hint=f"known here: {here}")
+        if text not in stored and not (plain and text.partition("@")[0] in names):
+            here = ", ".join(stored[:8]) or "none"
+            raise NothingFound(f"no platform {text[:80]!r}", hint=f"platforms here: {here}")
         return self.db.platform(text)
 
     def pattern(self, text: str) -> PatternInfo:
-        """A pattern by id or by the name of just one, with its thumbnail.
+        """A pattern by id or unique name, with its thumbnail.
 
         Raises: NothingFound.
         """
         store = self.db.store
         if re.fullmatch(r"[0-9a-f]{32}", text):
-            found = store.pattern(store.resolve(text)) or self.answers.pattern(text)
-            if found is not None:
-                return found
+            by_id = store.pattern(store.resolve(text)) or self.answers.pattern(text)
+            if by_id is not None:
+                return by_id
         named = store.find(text) if 0 < len(text) <= 400 else []
-        known = [info for info in named if not info.stub] or named
-        if len(known) > 1:
-            ids = ", ".join(i.id for i in known[:3])
-            raise NothingFound(f"{len(known)} patterns are called {text[:80]}", hint=f"ids: {ids}")
-        if not known:
+        candidates = [info for info in named if not info.stub] or named
+        if len(candidates) > 1:
+            ids = ", ".join(i.id for i in candidates[:3])
+            raise NothingFound(
+                f"{len(candidates)} patterns are called {text[:80]}", hint=f"ids: {ids}"
+            )
+        if not candidates:
             raise NothingFound(
                 f"no {one_of(*self.kinds())} {text[:80]!r} here",
                 hint="search for a part of its name",
             )
-        return known[0]
+        return candidates[0]
 
     def recommendation(self, answer_id: str) -> Recommendation:
-        """Raises: NothingFound."""
-        held = self.answers.get(answer_id)
-        if held is not None:
-            return held.made
+        """An answer by its id. Raises: NothingFound."""
+        served = self.answers.get(answer_id)
+        if served is not None:
+            return served.recommendation
         if not re.fullmatch(r"r[0-9a-f]{12}", answer_id):
             raise NothingFound(f"{answer_id[:80]!r} is not the id of an answer")
         return recommendation(self.db.index, answer_id)
@@ -196,8 +198,8 @@ _NOT_STORED = "the database is read-only"
 
 
 class AnswerCache:
-    """Answers questions, and gives the same answer to the same question while nothing changed,
-    whichever worker is asked."""
+    """Answers queries; a repeated query gets the same answer while the database is unchanged,
+    from any worker."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
@@ -205,28 +207,28 @@ class AnswerCache:
     def ask(
         self, pattern: Pattern | PatternInfo, platform: Platform, op: Op, thumbnail: bytes = b""
     ) -> str:
-        """The id of the answer. `thumbnail` is the pattern's where it is known already.
+        """Answer a query; return the id. `thumbnail` is the pattern's, if already computed.
 
-        Raises: UsageError if the platform has no such op; NothingFound for a pattern known by name
-        only where its structure is needed; StoreError if it cannot be kept, or the database is
-        gone.
+        Raises: UsageError if the platform has no such op; NothingFound for a pattern stored by name
+        only if its structure is needed; StoreError if the answer cannot be stored, or the database
+        was removed.
         """
         state = self._state
-        state.version_token()  # raises where the database is gone
+        state.version_token()  # raises if the database was removed
         generation = state.db.store.generation
         question = f"{generation}\0{pattern.id}\0{platform.id}\0{op}"
-        known = state.answers.known(question)
-        if known and self._is_there(known):
-            return known
-        made = state.db.query(pattern, platform=platform, op=op)
+        earlier = state.answers.answer_of(question)
+        if earlier and self._is_there(earlier):
+            return earlier
+        answer = state.db.query(pattern, platform=platform, op=op)
         if state.db.store.readonly:
-            warnings = [w for w in made.warnings if _NOT_STORED not in w]  # its page says so
-            made = msgspec.structs.replace(made, warnings=warnings)
-            state.answers.keep(made, _info(state.db, pattern, thumbnail))
+            warnings = [w for w in answer.warnings if _NOT_STORED not in w]  # its page says so
+            answer = msgspec.structs.replace(answer, warnings=warnings)
+            state.answers.keep(answer, _info(state.db, pattern, thumbnail))
         elif not isinstance(pattern, PatternInfo):
             state.db.store.put_patterns([_info(state.db, pattern, thumbnail)])
-        state.answers.remember(question, made.id)
-        return made.id
+        state.answers.remember(question, answer.id)
+        return answer.id
 
     def _is_there(self, answer_id: str) -> bool:
         state = self._state
@@ -237,25 +239,31 @@ class AnswerCache:
 
 
 def _info(db: Database, pattern: Pattern | PatternInfo, thumbnail: bytes) -> PatternInfo:
-    """What is known of the pattern, with its thumbnail."""
+    """The record of a pattern, with its thumbnail."""
     if isinstance(pattern, PatternInfo):
         return pattern
-    known = db.store.pattern(pattern.id)
-    if known is not None and known.thumbnail:
-        return known
+    stored = db.store.pattern(pattern.id)
+    if stored is not None and stored.thumbnail:
+        return stored
     if thumbnail:
         return msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail)
     return PatternInfo.whole(pattern)
 
 
-def answer(state: AppState, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Why an answer is what it is. Raises: NothingFound."""
-    made = state.recommendation(asked["id"])
-    known = state.db.store.pattern(state.db.store.resolve(made.pattern_id)) is not None
-    stored = state.answers.get(made.id) is None
-    return {"explanation": explain(made, state.db.store), "stored": stored, "known": known}
+def answer(state: AppState, query: Mapping[str, str]) -> dict[str, Any]:
+    """Facts of an answer's page: its explanation. Raises: NothingFound."""
+    recommendation = state.recommendation(query["id"])
+    has_pattern = (
+        state.db.store.pattern(state.db.store.resolve(recommendation.pattern_id)) is not None
+    )
+    stored = state.answers.get(recommendation.id) is None
+    return {
+        "explanation": explain(recommendation, state.db.store),
+        "stored": stored,
+        "known": has_pattern,
+    }
 
 
-def answer_twin(found: dict[str, Any]) -> dict[str, Any]:
-    """The same as JSON has it."""
-    return {**found, "explanation": found["explanation"].document()}
+def answer_twin(facts: dict[str, Any]) -> dict[str, Any]:
+    """The JSON document of an answer's facts."""
+    return {**facts, "explanation": facts["explanation"].document()}

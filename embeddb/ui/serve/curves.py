@@ -1,4 +1,4 @@
-"""What ran on one matrix: its curve on a platform, two platforms side by side, run by run."""
+"""Runs of one matrix: its curve on a platform, its summary, and run by run."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def curve(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[Con
 
 
 def side(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[str, Any]:
-    """What one platform did with one matrix. Gains are factors over its own default.
+    """Summary of one matrix on one platform. Gains are factors over its own default.
 
     Raises: NothingFound if the platform is unknown.
     """
-    found = state.db.store.platform(platform)
-    if found is None:
+    stored = state.db.store.platform(platform)
+    if stored is None:
         raise NothingFound(f"no platform {platform[:80]!r} here")
-    held = curve(state, info, platform, op)
-    ok = {config: c for config, c in held.items() if math.isfinite(c.seconds)}
+    timings = curve(state, info, platform, op)
+    ok = {config: c for config, c in timings.items() if math.isfinite(c.seconds)}
     best = min(ok, key=lambda config: (ok[config].seconds, config.json), default=None)
-    default = default_of(found, op, state.db.store.known(info))
+    default = default_of(stored, op, state.db.store.known(info))
     base = ok[default].seconds if default in ok else None
     quickest = None if best is None else ok[best].seconds
     return {
         "platform": platform,
         "op": str(op),
-        "simulated": found.simulated,
-        "time_unit": found.time_unit,
-        "configs": len(held),
-        "runs": sum(c.runs for c in held.values()),
-        "failed": dict(Counter(c.status for c in held.values() if c.status != "ok")),
+        "simulated": stored.simulated,
+        "time_unit": stored.time_unit,
+        "configs": len(timings),
+        "runs": sum(c.runs for c in timings.values()),
+        "failed": dict(Counter(c.status for c in timings.values() if c.status != "ok")),
         "best": {} if best is None else dict(best),
         "best_seconds": quickest,
         "default": dict(default),
@@ -59,7 +59,7 @@ def side(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[str,
 
 
 def thinned(values: list[float], keep: set[int]) -> list[int]:
-    """Positions of a sorted curve that are drawn: all of them, or `_MOST_POINTS` and `keep`."""
+    """Drawn positions of a sorted curve: all of them, or `_MOST_POINTS` and `keep`."""
     if len(values) <= _MOST_POINTS:
         return list(range(len(values)))
     step = (len(values) - 1) / (_MOST_POINTS - 1)

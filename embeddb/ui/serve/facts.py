@@ -1,7 +1,7 @@
-"""What the pages say, as plain values: the JSON twin of a page is exactly this.
+"""Facts of the pages as plain values: the JSON twin of a page.
 
-Each function takes the state and what the address asks, and returns a document.
-Raises: NothingFound for what is not there, UsageError for what cannot be asked.
+Each function takes the state and the query of the address, and returns a document.
+Raises: NothingFound for a missing item, UsageError for an invalid query.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
 from indexer.coverage import Coverage
 
-#: Shown of each on one page.
+#: Largest numbers of items on one page.
 _MOST_FOUND = 60
 _MOST_ANSWERS = 12
 _MOST_WINNERS = 10
 _MOST_VALUES = 40
-#: Names among which similar ones are looked for.
+#: Names compared by similarity.
 _MOST_SIMILAR = 5000
-Asked = Mapping[str, str]
+PageQuery = Mapping[str, str]
 
 
-def page_of(asked: Asked, total: int, size: int) -> tuple[int, int]:
-    """The number of the asked page, from 1, and of the last one. Raises: UsageError."""
-    text = asked.get("page", "1")
+def page_of(query: PageQuery, total: int, size: int) -> tuple[int, int]:
+    """The number of the requested page, from 1, and of the last one. Raises: UsageError."""
+    text = query.get("page", "1")
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
         raise UsageError(f"{text[:20]!r} is not the number of a page")
     last = max(1, math.ceil(total / size))
     return min(int(text), last), last
 
 
-def home(state: AppState, asked: Asked) -> dict[str, Any]:
+def home(state: AppState, query: PageQuery) -> dict[str, Any]:
     store = state.db.store
     return {
         "database": state.name,
@@ -68,7 +68,7 @@ _HELD_OUT = ("of_optimum_held_out", "static_best_held_out")
 
 
 def scope_facts(state: AppState, scope: Scope) -> dict[str, Any]:
-    """What can be answered for an operation on a platform, and how well with groups held out."""
+    """Coverage of an operation on a platform, with its cross-validated quality."""
     members = state.members()
     ids = {i for name in scope.instances for i in members.get((name, scope.op), ())}
     coverage = Coverage(state.db.index, scope, ids)
@@ -86,7 +86,7 @@ def answer_line(a: AnswerHead) -> dict[str, Any]:
 
 
 def pattern_line(info: PatternInfo) -> dict[str, Any]:
-    """What lists say of a pattern; of what is no matrix its kind and sizes as well."""
+    """A pattern in a list; kind and sizes as well if it is no matrix."""
     line: dict[str, Any] = {
         "id": info.id,
         "name": info.name,
@@ -99,9 +99,9 @@ def pattern_line(info: PatternInfo) -> dict[str, Any]:
     return line if info.workload.sparse else {**line, "kind": info.kind, "sizes": info.named}
 
 
-def search(state: AppState, asked: Asked) -> dict[str, Any]:
-    """What has the text in its name, group or id; patterns by how near their name is to it."""
-    text = asked.get("q", "")[:200].strip()
+def search(state: AppState, query: PageQuery) -> dict[str, Any]:
+    """Items with the text in name, group or id; patterns ranked by match."""
+    text = query.get("q", "")[:200].strip()
     low = text.lower()
     catalog = state.catalog()
     hits = [(_rank(low, *row), row[0], row[2]) for row in catalog.texts]
@@ -137,10 +137,9 @@ def _rank(low: str, name: str, group: str, pattern_id: str) -> int:
     return 4 if len(low) >= 4 and pattern_id.startswith(low) else _NO_HIT
 
 
-def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
-    """What is known of a pattern: sizes, of a nest its code, what ran on it, what was answered, and
-    what is near."""
-    info = state.pattern(asked["id"])
+def pattern(state: AppState, query: PageQuery) -> dict[str, Any]:
+    """Facts of a pattern: sizes, code of a nest, measurements, answers and neighbours."""
+    info = state.pattern(query["id"])
     measured = []
     for scope in state.scopes():
         for name in scope.instances:
@@ -160,8 +159,8 @@ def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
 
 
 def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
-    """For each operation and platform that ran it: the measured patterns nearest to it."""
-    found = []
+    """Nearest measured patterns, for each operation and platform that ran the pattern."""
+    by_scope = []
     for scope in state.scopes():
         partition = state.db.index.partition(scope.op, scope.platform)
         if partition is not None:
@@ -170,12 +169,12 @@ def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
             continue
         vector = partition.vectors[partition.ids.index(info.id)]
         ids, distances = partition.nearest(vector, exclude=[info.id])
-        known = state.catalog().infos
+        infos = state.catalog().infos
         rows = [
-            {**pattern_line(known.get(i, PatternInfo(id=i))), "distance": float(d)}
+            {**pattern_line(infos.get(i, PatternInfo(id=i))), "distance": float(d)}
             for i, d in zip(ids, distances, strict=True)
         ]
-        found.append(
+        by_scope.append(
             {
                 "op": str(scope.op),
                 "platform": scope.name,
@@ -183,48 +182,49 @@ def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
                 "patterns": rows,
             }
         )
-    return found
+    return by_scope
 
 
 def _head(state: AppState, name: str) -> dict[str, Any]:
-    found = state.db.store.platform(name)
-    assert found is not None  # its name came from the same table
+    stored = state.db.store.platform(name)
+    assert stored is not None  # its name came from the same table
     return {
-        "id": found.id,
-        "title": found.what,
-        "version": found.version,
-        "simulated": found.simulated,
-        "ops": list(found.ops),
+        "id": stored.id,
+        "title": stored.what,
+        "version": stored.version,
+        "simulated": stored.simulated,
+        "ops": list(stored.ops),
     }
 
 
-def platform(state: AppState, asked: Asked) -> dict[str, Any]:
-    """What a platform can run, what was measured there, and which configurations win."""
-    found = state.platform(asked["id"])
-    scopes = [s for s in state.scopes() if found.id in (*s.instances, s.name)]
+def platform(state: AppState, query: PageQuery) -> dict[str, Any]:
+    """Facts of a platform: operations, measurements and winning configurations."""
+    described_platform = state.platform(query["id"])
+    scopes = [s for s in state.scopes() if described_platform.id in (*s.instances, s.name)]
     return {
-        "id": found.id,
-        "name": found.name,
-        "instance": found.instance,
-        "title": found.title,
-        "version": found.version,
-        "simulated": found.simulated,
-        "portable": found.portable,
-        "runner": found.runner,
-        "cost_per_sample": found.cost_per_sample,
-        "digest": found.digest,
-        "traits": dict(found.traits),
-        "environment": dict(found.environment),
-        "machine": described(found.environment),
+        "id": described_platform.id,
+        "name": described_platform.name,
+        "instance": described_platform.instance,
+        "title": described_platform.title,
+        "version": described_platform.version,
+        "simulated": described_platform.simulated,
+        "portable": described_platform.portable,
+        "runner": described_platform.runner,
+        "cost_per_sample": described_platform.cost_per_sample,
+        "digest": described_platform.digest,
+        "traits": dict(described_platform.traits),
+        "environment": dict(described_platform.environment),
+        "machine": described(described_platform.environment),
         "kernels": state.cache.get(
-            ("kernels", found.digest), lambda: [_kernel(found, kernel) for kernel in found.ops]
+            ("kernels", described_platform.digest),
+            lambda: [_kernel(described_platform, kernel) for kernel in described_platform.ops],
         ),
         "measured": [{**scope_facts(state, s), **_winners(state, s)} for s in scopes],
     }
 
 
 def _winners(state: AppState, scope: Scope) -> dict[str, Any]:
-    """How often each configuration is the fastest, and what it gains there over the default."""
+    """Number of wins of each configuration, and its median gain over the default there."""
     partition = state.db.index.partition(scope.op, scope.platform)
     if partition is None:
         return {"winners": [], "won": 0, "races": 0, "extent": ""}
@@ -258,8 +258,8 @@ def _winners(state: AppState, scope: Scope) -> dict[str, Any]:
     }
 
 
-def _kernel(found: Platform, kernel: str) -> dict[str, Any]:
-    part = found.kernel(kernel)
+def _kernel(described_platform: Platform, kernel: str) -> dict[str, Any]:
+    part = described_platform.kernel(kernel)
     return {
         "kernel": kernel,
         "configurations": None if part.space.shaped_by else part.space.size(),
@@ -281,18 +281,18 @@ def _param(param: Param, default: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def op_of(text: str) -> Op:
-    """Raises: UsageError."""
+    """An operation from an address. Raises: UsageError."""
     return Op.parse(text[:40])
 
 
 def scope_for(state: AppState, platform_text: str, op_text: str) -> Scope:
-    """The evidence an address means; what it leaves open is filled by what has most matrices.
+    """The scope of an address; missing parts are chosen by the number of matrices.
 
     Raises: NothingFound, UsageError.
     """
     scopes = state.scopes()
     if not scopes:
-        raise NothingFound("there are no runs here yet", hint="embeddb ingest reads them")
+        raise NothingFound("no runs here yet", hint="`embeddb ingest` reads logs")
     if op_text:
         scopes = [s for s in scopes if s.op == op_of(op_text)]
     if platform_text:

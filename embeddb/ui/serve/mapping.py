@@ -1,4 +1,4 @@
-"""Facts of the map: where every matrix lies, and what it is coloured by."""
+"""Facts of the map: places and colours of matrices."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from embeddb.core.wording import value_text
 from embeddb.index.projection import Projection
 from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
-from embeddb.ui.serve.facts import Asked, page_of, scope_for
+from embeddb.ui.serve.facts import PageQuery, page_of, scope_for
 
-#: Kinds with a colour and a shape of their own; the rest is one more.
+#: Kinds with a colour and a shape of their own; all others share one.
 _MOST_KINDS = 8
 _OTHER = "other"
 _NONE = "none"
 _PAGE = 100
-#: Colouring by one parameter of the winner is `winner.NAME`.
+#: Prefix of a colour by one parameter of the winner: `winner.NAME`.
 _PART = "winner."
 
 
-def _atlas(state: AppState, scope: Scope) -> Projection:
-    found = state.cache.get(
+def _projection(state: AppState, scope: Scope) -> Projection:
+    projection = state.cache.get(
         ("atlas", scope.op, scope.name), lambda: state.db.atlas(scope.op, scope.platform)
     )
-    if found is None:
+    if projection is None:
         raise NothingFound(
             f"no map of {scope.op} on {scope.name}",
-            hint="programs have no places: each is tuned by itself"
+            hint="programs have no embedding: each is tuned on its own"
             if not scope.op.workload.embedded
             else "its patterns have no vectors: run `embeddb embed`",
         )
-    return found
+    return projection
 
 
-def map_points(state: AppState, asked: Asked) -> dict[str, Any]:
-    """Every point: `x` and `y` in the unit square, `kind` a position in `kinds`, which are sorted
-    by how many points they have, the rest last.
+def map_points(state: AppState, query: PageQuery) -> dict[str, Any]:
+    """All points: `x` and `y` in the unit square, `kind` a position in `kinds`, which are sorted by
+    number of points, `other` last.
 
     Raises: NothingFound without runs or vectors; UsageError for an unknown colour.
     """
-    scope = scope_for(state, asked.get("platform", ""), asked.get("op", ""))
-    atlas = _atlas(state, scope)
-    colors = _colors(atlas)
-    color = asked.get("color") or ("winner" if any(atlas.winners) else "group")
+    scope = scope_for(state, query.get("platform", ""), query.get("op", ""))
+    projection = _projection(state, scope)
+    colors = _colors(projection)
+    color = query.get("color") or ("winner" if any(projection.winners) else "group")
     if color not in colors:
         raise UsageError(f"no colour by {color[:40]!r}", hint=f"by: {', '.join(colors)}")
-    labels = _labels(state, atlas, scope, color)
+    labels = _labels(state, projection, scope, color)
     counts = Counter(labels)
     named = [label for label, _ in counts.most_common() if label != _NONE][:_MOST_KINDS]
     kinds: list[dict[str, Any]] = [{"label": label, "count": counts[label]} for label in named]
@@ -60,43 +60,50 @@ def map_points(state: AppState, asked: Asked) -> dict[str, Any]:
         "op": str(scope.op),
         "platform": scope.name,
         "simulated": scope.platform.simulated,
-        "featurizer": atlas.featurizer,
+        "featurizer": projection.featurizer,
         "color": color,
         "colors": colors,
         "kinds": kinds,
-        "ids": atlas.ids,
-        "names": [name[:80] for name in atlas.names],
-        "x": [round(x, 4) for x in atlas.x],
-        "y": [round(y, 4) for y in atlas.y],
+        "ids": projection.ids,
+        "names": [name[:80] for name in projection.names],
+        "x": [round(x, 4) for x in projection.x],
+        "y": [round(y, 4) for y in projection.y],
         "kind": [place.get(label, len(named)) for label in labels],
     }
 
 
-def map_page(state: AppState, asked: Asked) -> dict[str, Any]:
-    """The same without the points but for one page of a table."""
-    found = map_points(state, asked)
-    ids, names, kind = found.pop("ids"), found.pop("names"), found.pop("kind")
-    xs, ys = found.pop("x"), found.pop("y")
-    page, last = page_of(asked, len(ids), _PAGE)
+def map_page(state: AppState, query: PageQuery) -> dict[str, Any]:
+    """The map with one page of the table of points instead of all."""
+    document = map_points(state, query)
+    ids, names, kind = document.pop("ids"), document.pop("names"), document.pop("kind")
+    xs, ys = document.pop("x"), document.pop("y")
+    page, last = page_of(query, len(ids), _PAGE)
     order = sorted(range(len(ids)), key=lambda at: (kind[at], names[at].lower(), ids[at]))
     rows = [
         {
             "id": ids[at],
             "name": names[at],
-            "kind": found["kinds"][kind[at]]["label"],
+            "kind": document["kinds"][kind[at]]["label"],
             "x": xs[at],
             "y": ys[at],
         }
         for at in order[(page - 1) * _PAGE : page * _PAGE]
     ]
     scopes = [{"platform": s.name, "op": str(s.op)} for s in state.scopes()]
-    return {**found, "total": len(ids), "page": page, "pages": last, "rows": rows, "scopes": scopes}
+    return {
+        **document,
+        "total": len(ids),
+        "page": page,
+        "pages": last,
+        "rows": rows,
+        "scopes": scopes,
+    }
 
 
-def _colors(atlas: Projection) -> list[str]:
-    """What the points can be coloured by: a parameter that all winners agree on tells nothing."""
+def _colors(projection: Projection) -> list[str]:
+    """Possible colours: parameters that differ between winners, platform and group."""
     values: dict[str, set[str]] = {}
-    for winner in set(atlas.winners):
+    for winner in set(projection.winners):
         for name, value in _config(winner).items():
             values.setdefault(name, set()).add(value_text(value))
     parts = [_PART + name for name, seen in sorted(values.items()) if len(seen) > 1]
@@ -104,17 +111,19 @@ def _colors(atlas: Projection) -> list[str]:
 
 
 def _config(text: str) -> dict[str, Any]:
-    found = json.loads(text) if text else {}
-    return found if isinstance(found, dict) else {}
+    parsed = json.loads(text) if text else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _labels(state: AppState, atlas: Projection, scope: Scope, color: str) -> list[str]:
+def _labels(state: AppState, projection: Projection, scope: Scope, color: str) -> list[str]:
     if color == "group":
-        return [group or _NONE for group in atlas.groups]
+        return [group or _NONE for group in projection.groups]
     if color == "platform":
-        return _platforms(state, atlas, scope)
-    texts = {winner: _label(winner, color.removeprefix(_PART), color) for winner in atlas.winners}
-    return [texts[winner] for winner in atlas.winners]
+        return _platforms(state, projection, scope)
+    texts = {
+        winner: _label(winner, color.removeprefix(_PART), color) for winner in projection.winners
+    }
+    return [texts[winner] for winner in projection.winners]
 
 
 def _label(winner: str, part: str, color: str) -> str:
@@ -126,12 +135,12 @@ def _label(winner: str, part: str, color: str) -> str:
     return ", ".join(f"{k}={value_text(v)}" for k, v in config.items())
 
 
-def _platforms(state: AppState, atlas: Projection, scope: Scope) -> list[str]:
-    """On which platforms a matrix ran the operation."""
+def _platforms(state: AppState, projection: Projection, scope: Scope) -> list[str]:
+    """Platforms on which each matrix ran the operation."""
     ran: dict[str, set[str]] = {}
     for other in state.scopes():
         if other.op == scope.op:
             for name in other.instances:
                 for pattern_id in state.members().get((name, other.op), ()):
                     ran.setdefault(pattern_id, set()).add(other.name)
-    return [" + ".join(sorted(ran.get(i, ()))) or _NONE for i in atlas.ids]
+    return [" + ".join(sorted(ran.get(i, ()))) or _NONE for i in projection.ids]

@@ -17,7 +17,7 @@ from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import curve, run_line, side, thinned
 from embeddb.ui.serve.facts import (
-    Asked,
+    PageQuery,
     answer_line,
     op_of,
     page_of,
@@ -28,17 +28,17 @@ from embeddb.ui.serve.facts import (
 _PAGE = 100
 
 
-def runs(state: AppState, asked: Asked) -> dict[str, Any]:
+def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
     """Runs of one matrix, fastest first; without a matrix, the matrices that ran."""
-    if not asked.get("pattern"):
-        return _matrices(state, asked)
-    info = state.pattern(asked["pattern"])
+    if not query.get("pattern"):
+        return _matrices(state, query)
+    info = state.pattern(query["pattern"])
     places = _places(state, info)
     chosen = [
         (name, op)
         for name, op in places
-        if asked.get("platform", name) in (name, name.partition("@")[0], "")
-        and (not asked.get("op") or op == op_of(asked["op"]))
+        if query.get("platform", name) in (name, name.partition("@")[0], "")
+        and (not query.get("op") or op == op_of(query["op"]))
     ]
     facts: dict[str, Any] = {
         "pattern": pattern_line(info),
@@ -46,33 +46,33 @@ def runs(state: AppState, asked: Asked) -> dict[str, Any]:
     }
     if not chosen:
         raise NothingFound(
-            f"{info.name or info.id} has no such runs",
+            f"{info.name or info.id} has no matching runs",
             hint=f"it ran: {', '.join(f'{op} on {name}' for name, op in places[:8]) or 'nowhere'}",
         )
     name, op = chosen[0]
-    found = state.cache.get(
-        ("runs", info.id, name, op), lambda: _sorted_runs(state, info, name, op)
-    )
-    page, last = page_of(asked, len(found), _PAGE)
-    shown = found[(page - 1) * _PAGE : page * _PAGE]
+    rows = state.cache.get(("runs", info.id, name, op), lambda: _sorted_runs(state, info, name, op))
+    page, last = page_of(query, len(rows), _PAGE)
+    shown = rows[(page - 1) * _PAGE : page * _PAGE]
     summary = side(state, info, name, op)
-    return {**facts, **summary, "page": page, "pages": last, "total": len(found), "rows": shown}
+    return {**facts, **summary, "page": page, "pages": last, "total": len(rows), "rows": shown}
 
 
 def _sorted_runs(state: AppState, info: PatternInfo, name: str, op: Op) -> list[dict[str, Any]]:
-    found = sorted(state.db.store.runs(name, op, info.id), key=lambda r: (r.seconds, r.config.json))
-    return [run_line(run) for run in found]
+    ordered = sorted(
+        state.db.store.runs(name, op, info.id), key=lambda r: (r.seconds, r.config.json)
+    )
+    return [run_line(run) for run in ordered]
 
 
 def _places(state: AppState, info: PatternInfo) -> list[tuple[str, Op]]:
     return sorted(place for place, ids in state.members().items() if info.id in ids)
 
 
-def _matrices(state: AppState, asked: Asked) -> dict[str, Any]:
-    """Those with runs of an operation on a platform, by name."""
-    scope = scope_for(state, asked.get("platform", ""), asked.get("op", ""))
+def _matrices(state: AppState, query: PageQuery) -> dict[str, Any]:
+    """Matrices with runs of an operation on a platform, by name."""
+    scope = scope_for(state, query.get("platform", ""), query.get("op", ""))
     rows = state.cache.get(("matrices", scope.op, scope.name), lambda: _matrix_rows(state, scope))
-    page, last = page_of(asked, len(rows), _PAGE)
+    page, last = page_of(query, len(rows), _PAGE)
     return {
         "platform": scope.name,
         "op": str(scope.op),
@@ -89,7 +89,7 @@ def _matrices(state: AppState, asked: Asked) -> dict[str, Any]:
 
 
 def _extent(state: AppState, scope: Scope) -> dict[str, Any]:
-    """How many patterns and machines the rows are of."""
+    """Numbers of patterns and machines behind the rows."""
     partition = state.db.index.partition(scope.op, scope.platform)
     extent = Extent(0, 0, 0) if partition is None else partition.evidence.extent
     words = extent.words(scope.op.kind)
@@ -97,7 +97,7 @@ def _extent(state: AppState, scope: Scope) -> dict[str, Any]:
 
 
 def _unread(state: AppState, scope: Scope) -> int:
-    """Patterns that are not listed because there are very many."""
+    """Number of patterns that are not listed because there are very many."""
     partition = state.db.index.partition(scope.op, scope.platform)
     if partition is None or partition.lists is None:
         return 0
@@ -108,7 +108,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
     partition = state.db.index.partition(scope.op, scope.platform)
     if partition is None:
         return []
-    evidence, known, rows = partition.evidence, state.catalog().infos, []
+    evidence, infos, rows = partition.evidence, state.catalog().infos, []
     for at, (pattern_id, name, _, other) in enumerate(evidence.rows):
         if other:
             continue
@@ -118,7 +118,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
         best = float(ok.min()) if ok.size else math.nan
         rows.append(
             {
-                **pattern_line(known.get(pattern_id, PatternInfo(id=pattern_id))),
+                **pattern_line(infos.get(pattern_id, PatternInfo(id=pattern_id))),
                 "platform": name,
                 "configs": int(seconds.size),
                 "failed": int(seconds.size - ok.size),
@@ -129,27 +129,25 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (r["name"].lower(), r["id"], r["platform"]))
 
 
-def compare(state: AppState, asked: Asked) -> dict[str, Any]:
-    """One matrix on two platforms: curves, winners, answers. What is left open is chosen so that
-    there is something to compare. Raises: NothingFound, UsageError."""
-    if not asked.get("pattern"):
+def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
+    """One matrix on two platforms: curves, winners, answers. Missing choices are made so that both
+    have runs, if possible. Raises: NothingFound, UsageError."""
+    if not query.get("pattern"):
         return {"pattern": None, "sides": [], "places": [], "shared": _shared(state)}
-    info = state.pattern(asked["pattern"])
+    info = state.pattern(query["pattern"])
     places = _places(state, info)
     if not places:
-        raise NothingFound(
-            f"{info.name or info.id} was never measured", hint="ask about it instead"
-        )
-    op = op_of(asked["op"]) if asked.get("op") else _op_of_most(places)
+        raise NothingFound(f"{info.name or info.id} has no measurements", hint="query it instead")
+    op = op_of(query["op"]) if query.get("op") else _op_of_most(places)
     names = [name for name, what in places if what == op]
-    left = asked.get("left") or (names[0] if names else "")
-    right = asked.get("right") or next((n for n in names if n != left), left)
+    left = query.get("left") or (names[0] if names else "")
+    right = query.get("right") or next((n for n in names if n != left), left)
     if not left:
         raise NothingFound(f"{info.name or info.id} has no runs of {op}")
     for name in (left, right):
         if len(name) > 120 or state.db.store.platform(name) is None:
-            known = ", ".join(names)
-            raise NothingFound(f"no platform {name[:80]!r} here", hint=f"it ran on: {known}")
+            platforms = ", ".join(names)
+            raise NothingFound(f"no platform {name[:80]!r} here", hint=f"it ran on: {platforms}")
     return {
         "pattern": pattern_line(info),
         "op": str(op),
@@ -170,13 +168,13 @@ def _op_of_most(places: list[tuple[str, Op]]) -> Op:
 
 
 def _shared(state: AppState) -> list[dict[str, Any]]:
-    """Matrices that ran on the most platforms, as a way in."""
+    """Matrices measured on the most platforms, as suggestions."""
     counts: Counter[tuple[str, Op]] = Counter()
     for (_, op), ids in state.members().items():
         counts.update((i, op) for i in ids)
-    known = state.catalog().infos
+    infos = state.catalog().infos
     return [
-        {**pattern_line(known.get(i, PatternInfo(id=i))), "op": str(op), "platforms": n}
+        {**pattern_line(infos.get(i, PatternInfo(id=i))), "op": str(op), "platforms": n}
         for (i, op), n in counts.most_common(20)
         if n > 1
     ]
@@ -188,26 +186,28 @@ def _words(state: AppState, name: str) -> str:
 
 
 def _one_side(state: AppState, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:
-    """`ratios` are seconds over the best's, ascending; `default_at` and `other_at` positions in it:
-    of the default, and of the configuration that is best on the other platform."""
-    held = curve(state, info, name, op)
-    ok = sorted((c.seconds, config.json, config) for config, c in held.items() if c.status == "ok")
+    """One platform of a comparison. `ratios` are seconds over the best, ascending; `default_at` and
+    `other_at` are positions of the default and of the other platform's best."""
+    timings = curve(state, info, name, op)
+    ok = sorted(
+        (c.seconds, config.json, config) for config, c in timings.items() if c.status == "ok"
+    )
     ranks = {config: at for at, (_, _, config) in enumerate(ok)}
-    found, there = side(state, info, name, op), side(state, info, other, op)
-    default_at = ranks.get(Config(found["default"]))
+    summary, there = side(state, info, name, op), side(state, info, other, op)
+    default_at = ranks.get(Config(summary["default"]))
     other_at = ranks.get(Config(there["best"])) if there["best"] and other != name else None
     ratios = [seconds / ok[0][0] for seconds, _, _ in ok]
-    kept = thinned(ratios, {at for at in (default_at, other_at) if at is not None})
-    place = {at: i for i, at in enumerate(kept)}
+    drawn = thinned(ratios, {at for at in (default_at, other_at) if at is not None})
+    place = {at: i for i, at in enumerate(drawn)}
     answers = [a for a in state.heads() if a.pattern_id == info.id and a.op == str(op)]
     own = [
         answer_line(a) for a in answers if a.platform.partition("@")[0] == name.partition("@")[0]
     ]
     return {
-        **found,
+        **summary,
         "words": _words(state, name),
-        "ratios": [ratios[at] for at in kept],
-        "shares": [at / max(1, len(ok) - 1) for at in kept],
+        "ratios": [ratios[at] for at in drawn],
+        "shares": [at / max(1, len(ok) - 1) for at in drawn],
         "default_at": None if default_at is None else place[default_at],
         "other_at": None if other_at is None else place[other_at],
         "answers": own[:3],
@@ -215,12 +215,12 @@ def _one_side(state: AppState, info: PatternInfo, name: str, other: str, op: Op)
 
 
 def _simulated(state: AppState, name: str) -> bool:
-    found = state.db.store.platform(name)
-    return found is not None and found.simulated
+    platform = state.db.store.platform(name)
+    return platform is not None and platform.simulated
 
 
 class _Tally(NamedTuple):
-    """What one campaign did to one matrix: runs by status, first and last time."""
+    """Runs of one campaign on one matrix: count by status, first and last time."""
 
     statuses: dict[str, int]
     first: float
@@ -228,8 +228,8 @@ class _Tally(NamedTuple):
 
 
 class Campaigns:
-    """Which runs belong to which campaign. Runs are kept by matrix, so the first look reads all of
-    them; later ones only matrices with newer runs."""
+    """Runs by campaign. Runs are stored by matrix, so the first read covers all of them, later ones
+    only matrices with newer runs."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
@@ -239,10 +239,10 @@ class Campaigns:
     def _tallies(self) -> dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]]:
         members = self._state.members()
         with self._lock:
-            known = self._seen
+            earlier = self._seen
             self._seen = {
-                (name, op, i): known[name, op, i]
-                if (name, op, i) in known and known[name, op, i][0] == written
+                (name, op, i): earlier[name, op, i]
+                if (name, op, i) in earlier and earlier[name, op, i][0] == written
                 else (written, self._read(name, op, i))
                 for (name, op), ids in members.items()
                 for i, written in ids.items()
@@ -257,10 +257,10 @@ class Campaigns:
             times.setdefault(run.campaign, []).append(run.measurement.when)
         return {c: _Tally(dict(n), min(times[c]), max(times[c])) for c, n in statuses.items()}
 
-    def one(self, state: AppState, asked: Asked) -> dict[str, Any]:
+    def one(self, state: AppState, query: PageQuery) -> dict[str, Any]:
         """One campaign by name. Raises: NothingFound, UsageError."""
-        tallies, name = self._tallies(), asked["name"]
-        rows = [(key, held[1][name]) for key, held in tallies.items() if name in held[1]]
+        tallies, name = self._tallies(), query["name"]
+        rows = [(key, entry[1][name]) for key, entry in tallies.items() if name in entry[1]]
         if not rows:
             raise NothingFound(f"no runs of a campaign {name[:80]!r}", hint="/campaigns lists them")
         by_place: dict[tuple[str, str], Counter[str]] = {}
@@ -268,10 +268,10 @@ class Campaigns:
         for (platform, op, pattern_id), tally in rows:
             by_place.setdefault((platform, str(op)), Counter()).update(tally.statuses)
             ids[pattern_id] = ids.get(pattern_id, 0) + sum(tally.statuses.values())
-        page, last = page_of(asked, len(ids), _PAGE)
-        known = self._state.catalog().infos
+        page, last = page_of(query, len(ids), _PAGE)
+        infos = self._state.catalog().infos
         shown = sorted(
-            ({**pattern_line(known.get(i, PatternInfo(id=i))), "runs": n} for i, n in ids.items()),
+            ({**pattern_line(infos.get(i, PatternInfo(id=i))), "runs": n} for i, n in ids.items()),
             key=lambda r: (r["name"].lower(), r["id"]),
         )
         return {
@@ -294,14 +294,14 @@ class Campaigns:
             "rows": shown[(page - 1) * _PAGE : page * _PAGE],
         }
 
-    def listed(self, state: AppState, asked: Asked) -> dict[str, Any]:
-        """All of them, the latest first; the one that `name` asks for, where it is asked."""
-        if "name" in asked:
-            return self.one(state, asked)
-        found: dict[str, dict[str, Any]] = {}
-        for (_, _, pattern_id), (_, held) in self._tallies().items():
-            for name, tally in held.items():
-                row = found.setdefault(
+    def listed(self, state: AppState, query: PageQuery) -> dict[str, Any]:
+        """All campaigns, the latest first; or the one in `name`."""
+        if "name" in query:
+            return self.one(state, query)
+        by_name: dict[str, dict[str, Any]] = {}
+        for (_, _, pattern_id), (_, tallies) in self._tallies().items():
+            for name, tally in tallies.items():
+                row = by_name.setdefault(
                     name, {"name": name, "runs": 0, "ids": set(), "first": math.inf, "last": 0.0}
                 )
                 row["runs"] += sum(tally.statuses.values())
@@ -310,10 +310,10 @@ class Campaigns:
                     min(row["first"], tally.first),
                     max(row["last"], tally.last),
                 )
-        for row in found.values():
+        for row in by_name.values():
             row["patterns"] = len(row.pop("ids"))
-        rows = sorted(found.values(), key=lambda r: (-r["last"], r["name"]))
-        page, last = page_of(asked, len(rows), _PAGE)
+        rows = sorted(by_name.values(), key=lambda r: (-r["last"], r["name"]))
+        page, last = page_of(query, len(rows), _PAGE)
         return {
             "total": len(rows),
             "page": page,

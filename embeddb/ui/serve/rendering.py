@@ -1,4 +1,4 @@
-"""Pages from facts: templates, escaping, links."""
+"""Rendering of facts as pages: templates, escaping, links."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _FOLDER = Path(__file__).parent / "templates"
 
 
 def render(template: str, *, root: str, **parts: Any) -> str:
-    """A whole page; `root` comes before every path that it leads to. Every text in it is escaped,
-    and its control and direction characters are made visible, whatever the template forgets."""
+    """Render a page; `root` is the prefix of every path in it. Every text is escaped, and its
+    control and direction characters are made visible, even if the template does not ask."""
     return _environment().get_template(template).render(version=__version__, root=root, **parts)
 
 
-def path_to(path: str, **asked: object) -> str:
-    """A path on this server; what is empty is left out of the question."""
-    given = {k: str(v) for k, v in asked.items() if v not in (None, "")}
-    return quote(path, safe="/@+:") + (f"?{urlencode(given)}" if given else "")
+def path_to(path: str, **query: object) -> str:
+    """A path on this server; empty values are dropped from the query."""
+    values = {k: str(v) for k, v in query.items() if v not in (None, "")}
+    return quote(path, safe="/@+:") + (f"?{urlencode(values)}" if values else "")
 
 
 def campaign_path(name: str) -> str:
-    """A campaign's path. A name that a path cannot carry (empty, dots that a browser resolves,
-    the ending of a twin) goes into the question."""
+    """A campaign's path. A name that is no valid path (empty, dots that a browser resolves, the
+    ending of a twin) is put into the query."""
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts) or name.endswith(".json"):
         return f"/campaigns?{urlencode({'name': name})}"
@@ -55,8 +55,8 @@ def campaign_path(name: str) -> str:
 
 def twin(address: str) -> str:
     """The JSON address of a page's address."""
-    path, mark, asked = address.partition("?")
-    return ("/index" if path == "/" else path) + ".json" + mark + asked
+    path, mark, query = address.partition("?")
+    return ("/index" if path == "/" else path) + ".json" + mark + query
 
 
 def config(values: dict[str, Any]) -> str:
@@ -64,14 +64,14 @@ def config(values: dict[str, Any]) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """A configuration that breaks into lines after its commas."""
+    """A configuration with line breaks allowed after commas."""
     from markupsafe import Markup, escape
 
     return Markup(",<wbr>").join(escape(part) for part in shown(text, MOST_SHOWN).split(","))
 
 
 def sizes(row: dict[str, Any]) -> str:
-    """`1,000 × 1,000`, of a nest its turns, or nothing where unknown."""
+    """Sizes as text: `1,000 × 1,000`, named sizes of other workloads, or a dash if unknown."""
     if "sizes" in row:
         return str(UNKNOWN.naming(row["sizes"])) if row["sizes"] else "–"
     if min(row["m"], row["n"]) < 0:
@@ -84,13 +84,13 @@ def count(value: int | None) -> str:
 
 
 def kind_of(op: str) -> str:
-    """What an operation, as text, runs on."""
+    """Kind of workload of an operation, as text."""
     return Op.parse(op).kind
 
 
-def _link(context: Context, path: str, **asked: object) -> str:
-    """The same as others see it: behind what comes before every path of ours."""
-    return str(context["root"]) + path_to(path, **asked)
+def _link(context: Context, path: str, **query: object) -> str:
+    """A path with the public prefix."""
+    return str(context["root"]) + path_to(path, **query)
 
 
 def _campaign_link(context: Context, name: str) -> str:
@@ -101,8 +101,8 @@ def _campaign_link(context: Context, name: str) -> str:
 def _environment() -> Environment:
     from jinja2 import pass_context
 
-    made = environment(_FOLDER, nothing="–")
-    made.filters |= {
+    templates = environment(_FOLDER, nothing="–")
+    templates.filters |= {
         "config": config,
         "breakable": breakable,
         "sizes": sizes,
@@ -110,9 +110,12 @@ def _environment() -> Environment:
         "twin": twin,
         "kind_of": kind_of,
     }
-    made.globals |= {"link": pass_context(_link), "campaign_link": pass_context(_campaign_link)}
-    made.globals |= {"one_of": one_of, "many_of": many_of, "kind_of": kind_of}
-    return made
+    templates.globals |= {
+        "link": pass_context(_link),
+        "campaign_link": pass_context(_campaign_link),
+    }
+    templates.globals |= {"one_of": one_of, "many_of": many_of, "kind_of": kind_of}
+    return templates
 
 
 _STATIC = Path(__file__).parent / "static"
@@ -120,7 +123,7 @@ _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 class File(NamedTuple):
-    """`policy`: a Content-Security-Policy of its own; empty: that of every page."""
+    """A static file. `policy` is its own Content-Security-Policy; empty: that of every page."""
 
     body: bytes
     kind: str
@@ -136,23 +139,23 @@ def _file(text: str, suffix: str, policy: str = "") -> File:
 
 @cache
 def files() -> dict[str, File]:
-    """Everything under /static, by name."""
-    found = {
+    """Files under /static, by name."""
+    by_name = {
         path.name: _file(path.read_text(encoding="utf-8"), path.suffix)
         for path in sorted(_STATIC.iterdir())
         if path.suffix in _TYPES
     }
-    return {**found, "report.css": _file(str(page_style()), ".css")}
+    return {**by_name, "report.css": _file(str(page_style()), ".css")}
 
 
 def thumb(info: PatternInfo) -> File:
-    """The spy plot of a pattern as a picture of its own. Raises: NothingFound."""
+    """The spy plot of a pattern as a standalone image. Raises: NothingFound."""
     if not info.workload.sparse:
         raise NothingFound(f"{info.id}: a {one_of(info.kind)} has no non-zeros to draw")
     if not info.thumbnail:
-        raise NothingFound(f"{info.id}: where its non-zeros lie is not known")
+        raise NothingFound(f"{info.id}: its structure is not stored")
     title = f"non-zeros of {shown(info.name or info.id, 80)}"
-    # A picture has no stylesheet to link to: its style stands inside and is allowed by its digest.
+    # An image has no stylesheet: its style is inside and allowed by its digest.
     style = draw.style()
     head, end, rest = draw.spy(info.thumbnail, title=title, key="thumb").partition(">")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -160,37 +163,36 @@ def thumb(info: PatternInfo) -> File:
     return _file(f"{head}{end}<style>{style}</style>{rest}", ".svg", policy)
 
 
-def pattern_page(found: dict[str, Any]) -> dict[str, Any]:
-    """Of a nest its loops, each a box around what runs in it, and the same as lines; of a tensor
-    kernel its operations."""
-    if "kernel" in found:
-        view = msgspec.convert(found["kernel"], KernelView)
-        drawn = drawn_kernel(view, title=f"operations of {shown(found['name'] or found['id'], 80)}")
+def pattern_page(facts: dict[str, Any]) -> dict[str, Any]:
+    """A pattern's facts with its drawing: boxes and lines for a nest, a graph for a kernel."""
+    if "kernel" in facts:
+        view = msgspec.convert(facts["kernel"], KernelView)
+        drawn = drawn_kernel(view, title=f"operations of {shown(facts['name'] or facts['id'], 80)}")
         # draw escapes what it holds
-        return {**found, "graph": Markup(drawn), "graph_said": sentence(kernel_caption(view))}
-    if "code" not in found:
-        return found
-    loops, body = found["code"]["loops"], found["code"]["body"]
-    drawn = draw.boxes(loops, body, title=f"loops of {shown(found['name'] or found['id'], 80)}")
+        return {**facts, "graph": Markup(drawn), "graph_said": sentence(kernel_caption(view))}
+    if "code" not in facts:
+        return facts
+    loops, body = facts["code"]["loops"], facts["code"]["body"]
+    drawn = draw.boxes(loops, body, title=f"loops of {shown(facts['name'] or facts['id'], 80)}")
     lines = ["  " * min(at, len(loops)) + line for at, line in enumerate([*loops, *body])]
-    return {**found, "boxes": Markup(drawn), "lines": lines}  # draw escapes what it holds
+    return {**facts, "boxes": Markup(drawn), "lines": lines}  # draw escapes what it holds
 
 
-def answer_page(found: dict[str, Any]) -> dict[str, Any]:
-    return {**found, "body": explanation_body(found["explanation"])}
+def answer_page(facts: dict[str, Any]) -> dict[str, Any]:
+    return {**facts, "body": explanation_body(facts["explanation"])}
 
 
-def compare_page(found: dict[str, Any]) -> dict[str, Any]:
-    """Both sides in one drawing, each over its own best."""
+def compare_page(facts: dict[str, Any]) -> dict[str, Any]:
+    """A comparison's facts with the curves of both platforms, each over its own best."""
     lines = []
-    for one in {one["platform"]: one for one in found["sides"]}.values():
+    for one in {one["platform"]: one for one in facts["sides"]}.values():
         marks = {"default": one["default_at"], "best of the other": one["other_at"]}
-        known = {name: at for name, at in marks.items() if at is not None}
+        known_marks = {name: at for name, at in marks.items() if at is not None}
         if len(one["ratios"]) > 1:
             x = [100 * share for share in one["shares"]]
-            lines.append(draw.Line(shown(one["platform"], 60), x, one["ratios"], marks=known))
+            lines.append(draw.Line(shown(one["platform"], 60), x, one["ratios"], marks=known_marks))
     if not lines:
-        return {**found, "curves": None}
+        return {**facts, "curves": None}
     drawn = draw.curves(
         lines,
         title="seconds of every configuration over the best of its platform",
@@ -200,4 +202,4 @@ def compare_page(found: dict[str, Any]) -> dict[str, Any]:
         size=(760, 340),
         key="compare",
     )
-    return {**found, "curves": Markup(drawn)}  # draw escapes what it holds
+    return {**facts, "curves": Markup(drawn)}  # draw escapes what it holds

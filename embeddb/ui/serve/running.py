@@ -1,4 +1,4 @@
-"""Running the page: one process on a socket, until it is interrupted."""
+"""Running the server: one process on a socket, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from embeddb.ui.serve.access import LOOPBACK
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-#: Connections that wait to be taken.
+#: Connections waiting to be accepted.
 _WAITING = 128
-#: Connections at a time; a browser opens six. More are told 503.
+#: Connections at a time; a browser opens six. Further ones get status 503.
 _CONNECTIONS = 200
-#: Who may say for whom it asks: a proxy on this machine.
+#: Trusted sources of forwarded headers: a proxy on this machine.
 _PROXIES = ["127.0.0.1", "::1"]
-#: Seconds in which the head of a request must have come, from the connection's or its first byte.
+#: Time limit of a request's head, in seconds, from the connection or its first byte.
 HEAD_S = 20.0
-#: Seconds in which the next request must come, and `HEAD_S` more for what was not read yet.
+#: Seconds until the next request, and `HEAD_S` more for unread data.
 KEEP_S = 15
 
 
 def listening(port: int, host: str = LOOPBACK) -> socket.socket:
     """A bound socket of an IP address of this machine; port 0 picks a free one.
 
-    Raises: UsageError if the port is taken or not allowed, or the address is no own one.
+    Raises: UsageError if the port is taken or not allowed, or the address is not of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named, for asyncio sends what is small without delay only where it is.
+    # The protocol is named: asyncio disables Nagle's delay only then.
     place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -63,10 +63,10 @@ def serve(
     behind_proxy: bool = False,
     started: Callable[[], None] | None = None,
 ) -> None:
-    """Until SIGINT or SIGTERM; what is being answered gets a moment to finish. `behind_proxy`: what
-    comes from this machine says for whom it asks. `started` is called once it answers."""
-    log, told = logging.getLogger("uvicorn.error"), _WorthTelling()
-    log.addFilter(told)
+    """Serve until SIGINT or SIGTERM; running requests get a moment to finish. `behind_proxy`: trust
+    forwarded headers from this machine. `started` is called once the server answers."""
+    log, log_filter = logging.getLogger("uvicorn.error"), _RateLimitedLog()
+    log.addFilter(log_filter)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _Server(config(app, behind_proxy=behind_proxy), started).run(sockets=[place])
@@ -74,27 +74,27 @@ def serve(
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
-        log.removeFilter(told)
+        log.removeFilter(log_filter)
 
 
 class _Server(uvicorn.Server):
-    """Takes one connection at a time off the socket, so that others that have it get theirs."""
+    """Server that accepts one connection at a time, so that other workers get theirs."""
 
     def __init__(self, how: uvicorn.Config, started: Callable[[], None] | None) -> None:
         super().__init__(how)
-        self._told = started
+        self._on_started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for place in sockets or ():
-            place.listen(_WAITING)  # asyncio has set it to the number that it takes at a time
-        if self._told is not None and self.started:
-            self._told()
+            place.listen(_WAITING)  # asyncio has set the backlog to the number it accepts at a time
+        if self._on_started is not None and self.started:
+            self._on_started()
 
 
-class _WorthTelling(logging.Filter):
-    """A question that the end of the server cuts off is no fault. A warning is about what some
-    client sent, who may send it without end: told the 1st time, the 10th, the 100th …"""
+class _RateLimitedLog(logging.Filter):
+    """Log filter: drops requests cancelled by shutdown, and logs a repeated warning, which clients
+    may cause without limit, only the 1st, 10th, 100th … time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _WorthTelling(logging.Filter):
 
 
 def config(app: Starlette, *, behind_proxy: bool = False) -> uvicorn.Config:
-    """How uvicorn is to run it: bounded in connections and in the time a client may take."""
+    """Settings of uvicorn: bounded connections and time limits for clients."""
     return uvicorn.Config(
         app,
         http=_Patient,
@@ -132,7 +132,7 @@ def config(app: Starlette, *, behind_proxy: bool = False) -> uvicorn.Config:
 
 
 class _Patient(H11Protocol):
-    """Ends connections whose request's head does not come: uvicorn would wait for ever."""
+    """Protocol that closes connections without a request head: uvicorn would wait for ever."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -149,7 +149,7 @@ class _Patient(H11Protocol):
             self._deadline = None
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closing waits until all is sent, and so for ever where nobody reads."""
+        """Abort later: closing waits until all is sent, for ever if the client does not read."""
         super().timeout_keep_alive_handler()
         self.loop.call_later(HEAD_S, self.transport.abort)
 

@@ -1,4 +1,4 @@
-"""A matrix file from a stranger: received within bounds, read, and removed."""
+"""Upload of an untrusted matrix file: received within limits, read, and removed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from embeddb.ui.serve.reading import Limits, Upload, read_apart
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-#: Seconds in which a whole body must have come.
+#: Time limit of a body, in seconds.
 BODY_S = 60.0
 _MOST_NAME = 200
 _SUFFIX = re.compile(r"(\.[a-z][a-z0-9]{0,9})?(\.gz)?$")
 
 
 def plain_name(text: str) -> str:
-    """A file's name without folders and of bounded length; `upload` if nothing is left."""
+    """A file name without folders and of bounded length; `upload` if nothing is left."""
     name = PurePosixPath(text.replace("\\", "/")).name[-_MOST_NAME:]
     name = "".join(c for c in name if c.isprintable() and not "\ud800" <= c <= "\udfff")
     return name.strip(" .") or "upload"
@@ -34,7 +34,7 @@ def plain_name(text: str) -> str:
 
 @asynccontextmanager
 async def received(request: Request, name: str, most: int) -> AsyncIterator[Path]:
-    """The body in a file of its own, of at most `most` bytes; gone afterwards.
+    """The body as a temporary file of at most `most` bytes.
 
     Raises: HTTPException 411, 413, 415 or 408 for a body that is empty, too large, encoded or slow.
     """
@@ -56,7 +56,7 @@ async def received(request: Request, name: str, most: int) -> AsyncIterator[Path
                             raise _too_large(most)
                         await out.write(chunk)
         except TimeoutError:
-            raise HTTPException(408, f"the file did not come within {BODY_S:g} s") from None
+            raise HTTPException(408, f"the file was not received within {BODY_S:g} s") from None
         if not size:
             raise HTTPException(400, "the body is empty: send the matrix file itself")
         yield path
@@ -68,8 +68,8 @@ def _too_large(most: int) -> HTTPException:
 
 
 async def read_upload(path: Path, name: str, most: int) -> Upload:
-    """Raises: MatrixError with the name it came by in place of the path; HTTPException 504 for one
-    that takes too long."""
+    """Read an uploaded file. Raises: MatrixError with the uploaded name in place of the path;
+    HTTPException 504 after the time limit."""
     stem = name[:-3] if name.lower().endswith(".gz") else name
     try:
         limits = Limits.of_upload(most, path.stat().st_size)

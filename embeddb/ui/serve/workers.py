@@ -1,8 +1,9 @@
-"""Several processes on one socket: started together, restarted where one died, ended together.
+"""Several worker processes on one socket: started together, restarted after a crash, ended
+together.
 
-uvicorn's own supervisor restarts without a pause, ends the server where one worker cannot start,
-and its workers outlive a supervisor that is killed. These are processes of `multiprocessing`, which
-hands them socket and orders.
+uvicorn's own supervisor restarts without a pause, ends the server if one worker cannot start, and
+its workers outlive a killed supervisor. These are processes of `multiprocessing`, which hands them
+the socket and their orders.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from embeddb.ui.serve.running import serve
 
 #: A new interpreter each: a fork would inherit open databases and threads.
 _SPAWN = multiprocessing.get_context("spawn")
-#: Seconds in which workers have to answer at first, and in which they have to end.
+#: Time limits of workers to start and to end, in seconds.
 _START_S, _END_S = 120.0, 8.0
 _LOOK_S = 0.2
-#: Before a worker that did not live for `_LIVED_S` is started again: doubled up to the last.
+#: Pause before restarting a worker that did not live for `_LIVED_S`: doubled up to a limit.
 _FIRST_PAUSE_S, _MOST_PAUSE_S, _LIVED_S = 0.2, 30.0, 10.0
 
 
 class Orders(NamedTuple):
-    """What to serve: the database at `place`, under an address; `scratch` is the folder of what the
-    workers share."""
+    """Settings of workers: the database at `place`, the address; `scratch` is the folder of the
+    shared store."""
 
     place: str
     scratch: str
@@ -48,14 +49,14 @@ class Orders(NamedTuple):
 
 
 class Started(NamedTuple):
-    """What a worker reports once: that it answers, or an `error` and what can be done."""
+    """First report of a worker: it answers, or an `error` with a hint."""
 
     error: str = ""
     hint: str = ""
 
 
 def _work(orders: Orders, place: socket.socket, report: Connection) -> None:
-    """The life of a worker."""
+    """Main function of a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with ExitStack() as stack:
@@ -85,7 +86,7 @@ def _end_with_parent() -> None:
 
 
 class _Worker:
-    """A process, and what it reported."""
+    """A worker process and its report."""
 
     def __init__(self, orders: Orders, place: socket.socket) -> None:
         self._report, report = _SPAWN.Pipe(duplex=False)
@@ -99,7 +100,7 @@ class _Worker:
         self._started: Started | None = None
 
     def started(self, within_s: float) -> Started | None:
-        """What it reported; None where it did not so far."""
+        """The worker's report; None if there is none yet."""
         if self._started is None and self._report.poll(within_s):
             try:
                 self._started = self._report.recv()
@@ -108,14 +109,14 @@ class _Worker:
         return self._started
 
     def wait(self, deadline: float) -> None:
-        """Until it has ended, at the deadline by force."""
+        """Wait until the process has ended; kill it at the deadline."""
         self.process.join(max(0.0, deadline - time.monotonic()))
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
 
     def epitaph(self) -> str:
-        """How and why it ended."""
+        """Exit status and reason of a worker that ended."""
         code, started = self.process.exitcode or 0, self.started(0)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         why = f": {started.error}" if started is not None and started.error else ""
@@ -137,7 +138,7 @@ class Supervisor:
         self._signals = ExitStack()
 
     def __enter__(self) -> Supervisor:
-        """Raises: StoreError where one does not answer; KeyboardInterrupt at the end's signal."""
+        """Start all. Raises: StoreError if one does not answer; KeyboardInterrupt on a signal."""
         self._signals.enter_context(_signalled(self._ended))
         try:
             workers = [self._start(at) for at in range(len(self._workers))]
@@ -172,7 +173,7 @@ class Supervisor:
             raise StoreError(started.error, hint=started.hint)
 
     def run(self) -> None:
-        """Until SIGINT or SIGTERM."""
+        """Supervise the workers until SIGINT or SIGTERM."""
         while not self._ended.wait(_LOOK_S):
             for at in range(len(self._workers)):
                 self._look_after(at)
@@ -187,7 +188,7 @@ class Supervisor:
             pause = _FIRST_PAUSE_S if lived else self._pauses[at]
             self._pauses[at] = min(2 * pause, _MOST_PAUSE_S)
             self._workers[at], self._due[at] = None, now + pause
-            self._note(f"{worker.epitaph()}; another takes its place in {pause:g} s")
+            self._note(f"{worker.epitaph()}; restarting in {pause:g} s")
 
 
 @contextmanager

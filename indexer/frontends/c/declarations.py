@@ -1,4 +1,4 @@
-"""What the declarations of a C file say: arrays, sizes, scalars, types."""
+"""Declarations of a C file: arrays, sizes, scalars, types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embeddb.nests.parts import Array, Const, Expr, Index
 from indexer.frontends.c.expressions import index_of, value_of
 from indexer.frontends.c.text import SourceText
 from indexer.frontends.indices import constant
-from indexer.frontends.tree import Held, Refused, Scope
+from indexer.frontends.tree import Refused, Scope, StoredArray
 
 _TYPES = {
     ("float",): "f32",
@@ -29,11 +29,13 @@ _TYPES = {
 
 
 class Declarations:
-    """Arrays and stored scalars of a whole file, in the order they are declared. `assigned`: how
-    often each name is written in functions that hold a scop, but for initial values and for the
-    indices of loops. `own_names` are those of the arrays in the file, `lines` where they are
-    declared; `fixed` are scalars whose initial value stands for them: its text in C, empty where it
-    is no number that they hold exactly, and the line."""
+    """Arrays and stored scalars of a whole file, in the order of their declarations.
+
+    `assigned`: how often each name is written in functions with a scop, except for initial values
+    and the indices of loops. `own_names` are those of the arrays in the file, `lines` those of
+    their declarations; `fixed` are scalars replaced by their initial value: its text in C, empty
+    where it is no number that they store exactly, and the line.
+    """
 
     def __init__(self, text: SourceText, functions: Sequence[Any]) -> None:
         self.arrays: list[Array] = []
@@ -44,14 +46,15 @@ class Declarations:
         self.lines: list[int] = []
         self.fixed: dict[str, tuple[str, int]] = {}
         self._text = text
-        self.given = {name: Const(value) for name, value in text.defines.items()}
+        self.defined = {name: Const(value) for name, value in text.defines.items()}
         self._types: dict[str, str] = {}
 
     def typedef(self, node: Any) -> None:
         self._types[node.name] = self.dtype(node.type) or ""
 
     def declare(self, node: Any, scope: Scope) -> None:
-        """What a declaration outside of a scop says; what cannot be used is refused on its use."""
+        """Process a declaration outside of a scop; an unsupported one is refused when it is
+        used."""
         if isinstance(node.type, c_ast.FuncDecl) or node.name is None:
             return
         try:
@@ -73,19 +76,19 @@ class Declarations:
         if isinstance(kind, c_ast.PtrDecl):
             raise NestError("is a pointer, which may overlap: declare it as an array with sizes")
         if not dtype:
-            raise NestError("has a type that is not known: float, double, int and long are")
+            raise NestError("has an unsupported type: use float, double, int or long")
         if shape:
             array = Array(dtype, tuple(shape), self._fill(node.name, scope))
             self.hold(node.name, array, scope, node.coord.line)
             return
-        value, times = self.given.get(node.name), self.assigned[node.name]
+        value, times = self.defined.get(node.name), self.assigned[node.name]
         if value is not None and not times:
             scope.names[node.name] = value
         elif node.init is not None and not times:
             self._alias(node, dtype, scope)
         elif dtype in ("i32", "i64") and times < 2 and node.init is None:
             scope.names[node.name] = Refused(
-                f"has no value here: give it with -D {node.name}=64", dtype
+                f"has no value in this file: give it with -D {node.name}=64", dtype
             )
         else:
             self.hold(node.name, Array(dtype, (), ""), scope, node.coord.line)
@@ -102,23 +105,23 @@ class Declarations:
             if isinstance(value, Const):
                 value = Const(float(value.value))
                 number = value.value
-        # The nest computes with the number as it is written, C with what a float holds of it.
+        # The nest computes with the number as it is written, C with its value rounded to float.
         exact = number is not None and (dtype != "f32" or _as_float(number) == number)
         self.fixed[node.name] = repr(number) if exact else "", node.coord.line
         scope.names[node.name] = value
 
-    def hold(self, name: str, array: Array, scope: Scope, line: int) -> Held:
-        """An array, or a scalar that is stored, declared on a line."""
-        told = Held(len(self.arrays))
+    def hold(self, name: str, array: Array, scope: Scope, line: int) -> StoredArray:
+        """Declare an array, or a stored scalar, on a line."""
+        stored = StoredArray(len(self.arrays))
         self.arrays.append(array)
         if not array.shape and len(scope.names.maps) > 1:
-            self.local.add(told.array)
+            self.local.add(stored.array)
         taken = name in self.array_names
         self.own_names.append(name)
         self.lines.append(line)
-        self.array_names.append(f"{name}_{told.array}" if taken else name)
-        scope.names[name] = told
-        return told
+        self.array_names.append(f"{name}_{stored.array}" if taken else name)
+        scope.names[name] = stored
+        return stored
 
     def dtype(self, kind: Any) -> str | None:
         if not isinstance(kind, c_ast.TypeDecl) or not isinstance(kind.type, c_ast.IdentifierType):
@@ -127,27 +130,27 @@ class Declarations:
         return self._types.get(names[0]) or _TYPES.get(names)
 
     def check_unwritten(self, array: int) -> None:
-        """Raises: NestError where a function with a scop writes to an array."""
+        """Raises: NestError if a function with a scop writes to an array."""
         if self.assigned[self.own_names[array]]:
             raise NestError(f"{self.own_names[array]} is written")
 
     def _fill(self, name: str, scope: Scope) -> str:
-        if name in self._text.held:
-            return self._text.held[name]
-        told, line = self._text.fills.get(name, ("", 0))
-        kind, *parts = told.split(":")
-        made = [kind.strip()]
+        if name in self._text.matrix_fills:
+            return self._text.matrix_fills[name]
+        fill, line = self._text.fills.get(name, ("", 0))
+        kind, *parts = fill.split(":")
+        words = [kind.strip()]
         for part in parts:
             if re.fullmatch(r"[\d.]+", part):
-                made.append(part)
+                words.append(part)
                 continue
             try:
                 parsed = c_parser.CParser().parse(f"int n = {part};")
                 size = constant(index_of(parsed.ext[0].init, scope))
             except (c_parser.ParseError, NestError) as error:
                 raise NestError(f"fill of {name}: {part[:40]!r} is no number", line=line) from error
-            made.append(str(size))
-        return ":".join(made)
+            words.append(str(size))
+        return ":".join(words)
 
 
 def _as_float(number: float) -> float:
@@ -162,9 +165,9 @@ def holds_scop(node: Any) -> bool:
 
 
 def _assigned(functions: Sequence[Any]) -> Counter[str]:
-    """How often each name is written in functions that hold a scop, but for initial values and for
-    the indices of loops."""
-    found: Counter[str] = Counter()
+    """Number of writes of each name in functions with a scop, except for initial values and the
+    indices of loops."""
+    writes: Counter[str] = Counter()
     waiting = [one for one in functions if holds_scop(one)]
     while waiting:
         node = waiting.pop()
@@ -179,6 +182,6 @@ def _assigned(functions: Sequence[Any]) -> Counter[str]:
         while isinstance(target, c_ast.ArrayRef):
             target = target.name
         if isinstance(target, c_ast.ID):
-            found[target.name] += 1
+            writes[target.name] += 1
         waiting += [child for _, child in node.children()]
-    return found
+    return writes

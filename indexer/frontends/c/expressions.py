@@ -23,7 +23,7 @@ from indexer.frontends.scalars import (
     opposite,
     pair,
 )
-from indexer.frontends.tree import Held, Scope
+from indexer.frontends.tree import Scope, StoredArray
 
 _NUMBER = re.compile(
     r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*|((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fFlL]?"
@@ -31,7 +31,7 @@ _NUMBER = re.compile(
 
 
 def index_of(node: Any, scope: Scope) -> Index:
-    """A subscript or bound: whole, affine in the loops, plus at most one element of an array.
+    """A subscript or bound: integer, affine in the loops, plus at most one element of an array.
 
     Raises: NestError for anything else.
     """
@@ -52,22 +52,22 @@ def index_of(node: Any, scope: Scope) -> Index:
             return index_of(node.expr, scope)
         case c_ast.BinaryOp(op="+" | "-" | "*" | "/"):
             return index_pair(node.op, *(index_of(n, scope) for n in (node.left, node.right)))
-    raise NestError("a subscript or bound is not affine: sums and multiples of loops are known")
+    raise NestError("a subscript or bound is not affine: use sums and multiples of loops")
 
 
 def _index_of_name(name: str, scope: Scope) -> Index:
-    found = scope.of(name)
-    if isinstance(found, Index):
-        return found
-    if isinstance(found, Const) and isinstance(found.value, int):
-        return whole(found.value)
-    if isinstance(found, Held) and not scope.arrays[found.array].shape:
+    meaning = scope.of(name)
+    if isinstance(meaning, Index):
+        return meaning
+    if isinstance(meaning, Const) and isinstance(meaning.value, int):
+        return whole(meaning.value)
+    if isinstance(meaning, StoredArray) and not scope.arrays[meaning.array].shape:
         raise NestError(f"{name} is computed: a subscript or bound is not affine")
     raise NestError(f"{name} is no whole number: a subscript or bound is not affine")
 
 
 def access_of(node: Any, scope: Scope) -> Access:
-    """`A[i][j]`, or a scalar that is stored.
+    """`A[i][j]`, or a stored scalar.
 
     Raises: NestError.
     """
@@ -76,31 +76,31 @@ def access_of(node: Any, scope: Scope) -> Access:
         at.append(index_of(node.subscript, scope))
         node = node.name
     if not isinstance(node, c_ast.ID):
-        raise NestError("pointers and structures are not known: write ARRAY[i][j]")
-    found = scope.of(node.name)
-    if not isinstance(found, Held):
+        raise NestError("pointers and structures are not supported: write ARRAY[i][j]")
+    array = scope.of(node.name)
+    if not isinstance(array, StoredArray):
         raise NestError(f"{node.name} is no array")
-    dimensions = len(scope.arrays[found.array].shape)
+    dimensions = len(scope.arrays[array.array].shape)
     if len(at) != dimensions:
         raise NestError(f"{node.name}: {len(at)} subscripts for {dimensions} dimensions")
-    return Access(found.array, tuple(reversed(at)))
+    return Access(array.array, tuple(reversed(at)))
 
 
 def number_of(node: Any) -> int | float:
-    found = _NUMBER.fullmatch(node.value)
-    if found is None:
+    number = _NUMBER.fullmatch(node.value)
+    if number is None:
         raise NestError(f"{node.value[:20]} is no number")
-    if found[1] is None or "." in node.value or node.type in ("float", "double"):
-        return float(found[2])
-    if len(found[1]) > 1 and found[1][0] == "0" and found[1][1] not in "xX":
-        return int(found[1], 8)
-    return int(found[1], 0)
+    if number[1] is None or "." in node.value or node.type in ("float", "double"):
+        return float(number[2])
+    if len(number[1]) > 1 and number[1][0] == "0" and number[1][1] not in "xX":
+        return int(number[1], 8)
+    return int(number[1], 0)
 
 
 def value_of(node: Any, scope: Scope) -> Expr:
     """The value of an expression.
 
-    Raises: NestError for what a nest does not compute.
+    Raises: NestError for an unsupported one.
     """
     match node:
         case c_ast.Constant():
@@ -125,18 +125,18 @@ def value_of(node: Any, scope: Scope) -> Expr:
         case c_ast.FuncCall():
             args = [value_of(a, scope) for a in (node.args.exprs if node.args else [])]
             return _function(getattr(node.name, "name", "?"), args)
-    raise NestError(f"{_name_of(node)} is not known in a nest")
+    raise NestError(f"{_name_of(node)} is not supported in a nest")
 
 
 def _value_of_name(name: str, scope: Scope) -> Expr:
-    found = scope.of(name)
-    if isinstance(found, Index):
-        return expression_of(found)
-    if isinstance(found, Held):
-        if scope.arrays[found.array].shape:
-            raise NestError(f"{name} is an array without subscripts: arrays may not be handed on")
-        return Read(Access(found.array, ()))
-    return found
+    meaning = scope.of(name)
+    if isinstance(meaning, Index):
+        return expression_of(meaning)
+    if isinstance(meaning, StoredArray):
+        if scope.arrays[meaning.array].shape:
+            raise NestError(f"{name} is an array without subscripts: arrays cannot be passed on")
+        return Read(Access(meaning.array, ()))
+    return meaning
 
 
 def _cast(node: Any, scope: Scope) -> Expr:
@@ -147,7 +147,7 @@ def _cast(node: Any, scope: Scope) -> Expr:
             return Const(float(value.value))
         return Call("*", (value, Const(1.0))) if is_whole(value, scope.arrays) else value
     if not is_whole(value, scope.arrays):
-        raise NestError("a number is cut to a whole one, which is not known in a nest")
+        raise NestError("a number is cut to a whole one, which is not supported in a nest")
     return value
 
 
@@ -160,14 +160,14 @@ def _pair(op: str, left: Expr, right: Expr, scope: Scope) -> Expr:
         match left, right:
             case Const(int(one)), Const(int(other)) if other:
                 return Const(divided(one, other))
-        raise NestError("whole numbers are divided, which is not known in a nest")
+        raise NestError("whole numbers are divided, which is not supported in a nest")
     return pair(op, left, right)
 
 
 def _function(name: str, args: Sequence[Expr]) -> Expr:
-    for known in (name, name.removesuffix("f")):  # as C names them for float
+    for spelling in (name, name.removesuffix("f")):  # as C names them for float
         with suppress(NestError):
-            return function(known, args)
+            return function(spelling, args)
     if name.isupper() and name not in ("MIN", "MAX"):
         raise undefined(name)
     return function(name, args)

@@ -49,8 +49,8 @@ class Scop:
 
 @dataclass(frozen=True, slots=True)
 class CFile:
-    """A C file as a program of nests, and where that comes from: its scops, the text without
-    comments and macros, and the declarations."""
+    """A C file as a program of nests, and its source: the scops, the text without comments and
+    macros, and the declarations."""
 
     program: Program
     scops: tuple[Scop, ...]
@@ -77,7 +77,7 @@ def read_c(
     matrix: Pattern | None = None,
 ) -> CFile:
     """The scops of a C file, one after the other. `defines` are values of macros, and of scalars
-    that the file gives none; `matrix` as in `source_text`.
+    without one in the file; `matrix` as in `source_text`.
 
     Raises: NestError with the line.
     """
@@ -90,7 +90,7 @@ def read_c(
     for array, (_, line) in text.fills.items():
         if array not in names.array_names:
             raise NestError(f"fill of {array}: there is no such array", line=line)
-    for array in text.held.keys() - set(names.array_names):
+    for array in text.matrix_fills.keys() - set(names.array_names):
         raise NestError(f"there is no array {array} for the matrix")
     arrays = tuple(names.arrays)
     program = Program(name, arrays, tuple(names.array_names), body, frozenset(names.local))
@@ -118,9 +118,9 @@ class _File:
         self._function_line = 0
 
     def read(self, tree: Any, *, scops: int) -> tuple[Node, ...]:
-        """The nodes of all scops, of which there are so many."""
+        """The nodes of all scops, whose number is `scops`."""
         scope, body = Scope(self._names.arrays), list[Node]()
-        scope.names.update(self._names.given)
+        scope.names.update(self._names.defined)
         for node in tree.ext:
             with on_line(node):
                 if isinstance(node, c_ast.Typedef):
@@ -130,7 +130,7 @@ class _File:
                 elif isinstance(node, c_ast.FuncDef):
                     body += self._function(node, scope.inner())
         if len(self.scops) != scops:
-            raise NestError("#pragma scop stands in the body of a function, outside of loops")
+            raise NestError("#pragma scop must be in the body of a function, outside of loops")
         if not scops:
             raise NestError("has no #pragma scop around its loops")
         return tuple(body)
@@ -146,7 +146,7 @@ class _File:
         return self._scops_of(node.body.block_items or [], scope)
 
     def _scops_of(self, items: Sequence[Any], scope: Scope) -> list[Node]:
-        found: list[Node] = []
+        nodes: list[Node] = []
         start = None
         first = 0
         for at, node in enumerate(items):
@@ -157,12 +157,12 @@ class _File:
                     if start is None:
                         raise NestError("#pragma endscop without #pragma scop")
                     self.scops.append(Scop(self._function_line, first, node.coord.line))
-                    found += self._statements.run(items[start:at], scope, 0, None)
+                    nodes += self._statements.run(items[start:at], scope, 0, None)
                     start = None
                 elif start is None and isinstance(node, c_ast.Decl):
                     self._names.declare(node, scope)
                 elif start is None and isinstance(node, c_ast.Compound):
-                    found += self._scops_of(node.block_items or [], scope.inner())
+                    nodes += self._scops_of(node.block_items or [], scope.inner())
         if start is not None:
             raise NestError("#pragma scop without #pragma endscop", line=items[-1].coord.line)
-        return found
+        return nodes

@@ -22,7 +22,7 @@ from indexer.frontends.tree import Block, Node, Refused, Scope, Step, reads, wal
 def header(node: Any, depth: int, scope: Scope) -> tuple[str, Loop, Index]:
     """Name and loop, and the value of its index; `depth`: loops around it.
 
-    Raises: NestError for what is no loop over equally spaced whole numbers.
+    Raises: NestError unless it is a loop over equally spaced integers.
     """
     name, first = _first(node.init)
     step = _step(node.next, name, scope)
@@ -85,18 +85,18 @@ _BEYOND = {
 
 
 class Statements:
-    """A reader of statements. `loops`: how many are around; `mask`: what must not be 0 for a
-    statement to run."""
+    """A reader of statements. `loops`: the number of loops around; `mask`: the value that must not
+    be 0 for a statement to run."""
 
     def __init__(self, names: Declarations) -> None:
         self._names = names
 
     def run(self, items: Sequence[Any], scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
-        found: list[Node] = []
+        nodes: list[Node] = []
         for node in items:
             with on_line(node):
-                found += self._statement(node, scope, loops, mask)
-        return found
+                nodes += self._statement(node, scope, loops, mask)
+        return nodes
 
     def _statement(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
         match node:
@@ -122,10 +122,12 @@ class Statements:
                 one = c_ast.Constant("int", "1", node.coord)
                 op = "+=" if "+" in node.op else "-="
                 return self._assign(c_ast.Assignment(op, node.expr, one, node.coord), scope, mask)
-        raise NestError(f"{_BEYOND.get(type(node), type(node).__name__)} is not known in a scop")
+        raise NestError(
+            f"{_BEYOND.get(type(node), type(node).__name__)} is not supported in a scop"
+        )
 
     def _local(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
-        """A declaration within a scop: a scalar, stored unless it is a whole number set once."""
+        """A declaration within a scop: a scalar, stored unless it is an integer set once."""
         dtype = self._names.dtype(node.type)
         if dtype is None:
             self._names.declare(node, scope)
@@ -142,11 +144,11 @@ class Statements:
         if node.init is None:
             return []
         target = c_ast.ID(node.name, node.coord)
-        made = c_ast.Assignment("=", target, node.init, node.coord)
-        return self._assign(made, scope, None)
+        assignment = c_ast.Assignment("=", target, node.init, node.coord)
+        return self._assign(assignment, scope, None)
 
     def _constant_index(self, node: Any, scope: Scope) -> Index:
-        """An index that stays as it is: nothing that it comes out of is written in the scop."""
+        """An index that does not change: none of its arrays is written in the scop."""
         index = index_of(node, scope)
         for access in () if index.of is None else (*index.of.inner(), index.of):
             self._names.check_unwritten(access.array)
@@ -155,35 +157,37 @@ class Statements:
     def _assign(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
         op, right = node.op, node.rvalue
         if isinstance(node.lvalue, c_ast.ID):
-            told = scope.names.get(node.lvalue.name)
-            if isinstance(told, Refused) and told.dtype:
+            meaning = scope.names.get(node.lvalue.name)
+            if isinstance(meaning, Refused) and meaning.dtype:
                 if op == "=" and mask is None:
                     with suppress(NestError):
                         scope.names[node.lvalue.name] = self._constant_index(right, scope)
                         return []
                 home = scope.home(node.lvalue.name)
-                self._names.hold(node.lvalue.name, Array(told.dtype, (), ""), home, told.line)
+                self._names.hold(node.lvalue.name, Array(meaning.dtype, (), ""), home, meaning.line)
         target = access_of(node.lvalue, scope)
         value = value_of(right, scope)
         if op == "/=" and is_whole(Read(target), self._names.arrays):
-            raise NestError("whole numbers are divided, which is not known in a nest")
+            raise NestError("whole numbers are divided, which is not supported in a nest")
         statement = combined(target, op, value, mask)
         return [Step(statement, node.coord.line)]
 
     def _if(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
         condition = value_of(node.cond, scope)
-        found = self.run([node.iftrue], scope.inner(), loops, _both(mask, condition))
+        nodes = self.run([node.iftrue], scope.inner(), loops, _both(mask, condition))
         if node.iffalse is not None:
             other = opposite(condition)
-            found += self.run([node.iffalse], scope.inner(), loops, _both(mask, other))
-            found = _merged(found, condition, mask)
-        asked = {access.array for access in reads(condition)}
-        steps = [(path, one) for path, one in walk(found) if isinstance(one, Step)]
+            nodes += self.run([node.iffalse], scope.inner(), loops, _both(mask, other))
+            nodes = _merged(nodes, condition, mask)
+        deciding = {access.array for access in reads(condition)}
+        steps = [(path, one) for path, one in walk(nodes) if isinstance(one, Step)]
         for at, (path, one) in enumerate(steps):
-            if one.statement.target.array in asked and (path or at + 1 < len(steps)):
+            if one.statement.target.array in deciding and (path or at + 1 < len(steps)):
                 name = self._names.array_names[one.statement.target.array]
-                raise NestError(f"{name} decides over statements and is written by one of them")
-        return found
+                raise NestError(
+                    f"{name} is the condition of statements and is written by one of them"
+                )
+        return nodes
 
     def _for(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
         name, loop, index = header(node, loops, scope)
@@ -213,7 +217,7 @@ def _merged(nodes: list[Node], condition: Expr, mask: Expr | None) -> list[Node]
 
 @contextmanager
 def on_line(node: Any) -> Iterator[None]:
-    """Errors inside carry the line of a node, unless they have one."""
+    """Errors inside get the line of a node, unless they have one."""
     try:
         yield
     except NestError as error:

@@ -1,7 +1,8 @@
-"""The text of a C file without its preprocessor: comments, macros, conditions, pragmas of our own.
+"""The text of a C file after a minimal preprocessor: comments, macros, conditions, pragmas of
+embeddb.
 
 Nothing is run, no other file is read, every line keeps its number; `#include` is left out, and of
-what `gcc -E` writes the lines of system headers.
+the output of `gcc -E` the lines of system headers.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ _MATRIX = re.compile(r"embeddb\s+matrix" + 5 * r"\s+([A-Za-z_]\w*)" + r"\s*")
 #: The hint about macros of headers, which are not read, and about those with parameters.
 _PREPROCESS = "preprocess it: gcc -E -I HEADERS -D N=64 FILE.c -o PREPROCESSED.c"
 _MACRO = re.compile(r"\b_*[A-Z][A-Z0-9_]{2,}\b(?=\s*[(A-Za-z_*])")
-#: Macros that are functions: known as such, so that their definition is not needed.
+#: Macros that are supported functions, so that their definition is not needed.
 _KNOWN = {"min", "max", "MIN", "MAX", "fmin", "fmax"}
 _LONGEST = 100_000
 
 
 @dataclass
 class SourceText:
-    """`text` with macros replaced; `fills`: what arrays hold, by name, with the line; `held`: the
-    fills of those that hold a matrix; `defines`: what was given, its sizes with it; `macros`: those
-    that are numbers, or sums of such, as their text and the line of their definition."""
+    """`text` with macros replaced; `fills`: the contents of arrays, by name, with the line;
+    `matrix_fills`: those of arrays with a matrix; `defines`: the requested values and the matrix's
+    sizes; `macros`: numeric ones, or sums of such, as their text and the line of their
+    definition."""
 
     text: str = ""
     fills: dict[str, tuple[str, int]] = field(default_factory=dict)
-    held: dict[str, str] = field(default_factory=dict)
+    matrix_fills: dict[str, str] = field(default_factory=dict)
     defines: dict[str, int | float] = field(default_factory=dict)
     macros: dict[str, tuple[str, int]] = field(default_factory=dict)
 
@@ -50,12 +52,12 @@ def source_text(
     defines: Mapping[str, int | float] | None = None,
     matrix: Pattern | None = None,
 ) -> SourceText:
-    """A C file as its compiler would see it; `defines` win over the file's own. A matrix gives the
-    values of three macros, and what two arrays hold, by `#pragma embeddb matrix ROWS COLUMNS
-    ENTRIES OFFSETS INDICES`; without one that line says nothing.
+    """A C file as its compiler would see it; `defines` override the file's own. A matrix sets the
+    values of three macros, and the contents of two arrays, by `#pragma embeddb matrix ROWS COLUMNS
+    ENTRIES OFFSETS INDICES`; without one that line is ignored.
 
     Raises: NestError with the line, for macros with parameters and conditions that need a
-    preprocessor; for a matrix that the file has no place for.
+    preprocessor; for a matrix without such a line in the file.
     """
     if "\0" in source:
         raise NestError("is no text")
@@ -68,22 +70,22 @@ def source_text(
             continue
         lines += [line + part, *[""] * joined]
         line, joined = "", 0
-    given = dict(defines or {})
-    held = {} if matrix is None else _held(lines, matrix, given)
-    found = _Preprocessor(given).read(lines)
-    found.held, found.defines = held, given
-    return found
+    values = dict(defines or {})
+    matrix_fills = {} if matrix is None else _matrix_fills(lines, matrix, values)
+    text = _Preprocessor(values).read(lines)
+    text.matrix_fills, text.defines = matrix_fills, values
+    return text
 
 
 def undefined(macro: str, line: int | None = None) -> NestError:
-    """The refusal of a macro of a header: its name, and what to do."""
+    """Error for a macro of a header, with its name and a hint."""
     reason = f"macro {macro[:60]} is not defined in this file, and headers are not read"
     return NestError(reason, line=line, hint=_PREPROCESS)
 
 
 def undefined_macro(text: str, line: int | None) -> tuple[str, int] | None:
-    """The first word that is written like a macro with operands or like one for a type, and its
-    line: on `line` of a text whose macros are replaced, else anywhere in it."""
+    """The first word that looks like a macro with operands or like a type macro, and its line: on
+    `line` of a text whose macros are replaced, else anywhere in it."""
     for number, one in enumerate(text.split("\n"), 1):
         if line in (None, number) and not one.lstrip().startswith("#"):
             for word in _MACRO.findall(one):
@@ -92,8 +94,10 @@ def undefined_macro(text: str, line: int | None) -> tuple[str, int] | None:
     return None
 
 
-def _held(lines: list[str], matrix: Pattern, given: dict[str, int | float]) -> dict[str, str]:
-    """The fills of the arrays that hold the matrix; its sizes become given macros."""
+def _matrix_fills(
+    lines: list[str], matrix: Pattern, defines: dict[str, int | float]
+) -> dict[str, str]:
+    """Fills of the arrays with the matrix; its sizes are added to `defines`."""
     pragmas = (_DIRECTIVE.fullmatch(line) for line in lines)
     places = [_MATRIX.fullmatch(p[2]) for p in pragmas if p and p[1] == "pragma"]
     names = [place.groups() for place in places if place]
@@ -104,22 +108,22 @@ def _held(lines: list[str], matrix: Pattern, given: dict[str, int | float]) -> d
         )
     *macros, offsets, indices = names[0]
     for name, size in zip(macros, (*matrix.shape, matrix.nnz), strict=True):
-        if given.setdefault(name, size) != size:
-            raise NestError(f"{name} is {size} of the matrix, and given as {given[name]}")
+        if defines.setdefault(name, size) != size:
+            raise NestError(f"{name} is {size} of the matrix, but defined as {defines[name]}")
     return dict(zip((offsets, indices), fills_of(matrix), strict=True))
 
 
 def _blank(match: re.Match[str]) -> str:
-    found = match[0]
-    return found if found[0] in "\"'" else " " + "\n" * found.count("\n")
+    token = match[0]
+    return token if token[0] in "\"'" else " " + "\n" * token.count("\n")
 
 
 class _Preprocessor:
-    def __init__(self, given: dict[str, int | float]) -> None:
-        self._given = given
+    def __init__(self, defines: dict[str, int | float]) -> None:
+        self._defines = defines
         self._macros: dict[str, str] = {}
         self._lines: dict[str, int] = {}
-        self._kept: list[bool] = []
+        self._branches: list[bool] = []
         self._of_system = False
 
     def read(self, lines: list[str]) -> SourceText:
@@ -127,11 +131,11 @@ class _Preprocessor:
         for number, line in enumerate(lines, 1):
             directive = _DIRECTIVE.fullmatch(line)
             if directive is None:
-                kept = all(self._kept) and not self._of_system
-                out.append(self._replaced(line, number) if kept else "")
+                active = all(self._branches) and not self._of_system
+                out.append(self._replaced(line, number) if active else "")
                 continue
             out.append(self._directive(directive[1], directive[2].strip(), number, source))
-        if self._kept:
+        if self._branches:
             raise NestError("an #if has no #endif", line=len(lines))
         source.text = "\n".join(out)
         for name, (fill, at) in source.fills.items():
@@ -145,18 +149,18 @@ class _Preprocessor:
         if word.isdecimal():  # `# 1 "/usr/include/math.h" 1 3 4`: 3 is a system header
             self._of_system = "3" in rest.rpartition('"')[2].split()
         elif word in ("ifdef", "ifndef"):
-            known = rest in self._macros or rest in self._given
-            self._kept.append(known == (word == "ifdef"))
+            defined = rest in self._macros or rest in self._defines
+            self._branches.append(defined == (word == "ifdef"))
         elif word in ("else", "endif"):
-            if not self._kept:
+            if not self._branches:
                 raise NestError(f"#{word} without an #if", line=line)
-            last = self._kept.pop()
+            last = self._branches.pop()
             if word == "else":
-                self._kept.append(not last)
+                self._branches.append(not last)
         elif word in ("if", "elif"):
             reason = "#if needs a preprocessor: only #ifdef and #ifndef"
             raise NestError(reason, line=line, hint=_PREPROCESS)
-        elif not all(self._kept):
+        elif not all(self._branches):
             return ""
         elif word == "define":
             self._define(rest, line)
@@ -169,16 +173,16 @@ class _Preprocessor:
         return ""
 
     def _define(self, rest: str, line: int) -> None:
-        found = _DEFINE.fullmatch(rest)
-        if found is None:
+        definition = _DEFINE.fullmatch(rest)
+        if definition is None:
             raise NestError("#define without a name", line=line)
-        name, parameters, value = found.groups()
+        name, parameters, value = definition.groups()
         if parameters:
             if name not in _KNOWN:
                 raise NestError(f"macro {name} has parameters", line=line, hint=_PREPROCESS)
             return
-        given = self._given.get(name)
-        self._macros[name] = value if given is None else repr(given)
+        override = self._defines.get(name)
+        self._macros[name] = value if override is None else repr(override)
         self._lines[name] = line
 
     def _pragma(self, rest: str, line: int, source: SourceText) -> str:
@@ -187,8 +191,8 @@ class _Preprocessor:
             source.fills[fill[1]] = (fill[2], line)
             return ""
         if rest.startswith("embeddb") and not _MATRIX.fullmatch(rest):
-            told = "fill ARRAY FILL, or matrix ROWS COLUMNS ENTRIES OFFSETS INDICES"
-            raise NestError(f"a pragma of embeddb is: {told}", line=line)
+            legal = "fill ARRAY FILL, or matrix ROWS COLUMNS ENTRIES OFFSETS INDICES"
+            raise NestError(f"a pragma of embeddb is: {legal}", line=line)
         return f"#pragma {rest}" if rest in ("scop", "endscop") else ""
 
     def _replaced(self, line: str, number: int, inside: frozenset[str] = frozenset()) -> str:
@@ -198,7 +202,7 @@ class _Preprocessor:
                 return name
             return self._replaced(self._macros[name], number, inside | {name})
 
-        made = _WORD.sub(one, line)
-        if len(made) > _LONGEST:
+        replaced = _WORD.sub(one, line)
+        if len(replaced) > _LONGEST:
             raise NestError("macros make this line too long", line=number)
-        return made
+        return replaced

@@ -1,1 +1,2 @@
-"""Programs of DaCe: `.sdfg` files, read without DaCe, and DaCe in an interpreter of its own."""
+"""Programs of DaCe: `.sdfg` files, read without DaCe, and a driver that runs DaCe in a separate
+interpreter."""

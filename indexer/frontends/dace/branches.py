@@ -1,5 +1,4 @@
-"""Branches between the states of an `.sdfg` file: where their ways meet again, and statements that
-run under a condition."""
+"""Branches between the states of an `.sdfg` file: their join, and statements under a condition."""
 
 from __future__ import annotations
 
@@ -20,10 +19,8 @@ _MOST_STATES = 256
 
 
 def join_of(out: Mapping[str, Collection[str]], at: str, stop: str | None) -> str | None:
-    """The first state that every way from `at` comes through; `stop` where they meet nowhere.
-
-    `out`: of every state, those that may follow. Raises: NestError for too many of them.
-    """
+    """The first state on every path from `at`; `stop` if the paths have no join. `out`: the
+    successors of every state. Raises: NestError for too many states."""
     if len(out) > _MOST_STATES:
         raise NestError(f"states branch in a program of more than {_MOST_STATES}")
     ways = list(out[at])
@@ -35,20 +32,20 @@ def join_of(out: Mapping[str, Collection[str]], at: str, stop: str | None) -> st
 
 
 def _reached(out: Mapping[str, Collection[str]], ways: list[str], without: str | None) -> list[str]:
-    """The states on all ways, those nearest first; none through `without`."""
+    """The states on all paths, the nearest first; none through `without`."""
     met = {without, *ways}
-    found = [way for way in ways if way != without]
-    for one in found:
+    reached = [way for way in ways if way != without]
+    for one in reached:
         new = [following for following in out[one] if following not in met]
         met.update(new)
-        found += dict.fromkeys(new)
-    return found
+        reached += dict.fromkeys(new)
+    return reached
 
 
 def condition_of(one: object, other: object, place: Place) -> Expr:
-    """What holds on the first of two edges; on the second its contrary must hold.
+    """Condition of the first of two edges, whose conditions must be opposite.
 
-    Raises: NestError for conditions that are not contrary, or that no nest knows.
+    Raises: NestError for conditions that are not opposite, or not supported in a nest.
     """
     first, second = expression(one), expression(other)
     if ast.dump(_not(first)) != ast.dump(second):
@@ -63,7 +60,7 @@ def _not(node: ast.expr) -> ast.expr:
 
 
 def _value(node: ast.expr, place: Place) -> Expr:
-    """A condition, in which arrays go by their names."""
+    """A condition over arrays by their names."""
     names: dict[str, Expr | View] = {}
     for name in {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}:
         if name not in place.scope.names:
@@ -73,47 +70,49 @@ def _value(node: ast.expr, place: Place) -> Expr:
 
 
 def _plain(node: ast.expr, names: Mapping[str, Expr | View]) -> ast.expr:
-    """`x[0]` of what is one element anyway is `x`."""
+    """The expression with `x[0]` replaced by `x` where that is one element."""
 
     class Elements(ast.NodeTransformer):
         def visit_Subscript(self, one: ast.Subscript) -> ast.expr:
-            held = names.get(one.value.id) if isinstance(one.value, ast.Name) else None
-            return one if held is None or isinstance(held, View) else one.value
+            value = names.get(one.value.id) if isinstance(one.value, ast.Name) else None
+            return one if value is None or isinstance(value, View) else one.value
 
     changed: ast.expr = Elements().visit(node)
     return changed
 
 
 def flagged(value: Expr, place: Place, where: str) -> tuple[Step, Expr]:
-    """A condition kept as a number, so that what runs under it may change what it was made from:
-    the statement that keeps it, and its value."""
+    """A condition stored as a number, so that statements under it may change its operands: the
+    statement that stores it, and its value."""
     number = place.registry.add("flag", Array("i32", (), "below:2"), local=True)
     flag = Access(number, ())
     return Step(Statement(flag, "=", value), where), Read(flag)
 
 
 def under(condition: Expr, nodes: Sequence[Node]) -> list[Node]:
-    """The same, where every statement runs only under a condition."""
-    made: list[Node] = []
+    """The nodes with every statement under a condition."""
+    guarded: list[Node] = []
     for node in nodes:
         if isinstance(node, Block):
-            made.append(replace(node, inside=tuple(under(condition, node.inside))))
+            guarded.append(replace(node, inside=tuple(under(condition, node.inside))))
             continue
-        told = node.statement
-        where = truth(condition) if told.where is None else all_true(condition, told.where)
-        made.append(Step(replace(told, where=where), node.place))
-    return made
+        statement = node.statement
+        where = (
+            truth(condition) if statement.where is None else all_true(condition, statement.where)
+        )
+        guarded.append(Step(replace(statement, where=where), node.place))
+    return guarded
 
 
 def forget(nodes: Sequence[Node], place: Place) -> bool:
-    """Symbols that were read out of arrays which `nodes` write are not used from here on. Returns
-    whether there are any."""
+    """Refuse symbols that were read from arrays written by `nodes` from here on. True if there are
+    any."""
     written = {node.statement.target.array for _, node in walk(nodes) if isinstance(node, Step)}
-    found = False
+    any_stale = False
     for name, value in list(place.scope.names.items()):
         if isinstance(value, Index) and value.of is not None:
             sources = {one.array for one in (*value.of.inner(), value.of)}
             if sources & written:
                 place.scope.names[name] = Refused("was read before its array was written")
-                found = True
-    return found
+                any_stale = True
+    return any_stale

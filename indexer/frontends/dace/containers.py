@@ -1,5 +1,5 @@
-"""The arrays that an `.sdfg` file declares, made when they are first met: sizes may depend on loops
-around, and what a nested program keeps for itself exists once for every turn of these."""
+"""The arrays declared in an `.sdfg` file, created at their first use: sizes may depend on loops
+around, and a transient of a nested program exists once per iteration of these."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TYPES = {
     "bool": "i32",
 }
 _KINDS = ("Array", "Scalar")
-#: DaCe leaves out of a file what is as by default.
+#: DaCe leaves defaults out of a file.
 _DEFAULT_TYPE = "int32"
 
 
 class Containers:
-    """The arrays of one program. `described`: its declarations; `handed`: those that the program
-    around gives; `private`: the loops around a nested program."""
+    """The arrays of one program. `described`: its declarations; `handed`: views passed by the
+    program around; `private`: the loops around a nested program."""
 
     def __init__(
         self,
@@ -42,57 +42,57 @@ class Containers:
         self._private = private
 
     def ones(self, name: str, place: Place) -> list[bool]:
-        """Of every dimension as declared, whether it is known to have one element.
+        """For every declared dimension, True if it is known to have one element.
 
-        Raises: NestError for an array that is not there.
+        Raises: NestError for an unknown array.
         """
-        kind, told = self._told(name)
-        shape = [] if kind == "Scalar" else told.get("shape", [])
+        kind, attributes = self._declaration(name)
+        shape = [] if kind == "Scalar" else attributes.get("shape", [])
         return [_is_one(size, place) for size in shape]
 
     def view(self, name: str, place: Place) -> View:
-        """Raises: NestError."""
+        """The view of an array. Raises: NestError."""
         if name not in self._views:
-            self._views[name] = self._made(name, place)
+            self._views[name] = self._create(name, place)
         return self._views[name]
 
     def alias(
         self, name: str, part: Callable[[Mapping[str, Any], Place], View], place: Place
     ) -> None:
-        """A view of DaCe is from here on what `part` makes of its declaration, or nothing where it
-        refuses that.
+        """Bind a view of DaCe to the result of `part` for its declaration, or to nothing if that
+        refuses.
 
-        Raises: NestError for what is no view.
+        Raises: NestError if it is no view.
         """
-        kind, told = self._told(name)
+        kind, attributes = self._declaration(name)
         if "View" not in kind:
             raise NestError(f"{name} is no view")
         self._views.pop(name, None)
         with suppress(NestError):
-            view = part(told, place)
-            if _type_of(name, told) == place.registry.arrays[view.array].dtype:
+            view = part(attributes, place)
+            if _type_of(name, attributes) == place.registry.arrays[view.array].dtype:
                 self._views[name] = view
 
-    def _told(self, name: str) -> tuple[str, dict[str, Any]]:
-        told = self._described.get(name)
-        if not isinstance(told, dict) or not isinstance(told.get("attributes"), dict):
+    def _declaration(self, name: str) -> tuple[str, dict[str, Any]]:
+        declaration = self._described.get(name)
+        if not isinstance(declaration, dict) or not isinstance(declaration.get("attributes"), dict):
             raise NestError(f"there is no array {name[:40]!r}")
-        return str(told.get("type")), told["attributes"]
+        return str(declaration.get("type")), declaration["attributes"]
 
-    def _made(self, name: str, place: Place) -> View:
-        kind, told = self._told(name)
+    def _create(self, name: str, place: Place) -> View:
+        kind, attributes = self._declaration(name)
         if kind not in _KINDS:
             overlaps = "View" in kind or "Reference" in kind
-            why = ": arrays that overlap are not known here" if overlaps else ""
+            why = ": arrays that overlap are not supported" if overlaps else ""
             raise NestError(f"{name} is of kind {kind[:40]}{why}")
-        dtype = _type_of(name, told)
-        transient = told.get("transient") is True
-        shape = [] if kind == "Scalar" else _shape(name, told, place)
+        dtype = _type_of(name, attributes)
+        transient = attributes.get("transient") is True
+        shape = [] if kind == "Scalar" else _shape(name, attributes, place)
         if shape == [1] and transient:
             shape = []
         private = self._private if transient and shape else ()
         turns = [loop_range(private, place.registry.arrays, at) for at in range(len(private))]
-        fill = "below:2" if told.get("dtype") == "bool" else ""
+        fill = "below:2" if attributes.get("dtype") == "bool" else ""
         array = Array(dtype, (*(high - low + 1 for low, high in turns), *shape), fill)
         number = place.registry.add(name, array, local=transient)
         view = View.whole(number, len(shape))
@@ -109,21 +109,21 @@ def _is_one(size: object, place: Place) -> bool:
         return False
 
 
-def _type_of(name: str, told: Mapping[str, Any]) -> str:
-    written = str(told.get("dtype", _DEFAULT_TYPE))
+def _type_of(name: str, attributes: Mapping[str, Any]) -> str:
+    written = str(attributes.get("dtype", _DEFAULT_TYPE))
     dtype = _TYPES.get(written)
     if dtype is None:
         raise NestError(f"{name} has elements of type {written[:40]}")
     return dtype
 
 
-def _shape(name: str, told: Mapping[str, Any], place: Place) -> list[int]:
-    sizes = [index_of(size, place) for size in told.get("shape", [])]
+def _shape(name: str, attributes: Mapping[str, Any], place: Place) -> list[int]:
+    sizes = [index_of(size, place) for size in attributes.get("shape", [])]
     shape = [index_range(place.loops, place.registry.arrays, size)[1] for size in sizes]
-    if any(offset not in ("0", 0) for offset in (told.get("offset") or [])):
+    if any(offset not in ("0", 0) for offset in (attributes.get("offset") or [])):
         raise NestError(f"{name} starts at an offset")
     if all(size.of is None and not size.affine.coefs for size in sizes):
-        strides = [number_of(stride, place) for stride in told.get("strides") or []]
+        strides = [number_of(stride, place) for stride in attributes.get("strides") or []]
         if strides and strides != [prod(shape[at + 1 :]) for at in range(len(shape))]:
             raise NestError(f"{name} has strides {strides}, not those of rows in order")
     if not shape or min(shape) < 1:

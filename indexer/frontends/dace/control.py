@@ -1,7 +1,7 @@
-"""The order in which the states of an `.sdfg` file run, as a tree of loops.
+"""The order of execution of an `.sdfg` file's states, as a tree of loops.
 
-Loops are those that DaCe makes of a `for`: a state that is entered with `i = start`, left by
-`i < end` and its contrary, and entered again with `i = i + step`; or a region of its own.
+Loops are those that DaCe generates for a `for`: a state that is entered with `i = start`, left by
+`i < end` and its opposite, and entered again with `i = i + step`; or a loop region.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from indexer.frontends.tree import Block, Node, Refused
 _MOST_NESTED = 24
 
 
-def program_nodes(told: dict[str, Any], place: Place) -> list[Node]:
-    """What an SDFG, or a nested one, does.
+def program_nodes(sdfg: dict[str, Any], place: Place) -> list[Node]:
+    """The tree of an SDFG, or of a nested one.
 
     Raises: NestError.
     """
     if place.depth > _MOST_NESTED:
         raise NestError(f"programs lie more than {_MOST_NESTED} deep in programs")
-    flow = _Flow(told)
+    flow = _Flow(sdfg)
     try:
-        found = flow.run(flow.start, None, place)
+        nodes = flow.run(flow.start, None, place)
         if len(flow.reached) < len(flow.blocks):
             raise _Unstructured("states are not reached")
-        return found
+        return nodes
     except _Unstructured as error:
         if place.nested:
             raise
@@ -51,12 +51,12 @@ def program_nodes(told: dict[str, Any], place: Place) -> list[Node]:
 
 
 class _Unstructured(NestError):
-    """States that follow each other in another way than in sequence or in a loop."""
+    """States that follow each other neither in sequence nor in a loop."""
 
 
 @contextmanager
 def _unstructured() -> Iterator[None]:
-    """What is refused inside makes no loop."""
+    """Turn a refusal inside into `_Unstructured`."""
     try:
         yield
     except NestError as error:
@@ -66,15 +66,15 @@ def _unstructured() -> Iterator[None]:
 class _Flow:
     """The blocks of a region and the edges between them."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        blocks = told.get("nodes")
+    def __init__(self, region: dict[str, Any]) -> None:
+        blocks = region.get("nodes")
         if not isinstance(blocks, list) or not all(isinstance(b, dict) for b in blocks):
             raise NestError("a program has no states")
         self.blocks: dict[str, dict[str, Any]] = {
             str(block.get("id", at)): block for at, block in enumerate(blocks)
         }
         self.out: dict[str, list[tuple[str, dict[str, Any]]]] = {at: [] for at in self.blocks}
-        for edge in told.get("edges") or []:
+        for edge in region.get("edges") or []:
             source, target = str(edge.get("src")), str(edge.get("dst"))
             if source not in self.blocks or target not in self.blocks:
                 raise NestError("an edge ends at a state that is not there")
@@ -85,13 +85,13 @@ class _Flow:
         self._branching: set[str] = set()
         entered = {target for edges in self.out.values() for target, _ in edges}
         sources = [at for at in self.blocks if at not in entered]
-        # As DaCe does: what the file says counts only where the graph does not tell.
-        start = sources[0] if len(sources) == 1 else str(told.get("start_block"))
+        # As in DaCe: the file's start block counts only where the graph has several sources.
+        start = sources[0] if len(sources) == 1 else str(region.get("start_block"))
         self.start = start if start in self.blocks else next(iter(self.blocks), "")
 
     def run(self, at: str, stop: str | None, place: Place) -> list[Node]:
         """From a block up to another, or to the end."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         met: set[str] = set()
         while at and at != stop:
             if at in met:
@@ -102,20 +102,20 @@ class _Flow:
             counted_loop = self._loop(at, place) if len(edges) == 2 else None
             if counted_loop is not None:
                 loop, edge = counted_loop
-                made: list[Node] = [loop] if loop.inside else []
+                step_nodes: list[Node] = [loop] if loop.inside else []
             else:
-                made = self.block(self.blocks[at], place)
+                step_nodes = self.block(self.blocks[at], place)
                 edge = edges[0] if edges else ("", {})
-            forget(made, place)
-            found += made
+            forget(step_nodes, place)
+            nodes += step_nodes
             if counted_loop is None and len(edges) > 1:
                 branch, at = self._branch(at, stop, place)
                 forget(branch, place)
-                found += branch
+                nodes += branch
                 continue
             _assign(edge[1], place)
             at = edge[0]
-        return found
+        return nodes
 
     def block(self, block: dict[str, Any], place: Place) -> list[Node]:
         kind = block.get("type")
@@ -126,37 +126,37 @@ class _Flow:
         raise _Unstructured(f"a block is a {str(kind)[:40]}")
 
     def _branch(self, at: str, stop: str | None, place: Place) -> tuple[list[Node], str]:
-        """Both ways from a block, each under its condition, and the block where they meet. Outside
-        of loops nothing is put under a condition: nests of either way stand for themselves."""
+        """Both branches from a block, each under its condition, and the block of their join.
+        Outside of loops nothing is put under a condition: each branch has nests of its own."""
         ways = self.out[at]
         if at in self._branching or len(ways) > 2 or not place.loops:
             raise _Unstructured("states branch")
         where = f"state {str(self.blocks[at].get('label', at))[:60]}"
         with _unstructured():
             join = join_of(self._following, at, stop)
-            one, other = (code_text(told.get("condition")) for _, told in ways)
+            one, other = (code_text(edge.get("condition")) for _, edge in ways)
             value = condition_of(one, other, place)
         keep, flag = flagged(value, place, where)
-        found: list[Node] = [keep]
+        nodes: list[Node] = [keep]
         self._branching.add(at)
-        for (target, told), held in zip(ways, (flag, opposite(flag)), strict=True):
+        for (target, edge), condition in zip(ways, (flag, opposite(flag)), strict=True):
             inner = place.deeper()
-            _assign(told, inner)
-            found += under(held, self.run(target, join, inner))
+            _assign(edge, inner)
+            nodes += under(condition, self.run(target, join, inner))
             for name in inner.scope.names.maps[0]:
                 place.scope.names[name] = Refused("has another value on each of two ways")
         self._branching.remove(at)
-        return found, join or ""
+        return nodes, join or ""
 
     def _loop(self, at: str, place: Place) -> tuple[Block, tuple[str, dict[str, Any]]] | None:
-        """The loop that a guard is the head of, and the edge on which it is left; None where it is
-        the head of none."""
+        """The loop of which a block is the guard, and the edge on which it is left; None if it is
+        no guard."""
         for edge in self.out[at]:
             with _unstructured():
-                found = comparison(edge[1].get("condition"))
-            if found is None:
+                compared = comparison(edge[1].get("condition"))
+            if compared is None:
                 continue
-            name, op, bound = found
+            name, op, bound = compared
             for _, assigned in self._back_to(at):
                 step = step_of(assigned.get(name), name, place)
                 if not step or (step > 0) != (op in ("<", "<=")):
@@ -174,7 +174,8 @@ class _Flow:
     def turn(
         self, start: str, head: str | None, within: Callable[[], Place], place: Place
     ) -> tuple[Node, ...]:
-        """The body of a loop. What it writes is not what was read out of it before the loop."""
+        """The body of a loop. It is read again if it writes arrays from which symbols were read
+        before the loop."""
         inside = self.run(start, head, within())
         if forget(inside, place):
             inside = self.run(start, head, within())
@@ -182,26 +183,26 @@ class _Flow:
 
     def _back_to(self, at: str) -> list[tuple[str, dict[str, Any]]]:
         return [
-            (source, told.get("assignments") or {})
+            (source, edge.get("assignments") or {})
             for source, edges in self.out.items()
-            for target, told in edges
+            for target, edge in edges
             if target == at
         ]
 
 
 def _region(block: dict[str, Any], place: Place) -> list[Node]:
     """A loop as a region: `init_statement`, `loop_condition`, `update_statement`."""
-    told = block.get("attributes") or {}
-    texts = [code_text(told.get(f"{part}_statement")) for part in ("init", "update")]
-    found = comparison(told.get("loop_condition"))
+    attributes = block.get("attributes") or {}
+    texts = [code_text(attributes.get(f"{part}_statement")) for part in ("init", "update")]
+    compared = comparison(attributes.get("loop_condition"))
     assigned = [assignment(text) for text in texts]
-    if found is None or None in assigned or told.get("inverted"):
-        raise _Unstructured("a loop counts in no way that is known")
-    name, op, bound = found
+    if compared is None or None in assigned or attributes.get("inverted"):
+        raise _Unstructured("the loop is not of a supported form")
+    name, op, bound = compared
     (first, start), (again, after) = (one for one in assigned if one is not None)
     step = step_of(after, name, place)
     if first != name or again != name or not step:
-        raise _Unstructured("a loop counts in no way that is known")
+        raise _Unstructured("the loop is not of a supported form")
     with _unstructured():
         begin, end = index_of(start, place), index_of_node(bound, place)
         loop, index = counted(begin, op, end, step, len(place.loops))
@@ -211,9 +212,9 @@ def _region(block: dict[str, Any], place: Place) -> list[Node]:
     return [Block(name, loop, inside, where)] if inside else []
 
 
-def _assign(told: dict[str, Any], place: Place) -> None:
-    """The assignments of an edge: symbols that stand for indices."""
-    for name, text in (told.get("assignments") or {}).items():
+def _assign(edge: dict[str, Any], place: Place) -> None:
+    """Bind the symbols assigned on an edge to their indices."""
+    for name, text in (edge.get("assignments") or {}).items():
         try:
             place.scope.names[name] = index_of(text, place)
         except NestError as error:

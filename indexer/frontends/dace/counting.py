@@ -1,4 +1,4 @@
-"""The texts by which a loop of an `.sdfg` file counts: start, end and step."""
+"""Start, end and step of a loop in an `.sdfg` file, parsed from its texts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _AROUND = str.maketrans("<>", "><")
 
 
 def index_of_node(node: ast.expr, place: Place) -> Index:
-    """A bound. Raises: NestError for what is not affine."""
+    """A bound. Raises: NestError if it is not affine."""
     return index_of(ast.unparse(node), place)
 
 
-def code_text(told: Any) -> str:
-    """A code of a file, which is a text or has one."""
-    return str(told.get("string_data", "")) if isinstance(told, dict) else str(told or "")
+def code_text(code: Any) -> str:
+    """Code of a file, which is a text or an object with one."""
+    return str(code.get("string_data", "")) if isinstance(code, dict) else str(code or "")
 
 
-def comparison(told: Any) -> tuple[str, str, ast.expr] | None:
+def comparison(code: Any) -> tuple[str, str, ast.expr] | None:
     """`name < bound` as (name, operator, bound)."""
-    text = code_text(told)
+    text = code_text(code)
     match expression(text) if text else None:
         case ast.Compare(ast.Name(name), [op], [bound]) if type(op) in _FLIPPED:
             return name, _FLIPPED[type(op)], bound
@@ -45,7 +45,7 @@ def assignment(text: str) -> tuple[str, str] | None:
 
 
 def step_of(text: Any, name: str, place: Place) -> int | None:
-    """By how much `name` grows in `name + 4`."""
+    """The step 4 of `name + 4`; None if it is no such sum."""
     if not isinstance(text, str):
         return None
     own = Index(Affine(0, (*[0] * len(place.loops), 1)))

@@ -1,4 +1,4 @@
-"""Arrays of an `.sdfg` file, and the parts of them that its graphs hand on."""
+"""Arrays of an `.sdfg` file, and the parts of them that its graphs pass on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from indexer.frontends.indices import added, scaled, whole
 
 @dataclass
 class Registry:
-    """The arrays of a whole program, what nobody sees in the end, and what was left out."""
+    """The arrays of a whole program, those that are not results (`local`), and notes on omitted
+    parts."""
 
     arrays: list[Array] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -30,7 +31,7 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of one dimension, the elements from `start` to `end`, both among them."""
+    """The elements of one dimension from `start` to `end`, inclusive."""
 
     start: Index
     end: Index
@@ -47,7 +48,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class View:
     """A part of an array that is used as an array of `rank` dimensions. `at`: for each dimension of
-    the array where the part starts, and which dimension of the part runs on from there."""
+    the array the start of the part, and the dimension of the part that runs along it, if any."""
 
     array: int
     at: tuple[tuple[Index, int | None], ...]
@@ -59,13 +60,13 @@ class View:
 
     @property
     def single(self) -> bool:
-        """Whether it is one element."""
+        """True if it is one element."""
         return all(of is None for _, of in self.at)
 
     def access(self, at: Sequence[Index]) -> Access:
-        """Indices of a single element do not matter.
+        """An element. Indices of a single element are ignored.
 
-        Raises: NestError where there are not as many indices as dimensions.
+        Raises: NestError if the number of indices is not that of the dimensions.
         """
         if self.single:
             return Access(self.array, tuple(start for start, _ in self.at))
@@ -77,10 +78,10 @@ class View:
         )
 
     def part(self, parts: Sequence[Part], *, ones: Sequence[bool] | None = None) -> View:
-        """The part of a part. Of its dimensions those of one element are left away, unless `ones`
-        says which dimensions it is to have, True: of one element.
+        """The part of a part. Dimensions of one element are dropped, unless `ones` gives the
+        dimensions of the result, True for one element.
 
-        Raises: NestError where the numbers of dimensions do not fit.
+        Raises: NestError if the numbers of dimensions do not fit.
         """
         if not self.at:
             return self
@@ -88,27 +89,27 @@ class View:
             return replace(self, rank=self.rank if ones is None else len(ones))
         if len(parts) != self.rank:
             raise NestError(f"{len(parts)} ranges for {self.rank} dimensions")
-        kept = _kept(parts, ones)
-        place = {d: at for at, d in enumerate(kept)}
+        dimensions = _dimensions_used(parts, ones)
+        place = {d: at for at, d in enumerate(dimensions)}
         at = tuple(
             (start, None) if of is None else (added(start, parts[of].start), place.get(of))
             for start, of in self.at
         )
-        return View(self.array, at, len(kept) if ones is None else len(ones))
+        return View(self.array, at, len(dimensions) if ones is None else len(ones))
 
 
-def _kept(parts: Sequence[Part], ones: Sequence[bool] | None) -> list[int]:
-    """The dimensions of a part that it is used with: all, where that is their number; else those of
-    more than one element, and between them as many of one as there are to be."""
+def _dimensions_used(parts: Sequence[Part], ones: Sequence[bool] | None) -> list[int]:
+    """The dimensions of a part in its use: all, if their number fits; else those of more than one
+    element, and between them as many of one element as required."""
     if ones is not None and len(ones) == len(parts):
         return list(range(len(parts)))
-    kept = [d for d, part in enumerate(parts) if not part.single]
-    if ones is None or len(ones) == len(kept) or (len(ones) == 1 and not kept):
-        return kept
-    kept = []
+    dimensions = [d for d, part in enumerate(parts) if not part.single]
+    if ones is None or len(ones) == len(dimensions) or (len(ones) == 1 and not dimensions):
+        return dimensions
+    dimensions = []
     for d, part in enumerate(parts):
-        if not part.single or (len(kept) < len(ones) and ones[len(kept)]):
-            kept.append(d)
-    if [parts[d].single for d in kept] != list(ones):
+        if not part.single or (len(dimensions) < len(ones) and ones[len(dimensions)]):
+            dimensions.append(d)
+    if [parts[d].single for d in dimensions] != list(ones):
         raise NestError(f"a part of {len(parts)} dimensions is used as one of {len(ones)}")
-    return kept
+    return dimensions

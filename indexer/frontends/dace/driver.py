@@ -1,9 +1,9 @@
-"""Run by an interpreter that has DaCe, never imported: the programs of one file as `.sdfg` files.
+"""Script for an interpreter with DaCe, never imported: the programs of one file as `.sdfg` files.
 
     python driver.py PROGRAM.py FOLDER
 
-Writes `FOLDER/NAME.sdfg` for every `@dace.program`, with loops as maps where DaCe finds them so and
-library nodes expanded, and one line of JSON for each: {"program": NAME, "error": "" or why not}.
+Writes `FOLDER/NAME.sdfg` for every `@dace.program`, with loops converted to maps where DaCe can and
+library nodes expanded, and one line of JSON for each: {"program": NAME, "error": "" or the reason}.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ def main(path: str, folder: str) -> None:
     from dace.frontend.python.parser import DaceProgram  # type: ignore[import-not-found] # as below
 
     sys.path.insert(0, str(Path(path).parent))
-    found = runpy.run_path(path, run_name="embeddb_program")
-    programs = {id(v): v for v in found.values() if isinstance(v, DaceProgram)}
+    variables = runpy.run_path(path, run_name="embeddb_program")
+    programs = {id(v): v for v in variables.values() if isinstance(v, DaceProgram)}
     for program in programs.values():
         name = program.f.__name__
         try:
             write(program, str(Path(folder) / f"{name}.sdfg"))
             error = ""
-        except Exception as raised:  # noqa: BLE001 - whatever DaCe cannot do is said
+        except Exception as raised:  # noqa: BLE001 - any failure of DaCe is reported
             error = f"{type(raised).__name__}: {raised}"[:500]
         sys.stdout.write(json.dumps({"program": name, "error": error}) + "\n")
         sys.stdout.flush()
 
 
 def write(program: object, path: str) -> None:
-    """One program as a file."""
+    """Write one program as a file."""
     from dace import nodes  # type: ignore[import-not-found] # of the other interpreter
     from dace.transformation.interstate import LoopToMap  # type: ignore[import-not-found]
 

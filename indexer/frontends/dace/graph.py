@@ -1,4 +1,4 @@
-"""The dataflow graph of a state of an `.sdfg` file: checked, in an order in which it may run."""
+"""The dataflow graph of a state of an `.sdfg` file, checked and in topological order."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _DEEPEST = 32
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A node; `scope`: the map it lies in, None outside of all."""
+    """A node with its attributes; `scope`: the map around it, None outside of all."""
 
     id: str
     type: str
     label: str
-    told: dict[str, Any]
+    attributes: dict[str, Any]
     scope: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From a node to a node; `memlet` says which part of which array goes along, empty for none."""
+    """An edge between nodes; `memlet` is the part of an array that it carries, empty for none."""
 
     source: str
     target: str
@@ -41,7 +41,7 @@ class Edge:
         return self.memlet.get("data")
 
     def view(self, place: Place) -> View:
-        """The part of an array that goes along.
+        """The part of an array that it carries.
 
         Raises: NestError.
         """
@@ -54,7 +54,7 @@ class Edge:
 class Graph:
     """Nodes and edges of a state.
 
-    Raises: NestError for edges to nowhere and for cycles.
+    Raises: NestError for edges to missing nodes and for cycles.
     """
 
     def __init__(self, state: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ class Graph:
             self._check_scope(node)
 
     def within(self, scope: str | None) -> Iterator[GraphNode]:
-        """The nodes of a map, or those outside of all, in the order in which they may run."""
+        """The nodes of a map, or those outside of all, in topological order."""
         return (self.nodes[at] for at in self.order if self.nodes[at].scope == scope)
 
     def _ordered(self) -> list[str]:
@@ -80,31 +80,31 @@ class Graph:
         left = {at: len(edges) for at, edges in self.into.items()}
         ready = [(place[at], at) for at, count in left.items() if not count]
         heapq.heapify(ready)
-        found: list[str] = []
+        order: list[str] = []
         while ready:
             _, at = heapq.heappop(ready)
-            found.append(at)
+            order.append(at)
             for edge in self.out[at]:
                 left[edge.target] -= 1
                 if not left[edge.target]:
                     heapq.heappush(ready, (place[edge.target], edge.target))
-        if len(found) < len(self.nodes):
+        if len(order) < len(self.nodes):
             raise NestError("a graph has a cycle")
-        return found
+        return order
 
     def _check_scope(self, node: GraphNode) -> None:
         at, depth = node.scope, 0
         while at is not None:
             around = self.nodes.get(at)
             if around is None or not around.type.endswith("Entry") or depth > _DEEPEST:
-                raise NestError(f"node {node.id[:20]} lies in no map")
+                raise NestError(f"node {node.id[:20]} is in no map")
             at, depth = around.scope, depth + 1
 
 
-def _nodes(told: Any) -> Iterator[GraphNode]:
-    for number, one in enumerate(told if isinstance(told, list) else []):
+def _nodes(documents: Any) -> Iterator[GraphNode]:
+    for number, one in enumerate(documents if isinstance(documents, list) else []):
         if not isinstance(one, dict) or not isinstance(one.get("attributes"), dict):
-            raise NestError(f"node {number} is none")
+            raise NestError(f"node {number} is malformed")
         scope = one.get("scope_entry")
         yield GraphNode(
             str(one.get("id", number)),
@@ -115,13 +115,13 @@ def _nodes(told: Any) -> Iterator[GraphNode]:
         )
 
 
-def _edges(told: Any) -> Iterator[Edge]:
-    for one in told if isinstance(told, list) else []:
+def _edges(documents: Any) -> Iterator[Edge]:
+    for one in documents if isinstance(documents, list) else []:
         try:
             memlet = one["attributes"]["data"].get("attributes") or {}
             ends = str(one["src"]), str(one["dst"])
         except (KeyError, TypeError, AttributeError) as error:
-            raise NestError("an edge is none") from error
+            raise NestError("an edge is malformed") from error
         yield Edge(*ends, one.get("src_connector"), one.get("dst_connector"), memlet)
 
 
@@ -135,14 +135,14 @@ def parts_of(subset: Any, place: Place) -> list[Part]:
             return [_part(one, place) for one in ranges]
         case {"type": "Indices", "indices": [*indices]}:
             return [Part(at, at) for at in (index_of(one, place) for one in indices)]
-    raise NestError("a subset is none")
+    raise NestError("a subset is malformed")
 
 
-def _part(told: Any, place: Place) -> Part:
-    if not isinstance(told, dict):
-        raise NestError("a range is none")
-    start, end = (index_of(told.get(name), place) for name in ("start", "end"))
-    steps = [number_of(told.get(name, "1"), place) for name in ("step", "tile")]
+def _part(document: Any, place: Place) -> Part:
+    if not isinstance(document, dict):
+        raise NestError("a range is malformed")
+    start, end = (index_of(document.get(name), place) for name in ("start", "end"))
+    steps = [number_of(document.get(name, "1"), place) for name in ("step", "tile")]
     if start != end and steps != [1, 1]:
         raise NestError("a part of an array has gaps")
     return Part(start, end)

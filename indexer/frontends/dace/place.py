@@ -1,4 +1,4 @@
-"""A place in an `.sdfg` file: the symbols and loops that are known there, and the arrays."""
+"""A place in an `.sdfg` file: its symbols, its loops, and the arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from indexer.frontends.tree import Refused, Scope
 
 
 class Views(Protocol):
-    """The arrays of one (nested) program by their names."""
+    """The arrays of one (nested) program by name."""
 
     def view(self, name: str, place: Place) -> View: ...
 
@@ -33,25 +33,26 @@ class Place:
 
     @property
     def nested(self) -> bool:
-        """Whether it is in a nested program."""
+        """True in a nested program."""
         return self.depth > 0
 
     def view(self, name: str) -> View:
-        """Raises: NestError for an array that is not there, or of a kind that is not known."""
+        """The view of an array. Raises: NestError for an unknown array, or one of an unsupported
+        kind."""
         return self.views.view(name, self)
 
     def within(self, name: str, loop: Loop, index: Index) -> Place:
-        """In the body of a loop."""
-        made = replace(self.deeper(), loops=(*self.loops, loop))
-        made.scope.names[name] = index
-        return made
+        """The place in the body of a loop."""
+        inner = replace(self.deeper(), loops=(*self.loops, loop))
+        inner.scope.names[name] = index
+        return inner
 
     def deeper(self) -> Place:
-        """Where symbols may be added that are not known around."""
+        """The place with a scope of its own for symbols."""
         return replace(self, scope=self.scope.inner())
 
     def inside(self, views: Views, symbols: Mapping[str, Index | Expr | Refused]) -> Place:
-        """In a nested program, which knows no symbols but its own."""
+        """The place in a nested program, which has only its own symbols."""
         scope = Scope(self.scope.arrays)
         scope.names.update(symbols)
         return replace(self, views=views, scope=scope, depth=self.depth + 1)

@@ -1,6 +1,5 @@
-"""NumPy programs with `@dace.program`, turned into `.sdfg` files by DaCe in an interpreter of its
-own: DaCe needs another numpy than embeddb. The program is run there: only read what you trust.
-"""
+"""NumPy programs with `@dace.program`, turned into `.sdfg` files by DaCe in a separate interpreter,
+since DaCe needs another numpy than embeddb. The program is run there: only read trusted files."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from embeddb.kernels.machine_failures import Deadline
 from indexer.frontends.dace import driver
 from indexer.runners.command_programs import run_once
 
-#: Names the interpreter, where the caller does not.
+#: Environment variable with the default interpreter.
 VARIABLE = "EMBEDDB_DACE_PYTHON"
 TIME_LIMIT_S = 300.0
 _MOST_OUTPUT = 1 << 20
@@ -26,7 +25,7 @@ _HINT = (
     "python -m venv dace; dace/bin/pip install dace 'numpy<2' 'networkx<3.5'; "
     f"then name dace/bin/python by {VARIABLE}"
 )
-#: What another interpreter needs of this one's environment.
+#: Environment variables passed to the other interpreter.
 _HANDED_ON = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 
 
@@ -34,8 +33,8 @@ _HANDED_ON = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 def sdfg_files(
     path: str | Path, *, python: str | None = None, time_limit_s: float = TIME_LIMIT_S
 ) -> Iterator[tuple[list[Path], list[str]]]:
-    """The `.sdfg` files of the programs in a Python file, as long as the block runs, and one line
-    for each program that DaCe could not read.
+    """The `.sdfg` files of the programs in a Python file, for the duration of the block, and one
+    line for each program that DaCe could not read.
 
     Raises: MissingDependency without an interpreter that has DaCe; NestError for a program that
     fails, or takes longer than `time_limit_s`.
@@ -47,15 +46,15 @@ def sdfg_files(
         raise MissingDependency("a DaCe program needs an interpreter that has DaCe", hint=_HINT)
     with tempfile.TemporaryDirectory(prefix="embeddb-dace-") as folder:
         notes = _run(interpreter, Path(path).resolve(), Path(folder), time_limit_s)
-        found = sorted(Path(folder).glob("*.sdfg"))
-        if not found:
+        files = sorted(Path(folder).glob("*.sdfg"))
+        if not files:
             why = notes[0] if notes else "it has no @dace.program"
             raise NestError(f"DaCe found no program: {why}", where=str(path))
-        yield found, notes
+        yield files, notes
 
 
 def _run(interpreter: str, path: Path, folder: Path, time_limit_s: float) -> list[str]:
-    """Write the files; returns what failed, one line each."""
+    """Write the files; returns one line for each failure."""
     env = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
     ended = run_once(
         [interpreter, "-I", driver.__file__, str(path), str(folder)],
@@ -70,8 +69,8 @@ def _run(interpreter: str, path: Path, folder: Path, time_limit_s: float) -> lis
     if ended.problem:
         raise NestError(f"DaCe failed: {ended.problem}", where=str(path))
     if ended.code:
-        said = ended.stderr.decode(errors="replace").strip().splitlines()
-        last = said[-1][:300] if said else f"it ended with {ended.code}"
+        error_lines = ended.stderr.decode(errors="replace").strip().splitlines()
+        last = error_lines[-1][:300] if error_lines else f"it ended with {ended.code}"
         if "No module named 'dace'" in last:
             raise MissingDependency(f"{interpreter} has no DaCe", hint=_HINT)
         raise NestError(f"DaCe failed: {last}", where=str(path))
@@ -79,10 +78,10 @@ def _run(interpreter: str, path: Path, folder: Path, time_limit_s: float) -> lis
 
 
 def _note(line: bytes) -> str:
-    """What a line of the driver says of a program that failed; "" for any other."""
+    """Failure of a program in a line of the driver; "" for any other line."""
     try:
-        told = json.loads(line)
-        error = told["error"]
+        document = json.loads(line)
+        error = document["error"]
     except (ValueError, TypeError, KeyError):
         return ""  # the program's own output
-    return f"{told.get('program')}: {' '.join(str(error).split())}" if error else ""
+    return f"{document.get('program')}: {' '.join(str(error).split())}" if error else ""

@@ -18,15 +18,14 @@ from indexer.frontends.dace.views import CONNECTOR, is_view, view_of
 from indexer.frontends.indices import added, ending_at_last, whole
 from indexer.frontends.tree import Block, Node, Refused, Step
 
-#: How a nested program is read: its declarations and graphs, in a place.
+#: Reader of a nested program: its declarations and graphs, in a place.
 Nested = Callable[[dict[str, Any], Place], list[Node]]
 
 
 def state_nodes(state: dict[str, Any], place: Place, nested: Nested) -> list[Node]:
-    """What a state does. Outside of nested programs a part of it that cannot be read is left out,
-    with a note.
+    """The tree of a state. Outside of nested programs an unreadable part is left out, with a note.
 
-    Raises: NestError for a graph that is none, and for what a nested program cannot do without.
+    Raises: NestError for a malformed graph, and for an unreadable part of a nested program.
     """
     label = str(state.get("label", ""))[:60]
     return _State(Graph(state), label, nested).nodes(None, place)
@@ -37,22 +36,22 @@ class _State:
         self._graph = graph
         self._label = label
         self._nested = nested
-        #: Values that go from tasklet to tasklet.
+        #: Values passed from tasklet to tasklet.
         self._passed: dict[tuple[str, str | None], Expr] = {}
 
     def nodes(self, scope: str | None, place: Place) -> list[Node]:
-        """What lies in a map, or outside of all."""
+        """The tree of a map's body, or of the nodes outside of all maps."""
         for node in self._graph.within(scope):
             self._views(node, place)
-        found: list[Node] = []
+        nodes: list[Node] = []
         for node in self._graph.within(scope):
             try:
-                found += self._node(node, place)
+                nodes += self._node(node, place)
             except NestError as error:
                 if scope is not None or place.nested:
                     raise
                 place.registry.notes.append(f"{self._where(node)}: {error.reason}")
-        return found
+        return nodes
 
     def _where(self, node: GraphNode) -> str:
         return f"state {self._label}, {node.type} {node.label or node.id}"
@@ -69,12 +68,12 @@ class _State:
                 return self._copies(node, place)
             case "NestedSDFG":
                 return self._program(node, place)
-        raise NestError("is not known; library nodes are expanded by sdfg.expand_library_nodes()")
+        raise NestError("is not supported; expand library nodes by sdfg.expand_library_nodes()")
 
     # -- maps --------------------------------------------------------------------------------------
 
     def _map(self, node: GraphNode, place: Place) -> list[Node]:
-        params, ranges = node.told.get("params"), node.told.get("range")
+        params, ranges = node.attributes.get("params"), node.attributes.get("range")
         if not isinstance(params, list) or not isinstance(ranges, dict):
             raise NestError("a map has no range")
         ranges = ranges.get("ranges")
@@ -82,17 +81,17 @@ class _State:
             raise NestError(f"a map of {len(params)} parameters has other ranges")
         place = self._with_dynamic_bounds(node, place)
         loops: list[tuple[str, Loop]] = []
-        for name, told in zip(params, ranges, strict=True):
-            if not isinstance(name, str) or not isinstance(told, dict):
+        for name, dimension in zip(params, ranges, strict=True):
+            if not isinstance(name, str) or not isinstance(dimension, dict):
                 raise NestError("a map has no range")
-            if number_of(told.get("tile", "1"), place) != 1:
+            if number_of(dimension.get("tile", "1"), place) != 1:
                 raise NestError("a map runs over tiles")
-            start, end = (index_of(told.get(bound), place) for bound in ("start", "end"))
+            start, end = (index_of(dimension.get(bound), place) for bound in ("start", "end"))
             if start == end:
                 place = place.deeper()
                 place.scope.names[name] = start
                 continue
-            loop = Loop(start, added(end, whole(1)), number_of(told.get("step", "1"), place))
+            loop = Loop(start, added(end, whole(1)), number_of(dimension.get("step", "1"), place))
             loop = ending_at_last(loop)
             place = place.within(name, loop, Index(Affine(0, (*[0] * len(place.loops), 1))))
             loops.append((name, loop))
@@ -102,16 +101,17 @@ class _State:
         return list(inside)
 
     def _with_dynamic_bounds(self, node: GraphNode, place: Place) -> Place:
-        """Bounds that come out of arrays are symbols with the names of the map's connectors."""
-        made = place
+        """The place with a symbol for each bound read from an array, named as the map's
+        connector."""
+        inner = place
         for edge in self._graph.into[node.id]:
             name = edge.target_connector
             if name is None or name.startswith("IN_"):
                 continue
-            if made is place:
-                made = place.deeper()
-            made.scope.names[name] = Index(of=edge.view(place).access([]))
-        return made
+            if inner is place:
+                inner = place.deeper()
+            inner.scope.names[name] = Index(of=edge.view(place).access([]))
+        return inner
 
     # -- tasklets ----------------------------------------------------------------------------------
 
@@ -125,9 +125,9 @@ class _State:
             for edge in self._graph.out[node.id]
             if edge.source_connector is not None and edge.data is not None
         ]
-        made, values = tasklet(node.told.get("code"), inputs, outputs, place)
+        statements, values = tasklet(node.attributes.get("code"), inputs, outputs, place)
         self._passed.update({(node.id, name): value for name, value in values.items()})
-        return [Step(statement, self._where(node)) for statement in made]
+        return [Step(statement, self._where(node)) for statement in statements]
 
     def _input(self, edge: Edge, place: Place) -> Expr | View:
         if edge.data is None:
@@ -141,39 +141,39 @@ class _State:
     # -- views -------------------------------------------------------------------------------------
 
     def _views(self, node: GraphNode, place: Place) -> None:
-        """Name the part of an array that a node is a view of, where it is one."""
+        """Bind the name of a view node to the part of its array."""
         ends = [(edge, edge.source) for edge in self._graph.into[node.id]]
         ends += [(edge, edge.target) for edge in self._graph.out[node.id]]
         for edge, other in ends:
             own = edge.target_connector if edge.target == node.id else edge.source_connector
             if own == CONNECTOR and self._graph.nodes[other].type == "AccessNode":
-                array = str(self._graph.nodes[other].told.get("data"))
+                array = str(self._graph.nodes[other].attributes.get("data"))
                 part = partial(view_of, edge, array)
-                place.views.alias(str(node.told.get("data")), part, place)
+                place.views.alias(str(node.attributes.get("data")), part, place)
 
     # -- copies ------------------------------------------------------------------------------------
 
     def _copies(self, node: GraphNode, place: Place) -> list[Node]:
-        """What is copied into a node, and out of it through the end of a map."""
-        found: list[Node] = []
+        """Copies into a node, and out of it through the end of a map."""
+        copies: list[Node] = []
         for edge in self._graph.into[node.id]:
             source = self._graph.nodes[edge.source]
             if edge.data is None or source.type not in ("AccessNode", "MapEntry") or is_view(edge):
                 continue
             other = self._far_data(edge, up=True)
-            found += self._copy(edge, other, str(node.told.get("data")), place)
+            copies += self._copy(edge, other, str(node.attributes.get("data")), place)
         for edge in self._graph.out[node.id]:
             if edge.data is not None and self._graph.nodes[edge.target].type == "MapExit":
                 other = self._far_data(edge, up=False)
-                found += self._copy(edge, str(node.told.get("data")), other, place)
-        return found
+                copies += self._copy(edge, str(node.attributes.get("data")), other, place)
+        return copies
 
     def _far_data(self, edge: Edge, *, up: bool) -> str:
         """The array at the other end of a path through the ends of maps."""
         for _ in self._graph.nodes:
             node = self._graph.nodes[edge.source if up else edge.target]
             if node.type == "AccessNode":
-                return str(node.told.get("data"))
+                return str(node.attributes.get("data"))
             if up:
                 name = str(edge.source_connector).replace("OUT_", "IN_", 1)
                 ends = [e for e in self._graph.into[node.id] if e.target_connector == name]
@@ -208,14 +208,14 @@ class _State:
     # -- nested programs ---------------------------------------------------------------------------
 
     def _program(self, node: GraphNode, place: Place) -> list[Node]:
-        told = node.told.get("sdfg")
-        if not isinstance(told, dict) or not isinstance(told.get("attributes"), dict):
-            raise NestError("a nested program is none")
-        described = told["attributes"].get("_arrays") or {}
+        program = node.attributes.get("sdfg")
+        if not isinstance(program, dict) or not isinstance(program.get("attributes"), dict):
+            raise NestError("a nested program is malformed")
+        described = program["attributes"].get("_arrays") or {}
         if any(edge.memlet.get("wcr") for edge in self._graph.out[node.id]):
-            raise NestError("a nested program adds to what is around")
+            raise NestError("a nested program accumulates into an outer array")
         symbols: dict[str, Index | Expr | Refused] = {}
-        for name, text in (node.told.get("symbol_mapping") or {}).items():
+        for name, text in (node.attributes.get("symbol_mapping") or {}).items():
             try:
                 symbols[name] = index_of(text, place)
             except NestError as error:
@@ -231,7 +231,9 @@ class _State:
             view = place.view(edge.data)
             parts = parts_of(edge.memlet.get("subset"), place) if view.at else []
             handed[name] = view.part(parts, ones=declared.ones(name, inside)) if view.at else view
-        return self._nested(told, place.inside(Containers(described, handed, place.loops), symbols))
+        return self._nested(
+            program, place.inside(Containers(described, handed, place.loops), symbols)
+        )
 
 
 def _part_of(name: str, subset: Any, place: Place) -> View:

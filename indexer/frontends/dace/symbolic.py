@@ -1,6 +1,6 @@
-"""Texts of an `.sdfg` file, symbolic or of tasklets, as indices and values of a nest.
+"""Symbolic texts and tasklet code of an `.sdfg` file as indices and values of a nest.
 
-They are Python, parsed by `ast` and never run: what is no arithmetic is refused.
+They are Python, parsed by `ast` and never run: anything but arithmetic is refused.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def expression(text: object) -> ast.expr:
 def index_of(text: object, place: Place) -> Index:
     """A size, a bound or a subscript.
 
-    Raises: NestError for what is not affine.
+    Raises: NestError if it is not affine.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         return whole(text)
@@ -87,11 +87,11 @@ def index_of(text: object, place: Place) -> Index:
 
 
 def number_of(text: object, place: Place) -> int:
-    """Raises: NestError for what is no whole number."""
-    found = constant(index_of(text, place))
-    if found is None:
+    """An integer. Raises: NestError for anything else."""
+    number = constant(index_of(text, place))
+    if number is None:
         raise NestError(f"{str(text)[:40]!r} is no number")
-    return found
+    return number
 
 
 def _index(node: ast.expr, place: Place) -> Index:
@@ -99,11 +99,11 @@ def _index(node: ast.expr, place: Place) -> Index:
         case ast.Constant(int(value)):
             return whole(int(value))
         case ast.Name(name):
-            found = place.scope.of(name)
-            if isinstance(found, Index):
-                return found
-            if isinstance(found, Const) and isinstance(found.value, int):
-                return whole(found.value)
+            meaning = place.scope.of(name)
+            if isinstance(meaning, Index):
+                return meaning
+            if isinstance(meaning, Const) and isinstance(meaning.value, int):
+                return whole(meaning.value)
             raise NestError(f"{name} is no whole number")
         case ast.UnaryOp(ast.USub(), operand):
             return scaled(_index(operand, place), -1)
@@ -127,15 +127,15 @@ def _subscripts(node: ast.expr) -> list[ast.expr]:
 
 
 class Values:
-    """Expressions of a tasklet. `names`: its connectors and own variables; an array that is handed
-    in as a whole is a view."""
+    """Expressions of a tasklet. `names`: its connectors and own variables; an array that is passed
+    as a whole is a view."""
 
     def __init__(self, names: Mapping[str, Expr | View], place: Place) -> None:
         self.names = dict(names)
         self._place = place
 
     def of(self, node: ast.expr) -> Expr:
-        """Raises: NestError for what a nest does not compute."""
+        """The value of an expression. Raises: NestError for an unsupported one."""
         match node:
             case ast.Constant(bool(value)):
                 return Const(int(value))
@@ -158,19 +158,19 @@ class Values:
             case ast.Compare(left, [op], [right]) if type(op) in _COMPARED:
                 return pair(_COMPARED[type(op)], self.of(left), self.of(right))
             case ast.BoolOp(op, [first, *rest]):
-                made = self.of(first)
+                combined = self.of(first)
                 for one in rest:
                     both = all_true if isinstance(op, ast.And) else any_true
-                    made = both(made, self.of(one))
-                return made
+                    combined = both(combined, self.of(one))
+                return combined
             case ast.IfExp(test, one, other):
                 return chosen(self.of(test), self.of(one), self.of(other))
             case ast.Call(called, args, []):
                 return self._call(called, args)
-        raise NestError(f"{type(node).__name__} is not known in a tasklet")
+        raise NestError(f"{type(node).__name__} is not supported in a tasklet")
 
     def element(self, name: str, at: ast.expr) -> Access:
-        """`name[at]` of an array that is handed in or out as a whole."""
+        """`name[at]` of an array that is passed as a whole."""
         view = self.names.get(name)
         if not isinstance(view, View):
             raise NestError(f"{name} has no elements")
@@ -185,11 +185,11 @@ class Values:
         return _index(node, self._place)
 
     def _name(self, name: str) -> Expr:
-        found = self.names.get(name)
-        if isinstance(found, View):
+        value = self.names.get(name)
+        if isinstance(value, View):
             raise NestError(f"{name} is more than one element")
-        if found is not None:
-            return found
+        if value is not None:
+            return value
         symbol = self._place.scope.of(name)
         if isinstance(symbol, Index):
             return expression_of(symbol)
@@ -204,12 +204,12 @@ class Values:
             case ast.Attribute(ast.Name(module), name) if module in _MODULES:
                 pass
             case _:
-                raise NestError("a call of this kind is not known in a tasklet")
+                raise NestError("a call of this kind is not supported in a tasklet")
         args = [self.of(one) for one in operands]
         if len(args) == 1 and name in _FLOATS:
             return args[0]
         if len(args) == 1 and name in _WHOLES:
             if is_whole(args[0], self._place.scope.arrays):
                 return args[0]
-            raise NestError("a number is cut to a whole one, which is not known in a nest")
+            raise NestError("a number is truncated to an integer, which is not supported in a nest")
         return function(name, args)

@@ -21,7 +21,7 @@ from indexer.frontends.scalars import chosen, opposite, truth
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a connector writes to, and how: `=`, or a reduction."""
+    """Target of a connector, and the way it is written: `=`, or a reduction."""
 
     connector: str
     view: View
@@ -45,21 +45,21 @@ def tasklet(
     elif language == "CPP" and isinstance(text, str):
         _run_c(reader, text, inputs, place)
     else:
-        raise NestError(f"a tasklet in {str(language)[:20]} is not known")
+        raise NestError(f"a tasklet in {str(language)[:20]} is not supported")
     return reader.statements(outputs), reader.assigned
 
 
 def combine_of(wcr: object) -> str:
-    """How `lambda a, b: ...` combines, as a statement does; `=` without it.
+    """Assignment operator for the reduction `lambda a, b: ...`; `=` without it.
 
-    Raises: NestError for what is no sum, product, minimum or maximum.
+    Raises: NestError unless it is a sum, product, minimum or maximum.
     """
     if wcr is None:
         return "="
-    found = expression(wcr)
-    if isinstance(found, ast.Lambda) and len(found.args.args) == 2:
-        names = sorted(arg.arg for arg in found.args.args)
-        match found.body:
+    parsed_wcr = expression(wcr)
+    if isinstance(parsed_wcr, ast.Lambda) and len(parsed_wcr.args.args) == 2:
+        names = sorted(arg.arg for arg in parsed_wcr.args.args)
+        match parsed_wcr.body:
             case ast.BinOp(ast.Name(one), op, ast.Name(other)) if sorted((one, other)) == names:
                 combine = {ast.Add: "+=", ast.Mult: "*="}.get(type(op))
                 if combine:
@@ -68,11 +68,11 @@ def combine_of(wcr: object) -> str:
                 sorted((one, other)) == names
             ):
                 return f"{op}="
-    raise NestError(f"results are combined by {str(wcr)[:60]!r}, which is not known in a nest")
+    raise NestError(f"results are combined by {str(wcr)[:60]!r}, which is not supported in a nest")
 
 
 class _Reader:
-    """Assignments in order: values of names, under which condition they hold, and elements."""
+    """Assignments in order: values of names, their conditions, and elements."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -95,7 +95,7 @@ class _Reader:
                 case ast.Pass():
                     pass
                 case _:
-                    raise NestError(f"{type(node).__name__} is not known in a tasklet")
+                    raise NestError(f"{type(node).__name__} is not supported in a tasklet")
 
     def assign(self, name: str, value: Expr, mask: Expr | None) -> None:
         before = self._masks.pop(name, None)
@@ -107,22 +107,22 @@ class _Reader:
             elif before is None:
                 self._masks[name] = mask
             else:
-                raise NestError(f"{name} is written under conditions that are not known together")
+                raise NestError(f"{name} is written under conditions that cannot be combined")
         self.assigned[name] = self.values.names[name] = value
 
     def statements(self, outputs: Sequence[Output]) -> list[Statement]:
-        made: list[Statement] = []
+        statements: list[Statement] = []
         for output in outputs:
             for name, target, value, mask in self._elements:
                 if name == output.connector:
-                    made.append(combined(target, output.combine, value, mask))
+                    statements.append(combined(target, output.combine, value, mask))
             if output.connector in self.assigned:
                 if not output.view.single:
                     raise NestError(f"{output.connector} is more than one element")
                 target = output.view.access([])
                 value, mask = self.assigned[output.connector], self._masks.get(output.connector)
-                made.append(combined(target, output.combine, value, mask))
-        return made
+                statements.append(combined(target, output.combine, value, mask))
+        return statements
 
 
 def _under(mask: Expr | None, condition: Expr) -> Expr:
@@ -147,7 +147,7 @@ def _run_c(reader: _Reader, text: str, inputs: Mapping[str, Expr | View], place:
             and node.op == "="
             and isinstance(node.lvalue, c_ast.ID)
         ):
-            raise NestError(f"{type(node).__name__} is not known in a tasklet")
+            raise NestError(f"{type(node).__name__} is not supported in a tasklet")
         value = value_of(node.rvalue, scope)
         scope.names[node.lvalue.name] = value
         reader.assign(node.lvalue.name, value, None)

@@ -8,14 +8,14 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Attribute
 from indexer.frontends.hlo.instructions import Instruction, joined
 
-#: Attributes that name bodies: what they hold is told otherwise.
+#: Attributes that name bodies, whose contents have attributes of their own.
 BODIES = frozenset(
     """
     to_apply calls select scatter condition body branch_computations called_computations
     true_computation false_computation comparator
     """.split()  # noqa: SIM905 - a table of words
 )
-#: Longer texts are cut short, and what they belong to cannot be written as HLO again.
+#: Longest text of an attribute; an operation with a truncated one cannot be written as HLO.
 MOST_RAW = 1000
 _DOT = {
     "lhs_contracting_dims": "lhs_contracting",
@@ -30,9 +30,9 @@ _MOST_NUMBER = 18
 
 
 def canonical(instruction: Instruction) -> dict[str, Attribute]:
-    """Without what its bodies tell (see `regions`). Raises: TensorError for what is no attribute
-    of such an operation."""
-    told = {k: v for k, v in instruction.attributes.items() if k not in BODIES}
+    """Canonical attributes of an instruction, without those of its bodies (see `regions`). Raises:
+    TensorError for an attribute that its opcode lacks."""
+    attributes = {k: v for k, v in instruction.attributes.items() if k not in BODIES}
     opcode = instruction.opcode
     match opcode:
         case "parameter":
@@ -43,40 +43,42 @@ def canonical(instruction: Instruction) -> dict[str, Attribute]:
             return {
                 ours: value
                 for theirs, ours in _DOT.items()
-                if (value := numbers_of(told.get(theirs, ()), theirs))
+                if (value := numbers_of(attributes.get(theirs, ()), theirs))
             }
         case "convolution":
-            return _convolution(told)
+            return _convolution(attributes)
         case "reduce-window" | "select-and-scatter":
-            return _window(told.get("window", []))
+            return _window(attributes.get("window", []))
         case "iota":
-            return {"dimension": _whole(told.get("iota_dimension", ["0"]), "iota_dimension")}
+            return {"dimension": _whole(attributes.get("iota_dimension", ["0"]), "iota_dimension")}
         case "concatenate":
-            return {"dimension": numbers_of(told.get("dimensions", ["0"]), "dimensions")[0]}
+            return {"dimension": numbers_of(attributes.get("dimensions", ["0"]), "dimensions")[0]}
         case "slice":
-            return _slice(told.get("slice", []))
+            return _slice(attributes.get("slice", []))
         case "pad":
-            return _padding(told.get("padding", []))
+            return _padding(attributes.get("padding", []))
         case "dynamic-slice":
-            return _some({"sizes": numbers_of(told.get("dynamic_slice_sizes", ()), "sizes")})
+            return _some({"sizes": numbers_of(attributes.get("dynamic_slice_sizes", ()), "sizes")})
         case "compare":
-            return {"direction": joined(told.get("direction", ["EQ"]))}
+            return {"direction": joined(attributes.get("direction", ["EQ"]))}
         case "get-tuple-element":
-            return {"index": _whole(told.get("index", ["0"]), "index")}
+            return {"index": _whole(attributes.get("index", ["0"]), "index")}
         case "custom-call":
-            return {"target": joined(told.get("custom_call_target", [])).strip('"')[:MOST_RAW]}
+            return {
+                "target": joined(attributes.get("custom_call_target", [])).strip('"')[:MOST_RAW]
+            }
     if opcode in _WITH_DIMENSIONS:
-        return _some({"dimensions": numbers_of(told.get("dimensions", ()), "dimensions")})
-    return _raw({k: v for k, v in told.items() if k not in _HINTS})
+        return _some({"dimensions": numbers_of(attributes.get("dimensions", ()), "dimensions")})
+    return _raw({k: v for k, v in attributes.items() if k not in _HINTS})
 
 
-def _some(made: Mapping[str, tuple[int, ...]]) -> dict[str, Attribute]:
-    """Without those that have no number: no number is what an absent one means."""
-    return {name: value for name, value in made.items() if value}
+def _some(attributes: Mapping[str, tuple[int, ...]]) -> dict[str, Attribute]:
+    """The attributes without empty ones: an absent attribute means no number."""
+    return {name: value for name, value in attributes.items() if value}
 
 
-def _raw(told: Mapping[str, Sequence[str]]) -> dict[str, Attribute]:
-    text = ", ".join(f"{key}={joined(list(value))}" for key, value in sorted(told.items()))
+def _raw(attributes: Mapping[str, Sequence[str]]) -> dict[str, Attribute]:
+    text = ", ".join(f"{key}={joined(list(value))}" for key, value in sorted(attributes.items()))
     return {"raw": _short(text)} if text else {}
 
 
@@ -95,44 +97,46 @@ def _constant(literal: str) -> dict[str, Attribute]:
     return {} if "..." in plain or len(plain) > MOST_RAW else {"raw": plain}
 
 
-def _convolution(told: Mapping[str, list[str]]) -> dict[str, Attribute]:
-    labels = "".join(told.get("dim_labels", []))
+def _convolution(attributes: Mapping[str, list[str]]) -> dict[str, Attribute]:
+    labels = "".join(attributes.get("dim_labels", []))
     if not labels:
         raise TensorError("a convolution needs dim_labels")
     return {
-        **_window(told.get("window", [])),
+        **_window(attributes.get("window", [])),
         "labels": labels,
-        "feature_groups": _whole(told.get("feature_group_count", ["1"]), "feature_group_count"),
-        "batch_groups": _whole(told.get("batch_group_count", ["1"]), "batch_group_count"),
+        "feature_groups": _whole(
+            attributes.get("feature_group_count", ["1"]), "feature_group_count"
+        ),
+        "batch_groups": _whole(attributes.get("batch_group_count", ["1"]), "batch_group_count"),
     }
 
 
 def _window(tokens: Sequence[str]) -> dict[str, Attribute]:
-    """`{size=3x3 pad=1_1x1_1 stride=2x2}`: what is not written has its usual value."""
-    told: dict[str, list[str]] = {}
+    """`{size=3x3 pad=1_1x1_1 stride=2x2}` with defaults for missing parts."""
+    fields: dict[str, list[str]] = {}
     inside = list(tokens[1:-1])
     for at in range(0, len(inside), 3):
         if inside[at + 1 : at + 2] != ["="] or at + 2 >= len(inside):
             raise TensorError(f"a window cannot be {joined(list(tokens))[:60]!r}")
-        told[inside[at]] = inside[at + 2].split("x")
-    rank = len(told.get("size", ()))
-    pads = [part.partition("_") for part in told.pop("pad", ["0_0"] * rank)]
-    made = {
-        "size": told.pop("size", []),
-        "stride": told.pop("stride", ["1"] * rank),
+        fields[inside[at]] = inside[at + 2].split("x")
+    rank = len(fields.get("size", ()))
+    pads = [part.partition("_") for part in fields.pop("pad", ["0_0"] * rank)]
+    window = {
+        "size": fields.pop("size", []),
+        "stride": fields.pop("stride", ["1"] * rank),
         "low": [low for low, _, _ in pads],
         "high": [high for _, _, high in pads],
-        "lhs_dilate": told.pop("lhs_dilate", ["1"] * rank),
-        "rhs_dilate": told.pop("rhs_dilate", ["1"] * rank),
+        "lhs_dilate": fields.pop("lhs_dilate", ["1"] * rank),
+        "rhs_dilate": fields.pop("rhs_dilate", ["1"] * rank),
     }
-    reversal = told.pop("rhs_reversal", [])
+    reversal = fields.pop("rhs_reversal", [])
     if set(reversal) - {"0"}:
-        made["reversal"] = reversal
-    if told:
-        raise TensorError(f"a window with {next(iter(told))[:40]!r} is not known")
-    if any(len(value) != rank for value in made.values()):
-        raise TensorError("the parts of the window have not as many dimensions each")
-    return _some({name: tuple(_int(n, name) for n in value) for name, value in made.items()})
+        window["reversal"] = reversal
+    if fields:
+        raise TensorError(f"a window with {next(iter(fields))[:40]!r} is not supported")
+    if any(len(value) != rank for value in window.values()):
+        raise TensorError("the parts of the window differ in their number of dimensions")
+    return _some({name: tuple(_int(n, name) for n in value) for name, value in window.items()})
 
 
 def _slice(tokens: Sequence[str]) -> dict[str, Attribute]:
@@ -157,7 +161,7 @@ def _slice(tokens: Sequence[str]) -> dict[str, Attribute]:
 
 
 def _padding(tokens: Sequence[str]) -> dict[str, Attribute]:
-    """`1_2x0_3_1`: low, high and, where there is any, interior."""
+    """`1_2x0_3_1`: low, high and, optionally, interior."""
     parts = [part.split("_") for part in "".join(tokens).split("x") if part]
     if any(len(part) not in (2, 3) for part in parts):
         raise TensorError("padding is written LOW_HIGH or LOW_HIGH_INTERIOR, x between dimensions")
@@ -171,7 +175,7 @@ def _padding(tokens: Sequence[str]) -> dict[str, Attribute]:
 
 
 def numbers_of(tokens: Sequence[str], where: str) -> tuple[int, ...]:
-    """The whole numbers of `{1,2}`. Raises: TensorError, with the attribute's name `where`."""
+    """The integers of `{1,2}`. Raises: TensorError, with the attribute's name `where`."""
     return tuple(_int(token, where) for token in tokens if token not in ("{", "}", ","))
 
 

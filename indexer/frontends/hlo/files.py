@@ -19,14 +19,14 @@ from indexer.frontends.hlo.subjects import kernels_of, program_of
 _SUFFIXES = (".txt", ".hlo", ".json", ".gz")
 _MOST_LIST = 100_000
 _HEAD = 4096
-#: XLA writes a file after every pass if it is asked to: those before the first and after the last.
+#: XLA may dump a file after every pass: these are before the first and after the last.
 _BEFORE = "before_optimizations.txt"
 _DUMPED = (_BEFORE, "after_optimizations.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFile:
-    """What a file holds, and what was left out or taken for something else, one line each."""
+    """Contents of a file, and one line for each part that was left out or interpreted."""
 
     tensors: tuple[Computation, ...]
     notes: tuple[str, ...] = ()
@@ -37,9 +37,11 @@ def read_tensors(
 ) -> TensorFile:
     """The computations of a file: HLO text (`.txt`, `.hlo`) or JSON, gzipped or not.
 
-    An optimised module is its kernels, any other one program, unless `kind` says `program`
-    (calls and fusions inlined) or `kernel` (a module that is not optimised is then one kernel).
-    `name` and `group` replace the module's. Raises: TensorError, one line with file and line.
+    An optimised module yields its kernels, any other one program, unless `kind` is `program` (calls
+    and fusions inlined) or `kernel` (a module that is not optimised is then one kernel). `name` and
+    `group` replace the module's.
+
+    Raises: TensorError, one line with file and line.
     """
     path = Path(path)
     with refusing(TensorError, where=str(path)):
@@ -49,26 +51,26 @@ def read_tensors(
         if data.lstrip()[:1] in (b"{", b"["):
             return _of_json(data, kind)
         if b"\0" in data[:_HEAD]:
-            raise TensorError("is no HLO text but binary", hint="--xla_dump_hlo_as_text makes text")
+            raise TensorError("is binary, not HLO text", hint="--xla_dump_hlo_as_text makes text")
         module = read_module(data.decode())
         if kind == "program" or not module.optimised:
-            made = program_of(module, name=name, group=group)
-            return TensorFile((replace(made, kind=kind or "program"),), tuple(module.notes))
+            program = program_of(module, name=name, group=group)
+            return TensorFile((replace(program, kind=kind or "program"),), tuple(module.notes))
         kernels = kernels_of(module, name=name, group=group)
         return TensorFile(tuple(kernels), tuple(module.notes))
 
 
 def tensor_files(folder: Path, *, kind: str = "") -> list[Path]:
-    """The files below a folder that hold tensors, in order. Of a dump that is the modules before
-    and after all passes; where a `program` is asked for, the former alone if both are there. Hidden
-    files and folders are left out."""
-    found = [path for path in _below(folder) if holds_tensors(path)]
-    dumped = [path for path in found if _plain(path).endswith(_DUMPED)]
-    return sorted((_programs(dumped) if kind == "program" else dumped) or found)
+    """The files with tensors below a folder, sorted. In a dump these are the modules before and
+    after all passes; for kind `program` the former alone if both are there. Hidden files and
+    folders are left out."""
+    files = [path for path in _below(folder) if holds_tensors(path)]
+    dumped = [path for path in files if _plain(path).endswith(_DUMPED)]
+    return sorted((_programs(dumped) if kind == "program" else dumped) or files)
 
 
 def _programs(dumped: list[Path]) -> list[Path]:
-    """Without the modules after all passes that are there before them as well: of the head
+    """The dumps without modules after all passes that are there before them as well: of the head
     `module_0001.f.` both `module_0001.f.before…` and `module_0001.f.sm_8.0_gpu_after…`."""
     names = {path: _plain(path) for path in dumped}
     heads = {(p.parent, n.removesuffix(_BEFORE)) for p, n in names.items() if n.endswith(_BEFORE)}
@@ -85,7 +87,7 @@ def _plain(path: Path) -> str:
 
 
 def holds_tensors(path: Path) -> bool:
-    """Whether a file begins like HLO text or like computations as embeddb writes them."""
+    """True if a file begins like HLO text or like embeddb's tensor files."""
     if path.suffix.lower() not in _SUFFIXES:
         return False
     try:
@@ -112,23 +114,23 @@ def _content(path: Path) -> bytes:
 
 
 def _unpacked(data: bytes, most: int, *, whole: bool = True) -> bytes:
-    """Raises: TensorError for what is larger or, with `whole`, cut off; zlib.error."""
+    """Decompress. Raises: TensorError if it is larger or, with `whole`, cut off; zlib.error."""
     stream = zlib.decompressobj(wbits=31)
-    found = stream.decompress(data, most)
+    content = stream.decompress(data, most)
     if whole and stream.unconsumed_tail:
         raise TensorError(f"unpacked larger than {most:,} bytes")
     if whole and not stream.eof:
         raise TensorError("the gzip stream ends early: the file was cut off")
-    return found
+    return content
 
 
 def _of_json(data: bytes, kind: str) -> TensorFile:
-    told = json.loads(data)
-    told = told if isinstance(told, list) else [told]
-    if len(told) > _MOST_LIST:
-        raise TensorError(f"{len(told):,} computations, at most {_MOST_LIST:,} are read")
-    made = [tensor_from_text(json.dumps(one)) for one in told]
-    fits = tuple(one for one in made if kind in ("", one.kind))
-    if made and not fits:
-        raise TensorError(f"has no {kind}: all in it is of the other kind")
+    documents = json.loads(data)
+    documents = documents if isinstance(documents, list) else [documents]
+    if len(documents) > _MOST_LIST:
+        raise TensorError(f"{len(documents):,} computations, at most {_MOST_LIST:,} are read")
+    computations = [tensor_from_text(json.dumps(one)) for one in documents]
+    fits = tuple(one for one in computations if kind in ("", one.kind))
+    if computations and not fits:
+        raise TensorError(f"has no {kind}, only the other kind")
     return TensorFile(fits)

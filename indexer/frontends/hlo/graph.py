@@ -1,5 +1,5 @@
 """The instructions of a module as operations of a computation: calls and fusions are inlined,
-tuples resolved to what is in them."""
+tuples resolved to their elements."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _COMBINING = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of several results of the operation at a place."""
+    """One of several results of an operation."""
 
     place: int
     index: int
 
 
-#: What an instruction gives: the place of an operation, a part of what it gives, or several values.
+#: Value of an instruction: the index of an operation, one of its results, or several values.
 Value = int | Part | tuple["Value", ...]
 
 
 @dataclass(slots=True)
 class Graph:
-    """Operations as they are met, and the names of their instructions; `notes` are the module's."""
+    """Operations in order, and the names of their instructions; `notes` are the module's."""
 
     module: Module
     operations: list[Operation] = field(default_factory=list)
@@ -48,7 +48,8 @@ class Graph:
     _visits: int = 0
 
     def body(self, name: str, arguments: Sequence[Value] | None = None, depth: int = 0) -> Value:
-        """What a body gives, its instructions added; without `arguments` its parameters are.
+        """The value of a body, whose instructions are added; without `arguments` its parameters
+        are, too.
 
         Raises: TensorError, with the line.
         """
@@ -68,15 +69,17 @@ class Graph:
         return values[body.root]
 
     def places(self, value: Value) -> list[int]:
-        """Of the arrays in a value; an operation takes a part of several results out."""
+        """Indices of the arrays in a value; one of several results is extracted by an operation."""
         if isinstance(value, int):
             return [value]
         if isinstance(value, tuple):
             return [place for part in value for place in self.places(part)]
         if value not in self._parts:
             shape = self.operations[value.place].results[value.index]
-            made = Operation("get-tuple-element", (shape,), (value.place,), {"index": value.index})
-            self._parts[value] = self.add(made, f"{self.names[value.place]}.{value.index}")
+            extraction = Operation(
+                "get-tuple-element", (shape,), (value.place,), {"index": value.index}
+            )
+            self._parts[value] = self.add(extraction, f"{self.names[value.place]}.{value.index}")
         return [self._parts[value]]
 
     def add(self, operation: Operation, name: str) -> int:
@@ -93,15 +96,15 @@ class Graph:
         return tuple(self.parameters(f"{name}.{at}", part, number) for at, part in parts)
 
     def single(self, one: Instruction, operands: Sequence[Value]) -> Value:
-        """An instruction as one operation, whatever its bodies do."""
+        """An instruction as one operation, regardless of its bodies."""
         places = tuple(place for value in operands for place in self.places(value))
         results = leaves(one.shape)
         if not results:
             return ()
         if one.opcode not in OPCODES:
-            self._note(f"opcode {one.opcode} is not known: kept as it is")
+            self._note(f"opcode {one.opcode} is unknown: kept unchanged")
         elif one.opcode in OPAQUE:
-            self._note(f"{one.opcode} is kept as one operation, without what it does inside")
+            self._note(f"{one.opcode} is kept as one operation, without its body")
         attributes = canonical(one) | self._combined(one)
         at = self.add(Operation(one.opcode, tuple(results), places, attributes), one.name)
         return at if isinstance(one.shape, Shape) else _parts(one.shape, at)
@@ -145,14 +148,14 @@ class Graph:
             self.module.notes.append(line)
 
     def _combined(self, one: Instruction) -> dict[str, Attribute]:
-        """What the bodies do that an operation applies to elements."""
+        """Attributes of the bodies that an operation applies to elements."""
         key = _COMBINING.get(one.opcode)
         if key is None or key not in one.attributes:
             return {}
-        made = self._region(_called(one, key), "combine", "region")
+        attributes = self._region(_called(one, key), "combine", "region")
         if one.opcode == "select-and-scatter" and "select" in one.attributes:
-            made |= self._region(_called(one, "select"), "select", "select_region")
-        return made
+            attributes |= self._region(_called(one, "select"), "select", "select_region")
+        return attributes
 
     def _region(self, name: str, word: str, text: str) -> dict[str, Attribute]:
         inner = Graph(Module("", "", False, self.module.bodies, []))
@@ -160,8 +163,8 @@ class Graph:
         region = Region(tuple(inner.operations), outputs)
         if combine := combine_of(region):
             return {word: combine}
-        told = region_text(region) if len(inner.operations) <= _MOST_REGION else None
-        whole = {} if told is None or len(told) > MOST_RAW else {text: told}
+        body_text = region_text(region) if len(inner.operations) <= _MOST_REGION else None
+        whole = {} if body_text is None or len(body_text) > MOST_RAW else {text: body_text}
         return {word: "other", **whole}
 
 
@@ -171,7 +174,7 @@ def _element(value: Value, index: int) -> Value:
 
 
 def body_of(one: Instruction) -> str:
-    """The body that a call or a fusion stands for. Raises: TensorError if it names none."""
+    """Name of the body of a call or a fusion. Raises: TensorError if there is none."""
     return _called(one, "to_apply" if "to_apply" in one.attributes else "calls")
 
 
@@ -197,7 +200,7 @@ def _parts(shape: ShapeTree, place: int) -> Value:
 
 
 def in_order(body: Body) -> list[Instruction]:
-    """What the root depends on, operands first, without recursion.
+    """The instructions on which the root depends, operands first, without recursion.
 
     Raises: TensorError, with the line, for cycles.
     """

@@ -1,4 +1,4 @@
-"""The parts of a module of HLO text: computations of instructions, as the text has them."""
+"""Parts of a module of HLO text: computations and their instructions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from indexer.frontends.hlo.shapes import ShapeTree
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """`ROOT name = shape opcode(operands), key=value, ...`. `operands` are names, `operand_shapes`
-    the shapes that some versions write before them (else None); of a parameter and a constant,
-    whose brackets hold something else, `literal` is that."""
+    the shapes that some versions write before them (else None); for a parameter and a constant the
+    content of the brackets is `literal`."""
 
     name: str
     opcode: str
@@ -29,7 +29,7 @@ class Instruction:
 @dataclass(slots=True)
 class Body:
     """The instructions of one computation by name, and the name of its root. `signatures` are the
-    shapes of its parameters and of its result, as its head and the module's have them."""
+    shapes of its parameters and of its result, from its head and the module's."""
 
     name: str
     line: int
@@ -40,7 +40,7 @@ class Body:
 
 @dataclass(slots=True)
 class Module:
-    """Computations by name; `notes` are one line each, for people."""
+    """Computations by name; `notes` are one line each, for users."""
 
     name: str
     entry: str
@@ -50,7 +50,7 @@ class Module:
 
     @property
     def optimised(self) -> bool:
-        """Whether a compiler has already decided what is fused."""
+        """True if a compiler has already decided about fusions."""
         return self.scheduled or any(
             one.opcode == "fusion"
             for body in self.bodies.values()
@@ -58,11 +58,11 @@ class Module:
         )
 
 
-#: Kept as one operation: what they do inside is not told.
+#: Kept as one operation, without their bodies.
 OPAQUE = frozenset(("while", "conditional", "custom-call"))
-#: They bring bodies along that an optimised module's kernels lie in.
+#: Their bodies contain kernels of an optimised module.
 ENTERED = frozenset(("while", "conditional", "call"))
-#: They move and compute nothing: never a kernel of their own.
+#: They neither move nor compute: never a kernel.
 IDLE = frozenset(
     """
     parameter constant bitcast tuple get-tuple-element after-all opt-barrier add-dependency
@@ -109,36 +109,36 @@ _WORD = re.compile(r"[\w.%+?@$-]")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The tokens of a line, and of those after it that its brackets hold together."""
+    """The tokens of a line, and of the following lines up to its closing bracket."""
 
     line: int
     tokens: list[str]
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """Statements in order, without remarks and empty lines. A bracket that ends a line opens a
-    body if it is the only one that is open.
+    """Statements in order, without remarks and empty lines. A bracket at the end of a line opens a
+    body if it is the only open one.
 
-    Raises: TensorError, with the line, for brackets that do not fit.
+    Raises: TensorError, with the line, for brackets that do not match.
     """
     tokens: list[str] = []
     depth = first = 0
     for number, line in enumerate(text.splitlines(), 1):
-        found = [t for t in _TOKEN.findall(line) if not t.startswith(("/*", "//"))]
-        if not found:
+        line_tokens = [t for t in _TOKEN.findall(line) if not t.startswith(("/*", "//"))]
+        if not line_tokens:
             continue
         if not tokens:
             first = number
-        for token in found:
+        for token in line_tokens:
             if token in _OPENING:
                 depth += 1
             elif token in _CLOSING:
                 depth -= 1
-        tokens += found
-        opens_body = depth == 1 and found[-1] == "{" and "=" not in tokens[1:3]
+        tokens += line_tokens
+        opens_body = depth == 1 and line_tokens[-1] == "{" and "=" not in tokens[1:3]
         if depth <= 0 or opens_body:
             if depth < 0 and tokens[0] != "}":
-                raise TensorError("a bracket closes what was not opened", line=number)
+                raise TensorError("a closing bracket has no opening one", line=number)
             yield Statement(first, tokens)
             tokens, depth = [], 0
         elif number - first > _MOST_LINES or len(tokens) > _MOST_TOKENS:

@@ -1,4 +1,4 @@
-"""Read HLO text as a module, and refuse one whose shapes do not fit.
+"""Reader of HLO text, which refuses a module whose shapes do not fit.
 
 Written from the grammar that XLA prints, in its versions since 2018: names with `%` or without,
 operands with their shapes or without, bodies with a signature or without, tables of source lines
@@ -27,7 +27,7 @@ from indexer.frontends.hlo.verify import check_module
 MOST_TEXT = 1 << 28
 _MOST_INSTRUCTIONS = 1_000_000
 _MOST_NAME = 200
-#: What says nothing of what is computed: large, and different from run to run.
+#: Attributes without effect on the result: large, and different from run to run.
 _LEFT_OUT = frozenset(
     """
     metadata backend_config sharding frontend_attributes statistics origin control-predecessors
@@ -37,8 +37,8 @@ _LEFT_OUT = frozenset(
 
 
 def read_module(text: str) -> Module:
-    """Raises: TensorError, with the line, for a text that is no HLO or was cut off, and for
-    instructions whose shapes do not follow from their operands."""
+    """Parse and check a module. Raises: TensorError, with the line, for a text that is no HLO or
+    was cut off, and for instructions whose shapes do not follow from their operands."""
     if len(text) > MOST_TEXT:
         raise TensorError(f"a module has at most {MOST_TEXT:,} characters")
     lines = statements(text)
@@ -88,7 +88,7 @@ def _name(token: str) -> str:
 
 
 def _head(statement: Statement, module: Module, note: Callable[[str], None]) -> Body | None:
-    """The computation that a statement opens; tables before the first are passed over."""
+    """The computation that a statement opens; tables before the first are skipped."""
     tokens = statement.tokens
     if tokens[-1] != "{" or len(tokens) < 2:
         return None
@@ -134,17 +134,17 @@ def _add(statement: Statement, body: Body, module: Module, note: Callable[[str],
     tokens = statement.tokens
     try:
         root = tokens[0] == "ROOT" and tokens[1] != "="
-        made = _instruction(tokens[1:] if root else tokens, statement.line, note)
-        made = _desugared(made, module)
+        instruction = _instruction(tokens[1:] if root else tokens, statement.line, note)
+        instruction = _desugared(instruction, module)
     except TensorError as error:
         raise TensorError(error.reason, line=statement.line, hint=error.hint) from None
     except IndexError:
         raise TensorError("an instruction was cut off", line=statement.line) from None
-    if made.name in body.instructions:
-        raise TensorError(f"{made.name} is there twice", line=statement.line)
-    body.instructions[made.name] = made
+    if instruction.name in body.instructions:
+        raise TensorError(f"{instruction.name} is there twice", line=statement.line)
+    body.instructions[instruction.name] = instruction
     if root:
-        body.root = made.name
+        body.root = instruction.name
 
 
 def _instruction(tokens: list[str], line: int, note: Callable[[str], None]) -> Instruction:
@@ -182,8 +182,8 @@ def _desugared(one: Instruction, module: Module) -> Instruction:
         raise TensorError(f"{one.opcode} gives ((OPERANDS), RESULT, ...)")
     body = Body(f"{one.name}.async", one.line)
     for at, shape in enumerate(parts[0]):
-        given = Instruction(f"operand.{at}", "parameter", shape, (), {}, str(at), one.line)
-        body.instructions[given.name] = given
+        parameter = Instruction(f"operand.{at}", "parameter", shape, (), {}, str(at), one.line)
+        body.instructions[parameter.name] = parameter
     body.root = one.name
     taken = tuple(f"operand.{at}" for at in range(len(parts[0])))
     body.instructions[one.name] = Instruction(
@@ -194,7 +194,7 @@ def _desugared(one: Instruction, module: Module) -> Instruction:
 
 
 def _operands(tokens: list[str], note: Callable[[str], None]) -> list[tuple[str, ShapeTree | None]]:
-    """Names, each with the shape that some versions write before it."""
+    """Operand names, each with the shape that some versions write before it."""
     operands: list[tuple[str, ShapeTree | None]] = []
     at = 0
     while at < len(tokens):
@@ -210,11 +210,11 @@ def _operands(tokens: list[str], note: Callable[[str], None]) -> list[tuple[str,
 
 
 def _attributes(tokens: list[str], at: int) -> dict[str, list[str]]:
-    """`, key=value` each; a value goes on to the comma outside of brackets."""
-    found: dict[str, list[str]] = {}
+    """Attributes of `, key=value`; a value extends to the comma outside of brackets."""
+    attributes: dict[str, list[str]] = {}
     while at < len(tokens):
         if tokens[at] != ",":
-            raise TensorError(f"{tokens[at][:40]!r} stands where `, key=value` should")
+            raise TensorError(f"{tokens[at][:40]!r} in place of `, key=value`")
         key = tokens[at + 1]
         if tokens[at + 2] != "=":
             raise TensorError(f"attribute {key[:40]!r} has no value")
@@ -222,5 +222,5 @@ def _attributes(tokens: list[str], at: int) -> dict[str, list[str]]:
         while at < len(tokens) and tokens[at] != ",":
             at = past_brackets(tokens, at) if tokens[at] in ("(", "{", "[") else at + 1
         if key not in _LEFT_OUT:
-            found[key] = tokens[start:at]
-    return found
+            attributes[key] = tokens[start:at]
+    return attributes

@@ -1,4 +1,4 @@
-"""A computation as HLO text that XLA parses and compiles."""
+"""Printer of a computation as HLO text that XLA parses and compiles."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from embeddb.tensors.analysis import Region, region_of
 from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.partition import Partition
 
-#: What is written of a window, by our names; pads are written together.
+#: Printed parts of a window, by our names; pads are written together.
 _WINDOW = (("stride", "stride"), ("lhs_dilate", "lhs_dilate"), ("rhs_dilate", "rhs_dilate"))
 _DOT = ("lhs_batch", "lhs_contracting", "rhs_batch", "rhs_contracting")
 _LOST = frozenset(("while", "conditional", "custom-call", "fusion", "call", "async-start"))
 _COMBINED = ("reduce", "reduce-window", "scatter", "sort", "map", "all-reduce", "reduce-scatter")
 
 
-def hlo_text(made: Computation) -> str:
-    """One module whose entry takes the parameters in their order, and gives what is given out: one
-    array, or a tuple of them. A bitcast, which only an optimised module may have, is written as
-    the transposes and the reshape that it stands for.
+def hlo_text(graph: Computation) -> str:
+    """One module whose entry takes the parameters in their order and returns the outputs: one
+    array, or a tuple of them. A bitcast, which only an optimised module may have, is written as the
+    equivalent transposes and reshape.
 
-    Raises: TensorError for operations whose insides were left out when they were read.
+    Raises: TensorError for operations whose bodies were left out when they were read.
     """
     regions: dict[str, str] = {}
-    body = _computation("ENTRY main", made, regions)
-    return "\n\n".join([_head(made), *regions.values(), body]) + "\n"
+    body = _computation("ENTRY main", graph, regions)
+    return "\n\n".join([_head(graph), *regions.values(), body]) + "\n"
 
 
 def fused_text(partition: Partition) -> str:
@@ -42,11 +42,13 @@ def fused_text(partition: Partition) -> str:
     for number, placed in enumerate(partition.kernels):
         kernel, called = placed.kernel, f"fused_computation.{number}"
         bodies.append(_computation(called, kernel, regions))
-        given = ", ".join(map(_name, placed.takes))
-        gives = _given_out(kernel)
+        arguments = ", ".join(map(_name, placed.takes))
+        gives = _output_shapes(kernel)
         single = len(placed.gives) == 1
         name = _name(placed.gives[0]) if single else f"fusion.{number}"
-        entry.append(f"  {name} = {gives} fusion({given}), kind={_kind(kernel)}, calls={called}")
+        entry.append(
+            f"  {name} = {gives} fusion({arguments}), kind={_kind(kernel)}, calls={called}"
+        )
         if not single:
             entry += [
                 f"  {_name(at)} = {_shape(program.operations[at].shape)} "
@@ -54,57 +56,56 @@ def fused_text(partition: Partition) -> str:
                 for index, at in enumerate(placed.gives)
             ]
     entry += _copied(partition, regions)
-    lines = "\n".join(_with_root(program, entry, _given_out(program)))
+    lines = "\n".join(_with_root(program, entry, _output_shapes(program)))
     whole = [_head(program), *regions.values(), *bodies, f"ENTRY main {{\n{lines}\n}}"]
     return "\n\n".join(whole) + "\n"
 
 
 def _copied(partition: Partition, regions: dict[str, str]) -> list[str]:
-    """What is given out without being computed by a kernel: constants, and what they are made
-    into."""
+    """Lines of outputs that no kernel computes: constants, and operations on them."""
     program = partition.program
-    made = {*program.parameters, *(at for placed in partition.kernels for at in placed.gives)}
-    needed = set(program.outputs) - made
+    computed = {*program.parameters, *(at for placed in partition.kernels for at in placed.gives)}
+    needed = set(program.outputs) - computed
     for at in reversed(range(len(program.operations))):
         if at in needed:
-            needed |= set(program.operations[at].operands) - made
+            needed |= set(program.operations[at].operands) - computed
     return [_line(program, at, regions) for at in sorted(needed)]
 
 
 def _kind(kernel: Computation) -> str:
-    """The kind of fusion that XLA has for what a kernel computes."""
+    """XLA's kind of fusion for a kernel."""
     opcodes = {op.opcode for op in kernel.operations}
     if opcodes & {"dot", "convolution"}:
         return "kOutput"
     return "kInput" if "reduce" in opcodes else "kLoop"
 
 
-def _head(made: Computation) -> str:
-    shapes = [_shape(made.operations[at].shape) for at in made.parameters]
-    layout = f"entry_computation_layout={{({', '.join(shapes)})->{_given_out(made)}}}"
-    return f"HloModule {_word(made.name) or 'kernel'}, {layout}"
+def _head(graph: Computation) -> str:
+    shapes = [_shape(graph.operations[at].shape) for at in graph.parameters]
+    layout = f"entry_computation_layout={{({', '.join(shapes)})->{_output_shapes(graph)}}}"
+    return f"HloModule {_word(graph.name) or 'kernel'}, {layout}"
 
 
-def _given_out(made: Computation) -> str:
-    outputs = [_shapes(made.operations[at].results) for at in made.outputs]
+def _output_shapes(graph: Computation) -> str:
+    outputs = [_shapes(graph.operations[at].results) for at in graph.outputs]
     return outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
 
 
-def _computation(head: str, made: Computation, regions: dict[str, str]) -> str:
-    lines = [_line(made, at, regions) for at in range(len(made.operations))]
-    return "\n".join([f"{head} {{", *_with_root(made, lines, _given_out(made)), "}"])
+def _computation(head: str, graph: Computation, regions: dict[str, str]) -> str:
+    lines = [_line(graph, at, regions) for at in range(len(graph.operations))]
+    return "\n".join([f"{head} {{", *_with_root(graph, lines, _output_shapes(graph)), "}"])
 
 
-def _with_root(made: Computation, lines: list[str], given: str) -> list[str]:
-    if len(made.outputs) > 1:
-        root = f"  ROOT out = {given} tuple({', '.join(map(_name, made.outputs))})"
+def _with_root(graph: Computation, lines: list[str], shapes: str) -> list[str]:
+    if len(graph.outputs) > 1:
+        root = f"  ROOT out = {shapes} tuple({', '.join(map(_name, graph.outputs))})"
         return [*lines, root]
-    start = f"  {_name(made.outputs[0])} = "
+    start = f"  {_name(graph.outputs[0])} = "
     return [_rooted(line) if line.rpartition("\n")[2].startswith(start) else line for line in lines]
 
 
 def _rooted(lines: str) -> str:
-    """The last of them gives what is given out."""
+    """Mark the last line as the root."""
     head, cut, last = lines.rpartition("\n")
     return f"{head}{cut}  ROOT {last.lstrip()}"
 
@@ -114,7 +115,7 @@ def _name(at: int) -> str:
 
 
 def _word(name: str) -> str:
-    """Letters and digits of a name, as XLA takes them for a module's."""
+    """A module name that XLA accepts: letters and digits of a name."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in name)
     return plain if plain[:1].isalpha() or plain[:1] == "_" else plain and f"_{plain}"
 
@@ -129,12 +130,11 @@ def _shapes(results: Sequence[Shape]) -> str:
     return f"({', '.join(map(_shape, results))})"
 
 
-def _line(made: Computation, at: int, regions: dict[str, str]) -> str:
-    op = made.operations[at]
+def _line(graph: Computation, at: int, regions: dict[str, str]) -> str:
+    op = graph.operations[at]
     if op.opcode in _LOST:
         raise TensorError(
-            f"{_where(made, at)}: {op.opcode} cannot be written as HLO: what it does inside is "
-            "not kept"
+            f"{_where(graph, at)}: {op.opcode} cannot be written as HLO: its body was not read"
         )
     operands = ", ".join(map(_name, op.operands))
     if op.opcode == "parameter":
@@ -142,18 +142,18 @@ def _line(made: Computation, at: int, regions: dict[str, str]) -> str:
     elif op.opcode == "constant":
         operands = _literal(op)
     elif op.opcode == "bitcast":
-        return _bitcast(at, op, made.operand_shapes(at)[0])
-    tail = _attributes(made, at, regions)
+        return _bitcast(at, op, graph.operand_shapes(at)[0])
+    tail = _attributes(graph, at, regions)
     return ", ".join([f"  {_name(at)} = {_shapes(op.results)} {op.opcode}({operands})", *tail])
 
 
-def _bitcast(at: int, op: Operation, given: Shape) -> str:
-    """The operand's elements in the order in which they lie in memory, taken as the result's."""
-    if given.dtype != op.shape.dtype:
+def _bitcast(at: int, op: Operation, operand: Shape) -> str:
+    """The operand's elements in memory order, read as the result's."""
+    if operand.dtype != op.shape.dtype:
         return f"  {_name(at)} = {_shape(op.shape)} bitcast-convert({_name(op.operands[0])})"
-    outer, inner = given.layout[::-1], op.shape.layout[::-1]
-    before = Shape(given.dtype, tuple(given.dims[d] for d in outer))
-    after = Shape(given.dtype, tuple(op.shape.dims[d] for d in inner))
+    outer, inner = operand.layout[::-1], op.shape.layout[::-1]
+    before = Shape(operand.dtype, tuple(operand.dims[d] for d in outer))
+    after = Shape(operand.dtype, tuple(op.shape.dims[d] for d in inner))
     back = tuple(inner.index(d) for d in range(len(inner)))
     name, below = _name(at), _name(op.operands[0])
     return "\n".join(
@@ -165,13 +165,12 @@ def _bitcast(at: int, op: Operation, given: Shape) -> str:
     )
 
 
-def _where(made: Computation, at: int) -> str:
-    return f"operation {made.names[at] if made.names else at}"
+def _where(graph: Computation, at: int) -> str:
+    return f"operation {graph.names[at] if graph.names else at}"
 
 
 def _literal(op: Operation) -> str:
-    """The number, or as many of it as there are elements; elements that were not kept are XLA's
-    choice."""
+    """The number, repeated for each element; XLA chooses the elements of a truncated literal."""
     if "raw" in op.attributes:
         return str(op.attributes["raw"])
     if not op.shape.rank:
@@ -184,7 +183,7 @@ def _literal(op: Operation) -> str:
     return text
 
 
-#: What stands behind the operands, by opcode; of those that are not here it is `raw`.
+#: Text after the operands, by opcode; for other opcodes it is `raw`.
 _WRITTEN: dict[str, Callable[[Operation], list[str]]] = {
     **dict.fromkeys(("parameter", "constant"), lambda op: []),
     **dict.fromkeys(
@@ -209,30 +208,30 @@ _WRITTEN: dict[str, Callable[[Operation], list[str]]] = {
 }
 
 
-def _attributes(made: Computation, at: int, regions: dict[str, str]) -> list[str]:
-    op = made.operations[at]
+def _attributes(graph: Computation, at: int, regions: dict[str, str]) -> list[str]:
+    op = graph.operations[at]
     if op.opcode in _WRITTEN:
-        return _WRITTEN[op.opcode](op) + _bodies(made, at, regions)
+        return _WRITTEN[op.opcode](op) + _bodies(graph, at, regions)
     raw = str(op.attributes.get("raw", ""))
     if raw.endswith("…"):
-        raise TensorError(f"{_where(made, at)}: its attributes were cut short")
-    return ([raw] if raw else []) + _bodies(made, at, regions)
+        raise TensorError(f"{_where(graph, at)}: its attributes were cut short")
+    return ([raw] if raw else []) + _bodies(graph, at, regions)
 
 
-def _bodies(made: Computation, at: int, regions: dict[str, str]) -> list[str]:
-    """What an operation applies to elements, each body once in `regions`."""
-    op = made.operations[at]
+def _bodies(graph: Computation, at: int, regions: dict[str, str]) -> list[str]:
+    """The bodies that an operation applies to elements, each once in `regions`."""
+    op = graph.operations[at]
     if op.opcode == "select-and-scatter":
         both = [("select", "select", "select_region"), ("scatter", "combine", "region")]
     elif op.opcode in _COMBINED:
         both = [("to_apply", "combine", "region")]
     else:
         return []
-    return [f"{key}={_body(made, at, word, text, regions)}" for key, word, text in both]
+    return [f"{key}={_body(graph, at, word, text, regions)}" for key, word, text in both]
 
 
-def _body(made: Computation, at: int, word: str, text: str, regions: dict[str, str]) -> str:
-    op = made.operations[at]
+def _body(graph: Computation, at: int, word: str, text: str, regions: dict[str, str]) -> str:
+    op = graph.operations[at]
     combine = str(op.attributes.get(word, "other"))
     if combine != "other":
         dtype = op.shape.dtype
@@ -243,8 +242,8 @@ def _body(made: Computation, at: int, word: str, text: str, regions: dict[str, s
         region = region_of(key)
     else:
         raise TensorError(
-            f"{_where(made, at)}: {op.opcode} cannot be written as HLO: what it does to two "
-            "elements is not kept"
+            f"{_where(graph, at)}: {op.opcode} cannot be written as HLO: its "
+            "combining body was not read"
         )
     if key not in regions:
         regions[key] = _region(f"region{len(regions)}", region)
@@ -265,8 +264,8 @@ def _region(name: str, region: Region) -> str:
         lines[root] = _rooted(lines[root])
     else:
         shapes = ", ".join(_shape(region.operations[at].shape) for at in region.outputs)
-        given = ", ".join(map(_name, region.outputs))
-        lines.append(f"  ROOT out = ({shapes}) tuple({given})")
+        outputs = ", ".join(map(_name, region.outputs))
+        lines.append(f"  ROOT out = ({shapes}) tuple({outputs})")
     return "\n".join([f"{name} {{", *lines, "}"])
 
 

@@ -1,4 +1,4 @@
-"""Shape inference for HLO: the dimensions that an opcode gives from those of its operands.
+"""Shape inference for HLO: the dimensions of an opcode's results from those of its operands.
 
 The rules are those of XLA's `ShapeInference` and `ShapeVerifier`. A rule takes an `Applied` and
 returns the dimensions of each result; it raises TensorError, with the reason alone, where no result
@@ -134,7 +134,7 @@ def _reshape(call: Applied) -> list[Dims]:
 
 
 def _bitcast(call: Applied) -> list[Dims]:
-    """The same bytes, which are elements where the type stays."""
+    """The same bytes, and the same number of elements unless the type changes."""
     (operand,) = call.take(1)
     result = call.results[0]
     if operand.dtype == result.dtype:
@@ -146,12 +146,12 @@ def _bitcast(call: Applied) -> list[Dims]:
 
 
 def _width(shape: Shape) -> int:
-    """Bytes of an element, 0 for a type that is not read."""
+    """Bytes of an element, 0 for an unsupported type."""
     return DTYPES.get(shape.dtype, 0)
 
 
 def _bitcast_convert(call: Applied) -> list[Dims]:
-    """Smaller elements are a last dimension more, larger ones a last dimension less."""
+    """Smaller elements add a last dimension, larger ones remove it."""
     (operand,) = call.take(1)
     old, new = _width(operand), _width(call.results[0])
     if old > new > 0:
@@ -205,7 +205,7 @@ def _pad(call: Applied) -> list[Dims]:
 
 
 def _starts(starts: Sequence[Shape], rank: int) -> None:
-    """The places where a slice starts: a scalar for each dimension, or one vector of them."""
+    """Check the start indices of a slice: a scalar for each dimension, or one vector of them."""
     scalars = len(starts) == rank and not any(shape.rank for shape in starts)
     if not scalars and [shape.dims for shape in starts] != [(rank,)]:
         raise TensorError(f"it starts at {len(starts)} places of {rank} dimensions")
@@ -256,7 +256,7 @@ def _dot(call: Applied) -> list[Dims]:
 
 
 def _halves(call: Applied) -> tuple[Sequence[Shape], Sequence[Shape]]:
-    """Arrays, all of one size, and as many scalars that their sums start from."""
+    """Arrays of one size, and as many scalars, their initial values."""
     count, odd = divmod(len(call.operands), 2)
     if odd or not count:
         raise TensorError("it takes arrays and as many starting values")
@@ -293,13 +293,13 @@ def _fft(call: Applied) -> list[Dims]:
     wanted = lengths
     if word == "IRFFT" and lengths:
         wanted = (*lengths[:-1], lengths[-1] // 2 + 1)
-    kept = dims[: len(dims) - len(lengths)]
+    batches = dims[: len(dims) - len(lengths)]
     if len(lengths) > len(dims):
         raise TensorError(f"fft_length={{{_by(lengths)}}} of {len(dims)} dimensions")
-    _equal(dims[len(kept) :], wanted, "the lengths")
+    _equal(dims[len(batches) :], wanted, "the lengths")
     if word == "RFFT" and lengths:
         return [(*dims[:-1], lengths[-1] // 2 + 1)]
-    return [(*kept, *lengths)]
+    return [(*batches, *lengths)]
 
 
 def _square(dims: Dims) -> int:
@@ -322,7 +322,7 @@ def _triangular_solve(call: Applied) -> list[Dims]:
 
 
 def _batch_norm(call: Applied) -> list[Dims]:
-    """An array, vectors with an entry for each feature, and, of `grad`, the array's gradient."""
+    """An array, vectors with an entry per feature, and, for `grad`, the array's gradient."""
     grad = call.opcode == "batch-norm-grad"
     operands = call.take(3 if call.opcode == "batch-norm-training" else 5)
     axis = (*call.numbers("feature_index"), 0)[0]
@@ -361,7 +361,7 @@ def _scaled(call: Applied) -> list[Dims]:
 
 def _ragged_all_to_all(call: Applied) -> list[Dims]:
     if len(call.operands) < 2:
-        raise TensorError("it takes an array and what it is written to")
+        raise TensorError("it takes an array and its target")
     return [call.operands[1].dims]
 
 
@@ -375,7 +375,7 @@ _SEPARATED = str.maketrans("{},", "   ")
 
 
 def _constant(call: Applied) -> list[Dims]:
-    """As many numbers as elements, where all are written."""
+    """Check that there are as many numbers as elements, where all are written."""
     text, shape = "".join(call.raw.get("literal", ())), call.results[0]
     if text.startswith("{") and "..." not in text and shape.dtype not in _UNSEPARATED:
         count = len(text.translate(_SEPARATED).split())
@@ -390,7 +390,7 @@ _WORDS_ELEMENTWISE = frozenset(
     reduce-precision shift-left shift-right-arithmetic shift-right-logical sinh stochastic-convert
     """.split()  # noqa: SIM905 - a table of words
 )
-#: By opcode; windows, gathers and scatters are in `window_rules`.
+#: Rules by opcode; windows, gathers and scatters are in `verify`.
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE | _WORDS_ELEMENTWISE, _elementwise),
     **dict.fromkeys(("all-reduce", "all-reduce-start", "all-to-all"), _each),

@@ -24,8 +24,8 @@ def leaves(shape: ShapeTree) -> list[Shape]:
 def read_shape(
     tokens: Sequence[str], at: int, note: Callable[[str], None], depth: int = 0
 ) -> tuple[ShapeTree, int]:
-    """The shape that begins at a token, and the place behind it; `note` is told of dimensions that
-    are only bounded.
+    """The shape that begins at a token, and the index after it; `note` is called for dimensions
+    that are only bounded.
 
     Raises: TensorError for anything else, and for dimensions without a bound.
     """
@@ -70,7 +70,7 @@ def _dims(
             note(f"a dimension of at most {token} counts as {token}")
         if token != ",":
             if not token.isdecimal() or len(token) > 18:
-                hint = "only dimensions whose size is known, or bounded, are read"
+                hint = "only dimensions of a fixed or bounded size are supported"
                 raise TensorError(f"a dimension cannot be {token[:40]!r}", hint=hint)
             dims.append(int(token))
         at += 1

@@ -1,4 +1,4 @@
-"""What a module is taken for: the program before a compiler has fused it, or its kernels after."""
+"""Workloads of a module: the program before a compiler has fused it, or its kernels after."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CALLED_BEFORE = ("true_computation", "false_computation")
 
 
 def program_of(module: Module, *, name: str = "", group: str = "") -> Computation:
-    """The entry, with calls and fusions inlined; what its root tuple holds is given out. Loops,
-    branches and custom calls are single operations, with a note.
+    """The entry, with calls and fusions inlined; the elements of its root tuple are the outputs.
+    Loops, branches and custom calls are single operations, with a note. `group` and `name` default
+    to the module's without `jit_`.
 
-    `group` and `name` are the module's without `jit_` where none is given.
     Raises: TensorError, with the line.
     """
     plain = _plain(module)
@@ -34,15 +34,16 @@ def program_of(module: Module, *, name: str = "", group: str = "") -> Computatio
 
 
 def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Computation]:
-    """Each fusion and each lone operation that computes or moves something, in order: those of the
-    entry, of what it calls, and, once, of the bodies of its loops and of its branches.
+    """Each fusion and each lone operation that computes or moves data, in order: those of the
+    entry, of its calls, and, once, of the bodies of its loops and of its branches.
 
-    What other kernels make is a parameter, but for constants of one element. Those that cannot be
-    kernels are noted. Named are they by module (or `name`) and instruction.
-    Raises: TensorError, with the line, where the module does not fit together.
+    Results of other kernels are parameters, except for constants of one element. Operations that
+    cannot be kernels are noted. Names consist of module (or `name`) and instruction.
+
+    Raises: TensorError, with the line, if the module is inconsistent.
     """
     head = name or _plain(module)
-    found: list[Computation] = []
+    kernels: list[Computation] = []
     waiting, seen = [module.entry], {module.entry}
     while waiting:
         body = module.bodies[waiting.pop(0)]
@@ -54,12 +55,12 @@ def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Compu
             if one.opcode in IDLE or one.opcode in ENTERED:
                 continue
             try:
-                made = _kernel(module, body, one, f"{head}.{one.name}", group or _plain(module))
+                kernel = _kernel(module, body, one, f"{head}.{one.name}", group or _plain(module))
             except TensorError as error:
                 module.notes.append(f"{one.name} is left out: {error.reason}")
                 continue
-            found.append(made)
-    return found
+            kernels.append(kernel)
+    return kernels
 
 
 def _plain(module: Module) -> str:
@@ -75,7 +76,7 @@ def _entered(one: Instruction) -> list[str]:
 
 def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str) -> Computation:
     graph = Graph(module)
-    operands = [_given(graph, body.instructions[below]) for below in one.operands]
+    operands = [_input(graph, body.instructions[below]) for below in one.operands]
     if one.opcode in ("fusion", "async-start"):
         value: Value = graph.body(body_of(one), operands)
     else:
@@ -84,7 +85,14 @@ def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str)
     return computation(graph.operations, outputs, name=name, group=group, names=graph.names)
 
 
-def _given(graph: Graph, made: Instruction) -> Value:
-    if made.opcode == "constant" and isinstance(made.shape, Shape) and not made.shape.rank:
-        return graph.add(Operation("constant", (made.shape,), (), canonical(made)), made.name)
-    return graph.parameters(made.name, made.shape, 0)
+def _input(graph: Graph, instruction: Instruction) -> Value:
+    if (
+        instruction.opcode == "constant"
+        and isinstance(instruction.shape, Shape)
+        and not instruction.shape.rank
+    ):
+        return graph.add(
+            Operation("constant", (instruction.shape,), (), canonical(instruction)),
+            instruction.name,
+        )
+    return graph.parameters(instruction.name, instruction.shape, 0)

@@ -1,7 +1,7 @@
-"""Refuse a module whose shapes do not fit: every instruction against its operands and bodies.
+"""Check of a module's shapes: every instruction against its operands and bodies.
 
-What an opcode gives from what it takes is in `shape_rules` and `window_rules`; here are tuples,
-calls and the pairs of start and done. Instructions that nothing depends on are checked as well.
+Rules for the results of an opcode are in `shape_rules` and `WINDOW_RULES`; here are also tuples,
+calls and the pairs of start and done. Unused instructions are checked as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PARTS = ("size", "stride", "low", "high", "lhs_dilate", "rhs_dilate")
 
 
 def _windowed(call: Applied, sizes: Sequence[int]) -> Dims:
-    """The number of places of a window along dimensions of these sizes."""
+    """Number of positions of a window along dimensions of these sizes."""
     parts = [call.dims(name) for name in _PARTS]
     if any(len(part) != len(sizes) for part in parts):
         raise TensorError(f"the window has {len(parts[0])} of {len(sizes)} dimensions")
@@ -178,8 +178,8 @@ def check_module(module: Module) -> None:
 
 
 def check_opcode(call: Applied) -> None:
-    """Raises: TensorError, with the reason alone, where results do not follow from operands.
-    Opcodes without a rule are not checked."""
+    """Raises: TensorError, with the reason alone, if results do not follow from operands. Opcodes
+    without a rule are not checked."""
     rule = _RULES.get(call.opcode)
     if rule is None:
         return
@@ -193,8 +193,8 @@ def check_opcode(call: Applied) -> None:
 
 
 def _check_types(call: Applied) -> None:
-    """Raises: TensorError where arrays that are of one type differ, floating types of any width
-    counting as one, and where a decision is no `pred`."""
+    """Raises: TensorError if arrays that must be of one type differ, floating types of any width
+    counting as one, and if a predicate is no `pred`."""
     decisions: Sequence[Shape] = ()
     alike: Sequence[Shape] = ()
     match call.opcode:
@@ -224,15 +224,15 @@ def tree_text(shape: ShapeTree) -> str:
 
 
 def _check(module: Module, body: Body, one: Instruction) -> None:
-    given: list[ShapeTree] = []
+    inputs: list[ShapeTree] = []
     for at, name in enumerate(one.operands):
         if name not in body.instructions:
-            raise TensorError(f"{one.name} takes {name[:60]!r}, which is not there")
-        given.append(body.instructions[name].shape)
+            raise TensorError(f"{one.name} takes {name[:60]!r}, which is undefined")
+        inputs.append(body.instructions[name].shape)
         written = one.operand_shapes[at] if at < len(one.operand_shapes) else None
-        if written is not None and not _same(written, given[at]):
+        if written is not None and not _same(written, inputs[at]):
             raise TensorError(
-                f"{one.name} takes {tree_text(written)}, but {name} is {tree_text(given[at])}"
+                f"{one.name} takes {tree_text(written)}, but {name} is {tree_text(inputs[at])}"
             )
     for key in BODIES & one.attributes.keys():
         for called in _named(one, key):
@@ -240,17 +240,17 @@ def _check(module: Module, body: Body, one: Instruction) -> None:
                 raise TensorError(f"there is no computation {called[:60]!r}: the dump was cut off")
     try:
         if one.opcode in _STRUCTURAL:
-            expected = _STRUCTURAL[one.opcode](module, one, given)
+            expected = _STRUCTURAL[one.opcode](module, one, inputs)
             if expected is not None and not _same(expected, one.shape):
                 raise TensorError(f"it gives {tree_text(expected)}")
         elif one.opcode in _RULES:
-            operands = tuple(leaf for shape in given for leaf in leaves(shape))
+            operands = tuple(leaf for shape in inputs for leaf in leaves(shape))
             raw = one.attributes | ({"literal": [one.literal]} if one.literal else {})
             check_opcode(
                 Applied(one.opcode, operands, tuple(leaves(one.shape)), canonical(one), raw)
             )
     except TensorError as error:
-        taken = " and ".join(map(tree_text, given)) or "nothing"
+        taken = " and ".join(map(tree_text, inputs)) or "nothing"
         shapes = f"{taken} gives {tree_text(one.shape)}"[:_MOST_SHOWN]
         reason = f"operation {one.name}: no {one.opcode} of {shapes}: {error.reason}"
         raise TensorError(reason, hint=error.hint) from None
@@ -274,9 +274,9 @@ def _named(one: Instruction, key: str) -> list[str]:
     return [token.removeprefix("%") for token in tokens if token not in ("{", "}", ",")]
 
 
-def _called(module: Module, name: str, given: Sequence[ShapeTree]) -> ShapeTree:
-    """The result of a computation with these operands. Raises: TensorError where its parameters
-    are others."""
+def _called(module: Module, name: str, inputs: Sequence[ShapeTree]) -> ShapeTree:
+    """The result of a computation with these operands. Raises: TensorError if its parameters
+    differ."""
     body = module.bodies[name]
     numbers = set()
     for one in body.instructions.values():
@@ -285,100 +285,100 @@ def _called(module: Module, name: str, given: Sequence[ShapeTree]) -> ShapeTree:
         number = canonical(one)["number"]
         assert isinstance(number, int)
         numbers.add(number)
-        if not 0 <= number < len(given):
-            raise TensorError(f"parameter {number} of {name} with {len(given)} operands")
-        if not _same(one.shape, given[number]):
-            shapes = f"{tree_text(one.shape)}, operand {number} is {tree_text(given[number])}"
+        if not 0 <= number < len(inputs):
+            raise TensorError(f"parameter {number} of {name} with {len(inputs)} operands")
+        if not _same(one.shape, inputs[number]):
+            shapes = f"{tree_text(one.shape)}, operand {number} is {tree_text(inputs[number])}"
             raise TensorError(f"parameter {one.name} of {name} is {shapes}")
-    if len(numbers) != len(given):
-        raise TensorError(f"{name} takes {len(numbers)} operands, not {len(given)}")
+    if len(numbers) != len(inputs):
+        raise TensorError(f"{name} takes {len(numbers)} operands, not {len(inputs)}")
     return _root(body)
 
 
-def _part(given: Sequence[ShapeTree], index: int) -> ShapeTree:
+def _part(inputs: Sequence[ShapeTree], index: int) -> ShapeTree:
     """Part of the tuple that is the only operand."""
-    if len(given) != 1 or isinstance(given[0], Shape):
-        raise TensorError("it takes a part of what is no tuple")
-    if not 0 <= index < len(given[0]):
-        raise TensorError(f"it takes part {index} of {len(given[0])}")
-    return given[0][index]
+    if len(inputs) != 1 or isinstance(inputs[0], Shape):
+        raise TensorError("it takes a part, but its operand is no tuple")
+    if not 0 <= index < len(inputs[0]):
+        raise TensorError(f"it takes part {index} of {len(inputs[0])}")
+    return inputs[0][index]
 
 
 _Structural = Callable[[Module, Instruction, Sequence[ShapeTree]], ShapeTree | None]
 
 
-def _tuple(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
-    return tuple(given)
+def _tuple(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
+    return tuple(inputs)
 
 
-def _element(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+def _element(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
     index = canonical(one)["index"]
     assert isinstance(index, int)
-    return _part(given, index)
+    return _part(inputs, index)
 
 
-def _operand(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
-    if not given:
+def _operand(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
+    if not inputs:
         raise TensorError("it takes an operand")
-    return given[0]
+    return inputs[0]
 
 
-def _call(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+def _call(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
     key = "to_apply" if "to_apply" in one.attributes else "calls"
     names = _named(one, key)
     if len(names) != 1:
         raise TensorError(f"{one.opcode} names no computation")
-    return _called(module, names[0], given)
+    return _called(module, names[0], inputs)
 
 
-def _async_start(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
-    """The operands, the result, and whatever else the compiler keeps."""
-    result = _call(module, one, given)
+def _async_start(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
+    """The operands, the result, and the compiler's own values."""
+    result = _call(module, one, inputs)
     rest = () if isinstance(one.shape, Shape) else one.shape[2:]
-    return (tuple(given), result, *rest)
+    return (tuple(inputs), result, *rest)
 
 
-def _while(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
-    state = _operand(module, one, given)
+def _while(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
+    state = _operand(module, one, inputs)
     for key in ("condition", "body"):
         for name in _named(one, key):
-            result = _called(module, name, given)
+            result = _called(module, name, inputs)
             if key == "body" and not _same(result, state):
                 raise TensorError(f"{name} gives {tree_text(result)}")
     return state
 
 
-def _conditional(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree | None:
+def _conditional(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree | None:
     names = [
         name
         for key in ("branch_computations", "true_computation", "false_computation")
         for name in _named(one, key)
     ]
-    if len(given) != len(names) + 1:
-        raise TensorError(f"{len(names)} branches with {len(given)} operands")
-    results = [_called(module, n, [own]) for n, own in zip(names, given[1:], strict=True)]
+    if len(inputs) != len(names) + 1:
+        raise TensorError(f"{len(names)} branches with {len(inputs)} operands")
+    results = [_called(module, n, [own]) for n, own in zip(names, inputs[1:], strict=True)]
     if any(not _same(result, results[0]) for result in results):
         raise TensorError("its branches give different shapes")
     return results[0] if results else None
 
 
-def _copy_start(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+def _copy_start(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
     rest = () if isinstance(one.shape, Shape) else one.shape[2:]
-    return (_operand(module, one, given), given[0], *rest)
+    return (_operand(module, one, inputs), inputs[0], *rest)
 
 
 def _done(index: int) -> _Structural:
-    def rule(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
-        return _part(given, index)
+    def rule(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
+        return _part(inputs, index)
 
     return rule
 
 
-def _recv_done(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
-    return (_part(given, 0), _part(given, 2))
+def _recv_done(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
+    return (_part(inputs, 0), _part(inputs, 2))
 
 
-#: The shape that an instruction must have, None where any goes.
+#: Rules for the shape of an instruction; None allows any.
 _STRUCTURAL: dict[str, _Structural] = {
     **dict.fromkeys(("opt-barrier", "add-dependency", "domain", "async-update"), _operand),
     **dict.fromkeys(("call", "fusion"), _call),

@@ -1,7 +1,7 @@
-"""Our own tensor programs of many model families, and the kernels that they are cut into.
+"""Our own tensor programs of many model families, and the kernels of their default fusion.
 
-Each is HLO text in `texts`, FAMILY.SIZE.hlo.gz, as JAX hands it to XLA before anything is
-optimised. `tools.tensor_programs.lower` in the repository regenerates them; it alone needs JAX.
+Each is HLO text in `texts`, FAMILY.SIZE.hlo.gz, as JAX passes it to XLA before optimisation.
+`tools.tensor_programs.lower` in the repository regenerates them; it alone needs JAX.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def families() -> list[str]:
 
 
 def program(name: str) -> Computation:
-    """A program called FAMILY.SIZE, of the group FAMILY. Raises: UsageError where there is none."""
-    found = read_tensors(_path(name), kind="program", name=name, group=name.partition(".")[0])
-    return found.tensors[0]
+    """A program called FAMILY.SIZE, of the group FAMILY. Raises: UsageError for an unknown one."""
+    file = read_tensors(_path(name), kind="program", name=name, group=name.partition(".")[0])
+    return file.tensors[0]
 
 
 def programs() -> list[Computation]:
@@ -41,12 +41,12 @@ def programs() -> list[Computation]:
 
 
 def kernels() -> list[Computation]:
-    """What all programs are cut into, each kernel once (`distinct_kernels`)."""
+    """The distinct kernels of all programs (`distinct_kernels`)."""
     return distinct_kernels(programs())
 
 
 def text_of(name: str) -> str:
-    """Its HLO text, which XLA compiles. Raises: UsageError where there is none."""
+    """Its HLO text, which XLA compiles. Raises: UsageError for an unknown one."""
     return gzip.decompress(_path(name).read_bytes()).decode()
 
 

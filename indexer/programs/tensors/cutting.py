@@ -1,9 +1,9 @@
-"""A program cut into kernels as a compiler would by default: one heavy operation in each, with
-what follows it element by element and what is computed for it alone.
+"""Default fusion of a program into kernels, as by a compiler: one heavy operation in each, with its
+element-wise consumers and with producers that are used by it alone.
 
-Every kernel gives one array. An operation is in one kernel; what moves or repeats numbers and
-computes none (`VIEWS`), and constants, are copied into every kernel that reads them. Operations
-that give several arrays are in none, nor is what takes one of these out.
+Every kernel has one output. An operation is in one kernel; operations that only move or repeat
+numbers (`VIEWS`), and constants, are copied into every kernel that reads them. Operations with
+several results are in none, nor are extractions of one of these.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from dataclasses import dataclass, replace
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation, Operation
 
-#: Of one kernel, parameters and copies counted.
+#: Most operations of one kernel, including parameters and copies.
 MOST_OPERATIONS = 64
 VIEWS = frozenset("bitcast broadcast iota reshape reverse slice transpose".split())  # noqa: SIM905
 _HEAVY = frozenset(("dot", "convolution", "reduce", "reduce-window"))
-#: What is computed by itself: it reads at places that other numbers say, or in no one loop.
+#: Kernels of their own: they read at computed indices, or are no single loop.
 _ALONE = frozenset(
     """
     gather scatter select-and-scatter sort dynamic-slice dynamic-update-slice while conditional
     custom-call rng fft cholesky triangular-solve
     """.split()  # noqa: SIM905 - a table of words
 )
-#: Of another shape than their operands: no part of what follows a heavy operation.
+#: Of another shape than their operands: never fused after a heavy operation.
 _RESHAPING = frozenset(("concatenate", "pad"))
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A kernel and its place in the program: `takes` are the places of what its parameters are
-    given, in its order, `gives` that of what it gives out, `members` those of its operations that
-    no other kernel has."""
+    """A kernel and its place in the program: `takes` are the places of its inputs, in order,
+    `gives` that of its output, `members` those of its operations that no other kernel has."""
 
     kernel: Computation
     takes: tuple[int, ...]
@@ -42,24 +41,24 @@ class Piece:
 
 
 def pieces_of(program: Computation) -> list[Piece]:
-    """In an order in which they can run; numbered so behind the name of the program."""
+    """The kernels in an order of execution, numbered so after the name of the program."""
     cutting = _Cutting(program)
     return [cutting.piece(at, members) for at, members in enumerate(cutting.groups())]
 
 
 def distinct_kernels(programs: Iterable[Computation]) -> list[Computation]:
-    """What programs are cut into, called PROGRAM/NUMBER and of the group of the first program that
-    has it. Kernels that differ only in where slices begin, as those of the steps of a recurrent
-    network, are one."""
-    found: dict[str, Computation] = {}
+    """Distinct kernels of programs, called PROGRAM/NUMBER and of the group of the first program
+    that has it. Kernels that differ only in the start of slices, as in the steps of a recurrent
+    network, count as one."""
+    kernels: dict[str, Computation] = {}
     for program in programs:
         for piece in pieces_of(program):
-            found.setdefault(_sliced_alike(piece.kernel).id, piece.kernel)
-    return list(found.values())
+            kernels.setdefault(_sliced_alike(piece.kernel).id, piece.kernel)
+    return list(kernels.values())
 
 
 def _sliced_alike(kernel: Computation) -> Computation:
-    """With every slice from 0 on."""
+    """The kernel with every slice starting at 0."""
     return replace(kernel, operations=tuple(map(_from_zero, kernel.operations)))
 
 
@@ -72,8 +71,8 @@ def _from_zero(op: Operation) -> Operation:
 
 
 class _Cutting:
-    """Groups of operations, by the one that began each; of a group only the last operation is read
-    by others. Nothing is joined that would change that, so that groups never need each other."""
+    """Groups of operations, by the first of each; only the last operation of a group is read by
+    others. No join changes that, so that groups never depend on each other mutually."""
 
     def __init__(self, program: Computation) -> None:
         self.program = program
@@ -107,7 +106,7 @@ class _Cutting:
         self.members[at] = [at]
 
     def _follow(self, head: int) -> None:
-        """What reads a heavy operation alone, element by element, and so on from there."""
+        """Join the sole, element-wise reader of a heavy operation, and so on from there."""
         last = head
         while (reader := self._only_reader(last)) is not None:
             op = self.program.operations[reader]
@@ -120,7 +119,7 @@ class _Cutting:
             last = reader
 
     def _widest(self, head: int) -> int:
-        """Elements of what may follow: after a reduce as many as it reads, which normalises."""
+        """Most elements of a follower: after a reduce as many as it reads, for a normalisation."""
         op = self.program.operations[head]
         if op.opcode == "reduce":
             return self.program.operand_shapes(head)[0].elements
@@ -132,7 +131,7 @@ class _Cutting:
         return self.readers[at][0]
 
     def _joins(self, at: int) -> bool:
-        """Put into the group of all that read it, if that is one."""
+        """Join an operation to the group of all its readers, if that is one."""
         groups = {self.group[reader] for reader in self.readers[at]}
         if at in self.outputs or len(groups) != 1:
             return False
@@ -145,8 +144,8 @@ class _Cutting:
         return True
 
     def _normalise(self, head: int) -> None:
-        """A group that ends in a reduce's followers into that of another reduce of the same rows
-        which alone reads it: the parts of a softmax, of a norm."""
+        """Join a group that ends in a reduce's followers to that of another reduce of the same rows
+        which is its only reader: the parts of a softmax, of a norm."""
         last = max(self.members[head])
         groups = {self.group[reader] for reader in self.readers[last]}
         if last in self.outputs or len(groups) != 1:
@@ -171,7 +170,7 @@ class _Cutting:
         return len(self._places([*members, *more])) <= MOST_OPERATIONS
 
     def _places(self, members: Iterable[int]) -> list[int]:
-        """Of all that a kernel of these members has: them, what is copied, what it takes."""
+        """Places of all operations of a kernel with these members: them, copies, inputs."""
         inside = set(members)
         waiting = list(inside)
         while waiting:
@@ -187,12 +186,12 @@ class _Cutting:
         program, places, last = self.program, self._places(members), max(members)
         at = {place: new for new, place in enumerate(places)}
         operations = [self._within(place, members, at) for place in places]
-        made = computation(operations, [at[last]], names=[str(place) for place in places])
-        back = [int(name) for name in made.names]
+        extracted = computation(operations, [at[last]], names=[str(place) for place in places])
+        back = [int(name) for name in extracted.names]
         names = tuple(program.names[place] for place in back) if program.names else ()
         head = program.name or program.id[:12]
-        kernel = replace(made, name=f"{head}/{number}", group=program.group, names=names)
-        return Piece(kernel, tuple(back[p] for p in made.parameters), last, members)
+        kernel = replace(extracted, name=f"{head}/{number}", group=program.group, names=names)
+        return Piece(kernel, tuple(back[p] for p in extracted.parameters), last, members)
 
     def _within(self, place: int, members: tuple[int, ...], at: dict[int, int]) -> Operation:
         op = self.program.operations[place]
@@ -206,20 +205,20 @@ def _in_none(op: Operation) -> bool:
 
 
 def _copied(op: Operation) -> bool:
-    """Whether every kernel has it for itself: parameters, single numbers, and views that are not
-    given out."""
+    """True if every kernel gets its own copy: parameters, single numbers, and views that are not
+    outputs."""
     return op.opcode in VIEWS or op.opcode in ("parameter", "constant")
 
 
 def _readers(program: Computation, own: list[bool]) -> list[list[int]]:
-    """By place the operations that read it, be it through copied ones."""
-    found: list[list[int]] = [[] for _ in own]
+    """Operations that read each place, also through copied ones."""
+    readers: list[list[int]] = [[] for _ in own]
     for at in reversed(range(len(own))):
         seen: dict[int, None] = {}
         for user in program.users[at]:
-            seen.update(dict.fromkeys([user] if own[user] else found[user]))
-        found[at] = list(seen)
-    return found
+            seen.update(dict.fromkeys([user] if own[user] else readers[user]))
+        readers[at] = list(seen)
+    return readers
 
 
 def _many_numbers(op: Operation) -> bool:

@@ -1,4 +1,4 @@
-"""What every reader is made of: the protocol `Reader`, the rows it yields, and how text becomes
+"""Building blocks of readers: the protocol `Reader`, its rows, and the conversion of text to
 numbers, seconds and lines."""
 
 from indexer.readers.base.lines import head_of, json_lines, numbered, open_bytes, whole, whole_bytes

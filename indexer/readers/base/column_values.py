@@ -1,5 +1,5 @@
-"""The columns of a log before anybody says what they mean: their values, and how far names and
-values are like a parameter's."""
+"""Columns of a log before they have a role: their values, and the similarity of names and values to
+a parameter's."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from indexer.readers.base.statuses import status_of
 from indexer.readers.base.table import Table
 from indexer.readers.base.units import numbers_in
 
-#: Rows looked at.
+#: Rows examined.
 _ROWS = 20_000
-#: Part of a column's values that must fit what it is taken for: logs have broken rows.
+#: Share of a column's values that must fit its role: logs have broken rows.
 MOSTLY = 0.8
-#: Steps from row to row before a column may be one that only rises.
+#: Fewest steps from row to row for a column to count as rising.
 _STEPS = 5
 
 
 @dataclass(slots=True)
 class Column:
-    """Cells of a column in the first rows: how often each value occurs, as a text, how many cells
-    are empty, and how often a number is above or below the one before it."""
+    """Cells of a column in the first rows: the count of each value, as a text, the number of empty
+    cells, and how often a number is above or below the previous one."""
 
     values: dict[str, int] = field(default_factory=dict)
     empty: int = 0
@@ -69,13 +69,13 @@ class Column:
         self._last = number
 
     def part(self, holds: Callable[[str], bool]) -> float:
-        """The part of the cells that are not empty of which something holds."""
+        """Share of the non-empty cells for which a predicate is true."""
         rows = sum(self.values.values())
         return sum(n for text, n in self.values.items() if holds(text)) / rows if rows else 0.0
 
     @property
     def only_rises(self) -> bool:
-        """Whether its numbers rise from row to row, but for a new start now and then."""
+        """True if its numbers rise from row to row, with a rare restart."""
         return self.rises >= _STEPS and self.rises > 20 * self.falls
 
 
@@ -95,7 +95,8 @@ def head_records(path: Path, reader: str) -> list[dict[str, Any]]:
 
 
 def fits(param: Param, column: Column) -> bool:
-    """Whether a column's values are mostly the parameter's; sizes of matrices stand for symbols."""
+    """True if a column's values mostly are legal for the parameter; sizes of matrices match
+    symbols."""
     allowed = {str(v) for v in param.values} | {text for text, _ in param.aliases}
     if param.kind == "bool":
         allowed |= {"true", "false", "True", "False"}
@@ -112,7 +113,7 @@ def _one_of(text: str, allowed: set[str], sizes: bool) -> bool:
 
 
 def is_duration(text: str) -> bool:
-    """Whether a cell holds positive numbers, one or several, with units or without."""
+    """True if a cell holds positive numbers, one or several, with units or without."""
     try:
         return all(number > 0 for number, _ in numbers_in(text.replace(",", ".")))
     except ReaderError:
@@ -120,7 +121,8 @@ def is_duration(text: str) -> bool:
 
 
 def likeness(name: str, column: str) -> float:
-    """3: the same but for signs and capitals; 2: one holds the other; else how alike, 0 to 1."""
+    """Similarity of two names. 3: equal but for signs and capitals; 2: one contains the other; else
+    a ratio from 0 to 1."""
     a, b = (re.sub(r"[^a-z0-9]", "", text.lower()) for text in (name, column))
     short, long = sorted((a, b), key=len)
     if a == b:
@@ -131,12 +133,12 @@ def likeness(name: str, column: str) -> float:
 
 
 def is_ok(word: str, own: Mapping[str, str]) -> bool:
-    """Whether a word for a status says that a run was good."""
+    """True if a status word means that a run succeeded."""
     return is_status(word, own) and status_of(word, STATUSES, own) == "ok"
 
 
 def is_status(word: str, own: Mapping[str, str]) -> bool:
-    """Whether a word is known for a status, to us or by the log's `own` words."""
+    """True if a word is a known status, built in or in the log's `own` words."""
     try:
         return bool(status_of(word, STATUSES, own))
     except ReaderError:

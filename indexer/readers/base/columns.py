@@ -63,7 +63,7 @@ _BASES = (*DURATIONS, "runtime")
 _UNIT = "|".join(sorted(UNIT_WORDS, key=len, reverse=True))
 _SUFFIX = re.compile(rf"({'|'.join(_BASES)})_({_UNIT})")
 _ROLE_OF = {name: (role, rank) for role, names in ROLES.items() for rank, name in enumerate(names)}
-#: Names that are too short, or mean too much, to be known in capitals.
+#: Names that are too short, or too ambiguous, to be recognised in capitals.
 _EXACT = frozenset(("m", "n", "name", "op"))
 
 
@@ -86,11 +86,11 @@ def timed(name: str) -> tuple[str, str]:
 
 
 def by_name(name: str, params: Sequence[str]) -> tuple[str, str, int]:
-    """The role (or `config.NAME`) and unit a column has by its name alone, "" if none, and how far
-    the name is from the role's own, which is 0.
+    """The role (or `config.NAME`) and unit of a column by its name alone, "" if none, and the rank
+    of the name among the role's names, 0 for the role's own.
 
-    A parameter of the platform wins over a role of the same name: on a platform with a parameter
-    `kernel`, a column `kernel` is that parameter.
+    A parameter of the platform takes precedence over a role of the same name: on a platform with a
+    parameter `kernel`, a column `kernel` is that parameter.
     """
     if name in params:
         return f"config.{name}", "", 0
@@ -107,10 +107,10 @@ def by_name(name: str, params: Sequence[str]) -> tuple[str, str, int]:
 
 
 def chosen(role: str, columns: Mapping[str, int], names: Sequence[str]) -> str:
-    """The column that has a role, of those that have it by name (with their ranks): the one nearest
-    to the role's own name; among `names` none may rival it.
+    """The column of a role, of those that match it by name (with their ranks): the one nearest to
+    the role's own name; no other in `names` may have the same rank.
 
-    Raises: ReaderError naming the columns where it could be two of them.
+    Raises: ReaderError naming the columns if it is ambiguous.
     """
     best = min(columns, key=lambda column: columns[column])
     rivals = [c for c, rank in columns.items() if c != best and rank == columns[best]]
@@ -126,16 +126,16 @@ def chosen(role: str, columns: Mapping[str, int], names: Sequence[str]) -> str:
     return best
 
 
-#: First records by which a file says what its commas and units are.
+#: First records, from which the meaning of commas and the units are inferred.
 SAMPLE = 1000
-#: What a table makes of an identifier that is a number.
+#: A numeric identifier as some tables write it.
 _FLOAT = re.compile(r"(\d+)\.0+")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Roles resolved against the columns of one file. `units` says how each duration is read,
-    `decimal` whether numbers have decimal commas."""
+    """Roles resolved against the columns of one file. `units` has the format of each duration,
+    `decimal` is true for decimal commas."""
 
     roles: Mapping[str, str]
     units: Mapping[str, Cells]
@@ -151,12 +151,13 @@ class Plan:
         records: Sequence[Mapping[str, Any]] = (),
         comma: str = "",
     ) -> Plan:
-        """`records` are the first ones, which say what is a comma and whether cells have units;
-        `comma` is what one is where they leave it open (`comma_of`).
+        """Resolve the roles of columns. `records` are the first ones, which decide about commas and
+        units in cells; `comma` is the meaning of a comma where they leave it open (`comma_of`).
 
-        Raises: ReaderError for a mapped column that is not there, a missing matrix or time column,
-        one that is there twice, two for one role, an unknown role, no operation, a unit that is
-        missing or contradicted, and a comma that may be two things."""
+        Raises: ReaderError for a mapped column that is missing, no matrix or time column, a column
+        that is there twice, two columns for one role, an unknown role, no operation, a missing or
+        contradictory unit, and an ambiguous comma.
+        """
         names = list(names)
         roles, stated, config = assigned(names, options)
         _require(names, roles, options)
@@ -173,8 +174,8 @@ class Plan:
         return cls(roles, units, config, options, decimal)
 
     def row(self, record: Mapping[str, Any], line: int) -> RunRow:
-        """Raises: ReaderError (reason only) for a record that is not a run; all reasons at once."""
-        made: dict[str, Any] = {}
+        """Convert a record to a run. Raises: ReaderError (reason only) with all reasons at once."""
+        parts: dict[str, Any] = {}
         wrong: list[ReaderError] = []
         for name, part in (
             ("matrix", self._matrix),
@@ -183,16 +184,16 @@ class Plan:
             ("measurement", self._measurement),
         ):
             try:
-                made[name] = part(record)
+                parts[name] = part(record)
             except ReaderError as error:
                 wrong.append(error)
         if wrong:
             raise ReaderError("; ".join(e.reason for e in wrong), hint=wrong[0].hint)
         return RunRow(
-            made["matrix"],
-            made["op"],
-            made["config"],
-            made["measurement"],
+            parts["matrix"],
+            parts["op"],
+            parts["config"],
+            parts["measurement"],
             line,
             self._text(record, "instance") or self.options.instance or self.options.log.instance,
             self._text(record, "campaign"),
@@ -271,7 +272,8 @@ class Plan:
         )
 
     def _fact(self, record: Mapping[str, Any], role: str, status: str) -> float | None:
-        """A number beside the times; None where there is none, or none that a failure has."""
+        """A number beside the times; None where there is none, or an unusable one of a failed
+        run."""
         raw = self._get(record, role)
         if raw is None or no_value(raw):
             return None
@@ -285,8 +287,8 @@ class Plan:
             return None
 
     def _outcome(self, record: Mapping[str, Any]) -> tuple[str, tuple[float, ...]]:
-        """Status and times. Where no column has a status, an error is one, and so is a word in
-        place of a time that `[log.status]` has. What failed keeps positive times alone."""
+        """Status and times. Without a status column, an error is one, and so is a word in place of
+        a time that `[log.status]` has. Failed runs keep positive times alone."""
         own = self.options.log.statuses
         word = self._text(record, "status")
         status = status_of(word, STATUSES, own)
@@ -303,13 +305,13 @@ class Plan:
         if status != "ok":
             return status, () if cell is None else cells.usable(cell, unit)
         if cell is None:
-            raise ReaderError("no time, and no status that says why")
+            raise ReaderError("no time, and no status of a failure")
         if not unit and cells.per_second is None and "unit" in self.roles:
             raise ReaderError(f"no time unit {self._text(record, 'unit')[:40]!r}")
         return status, cells.seconds(cell, unit)
 
     def _time(self, record: Mapping[str, Any]) -> tuple[Any, Cells]:
-        """The cell that holds the times, None if none does, and how it is read."""
+        """The cell with the times, None if there is none, and its format."""
         for role in ("times", "time"):
             raw = self._get(record, role)
             if raw is not None and raw != []:
@@ -323,8 +325,9 @@ _NO_CELLS = Cells(1.0)
 def assigned(
     names: list[str], options: ReadOptions
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Columns by role, their stated units by role, and columns by parameter: as the caller and the
-    platform's file mapped them, the others by name. Raises: ReaderError as `Plan.of` for a map."""
+    """Columns by role, their stated units by role, and columns by parameter: as mapped by the
+    caller and the platform's file, the others by name. Raises: ReaderError as `Plan.of` for a
+    map."""
     roles, stated, config = _mapped(names, options)
     taken = {*roles.values(), *config.values()}
     able: dict[str, dict[str, int]] = {}
@@ -353,19 +356,19 @@ def _mapped(
     roles: dict[str, str] = {}
     stated: dict[str, str] = {}
     config: dict[str, str] = {}
-    for asked, column in [*options.log.here(names).items(), *options.columns.items()]:
+    for key, column in [*options.log.here(names).items(), *options.columns.items()]:
         if column not in names:
             raise ReaderError(
-                f"no column {column!r} for the role {asked!r}", hint=f"columns: {', '.join(names)}"
+                f"no column {column!r} for the role {key!r}", hint=f"columns: {', '.join(names)}"
             )
-        role, unit = timed(asked)
-        if asked.startswith("config.") and len(asked) > 7:
-            config[asked[7:]] = column
+        role, unit = timed(key)
+        if key.startswith("config.") and len(key) > 7:
+            config[key[7:]] = column
         elif role in ROLES:
             roles[role], stated[role] = column, unit
         else:
             raise ReaderError(
-                f"no role {asked!r}", hint=f"roles: {', '.join(ROLES)}, time_ms, config.NAME"
+                f"no role {key!r}", hint=f"roles: {', '.join(ROLES)}, time_ms, config.NAME"
             )
     return roles, stated, config
 
@@ -375,7 +378,7 @@ def _require(names: list[str], roles: Mapping[str, str], options: ReadOptions) -
     if "matrix" not in roles and not options.matrix:
         raise ReaderError("no column names the matrix", hint=f"--map matrix=COLUMN; {shown}")
     if not {"time", "times", "status"} & roles.keys():
-        raise ReaderError("no column holds the time", hint=f"--map time_ms=COLUMN; {shown}")
+        raise ReaderError("no column is the time", hint=f"--map time_ms=COLUMN; {shown}")
     if "op" not in roles and "kernel" not in roles and options.ran is None:
         raise ReaderError("no column names the operation", hint="give --op, such as --op spmm:128")
 
@@ -396,13 +399,13 @@ def _per_second(
     options: ReadOptions,
     sample: Sequence[Any],
 ) -> float | None:
-    """Seconds' divisor of a duration column: the role's unit, the column's suffix or the caller's;
-    None where each row has a unit, in another column or its cell."""
+    """Units per second of a duration column: from the role's unit, the column's suffix or the
+    caller's; None where each row has a unit, in another column or its cell."""
     column = roles[role]
     units = {u for u in (stated, timed(column)[1]) if u}
     if len(units) > 1 or (units and options.unit and options.unit not in units):
-        said = " and ".join(sorted({*units, options.unit} - {""}))
-        raise ReaderError(f"column {column!r} is said to hold {said}", hint="state one unit")
+        stated_units = " and ".join(sorted({*units, options.unit} - {""}))
+        raise ReaderError(f"column {column!r} has two units: {stated_units}", hint="state one unit")
     unit = units.pop() if units else options.unit
     if not unit and (("unit" in roles and role in ("time", "times")) or in_cells(sample)):
         return None

@@ -38,12 +38,12 @@ _NOT_LATIN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 _NESTED = frozenset((dict, list))
 #: Ends of keys that have space before their colon.
 _SPACED_END = re.compile(r'"\s+:')
-#: What JSON has no word for, and Python's `json` writes all the same.
+#: Numbers that JSON lacks, though Python's `json` writes them.
 _NOT_JSON = re.compile(r"\b(?:NaN|Infinity)\b")
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, decompressed if it is gzip (told by content, not by name).
+    """The file's bytes, decompressed if it is gzip (recognised by content, not by name).
 
     Raises: ReaderError if it cannot be opened, or is not a regular file.
     """
@@ -57,7 +57,7 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 class _Unpacked(gzip.GzipFile):
-    """Closes what it unpacks, too."""
+    """Gzip file that also closes the compressed file."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(fileobj=file)
@@ -105,9 +105,11 @@ def whole_bytes(path: Path, most: int = DOCUMENT_BYTES) -> bytes:
 
 
 def numbered(path: Path, bad: dict[int, Reject]) -> Iterator[str]:
-    """Every line without its end (LF, CR LF, or CR alone in the whole file). A line that is not
-    text is yielded as "" so that counting stays right, and its reject goes into `bad` under its
-    number. UTF-16 and UTF-32 are known by their marks, Latin-1 by a beginning that is no UTF-8.
+    """Every line without its end (LF, CR LF, or CR alone in the whole file).
+
+    A line that is not text is yielded as "" so that counting stays right, and its reject goes into
+    `bad` under its number. UTF-16 and UTF-32 are recognised by their marks, Latin-1 by a beginning
+    that is no UTF-8.
 
     Raises: ReaderError if compressed data is damaged or cut off.
     """
@@ -185,7 +187,7 @@ def _marked(head: bytes) -> str:
 
 
 def _is_latin(head: bytes) -> bool:
-    """Whether a beginning has characters of Latin-1, and none of UTF-8."""
+    """True if a beginning has characters of Latin-1, and none of UTF-8."""
     if head.isascii() or _NOT_LATIN.search(head):
         return False
     lines = [line for line in head.split(b"\n")[:-1] or [head] if not line.isascii()]
@@ -278,7 +280,7 @@ def json_records(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator
 
 
 class RepeatedKey(Exception):
-    """An object has this key twice, so that one of its values would vanish."""
+    """An object with this key twice, so that one of its values would be lost."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the key {key!r} is there twice")
@@ -294,7 +296,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_list(head: bytes) -> bool:
-    """Whether a file begins as a JSON list of objects does."""
+    """True if a file begins as a JSON list of objects."""
     return re.match(rb"\s*\[\s*\{", head) is not None
 
 

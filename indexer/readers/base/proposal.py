@@ -1,5 +1,5 @@
-"""What the columns of a stranger's log may mean: proposed from their names and values, for the
-caller to accept. Readers themselves guess nothing."""
+"""Proposed meanings of a log's columns, from their names and values, for the caller to accept.
+Readers themselves guess nothing."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from indexer.readers.base.time_column import (
     unit_in,
 )
 
-#: Names alike by this much are taken for the same, if the values fit too.
+#: Similarity above which names match, if the values fit too.
 _ALIKE = 0.75
 _GROUP_WORDS = {"family", "suite", "collection", "domain"}
 _NNZ_WORDS = {"nonzeros", "nonzeroes"}
 #: Words behind which a name is one of a matrix (`user_attrs_matrix`), and not of a fact of it.
 _LAST = {"matrix", "mtx", "name", "file", "path", "id"}
-#: What a log can be read without: no reason to ask.
+#: Roles that a log can be read without: no line in `open`.
 _OPTIONAL = ("group", "nnz")
 _MOST_NAMED = 3
-#: Part of the rows that a word may stand in which nobody knows: logs have broken rows.
+#: Share of the rows that may have an unknown word: logs have broken rows.
 _STRAY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A column or a word of the log, what it is taken for, and why."""
+    """A column or a word of the log, its proposed meaning, and the reason."""
 
     what: str
     taken_for: str
@@ -59,9 +59,9 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """How a log may be read: `log` is the platform's table with the guesses in it, `unused` the
-    columns that mean nothing, `open` one line for each thing that nothing in the log tells; without
-    those of `lacking` no row of it can be read."""
+    """A proposed way to read a log: `log` is the platform's table with the guesses in it, `unused`
+    the columns without a meaning, `open` one line for each fact that the log lacks; without those
+    of `lacking` no row can be read."""
 
     log: LogTable
     guesses: tuple[Guess, ...]
@@ -71,8 +71,8 @@ class Proposal:
 
 
 def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -> Proposal | None:
-    """What to take a log's columns and words for, where names alone do not say; None where nothing
-    is missing, or the format has no columns of its own choice. `options` are completed: with the
+    """Propose meanings for a log's columns and words where names alone do not decide; None where
+    nothing is missing, or the format has fixed columns. `options` are completed: with the
     platform's parameters and its `[log]` table.
 
     Raises: ReaderError if the file cannot be read, the caller's own map is wrong, or two columns
@@ -103,8 +103,8 @@ def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -
 
 
 class _Guessing:
-    """A log on its way to a proposal: `roles` and `config` are its columns by role and parameter,
-    as they are known."""
+    """Builder of a proposal: `roles` and `config` are the columns assigned so far, by role and
+    parameter."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Guessing:
         )
 
     def parameters(self) -> None:
-        """Columns for the parameters that have none, the most alike first."""
+        """Assign columns to the parameters that have none, the most similar first."""
         params = {} if self.nested else _params(self.platform, self.options)
         lost = {n: p for n, p in params.items() if n not in self.config}
         pairs = sorted(
@@ -178,7 +178,7 @@ class _Guessing:
                 self._take(role, able[0], "its name")
 
     def _refuse_failures(self) -> None:
-        """A column of statuses, and another one by which runs failed that it calls good."""
+        """Report runs that the status column calls good and another column calls failed."""
         if "status" not in self.roles or "status" in self.options.columns:
             return
         column = self.roles["status"]
@@ -196,7 +196,7 @@ class _Guessing:
                     return
 
     def _matrix(self) -> None:
-        """The column of the matrices; one whose name ends so comes before others."""
+        """Assign the column of the matrices; a name that ends in such a word takes precedence."""
         able = [c for c in self._free() if MATRIX_WORDS & set(words_of(c))]
         able = [c for c in able if set(words_of(c)[-1:]) & (MATRIX_WORDS | _LAST)]
         best = [c for c in able if {"matrix", "mtx"} & set(words_of(c))] or able
@@ -209,7 +209,7 @@ class _Guessing:
             self._lacks("no column names the matrix: --map matrix=COLUMN")
 
     def time(self, stated: Mapping[str, str]) -> None:
-        """The column of the times, and their unit."""
+        """Assign the column of the times, and their unit."""
         if "time" not in self.roles and "times" not in self.roles:
             able = Candidates.among(self._free(), self.cells)
             if len(able.units) != 1:
@@ -236,7 +236,7 @@ class _Guessing:
         if not unit:
             unit = unit_in(column)
             if not unit:
-                self._lacks(f"the unit of {column} is not told: --unit s, ms, us, ns or cycles")
+                self._lacks(f"the unit of {column} is not stated: --unit s, ms, us, ns or cycles")
                 return
             self._unit = unit
             self.guesses.append(Guess(column, f"unit {unit}", "its name"))
@@ -244,7 +244,7 @@ class _Guessing:
             self._lacks("cycles need a clock: give `clock_ghz` under [traits]")
 
     def _no_time(self, able: Candidates) -> str:
-        """Why no column is taken for the time, and which may be it."""
+        """Reason why no column is taken for the time, and the candidates."""
         names = list(able.units)
         if names:
             both = " and ".join(map(repr, names[:_MOST_NAMED]))
@@ -254,15 +254,15 @@ class _Guessing:
         unused = f"; unused: {', '.join(numbers[:_MOST_NAMED])}" if numbers else ""
         hint = f"--map time={numbers[0]} --unit {unit}?" if numbers else "--map time_ms=COLUMN"
         others = [f"{name} is {why}" for name, why in able.not_times.items()]
-        return "; ".join((f"no column holds the time{unused}: {hint}", *others[:_MOST_NAMED]))
+        return "; ".join((f"no column is the time{unused}: {hint}", *others[:_MOST_NAMED]))
 
     def _measured(self, column: str) -> bool:
-        """Whether a column has numbers that differ, and not from row to row by one."""
+        """True if a column has numbers that differ, and not from row to row by one."""
         cells = self.cells[column]
         return bool(Candidates.among(["time"], {"time": cells}).units) and len(cells.values) > 2
 
     def _refuse_clock(self) -> None:
-        """A column that is named as the time, and is not alone, may be a clock or a date."""
+        """Report a time column that may be a clock or a date, if there are others."""
         column = self.roles.get("time")
         mapped = {role.partition("_")[0] for role in (*self.options.columns, *self.log.columns)}
         if column is None or {"time", "times"} & mapped:
@@ -274,10 +274,11 @@ class _Guessing:
         if self.cells[column].only_rises:
             self._lacks(f"{column!r} rises from row to row, as a clock does: {choice}")
         elif not has_durations(self.cells[column]):
-            self._lacks(f"{column!r} holds no times: {choice}")
+            self._lacks(f"{column!r} has no times: {choice}")
 
     def _sentinels(self) -> None:
-        """Cells in place of a time, where no column says what became of a run."""
+        """Propose a status for cells in place of a time, where no column has the status of a
+        run."""
         if {"status", "error"} & self.roles.keys():
             return
         column = self.cells[self.roles.get("time") or self.roles["times"]]
@@ -292,11 +293,11 @@ class _Guessing:
             else:
                 self._lacks(
                     f"{rows} may be a failure or too short a time: "
-                    f'"{text}" = "crash" in [log.status] of the platform file says the one'
+                    f'"{text}" = "crash" in [log.status] of the platform file marks a failure'
                 )
 
     def statuses(self) -> None:
-        """Words for a status that are not known."""
+        """Propose meanings of unknown status words."""
         column = self.roles.get("status")
         if column is None:
             return
@@ -314,26 +315,31 @@ class _Guessing:
                 self.guesses.append(Guess(shown, f"status {meant[word]}", "the word"))
             else:
                 line = (
-                    f"status {word!r} of {plural(words[word], 'row')} is not known: "
-                    "[log.status] says what it is"
+                    f"status {word!r} of {plural(words[word], 'row')} is unknown: "
+                    "map it in [log.status]"
                 )
                 few = words[word] <= _STRAY * sum(words.values())
                 (self.open.append if few else self._lacks)(line)
 
     def made_by_command(self) -> None:
-        """A simulator's times are the same wherever it runs: log and command are one evidence."""
-        made = self.platform.command is not None and self.platform.simulated
-        if made and self.platform.file and not ("instance" in self.roles or self._told_instance()):
+        """File the rows under this machine: a simulator's times are the same wherever it runs, so
+        log and command are one source."""
+        simulated = self.platform.command is not None and self.platform.simulated
+        if (
+            simulated
+            and self.platform.file
+            and not ("instance" in self.roles or self._stated_instance())
+        ):
             self._instance = "this"
-            why = "the platform is simulated, and its file names the command"
-            self.guesses.append(Guess("all rows", "made by the platform's command", why))
+            why = "the platform is simulated, and its file has the command"
+            self.guesses.append(Guess("all rows", "measured by the platform's command", why))
 
     def operation(self) -> None:
         if not {"op", "kernel"} & self.roles.keys() and self.options.ran is None:
             each = [f"--op {operation_of(name)[0].example('WIDTH')}" for name in self.platform.ops]
-            self._lacks(f"which operation ran is not told: {' or '.join(each)}")
+            self._lacks(f"the operation is not stated: {' or '.join(each)}")
 
-    def _told_instance(self) -> str:
+    def _stated_instance(self) -> str:
         return self.options.instance or self.log.instance or self.platform.instance
 
     def _free(self) -> list[str]:
@@ -358,7 +364,7 @@ def _counted(column: Column, low: str) -> int:
 
 
 def _params(platform: Platform, options: ReadOptions) -> dict[str, Param]:
-    """Those of the kernel that ran, or of all where that is not told."""
+    """Parameters of the kernel that ran, or of all kernels if the operation is unknown."""
     ran = options.ran
     kernels = [ran.kernel] if ran is not None and ran.kernel in platform.ops else platform.ops
     return {p.name: p for kernel in kernels for p in platform.kernel(kernel).space.params}

@@ -1,5 +1,5 @@
-"""The one way to the rows of a log: from regular files alone, and whatever a reader raises names
-the log and the reader."""
+"""Access to the rows of a log: from regular files alone; every error names the log and the
+reader."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from embeddb.core.errors import EmbeddbError, ReaderError
 from embeddb.core.files.gate import reason_of
 from indexer.readers.base.row import Reader, ReadOptions, Reject, RunRow
 
-#: Files looked at below a folder that is given as a log.
+#: Most files examined below a folder that is given as a log.
 MOST_FILES = 100_000
 
 
 def read_rows(reader: Reader, path: Path, options: ReadOptions) -> Iterator[RunRow | Reject]:
-    """What a reader, ours or a plug-in, makes of a log.
+    """Rows and rejects of a log by a reader, built-in or plug-in.
 
     Raises: ReaderError naming the log if it cannot be read; other EmbeddbErrors pass.
     """
@@ -30,24 +30,24 @@ def read_rows(reader: Reader, path: Path, options: ReadOptions) -> Iterator[RunR
         raise
     except Exception as error:
         raise ReaderError(
-            f"the reader {reader.name} cannot go on: {reason_of(error)}",
+            f"the reader {reader.name} failed: {reason_of(error)}",
             where=str(path),
-            hint="the file is damaged, or it is not of this format, or the reader has a mistake",
+            hint="the file is damaged or of another format, or the reader has a bug",
         ) from error
 
 
 def files_below(folder: Path, ending: str) -> list[Path]:
-    """The regular files with an ending in a folder that is given as a log, sorted. Links in it are
-    not followed: they may lead to anything that the folder's maker wants to be read.
+    """Regular files with an ending in a folder that is given as a log, sorted. Links are not
+    followed, since they may lead to any file of the reading user.
 
     Raises: ReaderError for too many files.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     seen = 0
     for place, _, names in os.walk(folder):
         seen += len(names)
         if seen > MOST_FILES:
             raise ReaderError(f"more than {MOST_FILES} files", where=str(folder))
         paths = (Path(place, name) for name in names if name.endswith(ending))
-        found += (path for path in paths if path.is_file() and not path.is_symlink())
-    return sorted(found)
+        files += (path for path in paths if path.is_file() and not path.is_symlink())
+    return sorted(files)

@@ -1,4 +1,4 @@
-"""Which reader a file is for, and what to say when it was given to another."""
+"""Recognition of a file's format, and the error for a file given to the wrong reader."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from indexer.readers.base.row import Reader
 def guess(path: Path) -> list[str]:
     """Names of the readers that recognise the file, the most specific first."""
     head = b"" if path.is_dir() else head_of(path)
-    found = []
+    names = []
     for name in plugins.available("reader"):
         reader: Reader = plugins.load("reader", name)()
-        with refusing(ReaderError, where=str(path), hint=f"the reader {name} cannot look at it"):
+        with refusing(ReaderError, where=str(path), hint=f"the reader {name} failed to examine it"):
             fits = reader.sniff(path, head)
         if fits:
-            found.append((reader.generic, name))
-    return [name for _, name in sorted(found)]
+            names.append((reader.generic, name))
+    return [name for _, name in sorted(names)]
 
 
 def wrong_file(path: Path, reader: str, why: str) -> ReaderError:
@@ -32,7 +32,7 @@ def wrong_file(path: Path, reader: str, why: str) -> ReaderError:
 
 
 def document_of(path: Path, reader: str) -> str:
-    """A file that is one text. Raises: ReaderError if it is too large, or no text of ours."""
+    """Text of a file. Raises: ReaderError if it is too large or not UTF-8."""
     try:
         return whole_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -41,6 +41,6 @@ def document_of(path: Path, reader: str) -> str:
 
 def refuse_other(reader: Reader, path: Path) -> None:
     """Raises: ReaderError if the file is not of the reader's format but plainly of another."""
-    found = guess(path)
-    if found and reader.name not in found:
-        raise wrong_file(path, reader.name, "its first line says otherwise")
+    names = guess(path)
+    if names and reader.name not in names:
+        raise wrong_file(path, reader.name, "its first line is of another format")

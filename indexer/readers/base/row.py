@@ -1,4 +1,5 @@
-"""What every reader yields, what it is told, and how text becomes numbers and seconds."""
+"""Rows of a log, the options of reading, the protocol of readers, and the conversion of text to
+numbers and seconds."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from indexer.readers.base.units import divisor
 
 
 class MatrixRef(msgspec.Struct, frozen=True, gc=False):
-    """The matrix a row speaks of, as far as the file says. Sizes are -1 where it does not.
+    """The matrix of a row, as described in the file; unknown sizes are -1.
 
     `features` and `about` are facts of the matrix that came with the file (numbers by name, and
     anything else); a stub keeps them. `content` is the nest, kernel or program itself, where the
-    file describes it whole: it needs no file of that name.
+    file describes it completely: it needs no file of that name.
     """
 
     name: str
@@ -44,10 +45,13 @@ class MatrixRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
-    """One run as a file tells it. `config` is a `Config` where the reader shares one object
-    between rows. `instance` is the device's label ("" if the file names none), `facts` what the
-    file says of it (see `embeddb.platforms.machines`; the same in all of its rows), `platform` the
-    platform's name if the file says so, `where` the file inside a folder."""
+    """One run in a file.
+
+    `config` is a `Config` where the reader shares one object between rows. `instance` is the
+    device's label ("" if the file has none), `facts` its description in the file (see
+    `embeddb.platforms.machines`; the same in all of its rows), `platform` the platform's name if
+    the file has one, `where` the file inside a folder.
+    """
 
     matrix: MatrixRef
     op: Op
@@ -62,7 +66,7 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reject(msgspec.Struct, frozen=True, gc=False):
-    """A row that could not be read: its line, why, and the first 200 characters of it."""
+    """A row that could not be read: its line, the reason, and its first 200 characters."""
 
     line: int
     reason: str
@@ -72,12 +76,12 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What the caller knows that the file does not say.
+    """Facts that the file may lack.
 
-    `op` for files that do not name the operation, `unit` (a key of `UNITS`) for times without
-    one, `columns` from role to column name, `params` the platform's parameter names, `features`
-    a file of matrix features, `matrix` and `instance` names for files that lack them. `log` is what
-    the platform's file says of its logs, which all others come before.
+    `op` for files without the operation, `unit` (a key of `UNITS`) for times without one, `columns`
+    from role to column name, `params` the platform's parameter names, `features` a file of matrix
+    features, `matrix` and `instance` names for files that lack them. `log` is the log table of the
+    platform's file, which all others override.
     """
 
     op: Op | None = None
@@ -91,18 +95,18 @@ class ReadOptions:
 
     @property
     def ran(self) -> Op | None:
-        """The operation, where the file does not say it."""
+        """The operation for files that do not state it."""
         return self.op or self.log.op
 
     def per_second(self, stated: str = "", *, where: str) -> float:
-        """How many units of its times make a second: by the unit that the file has `stated`, the
-        caller or the platform's file. Raises: as `divisor`."""
+        """Units of its times per second: by the unit that the file has `stated`, the caller's or
+        the platform file's. Raises: as `divisor`."""
         unit = stated or self.unit or self.log.unit
         if self.log.counts_cycles and unit != "cycles":
             raise ReaderError(
                 f"{unit or 'times without a unit'}, where the platform counts cycles",
                 where=where,
-                hint="give its `clock_ghz` under [traits], or --unit cycles if it holds these",
+                hint="give its `clock_ghz` under [traits], or --unit cycles if these are cycles",
             )
         return divisor(unit, where=where, clock_ghz=self.log.clock_ghz)
 
@@ -120,19 +124,21 @@ class Reader(Protocol):
     generic: bool
 
     def sniff(self, path: Path, head: bytes) -> bool:
-        """Whether the file looks like this format. `head`: its first bytes, decompressed."""
+        """True if the file looks like this format. `head`: its first bytes, decompressed."""
         ...
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
-        """Raises: ReaderError if the file as a whole is not of this format or lacks an option."""
+        """Yield the rows. Raises: ReaderError if the file as a whole is not of this format or lacks
+        an option."""
         ...
 
 
 def need_op(options: ReadOptions, path: Path) -> Op:
-    """The operation the caller must have given, for formats that do not hold it."""
+    """The requested operation, required by formats that lack it. Raises: ReaderError without
+    one."""
     op = options.ran
     if op is None:
-        why = "the file does not say which operation ran"
+        why = "the file does not state the operation"
         raise ReaderError(why, where=str(path), hint="give --op, such as --op spmm:128")
     return op
 
@@ -142,30 +148,30 @@ def number(raw: Any) -> float:
     if isinstance(raw, bool) or (isinstance(raw, str) and "_" in raw):
         raise ReaderError(f"{raw!r} is not a number")
     try:
-        found = float(raw)
+        parsed = float(raw)
     except (ValueError, TypeError, OverflowError):
         raise ReaderError(f"{str(raw)[:40]!r} is not a number") from None
-    if not math.isfinite(found):
+    if not math.isfinite(parsed):
         raise ReaderError(f"{str(raw)[:40]!r} is not a finite number")
-    return found
+    return parsed
 
 
 def seconds(raw: Any, per_second: float = 1.0) -> float:
     """A positive duration in seconds. Raises: ReaderError for zero, negative, NaN, overflow."""
-    found = number(raw) / per_second
-    if found <= 0:
+    duration = number(raw) / per_second
+    if duration <= 0:
         raise ReaderError(f"time {str(raw)[:40]!r} is not positive")
-    return found
+    return duration
 
 
 def cost(raw: Any, per_second: float = 1.0) -> float | None:
     """A duration that may be zero, or None for an empty cell."""
     if raw is None or raw == "":
         return None
-    found = number(raw) / per_second
-    if found < 0:
+    duration = number(raw) / per_second
+    if duration < 0:
         raise ReaderError(f"duration {str(raw)[:40]!r} is negative")
-    return found
+    return duration
 
 
 def integer(raw: Any) -> int:
@@ -187,10 +193,10 @@ def count(raw: Any) -> int:
     """A size: an integer that is not negative, or -1 for an empty cell."""
     if raw is None or raw == "":
         return -1
-    found = integer(raw)
-    if not -1 <= found < 1 << 62:
-        raise ReaderError(f"{str(raw)[:40]!r} cannot be a size")
-    return found
+    size = integer(raw)
+    if not -1 <= size < 1 << 62:
+        raise ReaderError(f"{str(raw)[:40]!r} is no possible size")
+    return size
 
 
 def value(raw: Any) -> Value:
@@ -201,8 +207,8 @@ def value(raw: Any) -> Value:
     if re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
         return int(text)
     if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII):
-        found = number(text)
-        return int(found) if found.is_integer() else found
+        parsed = number(text)
+        return int(parsed) if parsed.is_integer() else parsed
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.startswith("["):

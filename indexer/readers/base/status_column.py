@@ -1,4 +1,5 @@
-"""Which column of a log may say what became of a run, and what its words mean."""
+"""Status columns of a log: which column may hold the status of a run, and the meaning of its
+words."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from indexer.readers.base.column_values import MOSTLY, Column, is_duration
 from indexer.readers.base.columns import words_of
 from indexer.readers.base.statuses import status_meant
 
-#: Words in a name: of a state, of what is true when a run is good, and when it failed.
+#: Words in a name: of a state, of flags that are true for a good run, and for a failed one.
 _STATES = {"status", "result", "state", "outcome", "verdict"}
 _GOOD = {"success", "successful", "succeeded", "ok", "valid", "passed", "pass", "correct",
          "verified", "completed", "done"}  # fmt: skip
@@ -27,13 +28,13 @@ _MOST_WORDS = 40
 
 
 def is_flag(name: str, column: Column) -> bool:
-    """Whether a column is true or false, and its name says of what."""
-    told = (_GOOD | _BAD) & set(words_of(name))
-    return bool(told) and all(text.lower() in _TRUE | _FALSE for text in column.values)
+    """True if a column is true or false, and its name has a word for success or failure."""
+    meanings = (_GOOD | _BAD) & set(words_of(name))
+    return bool(meanings) and all(text.lower() in _TRUE | _FALSE for text in column.values)
 
 
 def is_status_column(name: str, column: Column) -> bool:
-    """Whether a column may say what became of each run."""
+    """True if a column may hold the status of each run."""
     words = set(words_of(name))
     if not column.values or len(column.values) > _MOST_WORDS:
         return False
@@ -48,8 +49,8 @@ def statuses_meant(
     words: Iterable[str], name: str, cells: Sequence[tuple[Any, Any]]
 ) -> dict[str, str]:
     """Our status for each word of a column; empty where it could be any. `cells` are the status and
-    the time of each row: a number is told by the name of its column, or by which rows have times.
-    """
+    the time of each row: a number is interpreted by the name of its column, or by which rows have
+    times."""
     return {
         word: _number(word, name, cells) or _flag(word, name) or status_meant(word)
         for word in words

@@ -1,4 +1,4 @@
-"""Other programs' words for what became of a run."""
+"""Status words of other programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError
 
-#: Words other programs use for a status, beside our own.
+#: Status words of other programs.
 _WORDS = {
     "": "ok",
     "constraints": "invalid",
@@ -53,7 +53,7 @@ _ABROAD = (
      r"|sucesso|riuscit|成功|完成|успе"),
 )  # fmt: skip
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?")
-#: What a word for a failure holds, and ours for it; the first that fits.
+#: Our status and the pattern of failure words; the first match counts.
 _MEANS = (
     ("timeout", r"time.?out|timed.?out|time.?limit|deadline|hang|\btle\b|\bdnf\b"),
     ("oom", r"oom|out.?of.?mem|memory|overflow|capacity|too.?large|exceed|\bmle\b"),
@@ -90,22 +90,22 @@ _NOTHING = {
 
 
 def status_of(
-    word: str, known: tuple[str, ...], own: Mapping[str, str] = MappingProxyType({})
+    word: str, legal: tuple[str, ...], own: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """One of `known` for another program's word; `own` are words of the log, in lower case, which
-    come first. Raises: ReaderError listing what is allowed."""
+    """One of `legal` for another program's word; `own` are words of the log, in lower case, which
+    take precedence. Raises: ReaderError listing the legal words."""
     low = word.strip().lower()
-    status = own.get(low) or (low if low in known else _WORDS.get(low.replace("_", " ")))
+    status = own.get(low) or (low if low in legal else _WORDS.get(low.replace("_", " ")))
     if status is None:
         raise ReaderError(
-            f"{word[:40]!r} is no status",
-            hint=f"one of {', '.join(known)}; [log.status] maps others",
+            f"unknown status {word[:40]!r}",
+            hint=f"one of {', '.join(legal)}; [log.status] maps others",
         )
     return status
 
 
 def status_meant(word: str) -> str:
-    """Our status that a word may mean; empty if it could be any."""
+    """Probable status of a word; empty if it could be any."""
     low = word.strip().lower()
     failed = next((ours for ours, text in _MEANS if re.search(text, low)), "")
     abroad = next((ours for ours, text in _ABROAD if re.match(text, low)), "")
@@ -113,15 +113,15 @@ def status_meant(word: str) -> str:
 
 
 def no_value(cell: Any) -> bool:
-    """Whether a cell stands for no value, as `nan`, `None` and `-` do."""
+    """True if a cell means no value, as `nan`, `None` and `-` do."""
     return isinstance(cell, str | float) and str(cell).strip().lower() in _NOTHING
 
 
 def is_nothing(text: str) -> bool:
-    """Whether a cell for an error says that there was none: a number is an error of rounding."""
+    """True if the cell of an error column means no error: a number is a rounding error."""
     return text.strip().lower() in _NOTHING or is_number(text)
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell is one number, written with a point."""
+    """True if a cell is one number, written with a point."""
     return _NUMBER.fullmatch(text.strip().lower()) is not None

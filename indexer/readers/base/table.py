@@ -1,4 +1,4 @@
-"""Reading CSV files a row at a time, each told by the columns that its header names."""
+"""CSV files, read a row at a time by the columns of their header."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Table:
             self.at.setdefault(name, place)
 
     def _begin(self, reader: str) -> tuple[str, str]:
-        """The line of the header, and what separates its cells."""
+        """The header line, and the separator of its cells."""
         stated = ""
         for line in self._source:
-            said = _STATED.fullmatch(line)
-            if said and not stated:
-                stated = said[1]
+            separator_line = _STATED.fullmatch(line)
+            if separator_line and not stated:
+                stated = separator_line[1]
             elif self._number in self._bad:
                 raise wrong_file(self.path, reader, self._bad[self._number].reason)
             elif header_line(line):
@@ -58,7 +58,7 @@ class Table:
         raise wrong_file(self.path, reader, "it has no header")
 
     def _read_header(self, first: str, reader: str) -> None:
-        """Take the names of the columns; from there on `_cells` reads."""
+        """Set the names of the columns; from there on `_cells` reads."""
         lines = chain((first,), self._source)
         self._cells = csv.reader(lines, delimiter=self.separator, skipinitialspace=True)
         try:
@@ -70,12 +70,12 @@ class Table:
 
     @property
     def comma(self) -> str:
-        """What a comma in a number is, where it is none between cells (`units.comma_of`)."""
+        """Meaning of a comma in a number where commas do not separate cells (`units.comma_of`)."""
         return "" if self.separator == "," else "decimal"
 
     def need(self, names: Sequence[str], reader: str) -> list[int]:
-        """Places of the columns. Raises: ReaderError naming those missing and the right reader, or
-        those that are there twice."""
+        """Indices of the columns. Raises: ReaderError naming missing ones and the right reader, or
+        duplicate ones."""
         missing = [name for name in names if name not in self.at]
         if missing:
             raise wrong_file(self.path, reader, f"no column {', '.join(map(repr, missing))}")
@@ -89,8 +89,8 @@ class Table:
         return [self.at[name] for name in names]
 
     def rows(self, *, follow: bool = False) -> Iterator[tuple[int, list[str] | Reject]]:
-        """Line number with cells (as many as `names`, in their order) or a reject; blank lines and
-        comments are left out, and so are further headers, by which the rows below them are ordered.
+        """Line number with cells (as many as `names`, in their order) or a reject. Blank lines and
+        comments are left out, and so are further headers, which set the order of the rows below.
         With `follow` a header of other columns changes `names`.
 
         Raises: ReaderError at a header of other columns without `follow`.
@@ -113,14 +113,14 @@ class Table:
                 yield self._number, Reject(self._number, str(error))
 
     def records(self) -> Iterator[dict[str, str]]:
-        """Rows that are none to reject, by the names of their columns."""
+        """Rows without rejects, by the names of their columns."""
         for _, row in self.rows(follow=True):
             if not isinstance(row, Reject):
                 yield dict(zip(self.names, row, strict=True))
 
     def turn(self, row: Sequence[str], *, follow: bool = False) -> bool:
-        """Whether a row is another header (half of its cells are names of columns, and two); rows
-        below it are then ordered by it. Raises: ReaderError as `rows`."""
+        """True if a row is another header (at least two cells, and half of them, are names of
+        columns); the rows below are then ordered by it. Raises: ReaderError as `rows`."""
         new, names = list(map(_folded, row)), list(map(_folded, self.names))
         cells = list(filter(None, new))
         if 2 * sum(cell in names for cell in cells) < max(len(cells), 4):
@@ -136,12 +136,12 @@ class Table:
                 "another header, with other columns than the first",
                 where=str(self.path),
                 line=self._number,
-                hint="make a file of its own of what is below it",
+                hint="move the rows below it to a file of their own",
             )
         return True
 
     def _take(self, row: Sequence[str]) -> None:
-        """Read rows by a header."""
+        """Set the columns from a header."""
         self.names = [_name(cell) for cell in row]
         self._words = frozenset((*filter(None, self.names), *filter(str.strip, row)))
         self._width, self._order = len(row), None
@@ -173,18 +173,18 @@ class Table:
 
 
 def header_line(line: str) -> bool:
-    """Whether a first line can be a header: it is neither blank nor a comment."""
+    """True if a line can be a header: it is neither blank nor a comment."""
     return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def separator_of(header: str) -> str:
-    """What separates the cells of a header."""
+    """Separator of the cells of a header."""
     bare = _QUOTED.sub("", header)
     return max(SEPARATORS, key=bare.count)
 
 
 def _name(cell: str) -> str:
-    """A cell of a header; files that were put together have marks of UTF-8 within."""
+    """Name in a header's cell, without UTF-8 marks within concatenated files."""
     return cell.removeprefix("\ufeff").strip().strip('"')
 
 

@@ -1,4 +1,5 @@
-"""Which column of a log may be the time of a run: no rate, no clock, and not that of a build."""
+"""Time columns of a log: which column may be the time of a run, as opposed to a rate, a clock or
+the time of a build."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from indexer.readers.base.statuses import is_nothing, is_number, status_meant
 from indexer.readers.base.units import in_cells, unit_of
 
 _NAMED = {"time", "runtime", "elapsed", "duration", "latency", "wall", "exec"}
-#: Words for what is not the time of a run, though it may be a time.
+#: Words for times other than the time of a run.
 _OTHERS = {
     "compile", "compilation", "build", "conversion", "convert", "setup", "prep", "preprocess",
     "preprocessing", "load", "loading", "transfer", "copy", "h2d", "d2h", "io", "overhead", "queue",
@@ -29,7 +30,7 @@ _RATES = {
     "bandwidth", "bw", "speedup", "rate", "freq", "frequency", "hz", "khz", "mhz", "ghz", "qps",
     "rps", "fps", "teps", "mteps", "gteps", "it", "items", "iterations", "runs",
 }  # fmt: skip
-#: What a time may be divided by and stay the time of a run.
+#: Divisors of a time that is still the time of a run.
 _RUN = {
     "iter",
     "iteration",
@@ -45,12 +46,12 @@ _RUN = {
     "spmm",
 }
 _COUNTS = {"iterations", "iters", "iteration", "reps", "repeats", "repetitions", "runs", "calls"}
-#: A value that occurs again and is this many times the next smaller one stands for no time.
+#: A repeated value that is this many times the next smaller one means a missing time.
 _FAR = 1000.0
 
 
 def unit_in(column: str) -> str:
-    """The unit that a name tells, last or before what it is divided by (`ns/op`); empty for a
+    """The unit in a column's name, its last word or before a divisor (`ns/op`); empty for a
     rate."""
     words = words_of(column)
     if len(words) > 2 and words[-2] == "per" and words[-1] in _RUN:
@@ -61,7 +62,7 @@ def unit_in(column: str) -> str:
 
 
 def is_rate(column: str) -> bool:
-    """Whether a name is one of what is better when higher: something in a time."""
+    """True if a name is a rate, which is better when higher: something per time."""
     words = words_of(column)
     if words[:1] == ["1"]:
         return True
@@ -75,23 +76,24 @@ def is_rate(column: str) -> bool:
 
 
 def is_total(column: str) -> bool:
-    """Whether a name is one of several runs together."""
+    """True if a name is the sum of several runs."""
     return bool({"total", "sum"} & set(words_of(column)))
 
 
 def is_count(name: str, column: Column) -> bool:
-    """Whether a column may say how many runs were timed together."""
+    """True if a column may hold the number of runs that were timed together."""
     return bool(_COUNTS & set(words_of(name))) and column.part(lambda text: text == "1") < 1
 
 
 def has_units(column: Column) -> bool:
-    """Whether times have their units with them: `40.0 us`."""
+    """True if cells contain units: `40.0 us`."""
     return in_cells(column.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Columns that may be the time, with their units, and why others that look like it are not."""
+    """Columns that may be the time, with their units, and the reasons against others that look like
+    it."""
 
     units: dict[str, str]
     not_times: dict[str, str]
@@ -114,7 +116,7 @@ class Candidates:
 
 
 def has_durations(column: Column) -> bool:
-    """Whether the cells are times, but for those that say that there is none."""
+    """True if the cells are times, apart from those that mean a missing time."""
     texts = [text for text in column.values if not _no_time(text)]
     rows = sum(column.values[text] for text in texts)
     times = sum(column.values[text] for text in texts if is_duration(text))
@@ -132,8 +134,8 @@ _ENDLESS = {"inf", "-inf", "+inf", "infinity", "-infinity"}
 
 
 def sentinels(column: Column) -> dict[str, str]:
-    """Cells of a column of times that stand for a run without one, in lower case (`empty` for an
-    empty one), and the status that each may mean; an empty status for 0."""
+    """Cells of a time column that mean a run without a time, in lower case (`empty` for an empty
+    one), and the probable status of each; an empty status for 0."""
     statuses: dict[str, str] = {}
     for text in filter(_no_time, column.values):
         if is_number(text):
@@ -148,7 +150,7 @@ def sentinels(column: Column) -> dict[str, str]:
 
 
 def _far(column: Column) -> dict[str, str]:
-    """A number that occurs again and again, far above all others."""
+    """A number that occurs repeatedly, far above all others."""
     numbers = {}
     for text in column.values:
         if is_duration(text):

@@ -11,7 +11,7 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError
 
-#: How many of a unit make one second. Times are divided, which rounds once.
+#: Units per second. Times are divided, which rounds once.
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 #: Units by the words for them.
 UNIT_WORDS = {
@@ -32,14 +32,14 @@ _BRACKETS = "[](){} \t"
 
 
 def unit_of(word: str) -> str:
-    """The unit that a word stands for; empty if it is none. µ is written in two ways."""
+    """The unit that a word means; empty if it is none. µ has two code points."""
     return UNIT_WORDS.get(
         unicodedata.normalize("NFKC", word).strip().casefold().replace("μ", "u"), ""
     )
 
 
 def divisor(unit: str, *, where: str = "", clock_ghz: float = 0.0) -> float:
-    """How many `unit` make a second, of cycles by a clock. Raises: ReaderError for an unknown or
+    """Number of `unit` per second, of cycles by a clock. Raises: ReaderError for an unknown or
     missing unit, and for cycles without a clock."""
     if unit == "cycles":
         if clock_ghz > 0:
@@ -48,16 +48,19 @@ def divisor(unit: str, *, where: str = "", clock_ghz: float = 0.0) -> float:
         how = 'give `clock_ghz` under [traits] of the platform, or `unit = "cycles"` under [log]'
         raise ReaderError(why, where=where, hint=how)
     if unit not in UNITS:
-        what = f"no time unit {unit!r}" if unit else "the file does not say the unit of its times"
+        what = f"no time unit {unit!r}" if unit else "the file does not state the unit of its times"
         raise ReaderError(what, where=where, hint=f"give --unit: one of {', '.join(UNITS)}, cycles")
     return UNITS[unit]
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """How the cells of a column of durations are read. `per_second` is how many of its unit make a
-    second, None where each row says its unit; `comma` is what a comma is (`comma_of`). With
-    `cycles` the platform has no clock, and no other unit can be compared with its times."""
+    """Format of a column of durations.
+
+    `per_second` is the number of its unit per second, None where each row has a unit; `comma` is
+    the meaning of a comma (`comma_of`). With `cycles` the platform has no clock, and no other unit
+    can be compared with its times.
+    """
 
     per_second: float | None
     comma: str = ""
@@ -65,9 +68,10 @@ class Cells:
     cycles: bool = False
 
     def seconds(self, raw: Any, stated: str = "") -> tuple[float, ...]:
-        """Positive durations of a cell, in seconds; `stated` is the unit that its row states.
+        """Positive durations of a cell, in seconds; `stated` is the unit of its row.
 
-        Raises: ReaderError (reason only) for what is none, no unit, or two of them.
+        Raises: ReaderError (reason only) for a cell without durations, an unknown unit, or two
+        units.
         """
         if self.per_second is not None and not stated:
             try:
@@ -80,7 +84,7 @@ class Cells:
         return tuple(self._one(number, unit or stated, raw) for number, unit in self._all(raw))
 
     def usable(self, raw: Any, stated: str = "") -> tuple[float, ...]:
-        """Positive durations of a cell of a run that failed: whatever else it holds is no time."""
+        """Positive durations of a cell of a failed run; empty if it has anything else."""
         try:
             return self.seconds(raw, stated)
         except ReaderError:
@@ -98,7 +102,7 @@ class Cells:
                 raise ReaderError(f"{str(raw)[:40]!r} is in {unit}, the platform counts cycles")
             own = divisor(unit, clock_ghz=self.clock_ghz)
             if per_second is not None and own != per_second:
-                raise ReaderError(f"{str(raw)[:40]!r} is said to be in {unit}, and in another unit")
+                raise ReaderError(f"{str(raw)[:40]!r} has two units, {unit} and another")
             per_second = own
         if per_second is None:
             raise ReaderError(f"the unit of {str(raw)[:40]!r} is not stated", hint="give --unit")
@@ -151,8 +155,7 @@ def _finite(raw: Any) -> float:
 
 
 def in_cells(cells: Collection[Any]) -> bool:
-    """Whether the times of a column have their units with them, `40.0 us`, or all cells are none
-    of times."""
+    """True if the times of a column contain their units, `40.0 us`, or no cell is a time."""
     units = [bool(unit) for cell in cells for _, unit in _pairs(cell)]
     return bool(cells) and 2 * sum(units) >= len(units)
 
@@ -165,11 +168,11 @@ def _pairs(cell: Any) -> list[tuple[float, str]]:
 
 
 def comma_of(cells: Iterable[Any], where: str = "", *, rather: str = "repeats or decimal") -> str:
-    """What a comma is in the cells of a column: `decimal`, `thousands`, `repeats` (between them),
-    or nothing where there is none or they do not agree; `rather` one of these where it may also be
-    between repeats.
+    """Meaning of a comma in the cells of a column: `decimal`, `thousands`, `repeats` (between
+    them), or "" where there is none or they disagree; `rather` is preferred where it may also
+    separate repeats.
 
-    Raises: ReaderError where it may be two of these.
+    Raises: ReaderError if it is ambiguous.
     """
     may = {"decimal", "thousands", "repeats"}
     shown = ""
@@ -228,7 +231,7 @@ def _without_comma(text: str, comma: str) -> str:
 
 
 def decimal_point(raw: Any) -> Any:
-    """A cell of a file with decimal commas, a point in it if it is such a number."""
+    """A cell of a file with decimal commas, converted to a point if it is such a number."""
     return (
         _without_comma(raw, "decimal")
         if isinstance(raw, str) and _DECIMAL.fullmatch(raw.strip())

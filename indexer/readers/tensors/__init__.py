@@ -1,1 +1,1 @@
-"""Tensor kernels made from what run logs of others say of them."""
+"""Tensor kernels built from the descriptions in run logs of other programs."""

@@ -1,15 +1,17 @@
 """A kernel of TpuGraphs from its arrays: 140 numbers, an opcode and edges of each operation.
 
 The columns are those of the dataset's description ("Node Features"): lists are cut after six
-entries and filled up with 0, then follow their sum and product. So not all of a kernel is there:
+entries and filled up with 0, then follow their sum and product. So the kernel is incomplete:
 
-- Operands are a set in the order of the operations. Which is the filter of a convolution and which
-  is reduced, sliced or padded is told by the shapes; of an operation with itself, one is left.
+- Operands are a set in the order of the operations. The filter of a convolution and the array that
+  is reduced, sliced or padded are inferred from the shapes; of an operation with itself, one is
+  left.
 - A `dot` has no dimension numbers: those that fit the shapes are taken, if any do.
-- Slices and pads are told of the first two dimensions, so they are left out of larger arrays.
-- Comparisons, constants and bodies of reductions have no words; a body whose root is there as an
-  operand names what is combined.
-- What gives a tuple has no shape and counts as nothing.
+- Slices and pads are given for the first two dimensions only, so they are left out of larger
+  arrays.
+- Comparisons, constants and bodies of reductions have no columns; a body whose root is an operand
+  names the combining operation.
+- An operation whose result is a tuple has no shape and is left out.
 - Sizes are 32-bit floats: above 16,777,216 they are rounded.
 """
 
@@ -27,9 +29,9 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
 
 COLUMNS = 140
-#: Entries of a list that are told.
+#: Entries of a list in the dataset.
 MOST = 6
-#: Of columns 2 to 20; tuples, opaque values and tokens have no elements.
+#: Element types of columns 2 to 20; tuples, opaque values and tokens have none.
 _TYPES = (
     *("", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
     *("f16", "f32", "f64", "bf16", "c64", "c128", "token", "token", "token"),
@@ -62,7 +64,7 @@ _SHAPE_SUM = 27
 
 
 class Row:
-    """One operation. Raises: TensorError where a number is asked for that is not whole."""
+    """One operation. Raises: TensorError if an integer column is not whole."""
 
     def __init__(self, at: int, line: Sequence[float]) -> None:
         self.at, self._line = at, line
@@ -72,25 +74,25 @@ class Row:
         return self._line[0] == 1
 
     def numbers(self, name: str, count: int) -> tuple[int, ...]:
-        """The first entries of a list, 0 where there is none."""
+        """The first entries of a list, 0 for missing ones."""
         start, length = _LISTS[name]
         return tuple(self._whole(start + at) for at in range(min(count, length)))
 
-    def told(self, name: str) -> int:
-        """How many entries of a list are not 0, from its beginning."""
+    def leading(self, name: str) -> int:
+        """Number of leading entries of a list that are not 0."""
         start, length = _LISTS[name]
         places = range(start, start + length)
         return next((at - start for at in places if not self._line[at]), length)
 
     def shape(self) -> Shape | None:
-        """None of a tuple and of what else has no elements."""
+        """Shape of the result; None for tuples and other types without elements."""
         types = [at for at in range(len(_TYPES)) if self._line[2 + at] == 1]
         if len(types) != 1 or not _TYPES[types[0]]:
             raise TensorError(f"operation {self.at}: has no type of elements")
         dtype = _TYPES[types[0]]
         if dtype == "token":
             return None
-        rank = self.told("shape")
+        rank = self.leading("shape")
         dims = self.numbers("shape", rank)
         if min(dims, default=1) < 1 or abs(self._line[_SHAPE_SUM] - sum(dims)) > 1e-3 * sum(dims):
             raise TensorError(f"operation {self.at}: {dims} are no sizes, or not all of them")
@@ -98,10 +100,10 @@ class Row:
         return Shape(dtype, dims, layout if any(layout) else ())
 
     def _whole(self, column: int) -> int:
-        found = self._line[column]
-        if not found.is_integer() or abs(found) > 2**53:  # also of nan and infinities
-            raise TensorError(f"operation {self.at}: column {column} holds {found}")
-        return int(found)
+        number = self._line[column]
+        if not number.is_integer() or abs(number) > 2**53:  # also of nan and infinities
+            raise TensorError(f"operation {self.at}: column {column} is {number}, not an integer")
+        return int(number)
 
 
 _OPCODES = """
@@ -124,12 +126,12 @@ _OPCODES = """
 
 
 def opcode_of(number: int) -> str:
-    """HLO's word; `unknown-7` for a number that is none (0 is what the dataset did not know)."""
-    known = 1 <= number <= len(_OPCODES)
-    return _OPCODES[number - 1] if known else f"unknown-{max(number, 0)}"
+    """HLO's opcode; `unknown-7` for an undefined number (0 is an opcode unknown to the dataset)."""
+    defined = 1 <= number <= len(_OPCODES)
+    return _OPCODES[number - 1] if defined else f"unknown-{max(number, 0)}"
 
 
-#: What they take elements from is the largest of their operands, and stands first in HLO.
+#: Operations that take elements from their largest operand, which comes first in HLO.
 _LARGEST_FIRST = frozenset(
     ("reduce", "reduce-window", "select-and-scatter", "pad", "dynamic-slice", "gather")
 ) | {"dynamic-update-slice"}
@@ -178,14 +180,14 @@ def attributes_of(opcode: str, row: Row, taken: Sequence[Shape], result: Shape) 
         case "dot" if len(taken) > 1:
             return _contraction(taken[0], taken[1], result)
         case "reduce-window" | "select-and-scatter":
-            return _window(row, row.told("size"))
+            return _window(row, row.leading("size"))
         case "convolution":
             return _convolution(row, result)
     return {}
 
 
 def called_combiner(root: str) -> Attributes:
-    """What a body combines, by the opcode of its root."""
+    """Combining operation of a body, by the opcode of its root."""
     return {"combine": root if root in _COMBINERS else "other"}
 
 
@@ -194,7 +196,7 @@ def _window(row: Row, rank: int) -> Attributes:
 
 
 def _convolution(row: Row, result: Shape) -> Attributes:
-    spatial = row.told("size")
+    spatial = row.leading("size")
     if spatial + 2 != result.rank or spatial > 4:
         raise TensorError(f"operation {row.at}: a window over {spatial} dimensions of {result}")
     ends = row.numbers("output_ends", 2)
@@ -209,13 +211,14 @@ def _convolution(row: Row, result: Shape) -> Attributes:
     if "?" in labels:
         raise TensorError(f"operation {row.at}: a convolution with the dimensions {labels}")
     features, batches = (max(n, 1) for n in row.numbers("groups", 2))
-    told: Attributes = {"labels": labels, "feature_groups": features, "batch_groups": batches}
+    attributes: Attributes = {"labels": labels, "feature_groups": features, "batch_groups": batches}
     reversal = row.numbers("reversal", spatial)
-    return _window(row, spatial) | told | ({"reversal": reversal} if any(reversal) else {})
+    return _window(row, spatial) | attributes | ({"reversal": reversal} if any(reversal) else {})
 
 
 def _labels(words: str, ends: Sequence[int], spatial: Sequence[int]) -> str:
-    """`b01f` for batch in 0, features in 3, the window over 1 and 2; `?` where nothing is."""
+    """`b01f` for batch in 0, features in 3, the window over 1 and 2; `?` for a missing
+    dimension."""
     named = {**dict(zip(ends, words, strict=True)), **{d: str(n) for n, d in enumerate(spatial)}}
     return "".join(named.get(at, "?") for at in range(len(ends) + len(spatial)))
 
@@ -224,28 +227,29 @@ def _is_product(row: Row, lhs: Shape, rhs: Shape, result: Shape) -> bool:
     return bool(_contraction(lhs, rhs, result))
 
 
-def _is_filtered(row: Row, given: Shape, weights: Shape, result: Shape) -> bool:
-    """Whether these can be what a convolution goes over, and its filter."""
-    spatial = row.told("size")
-    if not weights.rank == given.rank == result.rank == spatial + 2:
+def _is_filtered(row: Row, image: Shape, weights: Shape, result: Shape) -> bool:
+    """True if these can be the input and the filter of the convolution."""
+    spatial = row.leading("size")
+    if not weights.rank == image.rank == result.rank == spatial + 2:
         return False
     terms, features = row.numbers("kernel_ends", 2)
     places = (terms, features, *row.numbers("kernel_spatial", spatial))
-    taken, made = row.numbers("input_ends", 2)[1], row.numbers("output_ends", 2)[1]
-    if not all(0 <= at < result.rank for at in (*places, taken, made)):
+    taken, filters = row.numbers("input_ends", 2)[1], row.numbers("output_ends", 2)[1]
+    if not all(0 <= at < result.rank for at in (*places, taken, filters)):
         return False
     groups = max(row.numbers("groups", 1)[0], 1)
     window = tuple(weights.dims[at] for at in places[2:])
     return (
-        weights.dims[terms] * groups == given.dims[taken]
-        and weights.dims[features] == result.dims[made]
+        weights.dims[terms] * groups == image.dims[taken]
+        and weights.dims[features] == result.dims[filters]
         and window == row.numbers("size", spatial)
     )
 
 
 def _contraction(lhs: Shape, rhs: Shape, result: Shape) -> Attributes:
-    """The dimension that is summed over, of both, below the most leading ones that are batches; {}
-    where none fits. The last of the left and the first of the right go first, as in x @ w."""
+    """The contracted dimension of both operands, below the largest number of leading batch
+    dimensions; {} where none fits. The last of the left and the first of the right take precedence,
+    as in x @ w."""
     most = min(lhs.rank, rhs.rank, result.rank + 1) - 1
     for batch in reversed(range(max(most, 0) + 1)):
         if not lhs.dims[:batch] == rhs.dims[:batch] == result.dims[:batch]:
@@ -255,9 +259,12 @@ def _contraction(lhs: Shape, rhs: Shape, result: Shape) -> Attributes:
                 rest = lhs.dims[batch:left] + lhs.dims[left + 1 :]
                 rest += rhs.dims[batch:right] + rhs.dims[right + 1 :]
                 if lhs.dims[left] == rhs.dims[right] and rest == result.dims[batch:]:
-                    batches = tuple(range(batch))
-                    found: Attributes = {"lhs_contracting": (left,), "rhs_contracting": (right,)}
-                    return found | ({"lhs_batch": batches, "rhs_batch": batches} if batch else {})
+                    lead = tuple(range(batch))
+                    pair: Attributes = {
+                        "lhs_contracting": (left,),
+                        "rhs_contracting": (right,),
+                    }
+                    return pair | ({"lhs_batch": lead, "rhs_batch": lead} if batch else {})
     return {}
 
 
@@ -271,11 +278,10 @@ _WITH_BODY = frozenset(
 def kernel_of_graph(
     features: NDArray[Any], opcodes: NDArray[Any], edges: NDArray[Any], *, name: str, group: str
 ) -> Computation:
-    """`features`: float[n,140], `opcodes`: int[n], `edges`: int[e,2], each from an operation to one
-    whose result it takes.
+    """Build a kernel. `features`: float[n,140], `opcodes`: int[n], `edges`: int[e,2], each from an
+    operation to one of its operands.
 
-    Raises: TensorError for edges that lead nowhere or in a circle, sizes that are none, and
-    layouts that do not fit.
+    Raises: TensorError for edges out of range, a cycle, invalid sizes, and layouts that do not fit.
     """
     if not len(features):
         raise TensorError("a kernel that has no operations")
@@ -293,12 +299,12 @@ def kernel_of_graph(
 
 
 def _operands(edges: NDArray[Any], count: int) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in range(count)]
+    operands: list[list[int]] = [[] for _ in range(count)]
     for taker, giver in edges.tolist():
         if not (0 <= taker < count and 0 <= giver < count):
             raise TensorError(f"an edge from {taker} to {giver}: there are {count} operations")
-        found[taker].append(giver)
-    return found
+        operands[taker].append(giver)
+    return operands
 
 
 def _operation(
@@ -320,17 +326,17 @@ def _operation(
 def _outputs(
     rows: Sequence[Row], words: Sequence[str], operands: Sequence[list[int]], taken: set[int]
 ) -> list[int]:
-    """The root that nobody takes, or what it is a tuple of; without a root what nobody takes."""
+    """The root, if unused, or the elements of its tuple; without a root the unused operations."""
     unused = [row.at for row in rows if row.at not in taken]
     roots = [at for at in unused if rows[at].is_root] or unused
     if not roots:
-        raise TensorError("every operation is taken by another: the graph has a cycle")
-    found = [one for at in roots for one in (operands[at] if words[at] == "tuple" else [at])]
-    return list(dict.fromkeys(found)) or roots
+        raise TensorError("every operation is an operand of another: the graph has a cycle")
+    outputs = [one for at in roots for one in (operands[at] if words[at] == "tuple" else [at])]
+    return list(dict.fromkeys(outputs)) or roots
 
 
 def notes_on(kernel: Computation) -> dict[str, str]:
-    """About a kernel with opcodes that are not known: which, and how many."""
+    """Note about a kernel with unknown opcodes, with their counts."""
     counts = Counter(op.opcode for op in kernel.operations if op.opcode.startswith("unknown-"))
-    told = ", ".join(f"{word} ({count})" for word, count in sorted(counts.items()))
-    return {"unknown_opcodes": told} if told else {}
+    opcodes = ", ".join(f"{word} ({count})" for word, count in sorted(counts.items()))
+    return {"unknown_opcodes": opcodes} if opcodes else {}

@@ -1,9 +1,9 @@
-"""TVM's tuning tasks as tensor kernels: what an operator of its library (TOPI) computes.
+"""TVM's tuning tasks as tensor kernels: the function of an operator of its library (TOPI).
 
 A task is the name of a template (`conv2d_NCHWc.x86`, `topi_nn_dense` in logs of version 0.1) with
 the operator's arguments: arrays as `["TENSOR", [1, 64, 56, 56], "float32"]`, then strides, paddings
 and the like. The template is one way to compute the operator, so tasks of several templates are one
-kernel. Arrays whose channels a template has packed (`NCHWc`) count as what was packed.
+kernel. Arrays whose channels a template has packed (`NCHWc`) are unpacked.
 """
 
 from __future__ import annotations
@@ -34,37 +34,36 @@ Pair = tuple[int, int]
 
 
 def kernel_of_task(task: str, arguments: Sequence[Any]) -> Computation:
-    """Named by operator and sizes, so that equal names are equal kernels.
+    """The kernel of a task, named by operator and sizes, so that equal names are equal kernels.
 
-    Raises: ReaderError (reason only) for an operator that is not known, or whose arguments are not
-    what it takes.
+    Raises: ReaderError (reason only) for an unknown operator or unsuitable arguments.
     """
     operator = re.sub(r"^topi_(nn|x86)_", "", task).partition(".")[0]
-    for known, made in _OPERATORS.items():
-        if re.fullmatch(known, operator):
+    for pattern, build in _OPERATORS.items():
+        if re.fullmatch(pattern, operator):
             try:
-                return made(arguments)
+                return build(arguments)
             except TensorError as error:
                 raise ReaderError(error.reason) from None
             except (LookupError, TypeError, ValueError) as error:
-                raise ReaderError(f"arguments that {task[:60]} does not take ({error})") from None
-    raise ReaderError(f"the template {task[:60]!r} is not known as a kernel")
+                raise ReaderError(f"unsuitable arguments of {task[:60]} ({error})") from None
+    raise ReaderError(f"the template {task[:60]!r} is not supported")
 
 
-def _dense(given: Sequence[Any]) -> Computation:
+def _dense(arguments: Sequence[Any]) -> Computation:
     """data [m, k], weight [n, k] (or packed: [n / c, k, c]), bias or null, type of the result."""
-    data, weight = _tensor(given[0]), _tensor(given[1])
+    data, weight = _tensor(arguments[0]), _tensor(arguments[1])
     if weight.rank == 3:
         outer, terms, inner = weight.dims
         weight = Shape(weight.dtype, (outer * inner, terms))
     if (data.rank, weight.rank) != (2, 2) or data.dims[1] != weight.dims[1]:
         raise ReaderError(f"{data} and {weight} have no product")
-    result = Shape(_result(given[2:], data), (data.dims[0], weight.dims[0]))
+    result = Shape(_result(arguments[2:], data), (data.dims[0], weight.dims[0]))
     contracted = {"lhs_contracting": (1,), "rhs_contracting": (1,)}
     operations = [*_inputs(data, weight), Operation("dot", (result,), (0, 1), contracted)]
-    biased = len(given) > 2 and isinstance(given[2], list)
+    biased = len(arguments) > 2 and isinstance(arguments[2], list)
     if biased:
-        bias = Shape(_tensor(given[2]).dtype, (result.dims[1],))
+        bias = Shape(_tensor(arguments[2]).dtype, (result.dims[1],))
         wide = Shape(bias.dtype, result.dims)
         operations += [
             Operation("parameter", (bias,), (), {"number": 2}),
@@ -74,17 +73,17 @@ def _dense(given: Sequence[Any]) -> Computation:
     return _named("dense", operations, ["bias"] if biased else [])
 
 
-def _batch_matmul(given: Sequence[Any]) -> Computation:
-    """x [b, m, k], y [b, n, k], sizes of the result, its type, then whether x and whether y is
+def _batch_matmul(arguments: Sequence[Any]) -> Computation:
+    """x [b, m, k], y [b, n, k], sizes of the result, its type, then a flag each for x and y:
     transposed (no, yes)."""
-    x, y = _tensor(given[0]), _tensor(given[1])
-    turned = [flag for flag in given[2:] if isinstance(flag, bool)] or [False, True]
+    x, y = _tensor(arguments[0]), _tensor(arguments[1])
+    turned = [flag for flag in arguments[2:] if isinstance(flag, bool)] or [False, True]
     if (x.rank, y.rank, len(turned)) != (3, 3, 2):
         raise ReaderError(f"{x} and {y} are no batches of matrices")
     k_of_x, k_of_y = (1 if turned[0] else 2), (2 if turned[1] else 1)
     if x.dims[0] != y.dims[0] or x.dims[k_of_x] != y.dims[k_of_y]:
         raise ReaderError(f"{x} and {y} have no products one by one")
-    result = Shape(_result(given[2:], x), (x.dims[0], x.dims[3 - k_of_x], y.dims[3 - k_of_y]))
+    result = Shape(_result(arguments[2:], x), (x.dims[0], x.dims[3 - k_of_x], y.dims[3 - k_of_y]))
     attributes: dict[str, Attribute] = {
         "lhs_batch": (0,),
         "rhs_batch": (0,),
@@ -95,28 +94,29 @@ def _batch_matmul(given: Sequence[Any]) -> Computation:
     return _named("batch_matmul", operations, ["xt"] * turned[0] + ["y"] * (not turned[1]))
 
 
-def _convolution(given: Sequence[Any]) -> Computation:
+def _convolution(arguments: Sequence[Any]) -> Computation:
     """data [n, c, h, w], weight [o, i, h, w] (or packed), strides, padding, dilation, perhaps the
     number of groups, layouts, and the type of the result."""
-    weight = _unpacked(_tensor(given[1]), 2)
-    return _convolved("conv2d", given, weight, _groups(given[5:]))
+    weight = _unpacked(_tensor(arguments[1]), 2)
+    return _convolved("conv2d", arguments, weight, _groups(arguments[5:]))
 
 
-def _depthwise(given: Sequence[Any]) -> Computation:
-    """As `_convolution` with one group a channel; weight [c, results a channel, h, w]."""
-    weight = _unpacked(_tensor(given[1]), 2)
+def _depthwise(arguments: Sequence[Any]) -> Computation:
+    """Kernel as by `_convolution` with one group per channel; weight [c, results per channel, h,
+    w]."""
+    weight = _unpacked(_tensor(arguments[1]), 2)
     channels, each = weight.dims[:2]
     turned = Shape(weight.dtype, (channels * each, 1, *weight.dims[2:]))
-    return _convolved("depthwise_conv2d", given, turned, channels)
+    return _convolved("depthwise_conv2d", arguments, turned, channels)
 
 
-def _convolved(name: str, given: Sequence[Any], weight: Shape, groups: int) -> Computation:
-    data = _unpacked(_tensor(given[0]), 1)
-    for layout in given[5:]:
+def _convolved(name: str, arguments: Sequence[Any], weight: Shape, groups: int) -> Computation:
+    data = _unpacked(_tensor(arguments[0]), 1)
+    for layout in arguments[5:]:
         if isinstance(layout, str) and layout not in _DTYPES and not _plain(layout):
-            raise ReaderError(f"the layout {layout[:20]!r} is not known")
-    stride, dilation = _pair(given[2]), _pair(given[4])
-    low, high = _padding(given[3])
+            raise ReaderError(f"the layout {layout[:20]!r} is not supported")
+    stride, dilation = _pair(arguments[2]), _pair(arguments[4])
+    low, high = _padding(arguments[3])
     if data.dims[1] != weight.dims[1] * groups or weight.dims[0] % groups:
         raise ReaderError(f"{weight} in {groups} groups is no filter of {data}")
     spans = [(weight.dims[2 + at] - 1) * dilation[at] + 1 for at in (0, 1)]
@@ -124,7 +124,7 @@ def _convolved(name: str, given: Sequence[Any], weight: Shape, groups: int) -> C
     if min(*stride, *dilation) < 1 or any(p < s for p, s in zip(padded, spans, strict=True)):
         raise ReaderError(f"the window {spans} does not fit into {padded}")
     sides = tuple((padded[at] - spans[at]) // stride[at] + 1 for at in (0, 1))
-    result = Shape(_result(given[5:], data), (data.dims[0], weight.dims[0], *sides))
+    result = Shape(_result(arguments[5:], data), (data.dims[0], weight.dims[0], *sides))
     attributes: dict[str, Attribute] = {
         "size": weight.dims[2:],
         "stride": stride,
@@ -137,11 +137,11 @@ def _convolved(name: str, given: Sequence[Any], weight: Shape, groups: int) -> C
         "batch_groups": 1,
     }
     operations = [*_inputs(data, weight), Operation("convolution", (result,), (0, 1), attributes)]
-    told = [f"s{_times(stride)}", f"p{_times((*low, *high))}", f"d{_times(dilation)}"]
-    return _named(name, operations, [*told, f"g{groups}"])
+    settings = [f"s{_times(stride)}", f"p{_times((*low, *high))}", f"d{_times(dilation)}"]
+    return _named(name, operations, [*settings, f"g{groups}"])
 
 
-#: By a pattern of the operator's name.
+#: Builders by a pattern of the operator's name.
 _OPERATORS: dict[str, Callable[[Sequence[Any]], Computation]] = {
     "dense(_(pack|nopack|small_batch|large_batch|tensorcore|int8|cblas|mkl|dnnl|cublas))?": _dense,
     "batch_matmul(_(tensorcore|int8|cblas|mkl|cublas))?": _batch_matmul,
@@ -161,8 +161,8 @@ def _tensor(raw: Any) -> Shape:
 
 
 def _unpacked(shape: Shape, packed: int) -> Shape:
-    """Of four dimensions, where the `packed` channels in front may be split once more, their inner
-    parts last: [n, c, h, w, c'] and [o, i, h, w, i', o']."""
+    """The shape in four dimensions; its `packed` leading channels may be split once more, with the
+    inner parts last: [n, c, h, w, c'] and [o, i, h, w, i', o']."""
     if shape.rank == 4:
         return shape
     if shape.rank != 4 + packed:
@@ -199,7 +199,7 @@ def _plain(layout: str) -> bool:
 
 
 def _result(rest: Sequence[Any], data: Shape) -> str:
-    """The type that is named among the last arguments; else that of the data."""
+    """Type named among the last arguments; else that of the data."""
     named = [word for word in rest if isinstance(word, str) and word in _DTYPES]
     return _DTYPES[named[-1]] if named else data.dtype
 
@@ -208,12 +208,12 @@ def _inputs(*shapes: Shape) -> list[Operation]:
     return [Operation("parameter", (s,), (), {"number": at}) for at, s in enumerate(shapes)]
 
 
-def _named(operator: str, operations: list[Operation], told: Sequence[str]) -> Computation:
+def _named(operator: str, operations: list[Operation], settings: Sequence[str]) -> Computation:
     """`dense_128x768_768x768`, `conv2d_1x3x224x224_64x3x7x7_s2x2_...`; types where not all are
     f32."""
     arrays = [op.shape for op in operations[:2]] + [operations[-1].shape]
     types = [shape.dtype for shape in arrays] if prod(s.dtype == "f32" for s in arrays) == 0 else []
-    parts = [operator, *(_times(shape.dims) for shape in arrays[:2]), *told, *types]
+    parts = [operator, *(_times(shape.dims) for shape in arrays[:2]), *settings, *types]
     return computation(operations, [len(operations) - 1], name="_".join(parts))
 
 

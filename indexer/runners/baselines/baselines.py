@@ -1,6 +1,6 @@
-"""What others would use: kernels of other libraries, timed in the process that times ours.
+"""Kernels of other libraries, timed in the same process as the generated ones.
 
-How they are run, and what is fair about it, is told in docs/reference/baselines.md.
+docs/reference/baselines.md describes how they are run and why the comparison is fair.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Prepare = Callable[[Problem, int], AbstractContextManager[Ready]]
 
 @dataclass(frozen=True, slots=True)
 class _Baseline:
-    """What can be run for which kernels, and what has to be installed for it."""
+    """A baseline: its kernels, the packages it needs, and its preparation."""
 
     kernels: tuple[str, ...]
     needs: tuple[str, ...]
@@ -86,7 +86,7 @@ def _installed(package: str) -> bool:
 
 
 def _timed(job: Loaded, ready: Ready, request: dict[str, Any]) -> dict[str, Any]:
-    """Checked once, warmed up, then repeated, as a configuration is."""
+    """Check the first result, warm up, then repeat, as for a configuration."""
     reply: dict[str, Any] = {
         "conversion_s": ready.conversion_s,
         "compile_s": ready.compile_s,
@@ -113,7 +113,8 @@ def _timed(job: Loaded, ready: Ready, request: dict[str, Any]) -> dict[str, Any]
 
 @contextmanager
 def _scipy(problem: Problem, _threads: int) -> Iterator[Ready]:
-    """On one thread, and with a new result at every call: it offers nothing else."""
+    """scipy's product on one thread, with a new result at every call, since it has no other
+    form."""
     start = time.perf_counter()
     a, b = problem.scipy(), problem.b
     yield Ready(lambda: np.asarray(a @ b), 1, time.perf_counter() - start)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from indexer.runners.baselines.problem import Failed, Problem, Ready
 
-#: Of mkl_spblas.h: row-major dense operands, A as it is, no structure known.
+#: Constants of mkl_spblas.h: row-major dense operands, A not transposed, a general matrix.
 _ROW_MAJOR, _AS_IT_IS, _GENERAL = 101, 10, 20
 _ALLOC_FAILED = 2
 _REALS: dict[int, tuple[str, Any]] = {4: ("s", ctypes.c_float), 8: ("d", ctypes.c_double)}
-#: Calls promised to the optimiser: many, as whoever optimises at all has in mind.
+#: Expected calls, a hint for the optimiser: many, since optimising pays off for many calls only.
 _CALLS = 1000
 
 
@@ -39,16 +39,16 @@ def library() -> Path | None:
         files = importlib.metadata.files("mkl") or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = (Path(str(f.locate())) for f in files if f.name.startswith("libmkl_rt.so"))
-    return next((path.resolve() for path in found if path.exists()), None)
+    candidates = (Path(str(f.locate())) for f in files if f.name.startswith("libmkl_rt.so"))
+    return next((path.resolve() for path in candidates if path.exists()), None)
 
 
 @cache
 def _load() -> Any:
     path = library()
-    assert path is not None, "asked for before it was found"
+    assert path is not None, "check `library` first"
     # Measured: where libgomp is loaded already (our kernels need it) MKL takes its GNU layer even
-    # if told INTEL, and the two are equally fast; alone, INTEL brings libiomp, a second pool of
+    # if set to INTEL, and the two are equally fast; alone, INTEL brings libiomp, a second pool of
     # threads beside ours on the same processors. One runtime also means one wait policy, ours.
     os.environ["MKL_THREADING_LAYER"] = "GNU"
     os.environ["MKL_INTERFACE_LAYER"] = "LP64"
@@ -124,7 +124,7 @@ def _at(array: NDArray[Any]) -> ctypes.c_void_p:
 def _check(status: int, what: str) -> None:
     if status:
         kind = "oom" if status == _ALLOC_FAILED else "invalid"
-        raise Failed(kind, f"MKL's {what} answers with status {status}")
+        raise Failed(kind, f"MKL's {what} failed with status {status}")
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def wrapped(problem: Problem, threads: int) -> Iterator[Ready]:
     seconds = time.perf_counter() - start
 
     def call() -> NDArray[Any]:
-        # Without the 0 it would add to what is there.
+        # Without the 0 it would add to the old result.
         return np.asarray(dot_product_mkl(a, problem.b, out=problem.out, out_scalar=0.0))
 
     yield Ready(call, threads, seconds)

@@ -1,4 +1,4 @@
-"""What a baseline is given and what it gives back, the same for every library."""
+"""Input and result of a baseline, the same for every library."""
 
 from __future__ import annotations
 

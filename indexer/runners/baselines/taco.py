@@ -45,7 +45,7 @@ class Schedule:
 _ROWS = "split(i,i0,i1,16)"
 _PARALLEL = "parallelize(i0,CPUThread,NoRaces)"
 _BY_EIGHT = "pos(j,jpos,A),split(jpos,jpos0,jpos1,8),reorder(i0,i1,jpos0,k,jpos1)"
-#: By name and kernel. `default` is what taco does unasked; `rows` and `unrolled` are the CPU
+#: By name and kernel. `default` has no schedule; `rows` and `unrolled` are the CPU
 #: schedules of Senanayake et al. 2020 (OOPSLA), section 8; `nonzeros` gives each task as many
 #: non-zeros. SDDMM needs its result inserted, not appended, before rows can run in parallel.
 SCHEDULES = {
@@ -98,12 +98,12 @@ def prepare(problem: Problem, threads: int, *, schedule: str) -> Iterator[Ready]
     loaded.omp_set_num_threads(threads)
     loaded.omp_set_schedule(chosen.openmp, chosen.chunk)
     begin = time.perf_counter()
-    tensors, kept = _tensors(problem)
+    tensors, alive = _tensors(problem)
     seconds = time.perf_counter() - begin
     arguments = [ctypes.byref(tensor) for tensor in tensors]
 
     def call() -> NDArray[Any]:
-        assert kept, "the arrays that the tensors point to"
+        assert alive, "the arrays that the tensors point to"
         loaded.compute(*arguments)
         return problem.out
 
@@ -121,7 +121,7 @@ def _require_32_bits(problem: Problem) -> None:
 def _printed(problem: Problem, schedule: Schedule) -> str:
     """The C of taco's kernel. Raises: Failed if taco does not give it, or not in time."""
     path = shutil.which("taco")
-    assert path is not None, "asked for before it was found"
+    assert path is not None, "check that taco is installed first"
     kind = "float" if problem.val.itemsize == 4 else "double"
     expression = _EXPRESSIONS[problem.kernel]
     command = [path, expression, "-f=A:ds", "-print-nocolor"]
@@ -143,8 +143,8 @@ def _printed(problem: Problem, schedule: Schedule) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise Failed("build", f"taco cannot be used: {error}") from None
     if done.returncode or "int compute(" not in text:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1].strip()
-        raise Failed("build", f"taco failed: {said[:200]}")
+        last_line = (done.stderr.strip().splitlines() or ["no message"])[-1].strip()
+        raise Failed("build", f"taco failed: {last_line[:200]}")
     # The comments name the temporary file: equal kernels would be compiled again.
     lines = [line for line in text.splitlines() if not line.startswith("//")]
     return _FAST_MATH + "\n".join(lines) + "\n"
@@ -154,15 +154,15 @@ def _tensors(problem: Problem) -> tuple[list[_Tensor], list[NDArray[np.int32]]]:
     """Result and operands in the order of the expression, and arrays that must outlive them."""
     m, n = problem.shape
     # taco counts with the result's positions while it computes, so they are its own copy.
-    kept = [problem.ptr32(), problem.ptr32()]
-    a = _tensor(problem.val, (m, n), (kept[0], problem.idx))
+    alive = [problem.ptr32(), problem.ptr32()]
+    a = _tensor(problem.val, (m, n), (alive[0], problem.idx))
     if problem.c is None:
         operands = [_tensor(problem.b, problem.b.shape)]
         result = _tensor(problem.out, problem.out.shape)
     else:
         operands = [_tensor(x, x.shape) for x in (problem.b, problem.c)]
-        result = _tensor(problem.out, (m, n), (kept[1], problem.idx))
-    return [result, a, *operands], kept
+        result = _tensor(problem.out, (m, n), (alive[1], problem.idx))
+    return [result, a, *operands], alive
 
 
 def _tensor(

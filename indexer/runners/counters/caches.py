@@ -1,4 +1,4 @@
-"""The geometry of the caches that are simulated: given, or this machine's."""
+"""Geometry of the simulated caches: given, or this machine's."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Caches:
         return "+".join(f"{c.sets * c.ways * self.line_bytes >> 10}K/{c.ways}" for c in levels)
 
 
-#: Where the system does not say: 32 KiB, 1 MiB and 32 MiB.
+#: Default where the system describes no caches: 32 KiB, 1 MiB and 32 MiB.
 PLAIN = Caches(Level(64, 8), Level(1024, 16), Level(32768, 16))
 
 
 def caches_here(folder: Path = _MACHINE) -> Caches:
-    """As the system describes the first processor; `PLAIN` where it does not."""
-    found: dict[str, Level] = {}
+    """The caches of the first processor as described by the system, else `PLAIN`."""
+    levels: dict[str, Level] = {}
     line = PLAIN.line_bytes
     for index in sorted(folder.glob("index[0-9]*")):
         if _text(index / "type") not in ("Data", "Unified"):
@@ -56,12 +56,12 @@ def caches_here(folder: Path = _MACHINE) -> Caches:
             for name in ("number_of_sets", "ways_of_associativity", "coherency_line_size")
         )
         if 0 < sets <= 1 << 24 and 0 < ways <= 64 and 16 <= bytes_ <= 256:
-            found[_text(index / "level")] = Level(sets, ways)
+            levels[_text(index / "level")] = Level(sets, ways)
             line = bytes_
-    if "1" not in found or "2" not in found:
+    if "1" not in levels or "2" not in levels:
         return PLAIN
     # Without a third level, what misses the second goes to memory: a cache of one line.
-    return Caches(found["1"], found["2"], found.get("3", Level(1, 1)), line)
+    return Caches(levels["1"], levels["2"], levels.get("3", Level(1, 1)), line)
 
 
 def _number(path: Path) -> int:

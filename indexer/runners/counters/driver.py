@@ -213,10 +213,10 @@ def compile_program(text: str, executable: Path, target: Sequence[str]) -> None:
 
     Raises: RunnerUnavailable without a compiler or if it fails.
     """
-    found = cpu_build.compiler()
-    if found is None:
+    compiler = cpu_build.compiler()
+    if compiler is None:
         raise RunnerUnavailable("gcc not found: install a C compiler to count what a kernel does")
     dropped = (cpu_build.flags()[1], "-shared", "-fPIC")
     flags = [flag for flag in cpu_build.flags() if flag not in dropped] + list(target)
-    if problem := compile_to(executable, text, [found[0], *flags]):
+    if problem := compile_to(executable, text, [compiler[0], *flags]):
         raise RunnerUnavailable(problem)

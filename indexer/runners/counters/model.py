@@ -1,7 +1,7 @@
-"""Counters without a counting processor: the canonical nest, instrumented, in simulated caches.
+"""Counters without hardware counters: the canonical nest, instrumented, in simulated caches.
 
-Not modelled: prefetching, vectors (arithmetic, loads and stores are those of scalar code), the
-translation of addresses, lines that threads take from one another.
+Not modelled: prefetching, vectors (arithmetic, loads and stores are those of scalar code), address
+translation, lines that threads take from one another.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from indexer.runners.counters.source import KINDS, Pass, addresses, source
 from indexer.runners.counters.work import deciding, work_of
 from indexer.runners.nest_code.fill import contents
 
-#: Accesses, and turns of the innermost loop, that are counted; about as many more warm the caches.
+#: Counted accesses and iterations of the innermost loop; about as many more warm the caches.
 #: A nest takes up to a second then.
 MOST_STEPS = 10_000_000
 _FLAGS = ("-O2", "-std=gnu11", "-w")
 _TIMEOUT_S = 30.0
 _MOST_OUTPUT = 1 << 20
-#: A pass is cut where it does so many times what was expected of it.
+#: A pass is cut at so many times its expected steps.
 _ROOM = 4
 _MEMORY_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one thread runs: `turns` of the outermost loop, and the passes that stand for them."""
+    """Work of one thread: `turns` of the outermost loop, and the passes that represent them."""
 
     turns: int
     passes: tuple[Pass, ...]
@@ -58,11 +58,12 @@ def model_counts(
     parallel: bool = True,
     most: int = MOST_STEPS,
 ) -> CounterVector:
-    """What each thread counts, in a run after one that warmed its caches.
+    """Counters of each thread in a run with warm caches.
 
-    The outermost loop is cut into equal parts, one a thread, where it is `parallel`; else the first
-    thread has it all, and the others count 0. Nests of more than `most` steps are sampled: some
-    of the first, middle and last turns of each thread, each behind turns that warm its caches.
+    The outermost loop is divided into equal parts, one per thread, where it is `parallel`; else the
+    first thread runs it all, and the others count 0. Nests of more than `most` steps are sampled:
+    some of the first, middle and last iterations of each thread, each after iterations that warm
+    its caches.
 
     Raises: NothingFound for a nest that cannot be counted; RunnerUnavailable without a compiler.
     """
@@ -84,13 +85,13 @@ def model_counts(
     for at, row in enumerate(_printed(text, values, workers)):
         counts[at] = _counters(row) * _scale(shares[at], row, per_turn)
     counts[:, [name not in GIVEN["model"] for name in COUNTERS]] = np.nan
-    told = [f"simulated caches {caches}, warm", *([] if parallel else ["no loop parallel"])]
-    told += ["sampled"] if any(s.sampled for s in shares) else []
-    return CounterVector.of_threads(counts, "model", about=", ".join(told))
+    remarks = [f"simulated caches {caches}, warm", *([] if parallel else ["no loop parallel"])]
+    remarks += ["sampled"] if any(s.sampled for s in shares) else []
+    return CounterVector.of_threads(counts, "model", about=", ".join(remarks))
 
 
 def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
-    """The passes over turns `first` to `last` of the outermost loop, of `per_turn` steps each,
+    """The passes over iterations `first` to `last` of the outermost loop, of `per_turn` steps each,
     that count about `most` steps."""
     turns = last - first
     if turns <= 0:
@@ -113,7 +114,7 @@ def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
 
 
 def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
-    """Where turns are left out, what they would have left in the caches if all arrays fit."""
+    """A pass that loads all arrays, if iterations are left out and all arrays fit in the caches."""
     first, last = addresses(nest)[0], addresses(nest)[-1] + nest.arrays[-1].bytes
     fits = last - first <= caches.last_bytes
     return (Pass("FILL", first, last),) if share.sampled and fits else ()
@@ -129,12 +130,12 @@ def _steps_per_turn(nest: Nest) -> float:
 
 def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
     """The numbers of each thread by name. Raises: NothingFound, RunnerUnavailable."""
-    found = compiler()
-    if found is None:
+    compiler_found = compiler()
+    if compiler_found is None:
         raise RunnerUnavailable(no_compiler())
     with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
         folder = Path(name)
-        wrong = compile_to(folder / "model", text, [found[0], *_FLAGS], ("-lm",))
+        wrong = compile_to(folder / "model", text, [compiler_found[0], *_FLAGS], ("-lm",))
         if wrong:
             raise NothingFound(f"the nest cannot be counted: {wrong}")
         with (folder / "arrays").open("wb") as out:
@@ -156,9 +157,9 @@ def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
 
 
 def _counters(row: dict[str, int]) -> NDArray[np.float64]:
-    """float64[19]: what one thread printed, by counter."""
+    """float64[19]: one thread's printed counts, by counter."""
     done = ("loads", "stores", "f32", "f64", "other", "branches")
-    told = {name: row[name] for name in ("branches", "mispredictions", "loads", "stores")} | {
+    values = {name: row[name] for name in ("branches", "mispredictions", "loads", "stores")} | {
         "instructions": sum(row[name] for name in done),
         "f32_scalar": row["f32"],
         "f64_scalar": row["f64"],
@@ -169,11 +170,11 @@ def _counters(row: dict[str, int]) -> NDArray[np.float64]:
         "l1_lines_in": row["l1_in"],
         "l1_modified_evictions": row["l1_out"],
     }
-    return np.array([told.get(name, 0) for name in COUNTERS], dtype=np.float64)
+    return np.array([values.get(name, 0) for name in COUNTERS], dtype=np.float64)
 
 
 def _scale(share: Share, row: dict[str, int], per_turn: float) -> float:
-    """What the counts are multiplied by, for the turns that were left out."""
+    """Factor of the counts that makes up for omitted iterations."""
     inside = any(p.kind == "INSIDE" for p in share.passes)
     if not inside and not row["cut"]:
         return share.turns / row["turns"] if row["turns"] else 1.0
@@ -187,7 +188,7 @@ MOST_BYTES = 1 << 30
 
 
 def deciding_values(nest: Nest) -> Values:
-    """Raises: NothingFound where they are too large to be looked at."""
+    """Values of the arrays that decide the accesses. Raises: NothingFound if they are too large."""
     wanted = sorted(deciding(nest))
     if sum(nest.arrays[at].bytes for at in wanted) > MOST_BYTES:
         raise NothingFound(f"the arrays that decide have more than {MOST_BYTES} bytes")
@@ -195,7 +196,7 @@ def deciding_values(nest: Nest) -> Values:
 
 
 def outer_turns(nest: Nest, values: Values) -> int:
-    """Turns of the outermost loop."""
+    """Iterations of the outermost loop."""
     loop = nest.loops[0]
     low, high = (index_of(bound, (), values) for bound in (loop.lower, loop.upper))
     return max(0, -((low - high) // loop.step))

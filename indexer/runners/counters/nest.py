@@ -1,4 +1,4 @@
-"""Counters of loop nests: by the processor where it has counters, else by simulated caches."""
+"""Counters of loop nests: of the hardware where available, else of simulated caches."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ from indexer.runners.counters.perf import (
     events_here,
 )
 from indexer.runners.harness.serving import Reply, serve
-from indexer.runners.harness.session import Session
 from indexer.runners.harness.worker import Libraries
+from indexer.runners.harness.worker_process import WorkerProcess
 from indexer.runners.nest_code.job import NestJob, build_all, bytes_needed, parts_of, received
 
 
 def count_nest(
     nest: Nest, *, threads: int, source: str = "auto", caches: Caches | None = None
 ) -> CounterVector:
-    """Counters of the canonical schedule of a nest, on so many threads. `source`: `perf`, `model`,
-    or `auto` for `perf` where the machine has counters and `model` elsewhere; `caches` are those
-    of the model, this machine's unless given.
+    """Counters of the canonical schedule of a nest, on so many threads.
+
+    `source`: `perf`, `model`, or `auto` for `perf` where the machine has counters and `model`
+    elsewhere; `caches` are those of the model, by default this machine's.
 
     Raises: NothingFound where nothing can be counted; RunnerUnavailable without a compiler;
-    UsageError for a source that is none; NestError for a nest whose matrices are not there.
+    UsageError for an unknown source; NestError for a nest whose matrices are missing.
     """
     if source not in ("auto", "perf", "model"):
         raise UsageError(f"source {source!r} is none of auto, perf, model")
     if threads < 1:
-        raise UsageError(f"{threads} threads count nothing")
+        raise UsageError(f"threads must be at least 1, not {threads}")
     why_not = available() if source != "model" else ""
     if source == "perf" and why_not:
         raise NothingFound(why_not, hint="--source model simulates the caches")
@@ -61,15 +62,15 @@ _MOST_BYTES = 8 << 30
 
 
 def perf_counts(nest: Nest, *, threads: int) -> CounterVector:
-    """What each thread counts in a run with warm caches, the median of three.
+    """Counters of each thread in a run with warm caches, the median of three.
 
-    Raises: NothingFound where this processor or this nest cannot be counted; RunnerUnavailable
-    without a compiler, or where events cannot be opened; NestError without its matrices.
+    Raises: NothingFound if this processor or this nest cannot be counted; RunnerUnavailable without
+    a compiler, or if events cannot be opened; NestError without its matrices.
     """
     nest.require_matrices()
     events = events_here()
     if events is None:
-        raise NothingFound("the events of this processor are not known here")
+        raise NothingFound("the counter events of this processor are unknown")
     if bytes_needed(nest, check=False) > _MOST_BYTES:
         raise NothingFound(f"the arrays need more than {_MOST_BYTES} bytes")
     schedule = canonical_schedule(nest)
@@ -84,7 +85,7 @@ def perf_counts(nest: Nest, *, threads: int) -> CounterVector:
         if built.status != "ok":
             raise NothingFound(f"the nest cannot be counted: {built.error}")
         message = {"library": str(built.library), "which": built.which, "threads": threads}
-        session = Session(_WORKER, env=env)
+        session = WorkerProcess(_WORKER, env=env)
         try:
             session.ensure()
             reply = session.request(message, parts_of(nest), timeout_s=_TIMEOUT_S)
@@ -100,19 +101,19 @@ def perf_counts(nest: Nest, *, threads: int) -> CounterVector:
 
 
 def by_counter(nest: Nest, events: Events, counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[threads,19] of what was counted by event, float64[threads,e]; nan for the counters
-    that have no event. Floating operations whose type the processor does not tell are those of the
-    nest's only floating type; of two, they are left out."""
-    found = np.full((len(counts), len(COUNTERS)), np.nan)
+    """float64[threads,19] from counts by event, float64[threads,e]; nan for counters without an
+    event. Floating operations of an event without a type are those of the nest's only floating
+    type; with two types they are left out."""
+    counters = np.full((len(counts), len(COUNTERS)), np.nan)
     for event, column in zip(events.events, counts.T, strict=True):
         if event.counter != FLOPS:
-            found[:, COUNTERS.index(event.counter)] = column
+            counters[:, COUNTERS.index(event.counter)] = column
             continue
         types = _floating(nest)
         if len(types) < 2:
             for dtype in ("f32", "f64"):
-                found[:, COUNTERS.index(f"{dtype}_scalar")] = column if dtype in types else 0
-    return found
+                counters[:, COUNTERS.index(f"{dtype}_scalar")] = column if dtype in types else 0
+    return counters
 
 
 def _floating(nest: Nest) -> Sequence[str]:
@@ -134,10 +135,10 @@ def count(
     events: Sequence[Event],
     which: int = 0,
 ) -> NDArray[np.float64]:
-    """float64[threads,e]: what each thread counts of each event, in one call of a function of a
-    shared object (`indexer.runners.nest_code.job`). Threads that the call does not use count 0.
+    """float64[threads,e]: counts of each thread and event in one call of a function of a shared
+    object (`indexer.runners.nest_code.job`). Threads that the call does not use count 0.
 
-    Raises: OSError where an event cannot be opened.
+    Raises: OSError if an event cannot be opened.
     """
     job, libraries = NestJob(nest, 0), Libraries()
 
@@ -146,17 +147,17 @@ def count(
 
     before = _threads()
     call()
-    made = [os.getpid(), *sorted(_threads() - before)]
+    thread_ids = [os.getpid(), *sorted(_threads() - before)]
     moved = sum(array.bytes for array in nest.arrays)
     for _ in range(min(_MOST_WARM, _WARM_BYTES // moved)):
         call()
-    counts = np.zeros((max(threads, len(made)), len(events)))
-    counts[: len(made)] = count_threads(
+    counts = np.zeros((max(threads, len(thread_ids)), len(events)))
+    counts[: len(thread_ids)] = count_threads(
         call,
-        made,
+        thread_ids,
         events,
         kernel=kernel,
-        idle=lambda: call(-1),  # there is none: all but the nest itself
+        idle=lambda: call(-1),  # no such function: the overhead without the nest
         prepare=lambda: job.restore(all=False),
     )
     return counts
@@ -168,10 +169,10 @@ def _threads() -> frozenset[int]:
 
 def _answer(request: Reply, payload: bytes) -> Reply:
     events = events_here()
-    assert events is not None, "asked for counters of a processor that has none"
-    nest, told = received(payload), {key: request[key] for key in ("threads", "which")}
+    assert events is not None, "the processor has no known counters"
+    nest, arguments = received(payload), {key: request[key] for key in ("threads", "which")}
     try:
-        counts = count(nest, request["library"], kernel=Linux(), events=events.events, **told)
+        counts = count(nest, request["library"], kernel=Linux(), events=events.events, **arguments)
     except OSError as error:
         return {"status": "machine", "error": f"counters cannot be read: {error.strerror}"}
     return {"status": "ok", "counts": [[float(x) for x in row] for row in counts]}

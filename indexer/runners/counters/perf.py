@@ -1,13 +1,13 @@
-"""The processor's own counters, by `perf_event_open`, for each thread of its own.
+"""Hardware counters, by `perf_event_open`, for each thread of this process.
 
-At most four events are opened together: with more the kernel takes turns, and what it extrapolates
-jumps by multiples of 2^48. One value in sixty jumps even so, hence differences are taken modulo
-2^44, and the median of three runs. Reads that were not counted for all of their time are none.
+At most four events are opened together: with more the kernel multiplexes, and its extrapolations
+jump by multiples of 2^48. One value in sixty jumps even so, hence differences are taken modulo
+2^44, and the median of three runs. Reads that were not counted all the time are discarded.
 
 Event codes are facts of the makers' lists: Intel's "Events for Intel Microarchitecture Code Name
 Skylake", AMD's "Processor Programming Reference" of families 17h and 19h, both as in the tables of
-the Linux kernel and of LIKWID. What was learnt of AMD's by measuring: `stores` (0x29:2) misses
-those of vectors and is left out.
+the Linux kernel and of LIKWID. Measured on AMD: `stores` (0x29:2) misses those of vectors and is
+left out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
 
 class Kernel(Protocol):
-    """The system calls that are needed; each raises OSError."""
+    """System calls for counters; each raises OSError."""
 
     def open(self, attribute: bytes, thread: int, group: int) -> int:
         """A descriptor that counts for one thread, in the group of another descriptor or -1."""
@@ -57,15 +57,15 @@ class Kernel(Protocol):
 
 
 class Linux:
-    """The kernel itself."""
+    """The system calls of the Linux kernel."""
 
     def __init__(self) -> None:
         self._c = ctypes.CDLL(None, use_errno=True)
 
     def open(self, attribute: bytes, thread: int, group: int) -> int:
         any_processor, close_on_exec = -1, 8
-        told = (ctypes.c_long(x) for x in (thread, any_processor, group, close_on_exec))
-        return self._checked(self._c.syscall(ctypes.c_long(_SYSCALL), attribute, *told))
+        arguments = (ctypes.c_long(x) for x in (thread, any_processor, group, close_on_exec))
+        return self._checked(self._c.syscall(ctypes.c_long(_SYSCALL), attribute, *arguments))
 
     def control(self, descriptor: int, request: int, argument: int) -> None:
         self._checked(self._c.ioctl(descriptor, ctypes.c_ulong(request), ctypes.c_ulong(argument)))
@@ -85,7 +85,7 @@ class Linux:
 
 
 def events_here(path: Path = _CPUINFO) -> Events | None:
-    """The events of this machine's processor; None where they are not known."""
+    """The events of this machine's processor; None if they are unknown."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
     except OSError:
@@ -94,10 +94,10 @@ def events_here(path: Path = _CPUINFO) -> Events | None:
 
 
 def available(kernel: Kernel | None = None, events: Events | None = None) -> str | None:
-    """Why nothing can be counted here, in a line; None where it can."""
+    """Reason why nothing can be counted here, in a line; None if counters are available."""
     events = events or events_here()
     if events is None:
-        return "the events of this processor are not known here"
+        return "the counter events of this processor are unknown"
     kernel = kernel or Linux()
     try:
         descriptor = kernel.open(_attribute(events.events[0], leads=True), 0, -1)
@@ -120,11 +120,11 @@ def count_threads(
     idle: Callable[[], object] = lambda: None,
     prepare: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float64]:
-    """float64[t,e]: what each thread (its number of the system) counts of each event in one call;
-    nan where it was not counted for the whole time. What `idle` counts is taken off; `prepare`
-    comes before each call and is not counted.
+    """float64[t,e]: counts of each thread (by its system id) and event in one call; nan where it
+    was not counted for the whole time. The counts of `idle` are subtracted; `prepare` runs before
+    each call and is not counted.
 
-    Raises: OSError where an event cannot be opened.
+    Raises: OSError if an event cannot be opened.
     """
     counts = np.full((len(threads), len(events)), np.nan)
     for at in range(0, len(events), TOGETHER):
@@ -171,7 +171,7 @@ def _median(
     leaders: Sequence[int],
     events: int,
 ) -> NDArray[np.float64]:
-    """float64[t,e]: over the runs that were counted for all of their time."""
+    """float64[t,e]: median over the runs that were counted all the time."""
     samples = np.full((_REPEATS, len(leaders), events), np.nan)
     for sample in samples:
         prepare()
@@ -182,10 +182,10 @@ def _median(
             if new.enabled - old.enabled == new.running - old.running:
                 row[:] = [(n - o) % _WRAP for n, o in zip(new.values, old.values, strict=True)]
     counted = ~np.isnan(samples[:, :, 0]).any(axis=1)
-    found: NDArray[np.float64] = (
+    median: NDArray[np.float64] = (
         np.median(samples[counted], axis=0) if counted.any() else samples[0]
     )
-    return found
+    return median
 
 
 def _read(kernel: Kernel, leader: int, events: int) -> _Reading:
@@ -201,8 +201,8 @@ def _read(kernel: Kernel, leader: int, events: int) -> _Reading:
 
 def _attribute(event: Event, *, leads: bool) -> bytes:
     flags = _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | (_DISABLED if leads else 0)
-    told = (event.type, _ATTRIBUTE.size, event.config, 0, 0, _READ_FORMAT, flags, 0, 0, 0)
-    return _ATTRIBUTE.pack(*told)
+    fields = (event.type, _ATTRIBUTE.size, event.config, 0, 0, _READ_FORMAT, flags, 0, 0, 0)
+    return _ATTRIBUTE.pack(*fields)
 
 
 def _paranoid() -> str:
@@ -230,17 +230,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """`processor` in words; `given`: the key of `embeddb.nests.counters.GIVEN`."""
+    """Events of a processor; `counter_set`: the key of `embeddb.nests.counters.GIVEN`."""
 
     processor: str
-    given: str
+    counter_set: str
     events: tuple[Event, ...]
 
 
-def _events(processor: str, given: str, told: Mapping[str, int]) -> Events:
-    raw = tuple(Event(name, _RAW, (code & 0xFF) << 8 | code >> 8) for name, code in told.items())
+def _events(processor: str, counter_set: str, codes: Mapping[str, int]) -> Events:
+    raw = tuple(Event(name, _RAW, (code & 0xFF) << 8 | code >> 8) for name, code in codes.items())
     first = Event("instructions", _HARDWARE, _INSTRUCTIONS)
-    return Events(processor, given, (first, *raw))
+    return Events(processor, counter_set, (first, *raw))
 
 
 #: Event and mask, as 0xEEMM.
@@ -270,9 +270,9 @@ _SKYLAKE = _events(
 
 
 def _zen(name: str, *, flops: int, filled: int, from_memory: int) -> Events:
-    told = {"branches": 0xC200, "mispredictions": 0xC300, "loads": 0x2901, "l2_lines_in": 0x6409}
+    codes = {"branches": 0xC200, "mispredictions": 0xC300, "loads": 0x2901, "l2_lines_in": 0x6409}
     fills = {"l1_lines_in": filled, "memory_reads": from_memory}
-    return _events(f"AMD {name}", "amd", {**told, FLOPS: flops, **fills})
+    return _events(f"AMD {name}", "amd", {**codes, FLOPS: flops, **fills})
 
 
 _ZEN2 = _zen("Zen 2", flops=0x03FF, filled=0x435B, from_memory=0x4348)
@@ -284,7 +284,7 @@ _SKYLAKES = frozenset({78, 85, 94, 142, 158, 165, 166})
 
 
 def events_of(cpuinfo: Mapping[str, str]) -> Events | None:
-    """By the fields of a processor in /proc/cpuinfo; None where its events are not known here."""
+    """Events by the fields of a processor in /proc/cpuinfo; None if they are unknown."""
     vendor = cpuinfo.get("vendor_id", "")
     family, model = (_digits(cpuinfo.get(key, "")) for key in ("cpu family", "model"))
     if vendor == "GenuineIntel" and family == 6 and model in _SKYLAKES:

@@ -1,5 +1,5 @@
-"""The instrumented C of a nest: `model.c.in` with the nest as it stands put in, where each access
-is a call of the simulated caches. Nothing is computed but what decides the accesses."""
+"""The instrumented C of a nest: `model.c.in` with the nest's loops inserted, where each access is a
+call of the simulated caches. Only values that decide the accesses are computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from indexer.runners.counters.work import (
     work_of,
 )
 
-#: What the program prints of a thread, in this order; then turns counted, and passes cut short.
+#: Values printed per thread, in this order; then iterations counted, and passes cut short.
 KINDS = (
     *("loads", "stores", "points", "f32", "f64", "other", "branches", "mispredictions"),
     *("l1_in", "l1_out", "l2_in", "l2_out", "reads", "writes"),
@@ -33,10 +33,12 @@ _CALLS = {"neg": "negated", "abs": "fabs", "min": "fmin", "max": "fmax", "sqrt":
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Turns `first` to `last` of the outermost loop. `kind`: `THREAD` (a new thread, empty caches),
-    `WARM` (not counted), `COUNT`, or `INSIDE` (the first `quota` steps warm, as many counted). It
-    ends after `quota` steps, which are accesses and turns of the innermost loop. `FILL`: the bytes
-    `first` to `last` are read, not counted."""
+    """Iterations `first` to `last` of the outermost loop.
+
+    `kind`: `THREAD` (a new thread, empty caches), `WARM` (not counted), `COUNT`, or `INSIDE` (the
+    first `quota` steps warm, as many counted). It ends after `quota` steps, which are accesses and
+    iterations of the innermost loop. `FILL`: the bytes `first` to `last` are read, not counted.
+    """
 
     kind: str
     first: int = 0
@@ -45,16 +47,16 @@ class Pass:
 
 
 def addresses(nest: Nest) -> tuple[int, ...]:
-    """Where each array begins: one behind the other, each on a page of its own."""
-    found, at = [], _PAGE
+    """Address of each array: one after the other, each on a page of its own."""
+    starts, at = [], _PAGE
     for array in nest.arrays:
-        found.append(at)
+        starts.append(at)
         at += -(-array.bytes // _PAGE) * _PAGE
-    return tuple(found)
+    return tuple(starts)
 
 
 def source(nest: Nest, caches: Caches, passes: Sequence[Pass]) -> str:
-    """A program that prints a line a thread, given the file with the arrays of `deciding`, in
+    """A program that prints a line per thread, given the file with the arrays of `deciding`, in
     order."""
     text = files("indexer.runners.counters").joinpath("model.c.in").read_text(encoding="utf-8")
     for name, part in (
@@ -77,10 +79,10 @@ def _sizes(nest: Nest, caches: Caches, passes: Sequence[Pass]) -> Iterator[str]:
 
 
 def _arrays(nest: Nest) -> Iterator[str]:
-    held = sorted(deciding(nest))
-    yield from (f"static {C_TYPES[nest.arrays[at].dtype]} *a{at};" for at in held)
+    deciding_arrays = sorted(deciding(nest))
+    yield from (f"static {C_TYPES[nest.arrays[at].dtype]} *a{at};" for at in deciding_arrays)
     yield "static int read_arrays(FILE *file)\n{"
-    for at in held:
+    for at in deciding_arrays:
         count = nest.arrays[at].elements
         yield f"    if (!(a{at} = malloc({count} * sizeof *a{at}))"
         yield f"        || fread(a{at}, sizeof *a{at}, {count}, file) != {count})"
@@ -173,7 +175,8 @@ def _element(access: Access, nest: Nest) -> str:
 
 
 def _value(expression: Expr, nest: Nest) -> str:
-    """As a double, which holds all that is compared exactly but for very large whole numbers."""
+    """C text of a value as a double, which is exact for all compared values except very large
+    integers."""
     match expression:
         case Const(value):
             return f"(double){value!r}" if value >= 0 else f"(-(double){-value!r})"

@@ -1,7 +1,7 @@
-"""Counting what a kernel does from outside: cachegrind, and the processor's counters by perf.
+"""Counters of sparse kernels by external tools: cachegrind, and hardware counters by perf.
 
-Each tool runs the same program with two numbers of calls; the difference is what a call costs with
-warm caches. What a tool cannot count stays absent, with the reason.
+Each tool runs the same program with two numbers of calls; the difference is the cost of a call with
+warm caches. A counter that a tool lacks stays absent, with the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PERF_CALLS = 20
 #: Events counted together: more than a processor has counters for would be estimated.
 _TOGETHER = 3
 _MAX_OUTPUT = 64 << 20
-#: AVX2 is all that valgrind knows. It emulates a fused multiply-add lane by lane and counts a load
+#: Valgrind supports up to AVX2. It emulates a fused multiply-add lane by lane and counts a load
 #: for each, so instructions come from the first build, loads and stores from the second.
 _BUILDS = (("-march=haswell",), ("-march=haswell", "-mno-fma"))
 
@@ -57,7 +57,7 @@ _NO_EVENT = {
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a tool counted and why the rest of the 19 is absent."""
+    """Counters of a tool, and why the rest of the 19 is absent."""
 
     counters: Mapping[str, Counter]
     missing: Mapping[str, str]
@@ -66,17 +66,16 @@ class Counted:
 def cachegrind(
     pattern: Pattern, op: Op, config: Config, *, caches: Sequence[Cache], timeout_s: float = 300.0
 ) -> Counted:
-    """One call on one thread of the kernel built for AVX2, simulated with these caches.
-
-    Cachegrind knows two levels: a second simulation takes L2 as the last one.
+    """One call on one thread of the kernel built for AVX2, simulated with these caches. Cachegrind
+    has two levels: a second simulation takes L2 as the last one.
 
     Raises: MissingDependency without valgrind; NothingFound if it fails or takes longer than
-    `timeout_s`; what `build_program` raises.
+    `timeout_s`; all exceptions of `build_program`.
     """
     tool = _find("valgrind")
     levels = {cache.level for cache in caches}
     with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
-        found = []
+        differences = []
         for build, last in zip(_BUILDS, (3, 2), strict=True):
             folder = Path(name) / build[-1].removeprefix("-m")
             folder.mkdir()
@@ -85,8 +84,8 @@ def cachegrind(
             one, two = (
                 _simulate(tool, program, calls, sizes, timeout_s=timeout_s) for calls in (1, 2)
             )
-            found.append({key: max(0, two[key] - one[key]) for key in one})
-    return _from_cachegrind(found[0], found[1], levels)
+            differences.append({key: max(0, two[key] - one[key]) for key in one})
+    return _from_cachegrind(differences[0], differences[1], levels)
 
 
 def _find(tool: str) -> str:
@@ -136,7 +135,7 @@ def parse_cachegrind(text: str) -> dict[str, int]:
     names, totals = lines.get("events", "").split(), lines.get("summary", "").split()
     if not names or len(names) != len(totals) or not all(t.isdigit() for t in totals):
         raise InputError("not an output of cachegrind: events and summary do not fit")
-    found = dict(zip(names, map(int, totals), strict=True))
+    totals_by_event = dict(zip(names, map(int, totals), strict=True))
     if (
         absent := {
             "Ir",
@@ -152,17 +151,17 @@ def parse_cachegrind(text: str) -> dict[str, int]:
             "Bi",
             "Bim",
         }
-        - found.keys()
+        - totals_by_event.keys()
     ):
         raise InputError(f"not an output of cachegrind: no event {min(absent)}")
-    return found
+    return totals_by_event
 
 
 def _from_cachegrind(
     e: Mapping[str, int], unfused: Mapping[str, int], levels: Collection[int]
 ) -> Counted:
-    """What one call adds to each event: with L3 as the last level, and, built without fused
-    multiply-adds, with L2 as the last one."""
+    """Counters of one call: with L3 as the last level, and, built without fused multiply-adds, with
+    L2 as the last one."""
     build = "one warm call, one thread, built for AVX2"
     some = f"{build}; conditional and indirect branches alone"
     lines = {name: (x["DLmr"] + x["DLmw"] + x["ILmr"]) for name, x in (("3", e), ("2", unfused))}
@@ -180,39 +179,39 @@ def _from_cachegrind(
         rows.append(("L2_LINES_IN_ALL", lines["2"], "lines", build))
     if 3 in levels:
         rows.append(("CAS_COUNT_RD", lines["3"], "lines", build))
-    found = {name: Counter(float(v), unit, "cachegrind", note) for name, v, unit, note in rows}
+    counters = {name: Counter(float(v), unit, "cachegrind", note) for name, v, unit, note in rows}
     reasons = {
-        name: "cachegrind does not tell arithmetic by type and width"
+        name: "cachegrind does not count arithmetic by type and width"
         for name in TABLE_5
         if name.startswith("FP_")
     }
     unfollowed = ("CAS_COUNT_WR", "L2_TRANS_L2_WB", "L1D_M_EVICT")
-    reasons |= dict.fromkeys(unfollowed, "cachegrind does not follow changed lines")
-    return Counted(found, reasons)
+    reasons |= dict.fromkeys(unfollowed, "cachegrind does not track modified lines")
+    return Counted(counters, reasons)
 
 
 def perf(
     pattern: Pattern, op: Op, config: Config, *, threads: int, timeout_s: float = 300.0
 ) -> Counted:
-    """The processor's own counters, the average of a warm call, all threads together.
+    """Hardware counters, the average of a warm call, all threads together.
 
     Raises: MissingDependency without perf; NothingFound if the program fails or takes longer than
-    `timeout_s`; what `build_program` raises.
+    `timeout_s`; all exceptions of `build_program`.
     """
     tool = _find("perf")
     with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
         program = build_program(pattern, op, config, folder=Path(name), threads=threads)
-        known: dict[str, str] = {}
+        supported: dict[str, str] = {}
         missing = dict(_NO_EVENT)
         for counter, event in _EVENTS.items():
             if _accepts(tool, event):
-                known[counter] = event
+                supported[counter] = event
             else:
                 missing[counter] = f"this processor has no event {event[:-2]}"
-        found: dict[str, Counter] = {}
-        names = list(known)
+        counters: dict[str, Counter] = {}
+        names = list(supported)
         for at in range(0, len(names), _TOGETHER):
-            part = {counter: known[counter] for counter in names[at : at + _TOGETHER]}
+            part = {counter: supported[counter] for counter in names[at : at + _TOGETHER]}
             few, many = (
                 _stat(tool, program, calls, list(part.values()), timeout_s=timeout_s)
                 for calls in (1, 1 + _PERF_CALLS)
@@ -223,12 +222,12 @@ def perf(
                     missing[counter] = value
                 else:
                     unit = "lines" if counter.startswith("L") else "instructions"
-                    found[counter] = Counter(value, unit, "perf", "one warm call")
-    return Counted(found, missing)
+                    counters[counter] = Counter(value, unit, "perf", "one warm call")
+    return Counted(counters, missing)
 
 
 def _accepts(tool: str, event: str) -> bool:
-    """Whether perf knows the event here; one it knows may still not be supported."""
+    """True if perf accepts the event here; it may still not be supported."""
     try:
         done = subprocess.run(
             [tool, "stat", "-x,", "-e", event, "--", "true"],
@@ -247,22 +246,22 @@ def _stat(
 
 
 def parse_perf(text: str, events: Sequence[str]) -> dict[str, float | str]:
-    """What `perf stat -x,` says of each event: its count, or the reason why there is none."""
-    found: dict[str, float | str] = dict.fromkeys(events, "perf said nothing of this event")
+    """Count of each event in the output of `perf stat -x,`, or the reason why there is none."""
+    counts: dict[str, float | str] = dict.fromkeys(events, "perf did not report this event")
     for line in text.splitlines():
         fields = line.split(",")
-        if len(fields) < 5 or fields[2] not in found:
+        if len(fields) < 5 or fields[2] not in counts:
             continue
         value, share = fields[0], fields[4]
         if value.startswith("<"):
-            found[fields[2]] = f"perf says {value} on this machine"
+            counts[fields[2]] = f"perf reports {value} on this machine"
         elif not value.isdigit():
-            found[fields[2]] = f"perf gave no count but {value[:40]!r}"
+            counts[fields[2]] = f"perf reports {value[:40]!r} instead of a count"
         elif not _whole(share):
-            found[fields[2]] = f"the counter ran {share} % of the time: an estimate"
+            counts[fields[2]] = f"the counter ran {share} % of the time: an estimate"
         else:
-            found[fields[2]] = float(value)
-    return found
+            counts[fields[2]] = float(value)
+    return counts
 
 
 def _whole(share: str) -> bool:
@@ -283,7 +282,7 @@ def _environment() -> dict[str, str]:
 
 
 def _run(command: list[str], *, timeout_s: float) -> str:
-    """stderr of a program that ended well."""
+    """stderr of a successful program."""
     tool = Path(command[0]).name
     try:
         done = subprocess.run(
@@ -293,6 +292,8 @@ def _run(command: list[str], *, timeout_s: float) -> str:
     except subprocess.TimeoutExpired:
         raise NothingFound(f"{tool} took more than {timeout_s:.0f} s") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["no message"]
-        raise NothingFound(f"{tool} failed with {done.returncode}: {said[0].strip()[:200]}")
+        last_lines = [line for line in done.stderr.splitlines() if line.strip()][-1:] or [
+            "no message"
+        ]
+        raise NothingFound(f"{tool} failed with {done.returncode}: {last_lines[0].strip()[:200]}")
     return done.stderr

@@ -1,8 +1,9 @@
-"""What one turn of each loop of a nest loads, stores and computes, as a compiler would leave it.
+"""Loads, stores and operations of one iteration of each loop of a nest, after basic compiler
+optimisation.
 
-Three things that every compiler does are done here too, and nothing else: what does not change in a
-loop is loaded before it (an element that a loop adds up is stored behind it), what is in a register
-already is not loaded again, and both stop where a condition decides whether the code runs.
+Only three optimisations of every compiler are modelled: an access that does not change in a loop is
+loaded before it (a reduction's element is stored after it), a value in a register is not loaded
+again, and both stop where a condition decides whether the code runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _COMPARISONS = frozenset({"<", "<=", "==", "!="})
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Floating operations by type, and all others (of whole numbers, comparing, choosing)."""
+    """Floating operations by type, and all others (integer, comparing, choosing)."""
 
     f32: int = 0
     f64: int = 0
@@ -40,7 +41,7 @@ class Operations:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One statement in the innermost loop. `before`: loads of its condition, `where`, or None;
-    `loads` and `stores` happen where that holds."""
+    `loads` and `stores` run if that holds."""
 
     before: tuple[Access, ...]
     where: Expr | None
@@ -52,8 +53,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`enter[l]`: loads each time before loop l starts; `leave[l]`: stores each time it ends;
-    `steps`: each turn of the innermost loop."""
+    """Work of a nest. `enter[l]`: loads each time before loop l starts; `leave[l]`: stores each
+    time it ends; `steps`: each iteration of the innermost loop."""
 
     enter: tuple[tuple[Access, ...], ...]
     leave: tuple[tuple[Access, ...], ...]
@@ -61,7 +62,8 @@ class Work:
 
     @property
     def flops(self) -> int:
-        """Floating operations of a turn of the innermost loop in which all conditions hold."""
+        """Floating operations of an iteration of the innermost loop in which all conditions
+        hold."""
         return sum(s.tested.flops + s.computed.flops for s in self.steps)
 
     def accesses(self, trips: Sequence[int]) -> float:
@@ -74,37 +76,37 @@ class Work:
 
 
 def work_of(nest: Nest) -> Work:
-    """The work of a nest as it stands."""
-    kept = {s.target for s in nest.body if _keeps(nest, s.target)}
+    """The work of a nest in the order of its text."""
+    register_targets = {s.target for s in nest.body if _keeps(nest, s.target)}
     enter: list[dict[Access, None]] = [{} for _ in nest.loops]
     leave: list[dict[Access, None]] = [{} for _ in nest.loops]
     for number, access, _ in nest.accesses():
         if number < 0:
             enter[_level(access)][access] = None
     steps = []
-    held: set[Access] = set()
+    in_registers: set[Access] = set()
     for at, statement in enumerate(nest.body):
-        steps.append(_step(nest, at, kept, enter, held))
-        if statement.target in kept:
+        steps.append(_step(nest, at, register_targets, enter, in_registers))
+        if statement.target in register_targets:
             leave[_level(statement.target)][statement.target] = None
     return Work(tuple(map(tuple, enter)), tuple(map(tuple, leave)), tuple(steps))
 
 
 def deciding(nest: Nest) -> frozenset[int]:
-    """The arrays whose values decide what is accessed: those that bounds, indices and conditions
-    read, and those that are written into such an array."""
-    found = {a.array for access in _all(nest) for a in access.inner()}
-    found |= {access.array for statement, access, _ in nest.accesses() if statement < 0}
+    """The arrays whose values decide the accesses: those in bounds, indices and conditions, and
+    those that are written into such an array."""
+    arrays = {a.array for access in _all(nest) for a in access.inner()}
+    arrays |= {access.array for statement, access, _ in nest.accesses() if statement < 0}
     for statement in nest.body:
         if statement.where is not None:
-            found |= {a.array for a in _reads(statement.where)}
+            arrays |= {a.array for a in _reads(statement.where)}
     size = -1
-    while size != len(found):
-        size = len(found)
+    while size != len(arrays):
+        size = len(arrays)
         for statement in nest.body:
-            if statement.target.array in found:
-                found |= {a.array for a in statement.reads()}
-    return frozenset(found)
+            if statement.target.array in arrays:
+                arrays |= {a.array for a in statement.reads()}
+    return frozenset(arrays)
 
 
 def dtype_of(expression: Expr, arrays: Sequence[Array]) -> str | None:
@@ -125,7 +127,7 @@ def dtype_of(expression: Expr, arrays: Sequence[Array]) -> str | None:
 
 
 def _level(access: Access) -> int:
-    """Before which loop an access can be done, counted from outside."""
+    """The outermost loop before which an access can run, counted from outside."""
     return 1 + max(access.loops, default=-1)
 
 
@@ -143,7 +145,7 @@ def _reads(expression: Expr) -> Iterator[Access]:
 
 
 def _keeps(nest: Nest, target: Access) -> bool:
-    """Whether a target stays in a register for a whole loop: nothing else touches its array."""
+    """True if a target stays in a register for a whole loop: nothing else touches its array."""
     alone = all(a == target for a in _all(nest) if a.array == target.array)
     free = all(s.where is None for s in nest.body if s.target == target)
     return alone and free and _level(target) < nest.depth
@@ -152,36 +154,36 @@ def _keeps(nest: Nest, target: Access) -> bool:
 def _step(
     nest: Nest,
     at: int,
-    kept: set[Access],
+    register_targets: set[Access],
     enter: list[dict[Access, None]],
-    held: set[Access],
+    in_registers: set[Access],
 ) -> Step:
-    """Statement `at`; `held` is what earlier ones left in registers, and is brought up to date."""
+    """Work of statement `at`; `in_registers` are the accesses of earlier ones, and is updated."""
     statement = nest.body[at]
 
     def loads(accesses: Iterator[Access], sure: bool) -> Iterator[Access]:
         for access in accesses:
-            fixed = access in kept or (access.array not in nest.written and sure)
+            fixed = access in register_targets or (access.array not in nest.written and sure)
             if fixed and _level(access) < nest.depth:
                 if access not in stored:
                     enter[_level(access)].setdefault(access)
-            elif access not in held:
-                held.add(access)
+            elif access not in in_registers:
+                in_registers.add(access)
                 yield access
 
     where, target = statement.where, statement.target
-    # What was stored by an earlier statement of this turn needs no load ahead of the loop.
-    stored = {s.target for s in nest.body[:at]} & kept
+    # An element stored by an earlier statement of this iteration needs no load before the loop.
+    stored = {s.target for s in nest.body[:at]} & register_targets
     before = tuple(loads(_reads(where), True)) if where is not None else ()
-    outside = set(held)
+    outside = set(in_registers)
     read = [*target.inner(), *_reads(statement.value), *([target] if statement.reduction else [])]
     inside = tuple(loads(iter(read), where is None))
-    stores = () if target in kept else (target,)
+    stores = () if target in register_targets else (target,)
     if where is not None:
-        held.intersection_update(outside)
+        in_registers.intersection_update(outside)
     if stores:
-        held.difference_update([a for a in held if a.array == target.array])
-        held.update(stores if where is None else ())
+        in_registers.difference_update([a for a in in_registers if a.array == target.array])
+        in_registers.update(stores if where is None else ())
     computed = _operations(statement.value, nest.arrays)
     if statement.reduction:
         both = [dtype_of(statement.value, nest.arrays), nest.arrays[target.array].dtype]
@@ -194,10 +196,10 @@ def _operations(expression: Expr, arrays: Sequence[Array]) -> Operations:
     if not isinstance(expression, Call):
         return Operations()
     dtype = _widest([dtype_of(a, arrays) for a in expression.args])
-    found = _one(expression.op, dtype)
+    operations = _one(expression.op, dtype)
     for argument in expression.args:
-        found += _operations(argument, arrays)
-    return found
+        operations += _operations(argument, arrays)
+    return operations
 
 
 def _one(op: str, dtype: str | None) -> Operations:
@@ -213,5 +215,5 @@ def _one(op: str, dtype: str | None) -> Operations:
 def _widest(dtypes: Sequence[str | None]) -> str | None:
     order = ("i32", "i64", "f32", "f64")
     assert len(order) == len(DTYPES)
-    known = [d for d in dtypes if d is not None]
-    return max(known, key=order.index) if known else None
+    typed = [d for d in dtypes if d is not None]
+    return max(typed, key=order.index) if typed else None

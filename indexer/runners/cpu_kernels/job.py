@@ -1,4 +1,4 @@
-"""The matrix a worker holds: its random values, dense operands, forms and expected result."""
+"""The matrix of a worker: its random values, dense operands, forms and expected result."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from embeddb.kernels.forms import (
     as_scipy,
 )
 
-#: Values looked at together while results are computed or compared: they stay in the cache.
+#: Values computed or compared together: they stay in the cache.
 _CHUNK = 1 << 15
-#: Rounding grows as the square root of a sum's length; the bound does from this, squared, on.
+#: Rounding grows as the square root of a sum's length; the bound does beyond the square of this.
 _LONG = 32.0
 
 
 class Loaded:
-    """One pattern with random values, everything its kernel works on, and the expected result.
+    """One pattern with random values, all operands of its kernel, and the expected result.
 
-    `csr` holds `ptr` int64[m+1], `idx` int32[nnz], `val` dtype[nnz]. `b` is dtype[n+64,width],
-    `c` dtype[m+64,width] for SDDMM and else None; rows beyond the matrix hold zeros. `d` is room
-    for the result: dtype[m+64,width], for SDDMM dtype[nnz]. SpMV is SpMM of width 1.
+    `csr` has `ptr` int64[m+1], `idx` int32[nnz], `val` dtype[nnz]. `b` is dtype[n+64,width], `c`
+    dtype[m+64,width] for SDDMM and else None; rows beyond the matrix are zero. `d` is room for the
+    result: dtype[m+64,width], for SDDMM dtype[nnz]. SpMV is SpMM of width 1.
     """
 
     def __init__(self, request: dict[str, Any], payload: bytes) -> None:
@@ -58,25 +58,23 @@ class Loaded:
     def _random(
         self, rng: np.random.Generator, shape: tuple[int, ...], padding: int = 0
     ) -> NDArray[Any]:
-        """Uniform in [-0.5, 0.5), with rows of zeros behind."""
-        made = aligned((shape[0] + padding, *shape[1:]), self.dtype)
-        rng.random(out=made[: shape[0]], dtype=self.dtype)
-        made[: shape[0]] -= self.dtype(0.5)
-        return made
+        """Uniform in [-0.5, 0.5), followed by rows of zeros."""
+        values = aligned((shape[0] + padding, *shape[1:]), self.dtype)
+        rng.random(out=values[: shape[0]], dtype=self.dtype)
+        values[: shape[0]] -= self.dtype(0.5)
+        return values
 
     def scipy(self) -> Any:
         """The matrix as scipy's `csr_array`."""
         return as_scipy(self.csr)
 
     def result(self) -> NDArray[Any]:
-        """The part of `d` that a kernel has to write."""
+        """The part of `d` that a kernel must write."""
         return self.d if self.kernel == "sddmm" else self.d[: self.m]
 
     def _expect(self) -> None:
-        """`expected` and how far rounding may take a result from it.
-
-        The scale is a bound of the sum of the magnitudes added up: rounding grows with it.
-        """
+        """Compute `expected` and the largest difference that rounding explains. The scale is a
+        bound of the sum of the magnitudes added up: rounding grows with it."""
         b = self.b[: self.n]
         if self.c is None:
             a = self.scipy()
@@ -100,7 +98,7 @@ class Loaded:
             self._bound[part] = self.tolerance * np.abs(a) * sizes[0][i] * sizes[1][j]
 
     def wrong(self, result: NDArray[Any], order: NDArray[np.int64] | None = None) -> str:
-        """Empty if |result - expected| is within what rounding explains, everywhere.
+        """Empty if |result - expected| is everywhere within rounding, else the first violation.
 
         `result` is dtype[m,width] (dtype[m] will do for SpMV), and for SDDMM dtype[nnz] in CSR
         order, or dtype[stored] in the `order` of a form, whose fill must be zero.
@@ -110,14 +108,14 @@ class Loaded:
         if self.c is None:
             return self._wrong_row(result.reshape(-1, self.width))
         for low in range(0, result.size, _CHUNK):
-            found = result[low : low + _CHUNK]
+            values = result[low : low + _CHUNK]
             part: Any = slice(low, low + _CHUNK)
             if order is not None:
                 part = order[part]
-                if (found[part < 0] != 0).any():
+                if (values[part < 0] != 0).any():
                     return "a value that only fills a block is not zero"
-                found, part = found[part >= 0], part[part >= 0]
-            error = np.abs(found - self.expected[part])
+                values, part = values[part >= 0], part[part >= 0]
+            error = np.abs(values - self.expected[part])
             bad = ~(error <= self._bound[part])
             if bad.any():
                 at = int(bad.argmax())
@@ -138,17 +136,17 @@ class Loaded:
         return ""
 
     def form(self, spec: FormSpec, converter: Converter) -> Form | Refusal:
-        """The matrix in that form, kept while memory lasts."""
+        """The matrix in that form, cached while memory lasts."""
         if spec == FormSpec("csr"):
             return self.csr
-        made = self._forms.pop(spec, None)
-        if made is None:
-            made = self._convert(spec, converter)
-            if isinstance(made, Refusal) and 0 < made.need_bytes <= self._left:
-                self.make_room(made.need_bytes)
-                made = self._convert(spec, converter)
-        self._forms[spec] = made  # behind the others: the one used longest ago goes first
-        return made
+        form = self._forms.pop(spec, None)
+        if form is None:
+            form = self._convert(spec, converter)
+            if isinstance(form, Refusal) and 0 < form.need_bytes <= self._left:
+                self.make_room(form.need_bytes)
+                form = self._convert(spec, converter)
+        self._forms[spec] = form  # last: the least recently used goes first
+        return form
 
     def _convert(self, spec: FormSpec, converter: Converter) -> Form | Refusal:
         ordered = self.kernel == "sddmm" and self.expected is not None
@@ -158,7 +156,7 @@ class Loaded:
         return self._left - sum(f.nbytes for f in self._forms.values() if isinstance(f, Form))
 
     def make_room(self, need: int, *, keep: FormSpec | None = None) -> bool:
-        """Forget forms, but not `keep`, until `need` bytes are free; whether they are then."""
+        """Drop forms, but not `keep`, until `need` bytes are free; True if they are."""
         for spec, form in list(self._forms.items()):
             if self._free() >= need:
                 break

@@ -1,7 +1,7 @@
-"""What this machine can do, measured in about a second, and what state it is in, in a twentieth.
+"""Capabilities of this machine, measured in about a second, and its current state, in a twentieth.
 
-The long form are the measured *facts* of an instance: they say how near two machines are to one
-another. The short form is its *state*: hosts are shared, and between two hours the same runs took
+The long form are the measured *facts* of an instance, from which the distance of two machines is
+computed. The short form is its *state*: hosts are shared, and between two hours the same runs took
 up to 1.9 times longer. Both run in the worker process, where the kernels run.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embeddb.kernels import build as cpu_build
-from indexer.runners.harness.matrices import keep_facts, kept_facts
+from indexer.runners.harness.matrices import store_facts, stored_facts
 
 #: Facts that are measured; `embeddb.platforms.machines` has them in words and units.
 FACTS = (
@@ -30,7 +30,7 @@ FACTS = (
     "gather_memory_m_s",
     "wake_us",
 )
-#: What the short form repeats of them.
+#: Facts repeated by the short form.
 STATE = ("stream_l2_gb_s", "stream_l3_gb_s", "multiply_add_gflop_s", "gather_memory_m_s")
 #: Bytes per thread of the streams, whole bytes of the gathers.
 _STREAMS = {
@@ -46,8 +46,9 @@ _MOST_BYTES = 1 << 30
 
 
 class _Effort(NamedTuple):
-    """Samples of each figure, and which of them it is, counted from the fastest. On shared hosts
-    the long form tells what the machine can do, the short one what it does now."""
+    """Number of samples of each figure, and the rank of the one used, counted from the fastest. On
+    shared hosts the long form measures the capability of the machine, the short one its current
+    speed."""
 
     samples: int
     chosen: int
@@ -69,13 +70,13 @@ def source(vector_bytes: int) -> str:
 
 
 def measured(library: str, *, threads: int, short: bool) -> dict[str, float]:
-    """Figures by name, those of `STATE` if `short`; in the process that calls. What there is no
-    memory for is left out."""
+    """Figures by name, those of `STATE` if `short`; in the calling process. Figures without memory
+    for them are left out."""
     lib = _functions(library)
     effort, wanted = (_SHORT, STATE) if short else (_LONG, FACTS)
     lib.probe_effort(*effort)
-    found = {name: _figure(lib, name, threads) for name in wanted}
-    return {name: float(f"{value:.4g}") for name, value in found.items() if value > 0}
+    figures = {name: _figure(lib, name, threads) for name in wanted}
+    return {name: float(f"{value:.4g}") for name, value in figures.items() if value > 0}
 
 
 def _functions(library: str) -> ctypes.CDLL:
@@ -92,10 +93,10 @@ def _functions(library: str) -> ctypes.CDLL:
 
 
 def _figure(lib: Any, name: str, threads: int) -> float:
-    """In the unit that the name ends with."""
+    """One figure in the unit of its name."""
     if name in _STREAMS:
-        held = min(_STREAMS[name], _most_bytes() // threads)
-        return float(lib.probe_stream(held, threads, _SAMPLE_S)) / 1e9
+        stream_bytes = min(_STREAMS[name], _most_bytes() // threads)
+        return float(lib.probe_stream(stream_bytes, threads, _SAMPLE_S)) / 1e9
     if name in _GATHERS:
         cached = _GATHERS[name] < _STREAMS["stream_l3_gb_s"]
         how = (_FEW_PLACES, 2 * _PLACES // _FEW_PLACES) if cached else (_PLACES, 1)
@@ -111,10 +112,10 @@ def _most_bytes() -> int:
 
 
 @cache
-def still() -> dict[str, str]:
-    """Facts that need no measuring: processors, and the sizes in bytes of the caches that the first
-    of them has. Empty of what the system does not tell."""
-    found = {"processors": str(os.cpu_count() or 1)}
+def static_facts() -> dict[str, str]:
+    """Facts that need no measuring: processors, and the sizes in bytes of the first one's caches.
+    Facts that the system lacks are left out."""
+    facts = {"processors": str(os.cpu_count() or 1)}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             level, kind, size = (
@@ -122,18 +123,18 @@ def still() -> dict[str, str]:
             )
         except OSError:
             continue
-        given = re.fullmatch(r"(\d+)([KM]?)", size)
-        if kind != "Instruction" and given:
-            scale = {"": 1, "K": 1 << 10, "M": 1 << 20}[given[2]]
-            found[f"l{level}_bytes"] = str(int(given[1]) * scale)
-    return found
+        size_parts = re.fullmatch(r"(\d+)([KM]?)", size)
+        if kind != "Instruction" and size_parts:
+            scale = {"": 1, "K": 1 << 10, "M": 1 << 20}[size_parts[2]]
+            facts[f"l{level}_bytes"] = str(int(size_parts[1]) * scale)
+    return facts
 
 
-def kept(identity: Mapping[str, str]) -> dict[str, str]:
-    """Facts measured before of an environment; empty without them, or if their file is damaged."""
-    return kept_facts(identity, source(cpu_build.vector_bytes()))
+def stored(identity: Mapping[str, str]) -> dict[str, str]:
+    """Stored facts of an environment; empty without them, or if their file is damaged."""
+    return stored_facts(identity, source(cpu_build.vector_bytes()))
 
 
-def keep(identity: Mapping[str, str], figures: Mapping[str, float]) -> dict[str, str]:
+def store(identity: Mapping[str, str], figures: Mapping[str, float]) -> dict[str, str]:
     """Store measured figures for the next process, and return them as facts."""
-    return keep_facts(identity, source(cpu_build.vector_bytes()), figures)
+    return store_facts(identity, source(cpu_build.vector_bytes()), figures)

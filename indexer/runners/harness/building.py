@@ -51,13 +51,13 @@ double embeddb_call(int64_t which, void *const *arrays, int64_t threads, int64_t
 _THREADS = "#include <omp.h>\n", "omp_set_dynamic(0);\n    omp_set_num_threads((int)threads);"
 
 V = TypeVar("V", bound=Hashable)
-#: C with a variant as a function of a given name, and what is given to it, out of `a`.
+#: C with a variant as a function of a given name, and its arguments, out of `a`.
 Source = Callable[[V, str], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Where a variant was compiled to: a shared object and its number there; or why not."""
+    """The shared object of a variant and its number there, or the reason for a failure."""
 
     library: Path
     which: int
@@ -68,26 +68,26 @@ class Built:
 
 def command(*flags: str) -> list[str]:
     """Raises: RunnerUnavailable without a compiler."""
-    found = cpu_build.compiler()
-    if found is None:
+    compiler = cpu_build.compiler()
+    if compiler is None:
         raise RunnerUnavailable(cpu_build.no_compiler())
-    return [found[0], *flags, cpu_build.flags()[1], *_SHARED]
+    return [compiler[0], *flags, cpu_build.flags()[1], *_SHARED]
 
 
 def one_file(prelude: str, functions: Sequence[tuple[str, str]], *, openmp: bool) -> str:
-    """The text of a file with functions, each with what it is given, that are called by number.
-    The n-th is called `v<n>`."""
+    """The text of a file with functions, each with its arguments, that are called by number. The
+    n-th is called `v<n>`."""
     head, set_threads = _THREADS if openmp else ("", "(void)threads;")
     cases = [
-        f"    case {n}:\n        v{n}({given});\n        break;"
-        for n, (_, given) in enumerate(functions)
+        f"    case {n}:\n        v{n}({arguments});\n        break;"
+        for n, (_, arguments) in enumerate(functions)
     ]
     call = _CALL % (head, "\n".join(cases), set_threads)
     return "\n".join([prelude, *(text for text, _ in functions), call])
 
 
 def build_one(path: Path, text: str, compiler: Sequence[str]) -> str:
-    """Compile one file; what is wrong with it, empty if nothing is.
+    """Compile one file; returns the error, empty if it compiles.
 
     Raises: RunnerUnavailable if the machine could not compile.
     """
@@ -114,7 +114,7 @@ def build_all(
     named = [(group, folder / f"{start}-{n}.so") for n, group in enumerate(groups)]
     builder = _Builder(source, prelude, compiler, openmp)
     with ThreadPoolExecutor(cpu_count()) as pool:
-        done = pool.map(lambda told: builder.build(*told), named)
+        done = pool.map(lambda batch: builder.build(*batch), named)
         return {variant: built for group in done for variant, built in group.items()}
 
 
@@ -132,23 +132,23 @@ class _Builder:
     def build(self, group: Sequence[V], path: Path) -> dict[V, Built]:
         able: list[V] = []
         functions: list[tuple[str, str]] = []
-        found: dict[V, Built] = {}
+        built: dict[V, Built] = {}
         for variant in group:
             try:
                 functions.append(self.source(variant, f"v{len(able)}"))
                 able.append(variant)
             except InputError as error:
-                found[variant] = Built(path, -1, 0.0, "invalid", str(error))
+                built[variant] = Built(path, -1, 0.0, "invalid", str(error))
         if not able:
-            return found
+            return built
         start = time.perf_counter()
         text = one_file(self.prelude, functions, openmp=self.openmp)
         problem = build_one(path, text, self.compiler)
         each = (time.perf_counter() - start) / len(able)
         if not problem:
-            return found | {s: Built(path, which, each) for which, s in enumerate(able)}
+            return built | {s: Built(path, which, each) for which, s in enumerate(able)}
         if len(able) == 1:
-            return found | {able[0]: Built(path, -1, each, "build", problem)}
-        for n, variant in enumerate(able):  # which one it is
-            found |= self.build([variant], path.with_suffix(f".{n}.so"))
-        return found
+            return built | {able[0]: Built(path, -1, each, "build", problem)}
+        for n, variant in enumerate(able):  # find the failing one
+            built |= self.build([variant], path.with_suffix(f".{n}.so"))
+        return built

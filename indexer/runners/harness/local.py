@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.harness.session import Closing, Session
+from indexer.runners.harness.worker_process import Closing, WorkerProcess
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -22,7 +22,7 @@ _ENV = {
 
 class LocalRunner(Closing):
     """Base of runners that measure in a worker process. The compiler and the facts of the machine
-    are those of runner `cpu`; the worker is replaced after `subjects` subjects, since it never
+    are those of runner `cpu`; the worker is replaced after `subjects` workloads, since it never
     frees compiled code."""
 
     subjects = 128
@@ -38,7 +38,7 @@ class LocalRunner(Closing):
     ) -> None:
         self._machine = CpuRunner()
         self._platform = platform
-        self.session = Session(worker, env=env, python=python)
+        self.session = WorkerProcess(worker, env=env, python=python)
         self._seen = 0
 
     def close(self) -> None:
@@ -50,11 +50,11 @@ class LocalRunner(Closing):
         return self._machine.available()
 
     def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """Those of runner `cpu`."""
+        """Facts of runner `cpu`."""
         return self._machine.facts(threads=self.fixed_threads or threads)
 
     def state(self, *, threads: int = 0) -> dict[str, float]:
-        """Those of runner `cpu`."""
+        """State by runner `cpu`."""
         return self._machine.state(threads=self.fixed_threads or threads)
 
     def platform_as(self, identity: Mapping[str, str], *, threads: int) -> Platform:
@@ -65,14 +65,14 @@ class LocalRunner(Closing):
         """
         from embeddb.platforms.platform import load_platform
 
-        known = self._machine.platform(threads=self.fixed_threads or threads).environment
-        identity = {**{key: known[key] for key in self.identifying}, **identity}
+        environment = self._machine.platform(threads=self.fixed_threads or threads).environment
+        identity = {**{key: environment[key] for key in self.identifying}, **identity}
         text = self.separator.join(f"{key}={identity[key]}" for key in sorted(identity))
         instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        return load_platform(self._platform).at(instance, {**known, **identity})
+        return load_platform(self._platform).at(instance, {**environment, **identity})
 
     def next_subject(self) -> None:
-        """Call before each subject is measured."""
+        """Call before each workload is measured."""
         self._seen += 1
         if self._seen % self.subjects == 0:
             self.session.close()

@@ -1,4 +1,4 @@
-"""A worker process that holds one matrix, and the facts of a machine kept between processes."""
+"""A worker process with one matrix, and the facts of a machine stored between processes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.kernels.build import cache_folder
-from indexer.runners.harness.session import Session
+from indexer.runners.harness.worker_process import WorkerProcess
 
 Reply = dict[str, Any]
 
 
 class MatrixSession:
-    """Requests about one matrix at a time, loaded in the worker first if it is not there.
+    """Requests about one matrix at a time, loaded in the worker first if it is not there. A matrix
+    that was refused is not sent again until `next_run`."""
 
-    A matrix that was refused is not sent again until `next_run`.
-    """
-
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: WorkerProcess) -> None:
         self.session = session
         self._loaded: tuple[int, Hashable] | None = None
         self._refused: tuple[Hashable, Reply] | None = None
@@ -37,7 +35,7 @@ class MatrixSession:
         self, key: Hashable, load: Callable[[], Reply], message: Reply, *, timeout_s: float
     ) -> Reply:
         """The reply to `message` about the matrix that `load` brings, or that of `load` if it is
-        not ok. Raises: RunnerUnavailable as `Session.request`, and what `load` does."""
+        not ok. Raises: RunnerUnavailable as `WorkerProcess.request`, and what `load` does."""
         if self._loaded != (self.session.ensure(), key):
             if self._refused is not None and self._refused[0] == key:
                 return self._refused[1]
@@ -50,10 +48,9 @@ class MatrixSession:
         return self.session.request(message, timeout_s=timeout_s)
 
 
-def kept_facts(identity: Mapping[str, str], probe: str) -> dict[str, str]:
-    """Facts measured before of an environment by a probe; empty if there are none, or their file is
-    damaged. `probe` is its source or version: another one measures other things under the same
-    names."""
+def stored_facts(identity: Mapping[str, str], probe: str) -> dict[str, str]:
+    """Stored facts of an environment by a probe; empty if there are none, or their file is damaged.
+    `probe` is its source or version: another one measures other things under the same names."""
     try:
         stored = json.loads(_file(identity, probe).read_bytes())
         figures = {str(k): float(v) for k, v in stored["figures"].items()}
@@ -63,11 +60,11 @@ def kept_facts(identity: Mapping[str, str], probe: str) -> dict[str, str]:
     return _texts(figures) if whole else {}
 
 
-def keep_facts(
+def store_facts(
     identity: Mapping[str, str], probe: str, figures: Mapping[str, float]
 ) -> dict[str, str]:
-    """Store measured figures, and return them as facts. Where nothing can be written they are
-    measured again another time."""
+    """Store measured figures, and return them as facts. If they cannot be written they are measured
+    again later."""
     path = _file(identity, probe)
     body = json.dumps({"figures": dict(figures), "sum": _sum(figures)}).encode()
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Variants of one thing, compiled, checked and timed in rounds in which they take turns."""
+"""Variants of a workload, compiled, checked and timed in alternating rounds."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from indexer.runners.base import RunOptions
 from indexer.runners.harness.building import Built
 
 if TYPE_CHECKING:
-    from indexer.runners.harness.session import Session
+    from indexer.runners.harness.worker_process import WorkerProcess
 
-#: A call may take so many times the default's, and this much beside: threads have to be woken.
+#: Limit of a call: so many times the default's, plus this, since threads have to be woken.
 SLOWEST, SLOWEST_BESIDE_S = 10.0, 0.25
-#: From so many times the default's and this long on, one call tells enough: it is no candidate.
+#: A variant this many times slower than the default and this long is called once: no candidate.
 SLOW, SLOW_S = 4.0, 0.02
-#: Time to make arrays and expected values, at least.
+#: Least time limit for creating arrays and expected values.
 _LOAD_S = 60.0
 _LOADS = 6.0
 _CHECK_S = 60.0
-#: Bytes a second in which arrays are put back before a call, at least.
+#: Least rate in bytes per second at which arrays are restored before a call.
 _RESTORED = 2e8
-#: Calls of which the mean is taken, at most.
+#: Most calls averaged.
 _MOST_CALLS = 256
 
 V = TypeVar("V", bound=Hashable)
 
 
 class Space(Protocol):
-    """The configurations that are legal."""
+    """The legal configurations."""
 
     def reason(self, config: Config) -> str | None:
-        """Why a configuration is illegal; None if it is legal."""
+        """Reason why a configuration is illegal; None if it is legal."""
 
 
 class Measured(Protocol[V]):
-    """What variants are measured of. `called` is a word for it; `parts` are sent to the worker;
-    `tolerance` is the error that is let pass relative to what is rounded; a call shorter than
-    `least_s` is made several times in a row."""
+    """A workload whose variants are measured. `called` is a word for it; `parts` are sent to the
+    worker; `tolerance` is the allowed error relative to the rounded magnitudes; a call shorter than
+    `least_s` is repeated several times in a row."""
 
     called: str
     parts: Sequence[Any]
@@ -53,21 +53,21 @@ class Measured(Protocol[V]):
     least_s: float
 
     def bytes_needed(self, *, check: bool) -> int:
-        """That a worker takes at most."""
+        """Upper bound of the worker's memory in bytes."""
 
     def restored_bytes(self) -> int:
-        """That are put back before each call."""
+        """Bytes restored before each call."""
 
     def reference(self, folder: Path) -> str:
-        """The shared object that says what is right; empty where the worker knows."""
+        """The shared object of the reference; empty if the worker has its own."""
 
     def build(self, variants: Sequence[V], folder: Path) -> dict[V, Built]:
-        """Raises: RunnerUnavailable if the machine could not compile."""
+        """Compile variants. Raises: RunnerUnavailable if the machine could not compile."""
 
 
 @dataclass
 class _Turn:
-    """One variant on its way."""
+    """The measurement of one variant in progress."""
 
     built: Built
     times_s: list[float] = field(default_factory=list)
@@ -79,12 +79,18 @@ class _Turn:
 
 
 class Measuring(Generic[V]):
-    """Measures variants by requests to a worker; `folder` is for what is compiled and for the
-    expected values, and has to outlive it. What was compiled and found right is neither compiled
-    nor checked again."""
+    """Measure variants by requests to a worker; `folder` is for compiled files and expected values,
+    and must outlive it. A variant that was compiled and found correct is neither compiled nor
+    checked again."""
 
     def __init__(
-        self, of: Measured[V], session: Session, folder: Path, *, threads: int, options: RunOptions
+        self,
+        of: Measured[V],
+        session: WorkerProcess,
+        folder: Path,
+        *,
+        threads: int,
+        options: RunOptions,
     ) -> None:
         self.of, self.folder = of, folder
         self._session, self._threads, self._options = session, threads, options
@@ -98,7 +104,7 @@ class Measuring(Generic[V]):
         self.tolerance = of.tolerance if options.check else None
 
     def begin(self, default: V) -> None:
-        """Load it and time its default, from which the limit of all others comes.
+        """Load the workload and time its default, which sets the time limit of all others.
 
         Raises: RunnerUnavailable.
         """
@@ -120,7 +126,7 @@ class Measuring(Generic[V]):
 
     @property
     def limit_s(self) -> float:
-        """Seconds that one call may take."""
+        """Time limit of one call in seconds."""
         most = self._options.timeout_s
         if self._base_s is None:
             return most
@@ -154,7 +160,7 @@ class Measuring(Generic[V]):
                     yield config, measured[variants[config]]
 
     def measure(self, variants: Sequence[V]) -> dict[V, Measurement]:
-        """Each of them, all of which are legal.
+        """Measure variants, all of which are legal.
 
         Raises: RunnerUnavailable.
         """
@@ -180,8 +186,8 @@ class Measuring(Generic[V]):
         return {v: self._built[v] for v in variants}
 
     def _first(self, turn: _Turn, *, check: bool) -> None:
-        """The run that is checked; it warms the caches for the others and does not count, unless it
-        is so slow that no other is made."""
+        """The checked run; it warms the caches for the others and does not count, unless it is so
+        slow that it is the only one."""
         reply = self._call(turn.built, self.limit_s, first=True)
         if reply["status"] == "ok" and check:
             seconds = reply["seconds"]
@@ -198,9 +204,9 @@ class Measuring(Generic[V]):
             turn.end(reply["status"], reply["error"])
             return
         turn.times_s.append(reply["seconds"])
-        done, spent, asked = len(turn.times_s), sum(turn.times_s), self._options
-        enough = done >= asked.repeats and spent >= asked.min_time_s
-        if enough or done >= asked.max_repeats or spent + turn.times_s[-1] > asked.timeout_s:
+        done, spent, options = len(turn.times_s), sum(turn.times_s), self._options
+        enough = done >= options.repeats and spent >= options.min_time_s
+        if enough or done >= options.max_repeats or spent + turn.times_s[-1] > options.timeout_s:
             turn.end("ok")
 
     # -- the worker --------------------------------------------------------------------------------
@@ -218,13 +224,13 @@ class Measuring(Generic[V]):
         return self._request(message, times * limit_s + self.of.restored_bytes() / _RESTORED)
 
     def _times(self) -> int:
-        """How often one call is made in a row."""
+        """Number of calls in a row that are timed together."""
         if not self.of.least_s or self._base_s is None:
             return 1
         return min(_MOST_CALLS, math.ceil(self.of.least_s / max(self._base_s, 1e-9)))
 
     def _request(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The worker's reply, with what is measured brought there first if it is not there yet."""
+        """The worker's reply, after loading the workload there if needed."""
         if self._refused is not None:
             return self._refused
         if self._generation != self._session.ensure():
@@ -246,12 +252,14 @@ class Measuring(Generic[V]):
         limit_s = max(_LOAD_S, _LOADS * self._options.timeout_s)
         reply = self._session.request(message, self.of.parts, timeout_s=limit_s)
         if reply["status"] == "timeout":
-            reply["error"] = f"in its own order the {self.of.called} takes more than {limit_s:g} s"
+            reply["error"] = (
+                f"the default order of the {self.of.called} takes more than {limit_s:g} s"
+            )
         if reply["status"] == "crash":  # no schedule has run yet
             raise RunnerUnavailable(f"the worker cannot take a {self.of.called}: {reply['error']}")
         return reply
 
-    # -- what is told ------------------------------------------------------------------------------
+    # -- measurements ------------------------------------------------------------------------------
 
     def _measurement(self, turn: _Turn) -> Measurement:
         context: dict[str, float | str] = {

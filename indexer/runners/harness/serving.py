@@ -1,10 +1,10 @@
-"""Answering requests in a child process: lines of JSON on stdin, with raw bytes behind them.
+"""Server loop of a child process: lines of JSON on stdin, followed by raw bytes.
 
 Requests arrive as one line of JSON, followed by as many raw bytes as its `bytes` says; each is
-answered by one line on what was stdout (everything else that prints goes to stderr). The status of
-an answer is that of a measurement, or `machine` for what is the fault of none. When stdin ends, the
-process ends, even in the middle of a kernel. `indexer.runners.harness.session` is the other
-end.
+answered by one line on the original stdout (all other output goes to stderr). The status of an
+answer is that of a measurement, or `machine` for a failure of the machine. When stdin ends, the
+process ends, even in the middle of a kernel. The other end is
+`indexer.runners.harness.worker_process`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Reply = dict[str, Any]
 def serve(
     answer: Callable[[Reply, bytes], Reply], *, machine: tuple[type[Exception], ...] = (OSError,)
 ) -> None:
-    """Answer requests and what came behind them until stdin ends. Errors of `machine` are the fault
-    of no request. (This module takes nothing from ours: another interpreter may serve.)"""
+    """Answer requests and their raw bytes until stdin ends. Errors of `machine` are failures of the
+    machine. (This module imports nothing of this project: another interpreter may run it.)"""
     sys.excepthook = _give_up
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.dup(1)

@@ -1,4 +1,4 @@
-"""The child process that runs compiled code: its libraries, expected values, requests."""
+"""The worker process that runs compiled code: its libraries, expected values, requests."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from indexer.runners.harness.serving import Reply, serve
 
 
 class Job(Protocol):
-    """What a worker holds: `arrays` are given to every call."""
+    """A workload in a worker: `arrays` are passed to every call."""
 
     arrays: list[NDArray[Any]]
 
     def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
-        """Compute the expected values, unless they lie in the folder. Raises: InputError for what
-        has no values."""
+        """Compute the expected values, unless the folder has them. Raises: InputError for a
+        workload without a reference."""
 
     def restore(self, *, all: bool) -> None:
-        """What the arrays held before, as far as it matters to a run; with `all` whatever a run
-        writes to, so that nothing of the last one is taken for the next one's."""
+        """Restore the arrays that a run reads; with `all` also those that it only writes, so that
+        results of the last run cannot pass for the next one's."""
 
     def wrong(self) -> str:
-        """Empty if all that the last run wrote is right."""
+        """Empty if all results of the last run are right, else the first violation."""
 
 
 class Answering(ABC):
-    """Answers requests by its methods of their names; `load` takes the bytes behind one as well."""
+    """Answer requests by methods of their names; `load` also takes the bytes that follow."""
 
     def answer(self, request: Reply, payload: bytes) -> Reply:
         if request["do"] == "load":
@@ -46,16 +46,16 @@ class Answering(ABC):
 
 
 class _Worker(Answering):
-    """Answers requests; holds one job. `made` makes one of what was sent and a seed."""
+    """Answer requests about one job. `create` builds it from the received bytes and a seed."""
 
-    def __init__(self, made: Callable[[bytes, int], Job]) -> None:
-        self._made = made
+    def __init__(self, create: Callable[[bytes, int], Job]) -> None:
+        self._create = create
         self.job: Job | None = None
         self.libraries = Libraries()
 
     def load(self, request: Reply, payload: bytes) -> Reply:
         self.job = None
-        job = self._made(payload, request["seed"])
+        job = self._create(payload, request["seed"])
         if request["check"]:
             try:
                 job.expect(Path(request["folder"]), request["reference"], self.libraries)
@@ -68,23 +68,23 @@ class _Worker(Answering):
         """Seconds of one run."""
         assert self.job is not None, "load comes before call"
         self.job.restore(all=request["first"])
-        told = request["library"], request["which"], self.job.arrays, request["threads"]
-        return {"status": "ok", "seconds": self.libraries.call(*told, request["times"])}
+        target = request["library"], request["which"], self.job.arrays, request["threads"]
+        return {"status": "ok", "seconds": self.libraries.call(*target, request["times"])}
 
     def check(self, _: Reply) -> Reply:
-        """Whether the last run's results are right."""
+        """Check the last run's results."""
         assert self.job is not None, "load comes before check"
         error = self.job.wrong()
         return {"status": "wrong", "error": error} if error else {"status": "ok"}
 
 
-def serve_jobs(made: Callable[[bytes, int], Job]) -> None:
+def serve_jobs(create: Callable[[bytes, int], Job]) -> None:
     """Serve until stdin ends."""
-    serve(_Worker(made).answer, machine=(OSError, RunnerUnavailable))
+    serve(_Worker(create).answer, machine=(OSError, RunnerUnavailable))
 
 
 class Libraries:
-    """Shared objects that were loaded, by path."""
+    """Loaded shared objects, by path."""
 
     def __init__(self) -> None:
         self._calls: dict[str, Any] = {}
@@ -92,14 +92,14 @@ class Libraries:
     def call(
         self, path: str, which: int, arrays: list[NDArray[Any]], threads: int, times: int = 1
     ) -> float:
-        """Seconds of one of so many calls of a function in it, with these arrays."""
+        """Mean seconds of `times` calls of a function in it, with these arrays."""
         if path not in self._calls:
             function = ctypes.CDLL(path).embeddb_call
             function.restype = ctypes.c_double
             self._calls[path] = function
         pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
-        told = (ctypes.c_int64(n) for n in (threads, times))
-        return float(self._calls[path](ctypes.c_int64(which), pointers, *told))
+        numbers = (ctypes.c_int64(n) for n in (threads, times))
+        return float(self._calls[path](ctypes.c_int64(which), pointers, *numbers))
 
 
 #: Values compared together: they stay in the cache.
@@ -109,12 +109,12 @@ _TURNED = 1e-4
 
 
 class Expected:
-    """By number of a result, values and how far off each may be, float64[2, elements], kept in
-    `folder`, where the next process finds them if this one ends."""
+    """Expected values and tolerances by number of a result, float64[2, elements], stored in
+    `folder` for the next process."""
 
     def __init__(self, folder: Path, numbers: list[int]) -> None:
         self._paths = {n: folder / f"expected-{n}.npy" for n in numbers}
-        self._told: dict[int, tuple[Any, ...]] = {}
+        self._loaded: dict[int, tuple[Any, ...]] = {}
 
     @property
     def there(self) -> bool:
@@ -125,25 +125,25 @@ class Expected:
 
     def of(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """float64[elements] each."""
-        if number not in self._told:
-            self._told[number] = tuple(np.load(self._paths[number], mmap_mode="r"))
-        expected, off = self._told[number]
+        if number not in self._loaded:
+            self._loaded[number] = tuple(np.load(self._paths[number], mmap_mode="r"))
+        expected, off = self._loaded[number]
         return expected, off
 
 
 def first_missed(
-    found: NDArray[Any],
+    results: NDArray[Any],
     expected: NDArray[np.float64],
     off: NDArray[np.float64],
     *,
     may_jump: bool = False,
 ) -> tuple[int, float] | None:
-    """The place of the first value that is off by more than it may be, and by how much. With
-    `may_jump` a few are let pass. All are flat."""
+    """Index of the first value that is off by more than its tolerance, and its error. With
+    `may_jump` a few are ignored. All arrays are flat."""
     bad = 0
     for low in range(0, expected.size, _CHUNK):
         part = slice(low, low + _CHUNK)
-        error = np.abs(found[part].astype(np.float64) - expected[part])
+        error = np.abs(results[part].astype(np.float64) - expected[part])
         missed = ~(error <= off[part]) & (off[part] < np.inf)
         bad += int(np.count_nonzero(missed))
         if bad and not (may_jump and bad <= max(1, _TURNED * expected.size)):

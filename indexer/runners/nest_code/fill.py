@@ -1,6 +1,6 @@
-"""What the arrays of a nest hold before it runs: the same numbers in numpy and in emitted C.
+"""Initial contents of a nest's arrays: the same numbers in numpy and in emitted C.
 
-Everything comes out of one hash of (seed, array, place), the finaliser of SplitMix64 (Steele, Lea,
+Everything comes from one hash of (seed, array, place), the finaliser of SplitMix64 (Steele, Lea,
 Flood 2014), so that an array can be filled in any order and on any machine.
 """
 
@@ -17,7 +17,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array
 
 DTYPE_OF: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}
-#: Elements that are made at once: they stay in the cache.
+#: Elements computed at once: they stay in the cache.
 _CHUNK = 1 << 16
 _BELOW = 10
 _ROUNDS = 4
@@ -25,37 +25,37 @@ _WEIGHT = 1 << 20
 
 
 def contents(nest: Nest, number: int, seed: int = 0) -> NDArray[Any]:
-    """What a nest's array `number` holds (flat, `dtype[elements]`): numbers of the matrix that its
-    fill names, else `filled`.
+    """Initial contents of a nest's array `number` (flat, `dtype[elements]`): numbers of the matrix
+    named by its fill, else `filled`.
 
-    Raises: NestError for a matrix that is not there.
+    Raises: NestError for a missing matrix.
     """
-    held = nest.held(number)
-    if held is None:
+    matrix_numbers = nest.held(number)
+    if matrix_numbers is None:
         return filled(nest.arrays[number], number, seed)
-    return held.astype(DTYPE_OF[nest.arrays[number].dtype])
+    return matrix_numbers.astype(DTYPE_OF[nest.arrays[number].dtype])
 
 
 def filled(array: Array, number: int, seed: int = 0) -> NDArray[Any]:
-    """What an array of that number holds (flat, `dtype[elements]`) by its `fill`; where that names
-    a matrix, numbers like its own. `uniform` means odd multiples of 2**-24 in (0, 1), and for whole
-    numbers 0 to 9."""
-    made = np.zeros(array.elements, DTYPE_OF[array.dtype])
-    kind, *told = array.fill.split(":")
+    """Initial contents of an array of that number (flat, `dtype[elements]`) by its `fill`; where
+    that names a matrix, similar random numbers. `uniform` means odd multiples of 2**-24 in (0, 1),
+    and for integers 0 to 9."""
+    values = np.zeros(array.elements, DTYPE_OF[array.dtype])
+    kind, *parameters = array.fill.split(":")
     if kind == "zero":
-        return made
+        return values
     if kind == "offsets":
-        made[:] = _offsets(array.elements, told, number, seed)
-        return made
-    one = _maker(kind, array, number, seed, told)
-    for low in range(0, made.size, _CHUNK):
-        at = np.arange(low, min(low + _CHUNK, made.size), dtype=np.uint64)
-        made[low : low + _CHUNK] = one(at)
-    return made
+        values[:] = _offsets(array.elements, parameters, number, seed)
+        return values
+    one = _maker(kind, array, number, seed, parameters)
+    for low in range(0, values.size, _CHUNK):
+        at = np.arange(low, min(low + _CHUNK, values.size), dtype=np.uint64)
+        values[low : low + _CHUNK] = one(at)
+    return values
 
 
 def _maker(
-    kind: str, array: Array, number: int, seed: int, told: list[str]
+    kind: str, array: Array, number: int, seed: int, parameters: list[str]
 ) -> Callable[[NDArray[np.uint64]], NDArray[Any]]:
     """The elements at given places."""
     if kind == "range":
@@ -63,7 +63,7 @@ def _maker(
     if kind == "permutation":
         return lambda at: _permuted(at, array.elements, _key(number, seed))
     if kind == "below" or array.dtype in ("i32", "i64"):
-        below = np.uint64(told[0] if told else _BELOW)
+        below = np.uint64(parameters[0] if parameters else _BELOW)
         return lambda at: _hash(at, _key(number, seed)) % below
     return lambda at: _real(_hash(at, _key(number, seed)))
 
@@ -85,26 +85,27 @@ def _real(hashed: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _permuted(at: NDArray[np.uint64], count: int, key: int) -> NDArray[np.uint64]:
-    """A permutation of 0 to count - 1: a Feistel network on the least even number of bits that
-    holds them, walked on until it is inside."""
+    """A permutation of 0 to count - 1: a Feistel network on the smallest sufficient even number of
+    bits, repeated until it is in range."""
     half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
-    found = at.copy()
+    permuted = at.copy()
     left = np.arange(at.size)
     while left.size:
-        x = found[left]
+        x = permuted[left]
         for turn in range(_ROUNDS):
             low, high = x & mask, x >> half
             x = (low << half) | (high ^ (_hash(low, key + (turn << 32)) & mask))
-        found[left] = x
+        permuted[left] = x
         left = left[x >= count]
-    return found
+    return permuted
 
 
-def _offsets(count: int, told: list[str], number: int, seed: int) -> NDArray[np.int64]:
-    """Offsets of `count - 1` rows of `told[0]` entries in all. The lengths of rows by chance have
-    a variance equal to their mean; these have S * S times that, S being 1 if not told."""
-    total, uneven = int(told[0]), float(told[1]) if len(told) > 1 else 1.0
+def _offsets(count: int, parameters: list[str], number: int, seed: int) -> NDArray[np.int64]:
+    """Offsets of `count - 1` rows of `total = parameters[0]` entries in all. The variance of random
+    rows' lengths equals their mean; these have S * S times that, with S = `parameters[1]`, 1 by
+    default."""
+    total, uneven = int(parameters[0]), float(parameters[1]) if len(parameters) > 1 else 1.0
     rows = count - 1
     if rows < 1:
         return np.zeros(count, np.int64)
@@ -120,7 +121,7 @@ def _offsets(count: int, told: list[str], number: int, seed: int) -> NDArray[np.
 
 def _weights(u: NDArray[np.float64], square: float) -> NDArray[np.float64]:
     """Weights whose squared coefficient of variation is about `square`: uniform around 1, and
-    beyond what that can have, a power of uniform numbers."""
+    beyond their maximum, a power of uniform numbers."""
     if square <= 1 / 3:
         return np.asarray(1.0 + sqrt(3 * square) * (2.0 * u - 1.0))
     power = _power(square)
@@ -177,16 +178,16 @@ static int64_t weight(uint64_t row, uint64_t key, double spread, int power)
 
 def fill_c(array: Array, number: int, name: str, c_type: str, seed: int = 0) -> list[str]:
     """Lines of C that fill the array at `name` as `filled` does; they need `FILL_FUNCTIONS`."""
-    kind, *told = array.fill.split(":")
+    kind, *parameters = array.fill.split(":")
     key, count = f"{_key(number, seed)}u", array.elements
     if kind == "zero":
         return [f"memset({name}, 0, {array.bytes});"]
     if kind == "offsets":
-        return _offsets_c(array, name, key, told)
+        return _offsets_c(array, name, key, parameters)
     value = {
         "range": "x",
         "permutation": f"permuted(x, {count}, {key})",
-        "below": f"hash(x, {key}) % {told[0] if told else _BELOW}",
+        "below": f"hash(x, {key}) % {parameters[0] if parameters else _BELOW}",
         "uniform": f"real(hash(x, {key}))",
     }[kind]
     if kind == "uniform" and array.dtype in ("i32", "i64"):
@@ -194,8 +195,8 @@ def fill_c(array: Array, number: int, name: str, c_type: str, seed: int = 0) -> 
     return [f"for (uint64_t x = 0; x < {count}; x++)", f"    {name}[x] = ({c_type})({value});"]
 
 
-def _offsets_c(array: Array, name: str, key: str, told: list[str]) -> list[str]:
-    total, uneven = int(told[0]), float(told[1]) if len(told) > 1 else 1.0
+def _offsets_c(array: Array, name: str, key: str, parameters: list[str]) -> list[str]:
+    total, uneven = int(parameters[0]), float(parameters[1]) if len(parameters) > 1 else 1.0
     rows = array.elements - 1
     square = uneven * uneven * max(rows, 1) / max(total, 1)
     spread, power = (sqrt(3 * square), 0) if square <= 1 / 3 else (0.0, _power(square))

@@ -24,7 +24,7 @@ _FEATURES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+_\w*SOURCE\b.*$", re.M)
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A nest of the file, its first and last line, its schedule, and what is known of its time."""
+    """A nest of the file, its first and last line, its schedule, and a remark about its time."""
 
     nest: Nest
     lines: tuple[int, int]
@@ -35,18 +35,18 @@ class Tuned:
 def program_in_place(
     source: str, file: str, read: CFile, tuned: Sequence[Tuned], partial: Sequence[int | str]
 ) -> tuple[str, list[str]]:
-    """The text for `source`, whose name is `file`, and a line for each scop that stays as it is.
+    """The text for `source`, whose name is `file`, and a line for each scop that is left unchanged.
     `tuned` are all nests of `read`; `partial` as in `Extraction`.
 
-    Raises: NestError for a schedule of which there is no code.
+    Raises: NestError for a schedule without code.
     """
     text, quoted = source.splitlines(), file.replace("\\", "\\\\").replace('"', '\\"')
-    body, functions, kept, at = [f'#line 1 "{quoted}"'], list[str](), list[str](), 0
+    body, functions, unchanged, at = [f'#line 1 "{quoted}"'], list[str](), list[str](), 0
     for scop in read.scops:
         own = [one for one in tuned if scop.start <= one.lines[0] <= scop.end]
         place = _Place(read, scop, own)
         if reason := place.reason(partial):
-            kept.append(f"{file}:{scop.start}: these loops stay as they are: {reason}")
+            unchanged.append(f"{file}:{scop.start}: these loops stay as they are: {reason}")
             continue
         body += [*text[at : scop.start - 1], *place.lines(text, quoted)]
         functions += [_function(one) for one in own]
@@ -58,14 +58,15 @@ def program_in_place(
         "   Results are the file's up to rounding: sums may run in another order, and numbers in",
         "   the text have the type of the arrays beside them. Arrays that are handed to one",
         "   function may not overlap. */",
-        *(f"/* {line} */" for line in kept),
+        *(f"/* {line} */" for line in unchanged),
         *_FEATURES.findall(source),
     ]
-    return "\n".join([*head, PRELUDE, *functions, *body]) + "\n", kept
+    return "\n".join([*head, PRELUDE, *functions, *body]) + "\n", unchanged
 
 
 def _function(one: Tuned) -> str:
-    """Not inlined: there the pointers would be those of the caller, which may overlap."""
+    """The function of a nest, not inlined: there the pointers would be those of the caller, which
+    may overlap."""
     name = function_name(one.nest)
     text = c_function(one.nest, one.schedule, name)
     return text.replace(f"void {name}(", f"static __attribute__((noinline)) void {name}(", 1)
@@ -80,10 +81,10 @@ class _Place:
     tuned: Sequence[Tuned]
 
     def reason(self, partial: Sequence[int | str]) -> str:
-        """Why it cannot be replaced; empty if it can."""
+        """Reason why it cannot be replaced; empty if it can."""
         for place in partial:
             if isinstance(place, int) and self._inside(place):
-                return f"what stands on line {place} is not done in full by a nest"
+                return f"line {place} is not covered by a nest"
         if not self.tuned:
             return "they make no nest"
         names = self.read.names
@@ -92,7 +93,7 @@ class _Place:
                 return f"two arrays are called {names.own_names[at]}"
         for name, (text, _) in self._fixed():
             if not text:
-                return f"{name} has no initial value that it holds exactly"
+                return f"{name} has no exactly representable initial value"
         lost = [names.own_names[at] for at in self._lost()]
         if outer := [n for at, n in zip(self._lost(), lost, strict=True) if self._outer(at)]:
             return f"the last value of {outer[0]} may be read by another function"
@@ -113,8 +114,10 @@ class _Place:
             first, last = one.lines
             yield f"        /* lines {first} to {last}: {one.schedule.config}"
             yield f"           {one.remark or 'its time is not known'} */"
-            given = ", ".join(self._argument(one.nest, at) for at in range(len(one.nest.arrays)))
-            yield f"        {function_name(one.nest)}({given});"
+            arguments = ", ".join(
+                self._argument(one.nest, at) for at in range(len(one.nest.arrays))
+            )
+            yield f"        {function_name(one.nest)}({arguments});"
         yield "    } else {"
         yield f'#line {scop.start + 1} "{file}"'
         yield from text[scop.start : scop.end - 1]
@@ -129,16 +132,16 @@ class _Place:
         return self.scop.start <= line <= self.scop.end
 
     def _number(self, nest: Nest, at: int) -> int:
-        """The place among the arrays of the file of one of a nest."""
+        """Index of a nest's array among the arrays of the file."""
         return self.read.names.array_names.index(nest.array_names[at])
 
     def _arrays(self) -> list[int]:
-        found = (self._number(t.nest, at) for t in self.tuned for at in range(len(t.nest.arrays)))
-        return list(dict.fromkeys(found))
+        numbers = (self._number(t.nest, at) for t in self.tuned for at in range(len(t.nest.arrays)))
+        return list(dict.fromkeys(numbers))
 
     def _is_room(self, nest: Nest, at: int) -> bool:
-        """Whether an array of a nest is a scalar of the file that memory is needed for: one that
-        is declared inside, or has an element for each turn of its loops."""
+        """True if an array of a nest is a scalar of the file that needs memory: one that is
+        declared inside, or has an element per iteration of its loops."""
         number = self._number(nest, at)
         if self.read.program.arrays[number].shape:
             return False
@@ -164,8 +167,8 @@ class _Place:
         return f"({C_TYPES[nest.arrays[at].dtype]} *){'&' * scalar}{name}"
 
     def _lost(self) -> list[int]:
-        """Scalars of the file that the scop sets and its nests do not."""
-        kept = {
+        """Scalars of the file that are set by the scop but not by its nests."""
+        set_by_nests = {
             self._number(one.nest, at)
             for one in self.tuned
             for at in one.nest.written
@@ -179,10 +182,10 @@ class _Place:
                     inner = self._inside(self.read.names.lines[access.array])
                     if writes and not arrays[access.array].shape and not inner:
                         lost[access.array] = None
-        return [at for at in lost if at not in kept]
+        return [at for at in lost if at not in set_by_nests]
 
     def _outer(self, number: int) -> bool:
-        """Whether a scalar is declared outside of the function."""
+        """True if a scalar is declared outside of the function."""
         return self.read.names.lines[number] < self.scop.function
 
     def _loops(self) -> list[str]:
@@ -192,8 +195,8 @@ class _Place:
         return list(dict.fromkeys(heads))
 
     def _read_after(self, name: str) -> bool:
-        """Whether the rest of the function may read a variable before it sets it: whether it names
-        it, unless the first time is an assignment that always runs."""
+        """True if the rest of the function may read a variable before it sets it: it names it, and
+        the first use is not an unconditional assignment."""
         lines = self.read.text.text.split("\n")[self.scop.end :]
         end = next((at for at, line in enumerate(lines) if line.startswith("}")), len(lines))
         rest = "\n".join(line for line in lines[:end] if not line.lstrip().startswith("#"))
@@ -208,14 +211,14 @@ class _Place:
     # -- what the nests were read for --------------------------------------------------------------
 
     def _fixed(self) -> Iterator[tuple[str, tuple[str, int]]]:
-        """Scalars whose initial value stands for them, as far as they are seen from the scop."""
+        """Scalars replaced by their initial value that are visible from the scop."""
         for name, (text, line) in self.read.names.fixed.items():
             local = self.scop.function <= line < self.scop.start
             if (line < self.scop.function or local) and self._named(name):
                 yield name, (text, line)
 
     def _named(self, name: str) -> bool:
-        """Whether the function names something, up to the end of the scop."""
+        """True if the function uses a name up to the end of the scop."""
         lines = self.read.text.text.split("\n")[self.scop.function - 1 : self.scop.end]
         return re.search(rf"\b{re.escape(name)}\b", "\n".join(lines)) is not None
 
@@ -224,9 +227,9 @@ class _Place:
         for name, (value, line) in text.macros.items():
             if line < self.scop.start:
                 yield f"{name} == ({value})"
-        for name, given in text.defines.items():
+        for name, requested in text.defines.items():
             if name not in text.macros and self._named(name):
-                yield f"{name} == {given!r}"
+                yield f"{name} == {requested!r}"
         for name, (value, _) in self._fixed():
             yield f"{name} == {value}"
         names, arrays = self.read.names, self.read.program.arrays

@@ -1,5 +1,5 @@
-"""A nest under measurement: what is built of it here, and what its worker process holds,
-`python -m indexer.runners.nest_code.job`."""
+"""A nest under measurement: compiled here, and run in its worker process, `python -m
+indexer.runners.nest_code.job`."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _TINY = {"f32": 1e-37, "f64": 1e-300, "i32": 0.0, "i64": 0.0}
 
 
 def bytes_needed(nest: Nest, *, check: bool) -> int:
-    """Bytes that a job takes at most, before any is allocated."""
+    """Upper bound of a job's memory in bytes, before any is allocated."""
     size = {a: nest.arrays[a].elements for a in range(len(nest.arrays))}
-    held = sum(array.bytes for array in nest.arrays)
-    held += sum(nest.arrays[a].bytes for a in nest.written)
+    needed = sum(array.bytes for array in nest.arrays)
+    needed += sum(nest.arrays[a].bytes for a in nest.written)
     if check:  # in double precision, the expected values, and how far they may be off
-        held += 8 * sum(size.values()) + 16 * sum(size[a] for a in nest.written)
-    return held
+        needed += 8 * sum(size.values()) + 16 * sum(size[a] for a in nest.written)
+    return needed
 
 
 class NestJob:
-    """`arrays` are flat, in the order of the nest. The expected values are computed once and kept
-    in `folder`, where the next process finds them if this one ends: by numpy, or by the compiled
-    `reference` if one is named."""
+    """A nest in a worker; `arrays` are flat, in the order of the nest. The expected values are
+    computed once, by numpy or by the compiled `reference` if one is named, and stored in `folder`
+    for the next process."""
 
     def __init__(self, nest: Nest, seed: int) -> None:
         self.nest = nest
         self.arrays = [aligned((a.elements,), DTYPE_OF[a.dtype]) for a in nest.arrays]
-        for number, held in enumerate(self.arrays):
-            held[:] = contents(nest, number, seed)
+        for number, array in enumerate(self.arrays):
+            array[:] = contents(nest, number, seed)
         self._before = {
             a: None if nest.arrays[a].fill == "zero" else self.arrays[a].copy()
             for a in nest.written
@@ -61,7 +61,7 @@ class NestJob:
         self._expected: Expected | None = None
 
     def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
-        """Compute what is right, unless it lies in the folder."""
+        """Compute the expected values, unless the folder has them."""
         expected = Expected(folder, self._checked)
         if not expected.there:
             for a, (values, off) in self._computed(reference, libraries).items():
@@ -71,41 +71,41 @@ class NestJob:
     def _computed(
         self, reference: str, libraries: Libraries
     ) -> dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """By array, the expected values and how far off they may be: float64[elements] each."""
+        """Expected values and their tolerances by array: float64[elements] each."""
         checked = checked_nest(self.nest)
         arrays = [filled(a, 0) for a in checked.nest.arrays[len(self.arrays) :]]
-        given = zip(checked.nest.arrays, self.arrays, strict=False)
-        arrays = [*(a.astype(DTYPE_OF[to.dtype]) for to, a in given), *arrays]
+        declared = zip(checked.nest.arrays, self.arrays, strict=False)
+        arrays = [*(a.astype(DTYPE_OF[to.dtype]) for to, a in declared), *arrays]
         if reference:
             libraries.call(reference, 0, arrays, 1)
             after: Any = arrays
         else:
             after = evaluate(checked.nest, dict(enumerate(arrays)))
         tolerance = tolerance_of(self.nest)
-        found = {}
+        expected_by_array = {}
         for a in self._checked:
             expected = np.asarray(after[a], np.float64)
             size = np.abs(expected)
             if a in checked.errors:
                 size += after[checked.errors[a]]
             off = tolerance * size + _TINY[self.nest.arrays[a].dtype]
-            known = np.isfinite(expected) & np.isfinite(off)
-            found[a] = expected, np.where(known, off, np.inf)
-        return found
+            finite = np.isfinite(expected) & np.isfinite(off)
+            expected_by_array[a] = expected, np.where(finite, off, np.inf)
+        return expected_by_array
 
     def restore(self, *, all: bool) -> None:
-        """What the arrays held before, as far as it matters to a run; with `all` whatever a run
-        writes to, so that nothing of the last one is taken for the next one's."""
+        """Restore the arrays that a run reads; with `all` also those that it only writes, so that
+        results of the last run cannot pass for the next one's."""
         for a, before in self._before.items():
             if all or a in self._read:
                 self.arrays[a][:] = 0 if before is None else before
 
     def wrong(self) -> str:
-        """Empty if all that the last run wrote is right."""
+        """Empty if all results of the last run are right, else the first violation."""
         assert self._expected is not None, "expect comes before wrong"
         for a in self._checked:
-            told = self._expected.of(a)
-            missed = first_missed(self.arrays[a], *told, may_jump=may_jump(self.nest))
+            expected = self._expected.of(a)
+            missed = first_missed(self.arrays[a], *expected, may_jump=may_jump(self.nest))
             if missed is not None:
                 at, error = missed
                 place = [int(x) for x in np.unravel_index(at, self.nest.arrays[a].shape)]
@@ -120,15 +120,15 @@ _EXACT = ("-O2", "-ffp-contract=off")
 def build_all(
     nest: Nest, schedules: Sequence[Schedule], folder: Path, *, more: Sequence[str] = ()
 ) -> dict[Schedule, Built]:
-    """All of them, several a file, on all processors; the compiler is called with `more` beside
-    its own flags.
+    """Compile schedules, several per file, on all processors; `more` are additional flags of the
+    compiler.
 
     Raises: RunnerUnavailable if the machine could not compile.
     """
-    plain, given = _plain(nest), _given(nest)
+    plain, arguments = _plain(nest), _call_arguments(nest)
     return building.build_all(
         schedules,
-        lambda schedule, name: (c_function(plain, schedule, name), given),
+        lambda schedule, name: (c_function(plain, schedule, name), arguments),
         folder,
         prelude=PRELUDE,
         compiler=building.command(*FLAGS, "-fopenmp", *more),
@@ -137,13 +137,13 @@ def build_all(
 
 
 def build_reference(nest: Nest, folder: Path) -> Path:
-    """The nest in the order of its text, without any reordering of sums.
+    """Compile the nest in the order of its text, without any reordering of sums.
 
     Raises: RunnerUnavailable, NestError if it does not compile.
     """
     schedule = Schedule(tuple(range(nest.depth)), (0,) * nest.depth)
     path = folder / "reference.so"
-    function = c_function(_plain(nest), schedule, "v0"), _given(nest)
+    function = c_function(_plain(nest), schedule, "v0"), _call_arguments(nest)
     text = building.one_file(PRELUDE, [function], openmp=True)
     exact = building.command(*_EXACT, "-fopenmp")
     if problem := building.build_one(path, text, exact):
@@ -152,17 +152,17 @@ def build_reference(nest: Nest, folder: Path) -> Path:
 
 
 def _plain(nest: Nest) -> Nest:
-    """Without names: a stranger's may be macros somewhere."""
+    """The nest without names, which may be macros somewhere."""
     return replace(nest, loop_names=(), array_names=())
 
 
-def _given(nest: Nest) -> str:
+def _call_arguments(nest: Nest) -> str:
     return ", ".join(f"a[{at}]" for at in range(len(nest.arrays)))
 
 
 class MeasuredNest:
-    """Keeps `indexer.runners.harness.measuring.Measured`; a call is made once, for what it writes
-    may be what it reads."""
+    """A nest as `indexer.runners.harness.measuring.Measured`; a call is not repeated, since it may
+    read its own results."""
 
     called = "nest"
     least_s = 0.0
@@ -179,7 +179,7 @@ class MeasuredNest:
         return sum(self.nest.arrays[a].bytes for a in self.nest.written)
 
     def reference(self, folder: Path) -> str:
-        """Compiled for nests that numpy would take too long for."""
+        """A compiled reference for nests that take numpy too long."""
         if suits(self.nest):
             return ""
         return str(build_reference(checked_nest(self.nest).nest, folder))
@@ -189,15 +189,15 @@ class MeasuredNest:
 
 
 def parts_of(nest: Nest) -> list[Any]:
-    """What is sent: a line with the nest, one with rows, columns and entries of each matrix, then
-    the row offsets and columns of each, int64 and int32."""
+    """Buffers of a nest: a line with the nest, one with rows, columns and entries of each matrix,
+    then the row offsets and columns of each, int64 and int32."""
     sizes = json.dumps([[*matrix.shape, matrix.nnz] for matrix in nest.matrices]).encode()
     arrays = [part for matrix in nest.matrices for part in (matrix.indptr, matrix.indices)]
     return [nest_text(nest) + b"\n" + sizes + b"\n", *arrays]
 
 
 def received(payload: bytes) -> Nest:
-    """The nest again.
+    """The nest of these buffers.
 
     Raises: NestError, MatrixError.
     """

@@ -1,4 +1,4 @@
-"""A schedule as a file of C that compiles and runs alone: what `query --emit` writes."""
+"""A schedule as a file of C that compiles and runs alone, as written by `query --emit`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ int main(void)
 def c_program(nest: Nest, schedule: Schedule) -> str:
     """The function, and a main that fills the arrays, calls it, and prints the sum of each array
     that it wrote and the median of the seconds of further calls, before each of which the arrays
-    are as at first: `gcc -O3 -march=native -fopenmp FILE.c -lm`.
+    are reset: `gcc -O3 -march=native -fopenmp FILE.c -lm`.
 
-    Raises: NestError for a schedule of which there is no code.
+    Raises: NestError for a schedule without code.
     """
     name = function_name(nest)
     lines = [
@@ -33,7 +33,7 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
         "",
         *(f"       {line}" for line in nest_lines(nest)),
         "",
-        f"   Schedule: {_said(schedule)}",
+        f"   Schedule: {_settings(schedule)}",
         "   Compile:  gcc -O3 -march=native -fopenmp FILE.c -lm",
         f"   It was measured with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared'))}",
         "   The numbers that it starts from are made up; no two pointers may overlap. */",
@@ -52,7 +52,7 @@ def _matrices(nest: Nest) -> list[str]:
 
 
 def nest_lines(nest: Nest) -> Iterator[str]:
-    """The nest as it stands, a line a loop, in the words of C."""
+    """The nest in the order of its text, a line per loop, in C syntax."""
     names = names_of(nest)
     writer = Writer(nest, list(names.arrays))
     site = Site({loop: (point, 0) for loop, point in enumerate(names.points)})
@@ -65,16 +65,16 @@ def nest_lines(nest: Nest) -> Iterator[str]:
         yield "    " * nest.depth + writer.statement(statement, site)
 
 
-def _said(schedule: Schedule) -> str:
-    told = []
+def _settings(schedule: Schedule) -> str:
+    settings = []
     for key, value in schedule.config.items():
         text = " ".join(value) if isinstance(value, tuple) else value
-        told.append(f"{key}={text}")
-    return ", ".join(told)
+        settings.append(f"{key}={text}")
+    return ", ".join(settings)
 
 
 def _main(nest: Nest, function: str) -> Iterator[str]:
-    told = names_of(nest).arrays
+    array_names = names_of(nest).arrays
     names = [f"a{at}" for at in range(len(nest.arrays))]
     for name, array in zip(names, nest.arrays, strict=True):
         c = C_TYPES[array.dtype]
@@ -91,7 +91,7 @@ def _main(nest: Nest, function: str) -> Iterator[str]:
         yield f"double sum{at} = 0;"
         yield f"for (int64_t x = 0; x < {nest.arrays[at].elements}; x++)"
         yield f"    sum{at} += (double){names[at]}[x];"
-        yield f'printf("sum of {told[at]} = %.9g\\n", sum{at});'
+        yield f'printf("sum of {array_names[at]} = %.9g\\n", sum{at});'
     again = (f"memcpy({names[at]}, first{at}, {nest.arrays[at].bytes});" for at in written)
     yield from timed(call, before=tuple(again))
     spread = '"median of %d calls after a first one; %.9f to %.9f s\\n"'

@@ -1,7 +1,8 @@
 """A nest evaluated by numpy, in double precision and in the order of its text.
 
-Loops of which no two turns meet in an element are expanded into flat vectors of indices, some
-thousand points at a time; the others run turn by turn. Nothing here is shared with the generator.
+Loops of which no two iterations touch the same element are expanded into flat vectors of indices,
+some thousand points at a time; the others run iteration by iteration. Nothing here is shared with
+the code generator.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _Shape = tuple[int, int]
 
 
 def suits(nest: Nest) -> bool:
-    """Whether numpy can evaluate it in seconds."""
+    """True if numpy can evaluate it in seconds."""
     turns = 1
     for loop in set(range(nest.depth)) - free_loops(nest):
         turns *= nest.trips[loop]
@@ -64,8 +65,8 @@ def free_loops(nest: Nest) -> frozenset[int]:
 
 
 def _fixed_by(nest: Nest, *, overwriting: bool) -> frozenset[int]:
-    """The loops that are the same in any two turns that meet where that matters; what an assignment
-    does to itself matters only with `overwriting`."""
+    """The loops whose index is equal in any two conflicting iterations; conflicts of an assignment
+    with itself count only with `overwriting`."""
     free = frozenset(range(nest.depth))
     touching = [(s, a, w) for s, a, w in nest.accesses() if a.array in nest.written]
     for one, other in combinations_with_replacement(touching, 2):
@@ -82,29 +83,30 @@ def _fixed_by(nest: Nest, *, overwriting: bool) -> frozenset[int]:
 
 
 def evaluate(nest: Nest, arrays: Mapping[int, NDArray[Any]]) -> dict[int, NDArray[Any]]:
-    """What the written arrays hold afterwards, float64[elements] each, from what all arrays hold
-    before (flat). Nothing given is changed."""
-    held = {
+    """Final contents of the written arrays, float64[elements] each, from the initial contents of
+    all arrays (flat), which are not changed."""
+    state = {
         a: array.astype(np.float64) if a in nest.written or array.dtype.kind == "f" else array
         for a, array in arrays.items()
     }
     with np.errstate(all="ignore"):
-        _Evaluation(nest, held).run()
-    return {a: held[a] for a in sorted(nest.written)}
+        _Evaluation(nest, state).run()
+    return {a: state[a] for a in sorted(nest.written)}
 
 
 class _Evaluation:
-    """One run; `held` is what the arrays hold now."""
+    """One run; `arrays` are the current contents."""
 
-    def __init__(self, nest: Nest, held: dict[int, NDArray[Any]]) -> None:
-        self.nest, self.held = nest, held
+    def __init__(self, nest: Nest, arrays: dict[int, NDArray[Any]]) -> None:
+        self.nest, self.arrays = nest, arrays
         self.free = free_loops(nest)
 
     def run(self) -> None:
         self._loop(0, {}, 1)
 
     def _loop(self, loop: int, points: _Points, count: int) -> None:
-        """The loops from `loop` inwards, for so many points of those around: int64[count, 1]."""
+        """Run the loops from `loop` inwards, for `count` points of those around: int64[count,
+        1]."""
         if loop == self.nest.depth:
             self._body(points, (count, 1))
             return
@@ -133,20 +135,20 @@ class _Evaluation:
             self._loop(loop + 1, around, of.size)
 
     def _bound(self, index: Index, points: _Points, count: int) -> NDArray[np.int64]:
-        found = np.int64(index.affine.constant) + self._affine(index.affine.coefs, points)
+        bound = np.int64(index.affine.constant) + self._affine(index.affine.coefs, points)
         if index.of is not None:
-            found = found + self.held[index.of.array][self.place(index.of, points)]
-        return np.asarray(np.broadcast_to(found, (count, 1))[:, 0], np.int64)
+            bound = bound + self.arrays[index.of.array][self.place(index.of, points)]
+        return np.asarray(np.broadcast_to(bound, (count, 1))[:, 0], np.int64)
 
     def _affine(self, coefs: tuple[int, ...], points: _Points) -> Any:
-        found: Any = np.zeros((1, 1), np.int64)
+        total: Any = np.zeros((1, 1), np.int64)
         for loop, coef in enumerate(coefs):
             if coef:
-                found = found + coef * points[loop]
-        return found
+                total = total + coef * points[loop]
+        return total
 
     def place(self, access: Access, points: _Points) -> NDArray[np.int64]:
-        """The place of the element in row-major order."""
+        """Index of the element in row-major order."""
         array = self.nest.arrays[access.array]
         coefs = [0] * self.nest.depth
         place: Any = np.int64(0)
@@ -155,7 +157,7 @@ class _Evaluation:
             for loop, coef in enumerate(index.affine.coefs):
                 coefs[loop] += coef * stride
             if index.of is not None:
-                place = place + stride * self.held[index.of.array][self.place(index.of, points)]
+                place = place + stride * self.arrays[index.of.array][self.place(index.of, points)]
         return np.asarray(place + self._affine(tuple(coefs), points))
 
     def _body(self, points: _Points, shape: _Shape) -> None:
@@ -170,7 +172,7 @@ class _Evaluation:
             self._combine(statement, values.of(statement.value), here, size)
 
     def _combine(self, s: Statement, value: NDArray[Any], points: _Points, shape: _Shape) -> None:
-        target = self.held[s.target.array]
+        target = self.arrays[s.target.array]
         if self.nest.arrays[s.target.array].dtype in ("i32", "i64"):
             value = np.trunc(value)
         value = np.broadcast_to(value, shape)
@@ -191,19 +193,19 @@ class _Evaluation:
 
 
 class _Values:
-    """Expressions at some points; one that is met twice is computed once."""
+    """Expressions at some points, each computed once."""
 
     def __init__(self, run: _Evaluation, points: _Points) -> None:
         self._run, self._points = run, points
-        self._known: dict[int, NDArray[Any]] = {}
+        self._cache: dict[int, NDArray[Any]] = {}
 
     def of(self, expression: Expr) -> NDArray[Any]:
         """float64 that broadcasts to [p, k]."""
-        known = self._known.get(id(expression))
-        if known is None:
-            known = np.asarray(self._computed(expression), np.float64)
-            self._known[id(expression)] = known
-        return known
+        value = self._cache.get(id(expression))
+        if value is None:
+            value = np.asarray(self._computed(expression), np.float64)
+            self._cache[id(expression)] = value
+        return value
 
     def _computed(self, expression: Expr) -> Any:
         match expression:
@@ -212,7 +214,7 @@ class _Values:
             case LoopIndex(loop):
                 return self._points[loop]
             case Read(access):
-                return self._run.held[access.array][self._run.place(access, self._points)]
+                return self._run.arrays[access.array][self._run.place(access, self._points)]
             case Call("select", args):
                 return np.where(self.of(args[0]) != 0, self.of(args[1]), self.of(args[2]))
             case Call(op, args):
@@ -220,8 +222,8 @@ class _Values:
 
 
 def _parts(trips: NDArray[np.int64]) -> Iterator[slice]:
-    """Points taken together, so that they have a bounded number of turns in all, or one has more;
-    none without a turn."""
+    """Slices of points with a bounded number of iterations in all, or of one point with more;
+    points without an iteration are left out."""
     ends = np.cumsum(trips)
     low, done = 0, 0
     while low < trips.size:
@@ -232,9 +234,9 @@ def _parts(trips: NDArray[np.int64]) -> Iterator[slice]:
 
 
 def fixed_loops(one: Access, other: Access) -> frozenset[int]:
-    """Loops whose index must be the same in two turns of which one touches by `one` what the other
-    touches by `other`: each dimension with the same affine index in both fixes the one loop in it
-    that the others do not. Loops may be fixed that are not told here, never the reverse."""
+    """Loops whose index must be equal in two iterations of which one touches by `one` the element
+    that the other touches by `other`: each dimension with the same affine index in both fixes the
+    one loop in it that the others do not. The result may miss fixed loops, but never has others."""
     fixed: set[int] = set()
     alike = [
         set(a.affine.loops)

@@ -1,8 +1,8 @@
-"""How far rounding may take the results of a nest, computed by a nest of its own.
+"""Rounding error bounds of a nest's results, computed by a nest of its own.
 
-Beside each statement stands one that adds up the magnitudes that were rounded on the way to its
-value: running error analysis (Higham, "Accuracy and Stability of Numerical Algorithms", 3.3), in
-units of the rounding error. An array that is read and never written has no error.
+Each statement gets a companion that adds up the rounded magnitudes of its value: running error
+analysis (Higham, "Accuracy and Stability of Numerical Algorithms", 3.3), in units of the rounding
+error. An array that is read and never written has no error.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _COMPARISONS = ("<", "<=", "==", "!=")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A nest in double precision whose results are the expected ones; `errors` names, by array that
-    is written, the one that then holds its magnitudes."""
+    """A nest in double precision that computes the expected results; `errors` maps each written
+    array to the array of its magnitudes."""
 
     nest: Nest
     errors: dict[int, int]
 
 
 def checked_nest(nest: Nest) -> Checked:
-    """The statements of `nest` with those that watch over their rounding."""
+    """The statements of `nest`, each with the statement of its rounding error."""
     errors: dict[int, int] = {}
     arrays = [replace(a, dtype="f64") if a.dtype == "f32" else a for a in nest.arrays]
     for array in sorted(nest.written):
@@ -44,8 +44,8 @@ def checked_nest(nest: Nest) -> Checked:
 
 
 def tolerance_of(nest: Nest) -> float:
-    """The relative error that rounding explains, of the type that computes and as often as a
-    reduction adds up: random as its root, and beyond that in one direction. 0: whole numbers."""
+    """The relative error that rounding explains, for the computing type and the length of
+    reductions: it grows as their root while random, linearly beyond. 0: integers."""
     types = {type_of(nest, s.value) for s in nest.body}
     types |= {nest.arrays[s.target.array].dtype for s in nest.body}
     reals = types & {"f32", "f64", "real"}
@@ -66,13 +66,14 @@ def _read(nest: Nest) -> set[str]:
 
 
 class _Watch:
-    """Writes the statements."""
+    """Writer of the statements."""
 
     def __init__(self, nest: Nest, errors: dict[int, int]) -> None:
         self.nest, self.errors = nest, errors
 
     def statements(self, s: Statement) -> list[Statement]:
-        """The magnitudes first: the value may read what the statement then overwrites."""
+        """The magnitudes first: the value may read the element that the statement then
+        overwrites."""
         value = self.rounded(s.value)
         where = None if s.where is None else self.rounded(s.where)
         own = replace(s, value=value, where=where)
@@ -84,7 +85,7 @@ class _Watch:
         return [Statement(target, combine, error, where), own]
 
     def rounded(self, expression: Expr, dtype: str = "") -> Expr:
-        """With numbers as they are in the type that they are computed in."""
+        """The expression with its numbers rounded to the type of the computation."""
         if isinstance(expression, Const):
             single = dtype == "f32" and isinstance(expression.value, float)
             return Const(float(np.float32(expression.value))) if single else expression
@@ -98,7 +99,7 @@ class _Watch:
         return replace(expression, args=tuple(self.rounded(a, dtype) for a in expression.args))
 
     def error(self, expression: Expr) -> Expr:
-        """The magnitudes that were rounded on the way to a value."""
+        """The rounded magnitudes in the computation of a value."""
         if isinstance(expression, Read) and expression.access.array in self.errors:
             access = expression.access
             return Read(Access(self.errors[access.array], access.at))
@@ -107,7 +108,7 @@ class _Watch:
         return _plus(self._passed_on(expression), _size(expression))
 
     def _passed_on(self, call: Call) -> Expr:
-        """What the errors of the operands become."""
+        """Propagated errors of the operands."""
         args = call.args
         errors = [self.error(a) for a in args]
         match call.op:
@@ -137,11 +138,11 @@ def _size(expression: Expr) -> Expr:
 
 
 def _plus(*parts: Expr) -> Expr:
-    found: Expr = Const(0)
+    total: Expr = Const(0)
     for part in parts:
         if part != Const(0):
-            found = part if found == Const(0) else Call("+", (found, part))
-    return found
+            total = part if total == Const(0) else Call("+", (total, part))
+    return total
 
 
 def _times(error: Expr, by: Expr) -> Expr:
@@ -153,8 +154,8 @@ def _over(error: Expr, by: Expr) -> Expr:
 
 
 def may_jump(nest: Nest) -> bool:
-    """Whether rounding can turn a decision: a comparison of computed reals, or a real number cut
-    off to a whole one. A few elements may then be anything."""
+    """True if rounding can turn a decision: a comparison of computed reals, or a real number
+    truncated to an integer. A few elements may then be arbitrary."""
     for statement in nest.body:
         real = type_of(nest, statement.value) not in ("int", "i32", "i64")
         whole = nest.arrays[statement.target.array].dtype in ("i32", "i64")

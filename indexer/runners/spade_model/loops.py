@@ -1,10 +1,9 @@
-"""The clockwork of SPADE's timing model: elements take tiles, tiles touch caches, phases end.
+"""Simulation loop of SPADE's timing model: elements take tiles, tiles touch caches, phases end.
 
-Importing this imports numba. Caches hold slices, which are what one dense row has in one split of
-the dense columns: an element fetches them whole. Tags are 2 slice + dirty, or -1; the newest first
-in each set.
+Importing this imports numba. Caches hold slices, which are the elements of one dense row in one
+split of the dense columns: an element fetches them whole. Tags are 2 slice + dirty, or -1; the
+newest first in each set. Three groups of arguments are passed together:
 
-Three groups of arguments are handed on together:
 - `segments`: `row`, `start`, `length` and `tiles` of a `Tiling`;
 - `dense`: the slice of B's row by entry, int32[nnz]; which rows were begun, bool[m]; the first
   slice of the row operand; how many of its rows share a slice;
@@ -23,9 +22,9 @@ from numpy.typing import NDArray
 
 #: Entries an element works through before the next element has its turn at the shared cache.
 _TURN = 256
-#: What is counted: slices through the shared cache, slices from and to memory.
+#: Counted: slices through the shared cache, slices from and to memory.
 _CHIP, _RAM = 0, 1
-#: Where costs stand. First the wait for a slice in the element's cache, the shared one, memory;
+#: Indices of costs. First the wait for a slice in the element's cache, the shared one, memory;
 #: then work per entry and per segment; per tile; what memory and shared cache need to move one.
 _NEAR, _SHARED, _MEMORY, _ENTRY, _SEGMENT, _START, _DISPATCH = range(7)
 _MOVE_SLICE, _MOVE_ENTRY, _MOVE_SHARED, _BARRIER = range(7, 11)
@@ -41,7 +40,7 @@ _Machine = tuple[
 def _touch_loop(
     tags: NDArray[np.int64], base: int, ways: int, unit: int, dirty: int
 ) -> tuple[bool, int]:
-    """Use a slice in the set at `base`. Whether it was there, else the tag it drove out."""
+    """Use a slice in the set at `base`. Returns whether it was there, else the evicted tag."""
     moved = 2 * unit + dirty
     for w in range(base, base + ways):
         tag = tags[w]
@@ -54,7 +53,7 @@ def _touch_loop(
 
 
 def _share_loop(machine: _Machine, unit: int, dirty: int) -> bool:
-    """Use a slice in the shared cache. Whether it was there; what it drives out is written."""
+    """Use a slice in the shared cache. True if it was there; an evicted dirty slice is written."""
     _, shared, ways, counts, _ = machine
     counts[_CHIP] += 1
     sets = shared.size // ways[1]
@@ -65,8 +64,8 @@ def _share_loop(machine: _Machine, unit: int, dirty: int) -> bool:
 
 
 def _reach_loop(machine: _Machine, element: int, unit: int, dirty: int, whole: bool) -> int:
-    """Where an element finds a slice, which it writes if `dirty`, without a look at what was in it
-    if `whole`: the place of that wait in the costs."""
+    """Index in the costs of the wait for a slice, by where the element finds it. It is written if
+    `dirty`, without reading it if `whole`."""
     private, _, ways, counts, _ = machine
     sets = private.shape[1] // ways[0]
     hit, out = _touch(private[element], (unit % sets) * ways[0], ways[0], unit, dirty)

@@ -1,8 +1,8 @@
-"""A timing model of SPADE at the level of tiles: what a configuration costs on a pattern.
+"""A timing model of SPADE at the level of tiles: the time of a configuration on a pattern.
 
-It is a stand-in of our own, made from what COGNATE says of SPADE (Sections 3.2 and 4.1, Appendix
-B and E) and from assumptions that the platform file names; docs/explanation/decisions.md has the
-whole of it. It computes no numbers, only times, and needs numba once `Model.estimate` is called.
+It is our own stand-in, based on COGNATE's description of SPADE (Sections 3.2 and 4.1, Appendix B
+and E) and on assumptions named in the platform file; docs/explanation/decisions.md has the details.
+It computes no numbers, only times, and needs numba once `Model.estimate` is called.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEEP_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The machine. Each field is a trait of the platform file, which says where it comes from."""
+    """The machine. Each field is a trait of the platform file, which states its source."""
 
     processing_elements: float
     clock_ghz: float
@@ -58,24 +58,25 @@ class Hardware:
 
     @classmethod
     def from_traits(cls, traits: Mapping[str, Any]) -> Hardware:
-        """Raises: PlatformError naming the trait that is missing or no such quantity."""
-        found = {field.name: _positive(field.name, traits) for field in fields(cls)}
+        """Hardware from traits. Raises: PlatformError naming the trait that is missing or no such
+        quantity."""
+        values = {field.name: _positive(field.name, traits) for field in fields(cls)}
         for name in ("processing_elements", "private_cache_ways", "shared_cache_ways"):
-            if found[name] != int(found[name]) or found[name] > 4096:
+            if values[name] != int(values[name]) or values[name] > 4096:
                 raise PlatformError(f"the trait {name} must be a whole number up to 4096")
-        private = found["processing_elements"] * found["private_cache_kib"]
-        if private + found["shared_cache_kib"] > _MOST_CACHE_KIB or found["line_bytes"] < 16:
+        private = values["processing_elements"] * values["private_cache_kib"]
+        if private + values["shared_cache_kib"] > _MOST_CACHE_KIB or values["line_bytes"] < 16:
             raise PlatformError(
                 f"the traits describe caches of more than {_MOST_CACHE_KIB} KiB together, or lines "
                 "shorter than 16 bytes"
             )
-        return cls(**found)
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one configuration takes. The three bounds are summed over phases, each as if it were
-    the only one; the time is the sum of the largest in each phase, and of what is paid once."""
+    """Time of one configuration. The three bounds are summed over phases, each as if it were the
+    only one; the time is the sum of the largest in each phase, and of one-time costs."""
 
     seconds: float
     elements_s: float
@@ -84,14 +85,14 @@ class Estimate:
 
     @property
     def bound(self) -> str:
-        """`elements`, `memory` or `shared`: what the time is mostly made of."""
+        """`elements`, `memory` or `shared`: the largest of the three bounds."""
         bounds = {n: getattr(self, f"{n}_s") for n in ("elements", "memory", "shared")}
         return max(bounds, key=lambda name: bounds[name])
 
 
 class Model:
-    """Times of one operation on one pattern; tilings and orders of rows are made once, as far as
-    `keep_bytes` has room for them."""
+    """Times of one operation on one pattern; tilings and orders of rows are computed once, as far
+    as `keep_bytes` has room for them."""
 
     def __init__(
         self, hardware: Hardware, pattern: Pattern, op: Op, *, keep_bytes: int = KEEP_BYTES

@@ -19,10 +19,10 @@ from embeddb.core.pattern import Pattern
 class Tiling:
     """A pattern cut into tiles of row panels x column panels; tiles without entries are left out.
 
-    A segment is what one row has in one tile. Shapes: s segments, t tiles, p row panels.
-    `row` int32[s] the row's place in the order of rows, `start` int64[s] its first entry in the
-    pattern's indices, `length` int32[s]; segments are ordered by row panel, column panel, row.
-    `tiles` int64[t+1] cuts the segments into tiles, `panels` int64[p+1] the tiles into row panels.
+    A segment is the part of one row in one tile. Shapes: s segments, t tiles, p row panels. `row`
+    int32[s] the row's place in the order of rows, `start` int64[s] its first entry in the pattern's
+    indices, `length` int32[s]; segments are ordered by row panel, column panel, row. `tiles`
+    int64[t+1] cuts the segments into tiles, `panels` int64[p+1] the tiles into row panels.
     `columnwise` int64[t] are the tiles ordered by column panel, then row panel, and `phases`
     int64[c+1] cuts these into column panels; panels without entries have no place in either.
     """
@@ -41,23 +41,21 @@ class Tiling:
 
 
 def natural(pattern: Pattern) -> NDArray[np.int64]:
-    """int64[m]: the rows as they stand."""
+    """int64[m]: the rows in their own order."""
     return np.arange(pattern.shape[0], dtype=np.int64)
 
 
 def similar_first(pattern: Pattern) -> NDArray[np.int64]:
-    """int64[m]: the rows in an order in which rows that share columns come soon after each other.
-
+    """int64[m]: an order of the rows in which rows that share columns are close to each other.
     Breadth first over the bipartite graph of rows and columns, from rows of least degree: Cuthill
     and McKee, "Reducing the bandwidth of sparse symmetric matrices" (1969), for any shape. Columns
-    keep their numbers, because the rows of B belong to the caller. O(nnz).
-    """
+    keep their numbers, because the rows of B belong to the caller. O(nnz)."""
     # Lists of rows that were filled in order of degree need no sorting later.
     by_degree = np.argsort(np.diff(pattern.indptr), kind="stable")
-    found: NDArray[np.int64] = _breadth_first(
+    order: NDArray[np.int64] = _breadth_first(
         pattern.indptr, pattern.indices, by_degree, pattern.shape[1]
     )
-    return found
+    return order
 
 
 def tiling_of(
@@ -89,7 +87,7 @@ def tiling_of(
 
 
 def _cuts(changes: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
-    """Where a sorted array of that size begins a new group, and its end."""
+    """Indices where a sorted array of that size begins a new group, and its end."""
     if not size:
         return np.zeros(1, dtype=np.int64)
     return np.concatenate(([0], np.flatnonzero(changes) + 1, [size])).astype(np.int64)

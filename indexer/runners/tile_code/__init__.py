@@ -1,1 +1,1 @@
-"""C of a kernel and a tile, its worker, and what its results are checked by."""
+"""C of a kernel and a tile, its worker, and the reference of its results."""

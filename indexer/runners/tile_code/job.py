@@ -1,5 +1,5 @@
-"""A tensor kernel under measurement: what is built of it here, and what its worker process holds,
-`python -m indexer.runners.tile_code.job`."""
+"""A tensor kernel under measurement: compiled here, and run in its worker process, `python -m
+indexer.runners.tile_code.job`."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ _LIVE, _WIDE = 4, 24
 
 
 def bytes_needed(kernel: Computation, scratch: int, *, check: bool) -> int:
-    """Bytes that a job takes at most, before any is allocated."""
+    """Upper bound of a job's memory in bytes, before any is allocated."""
     shapes = _shapes(kernel)
-    held = scratch + sum(shape.bytes for shape in shapes)
+    needed = scratch + sum(shape.bytes for shape in shapes)
     if check:
         largest = sorted((op.shape.elements for op in kernel.operations), reverse=True)
-        held += _WIDE * sum(largest[:_LIVE])
-    return held
+        needed += _WIDE * sum(largest[:_LIVE])
+    return needed
 
 
 def _shapes(kernel: Computation) -> list[Shape]:
-    """Of parameters, then of outputs."""
+    """Shapes of parameters, then of outputs."""
     return [kernel.operations[at].shape for at in (*kernel.parameters, *kernel.outputs)]
 
 
 class KernelJob:
-    """`arrays` are flat as they lie in memory: parameters, outputs, scratch memory of so many
-    bytes. The expected values are computed once by numpy and kept in a folder."""
+    """A kernel in a worker; `arrays` are flat in memory order: parameters, outputs, scratch memory
+    of so many bytes. The expected values are computed once by numpy and stored in a folder."""
 
     def __init__(self, kernel: Computation, scratch: int, seed: int) -> None:
         self.kernel = kernel
         shapes = _shapes(kernel)
         self.arrays = [aligned((shape.elements,), DTYPE_OF[shape.dtype]) for shape in shapes]
         self.arrays.append(aligned((max(scratch, 1),), np.uint8))
-        self._given = len(kernel.parameters)
+        self._inputs = len(kernel.parameters)
         positive = needs_positive(kernel)
-        for number in range(self._given):
+        for number in range(self._inputs):
             self.arrays[number][:] = _filled(shapes[number], number, seed, positive=positive)
         self._shapes = shapes
         self._expected: Expected | None = None
 
     def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
-        """Compute the expected values, unless they lie in the folder. Raises: TensorError for a
-        kernel whose shapes do not fit each other."""
+        """Compute the expected values, unless the folder has them. Raises: TensorError for a kernel
+        whose shapes are inconsistent."""
         expected = Expected(folder, list(range(len(self.kernel.outputs))))
         if not expected.there:
             try:
@@ -74,61 +74,61 @@ class KernelJob:
 
     def _keep(self, expected: Expected) -> None:
         tolerance = kernel_error(self.kernel)
-        values_of = evaluate(self.kernel, self.arrays[: self._given])
-        for output, told in enumerate(values_of):
-            shape = self._shapes[self._given + output]
-            values = physical(told.value, shape).astype(np.float64)
-            error = physical(np.broadcast_to(error_of(*told), shape.dims), shape)
+        values_of = evaluate(self.kernel, self.arrays[: self._inputs])
+        for output, reference in enumerate(values_of):
+            shape = self._shapes[self._inputs + output]
+            values = physical(reference.value, shape).astype(np.float64)
+            error = physical(np.broadcast_to(error_of(*reference), shape.dims), shape)
             off = np.zeros(values.shape)
             if shape.dtype in _LARGEST:
                 off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
-                known = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
-                off = np.where(known, off, np.inf)
+                finite = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
+                off = np.where(finite, off, np.inf)
             expected.keep(output, values, off)
 
     def restore(self, *, all: bool) -> None:
-        """Nothing is read that a run writes; with `all` it is overwritten."""
+        """With `all` overwrite the results; a run reads none of them."""
         if all:
-            for array in self.arrays[self._given :]:
+            for array in self.arrays[self._inputs :]:
                 array[:] = 113
 
     def wrong(self) -> str:
-        """Empty if all that the last run wrote is right."""
+        """Empty if all results of the last run are right, else the first violation."""
         assert self._expected is not None, "expect comes before wrong"
         jumps = may_jump(self.kernel)
         for output, at in enumerate(self.kernel.outputs):
-            found = self.arrays[self._given + output]
-            missed = first_missed(found, *self._expected.of(output), may_jump=jumps)
+            results = self.arrays[self._inputs + output]
+            missed = first_missed(results, *self._expected.of(output), may_jump=jumps)
             if missed is not None:
                 place, error = missed
                 name = self.kernel.names[at] if self.kernel.names else f"output {output}"
-                index = _index(place, self._shapes[self._given + output])
+                index = _index(place, self._shapes[self._inputs + output])
                 return f"{name}{index} is off by {error:.3g}, more than rounding explains"
         return ""
 
 
 def _index(place: int, shape: Shape) -> list[int]:
-    """Of the element that lies there."""
+    """Index of the element at a place in memory."""
     order = tuple(reversed(shape.layout))
     at = np.unravel_index(place, [shape.dims[d] for d in order]) if order else ()
-    told = dict(zip(order, map(int, at), strict=True))
-    return [told[d] for d in range(shape.rank)]
+    index = dict(zip(order, map(int, at), strict=True))
+    return [index[d] for d in range(shape.rank)]
 
 
 def _filled(shape: Shape, number: int, seed: int, *, positive: bool) -> NDArray[Any]:
-    """Reals in (-1, 1), or in (0.25, 1.25); whole numbers from 0 to 7."""
+    """Reals in (-1, 1), or in (0.25, 1.25); integers from 0 to 7."""
     rng = np.random.default_rng([seed, number])
     if shape.dtype == "pred":
         return rng.integers(0, 2, shape.elements).astype(np.bool_)
     if not shape.dtype.startswith("f"):
         return rng.integers(0, _BELOW, shape.elements).astype(DTYPE_OF[shape.dtype])
-    made = rng.random(shape.elements, dtype=np.float32)
-    return made + np.float32(0.25) if positive else made * 2 - 1
+    values = rng.random(shape.elements, dtype=np.float32)
+    return values + np.float32(0.25) if positive else values * 2 - 1
 
 
 class MeasuredKernel:
-    """Keeps `indexer.runners.harness.measuring.Measured`. Short calls are made several times in a
-    row: the clock is read around at least so many seconds."""
+    """A kernel as `indexer.runners.harness.measuring.Measured`. Short calls are repeated in a row:
+    each timing spans at least `least_s` seconds."""
 
     called = "kernel"
     least_s = 1e-4
@@ -159,7 +159,7 @@ class MeasuredKernel:
 
 
 def _job(payload: bytes, seed: int) -> KernelJob:
-    """Of the bytes of scratch memory, and the kernel's text behind them."""
+    """The job of the bytes of scratch memory, followed by the kernel's text."""
     scratch, _, text = payload.partition(b"\n")
     return KernelJob(tensor_from_text(text), int(scratch), seed)
 

@@ -78,7 +78,7 @@ _Array = NDArray[Any]
 
 
 def dot(op: Operation, lhs: _Array, rhs: _Array) -> _Array:
-    """Batch dimensions, then the free ones of both."""
+    """Product with batch dimensions first, then the free ones of both."""
     batch = len(op.dims("lhs_batch"))
     left, free_left = _matrices(lhs, op.dims("lhs_batch"), op.dims("lhs_contracting"), last=True)
     right, free_right = _matrices(rhs, op.dims("rhs_batch"), op.dims("rhs_contracting"), last=False)
@@ -101,7 +101,7 @@ def _matrices(
 def padded(
     array: _Array, low: Sequence[int], high: Sequence[int], gap: Sequence[int], fill: Any
 ) -> _Array:
-    """With `gap` - 1 elements between any two, and more (or fewer) at the ends."""
+    """The array with `gap` - 1 elements between any two, and more (or fewer) at the ends."""
     spread = tuple((n - 1) * g + 1 for n, g in zip(array.shape, gap, strict=True))
     wide = np.full(spread, fill, array.dtype)
     wide[tuple(slice(None, None, g) for g in gap)] = array
@@ -112,58 +112,58 @@ def padded(
 
 
 def window_terms(op: Operation, array: _Array, fill: Any) -> Iterator[_Array]:
-    """Of a window over all dimensions, what it sees at each of its own positions."""
+    """Elements under a window over all dimensions, for each position in the window."""
     rank = array.ndim
-    told = {name: op.dims(name) or (one,) * rank for name, one in _USUAL.items()}
-    wide = padded(array, told["low"], told["high"], told["lhs_dilate"], fill)
-    yield from (part for _, part in _seen(wide, op.dims("size"), told))
+    window = {name: op.dims(name) or (one,) * rank for name, one in _USUAL.items()}
+    wide = padded(array, window["low"], window["high"], window["lhs_dilate"], fill)
+    yield from (part for _, part in _seen(wide, op.dims("size"), window))
 
 
 _USUAL = {"stride": 1, "low": 0, "high": 0, "lhs_dilate": 1, "rhs_dilate": 1, "reversal": 0}
 
 
 def _seen(
-    wide: _Array, size: Sequence[int], told: dict[str, tuple[int, ...]]
+    wide: _Array, size: Sequence[int], window: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[tuple[int, ...], _Array]]:
-    """Position in the window, and the elements that it meets there, over the first dimensions."""
+    """Position in the window, and the elements under it, over the first dimensions."""
     count = [
         (n - (s - 1) * step - 1) // stride + 1
         for n, s, step, stride in zip(
-            wide.shape, size, told["rhs_dilate"], told["stride"], strict=False
+            wide.shape, size, window["rhs_dilate"], window["stride"], strict=False
         )
     ]
     for at in itertools.product(*map(range, size)):
         part = tuple(
             slice(a * step, a * step + (n - 1) * stride + 1, stride)
             for a, step, n, stride in zip(
-                at, told["rhs_dilate"], count, told["stride"], strict=True
+                at, window["rhs_dilate"], count, window["stride"], strict=True
             )
         )
         yield at, wide[part]
 
 
 def convolution(op: Operation, lhs: _Array, kernel: _Array) -> _Array:
-    """In groups of features where it has them."""
+    """Convolution, in groups of features if it has any."""
     rank = len(op.dims("size"))
     spatial = [str(n) for n in range(rank)]
     labels = str(op.attributes["labels"])
     of_lhs, _, rest = labels.partition("_")
     of_kernel, _, of_out = rest.partition("->")
     groups = int(str(op.attributes.get("feature_groups", 1)))
-    told = {name: op.dims(name) or (one,) * rank for name, one in _USUAL.items()}
+    window = {name: op.dims(name) or (one,) * rank for name, one in _USUAL.items()}
     image = lhs.transpose([of_lhs.index(c) for c in (*spatial, "b", "f")])
     weights = kernel.transpose([of_kernel.index(c) for c in (*spatial, "i", "o")])
     ends = (0, 0)
     image = padded(
-        image, (*told["low"], *ends), (*told["high"], *ends), (*told["lhs_dilate"], 1, 1), 0
+        image, (*window["low"], *ends), (*window["high"], *ends), (*window["lhs_dilate"], 1, 1), 0
     )
-    turned = tuple(slice(None, None, -1 if r else 1) for r in told["reversal"])
+    turned = tuple(slice(None, None, -1 if r else 1) for r in window["reversal"])
     weights = weights[turned]
-    found: Any = 0
-    for at, part in _seen(image, op.dims("size"), told):
-        found = found + _grouped(part, weights[at], groups)
+    result: Any = 0
+    for at, part in _seen(image, op.dims("size"), window):
+        result = result + _grouped(part, weights[at], groups)
     order = [[*spatial, "b", "f"].index(c) for c in of_out]
-    return np.asarray(found).transpose(order)
+    return np.asarray(result).transpose(order)
 
 
 def _grouped(part: _Array, weights: _Array, groups: int) -> _Array:
@@ -172,9 +172,9 @@ def _grouped(part: _Array, weights: _Array, groups: int) -> _Array:
         return np.asarray(np.matmul(part, weights))
     apart = part.reshape(*part.shape[:-1], groups, -1)
     of_group = weights.reshape(weights.shape[0], groups, -1)
-    found = np.einsum("...gi,igo->...go", apart, of_group)
-    return np.asarray(found.reshape(*part.shape[:-1], -1))
+    product = np.einsum("...gi,igo->...go", apart, of_group)
+    return np.asarray(product.reshape(*part.shape[:-1], -1))
 
 
-#: What is linear in both of its operands.
+#: A function that is linear in both of its operands.
 Bilinear = Callable[[Operation, _Array, _Array], _Array]

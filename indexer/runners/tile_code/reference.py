@@ -1,8 +1,8 @@
-"""A kernel evaluated by numpy in double precision, with how far rounding may take each element.
+"""A kernel evaluated by numpy in double precision, with the rounding error bound of each element.
 
-Beside each value goes the sum of the magnitudes that were rounded on the way to it, in units of
-the rounding error: running error analysis (Higham, "Accuracy and Stability of Numerical
-Algorithms", 3.3). Nothing here is shared with the generator.
+Each value comes with the sum of the rounded magnitudes in its computation, in units of the rounding
+error: running error analysis (Higham, "Accuracy and Stability of Numerical Algorithms", 3.3).
+Nothing here is shared with the code generator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPE_OF: dict[str, Any] = {
     **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
 }
 _Array = NDArray[Any]
-#: What each `combine` does to two arrays, and along dimensions.
+#: Function of each `combine` for two arrays, and along dimensions.
 _COMBINES: dict[str, Any] = {
     "add": np.add,
     "multiply": np.multiply,
@@ -46,76 +46,76 @@ _VIEWS = frozenset(
 )
 
 
-class Told(NamedTuple):
-    """A value and its error; None where it is exact."""
+class Bounded(NamedTuple):
+    """A value and its error bound; None if it is exact."""
 
     value: _Array
     error: _Array | None = None
 
 
 def logical(flat: _Array, shape: Shape) -> _Array:
-    """What lies in memory by a layout, as an array of the shape's dimensions."""
+    """Elements in memory order as an array of the shape's dimensions."""
     order = tuple(reversed(shape.layout))
     lying = flat.reshape([shape.dims[d] for d in order])
     return lying.transpose(np.argsort(order)) if order else lying
 
 
 def physical(array: _Array, shape: Shape) -> _Array:
-    """The reverse: flat, as it lies in memory."""
+    """The inverse: flat, in memory order."""
     return np.ascontiguousarray(array.transpose(tuple(reversed(shape.layout)))).reshape(-1)
 
 
-def evaluate(kernel: Computation, arrays: Sequence[_Array]) -> list[Told]:
-    """The outputs, as arrays of their dimensions, from the parameters, each flat as it lies in
-    memory. Nothing given is changed.
+def evaluate(kernel: Computation, arrays: Sequence[_Array]) -> list[Bounded]:
+    """The outputs, as arrays of their dimensions, from the parameters, each flat in memory order,
+    which are not changed.
 
-    Raises: TensorError for an operation that is not known here.
+    Raises: TensorError for an unsupported operation.
     """
-    held: dict[int, Told] = {}
+    values: dict[int, Bounded] = {}
     left = [len(users) for users in kernel.users]
     numbers = {at: n for n, at in enumerate(kernel.parameters)}
     with np.errstate(all="ignore"):
         for at, op in enumerate(kernel.operations):
             if at in numbers:
-                held[at] = Told(_wide(logical(arrays[numbers[at]], op.shape), op.shape.dtype))
+                values[at] = Bounded(_wide(logical(arrays[numbers[at]], op.shape), op.shape.dtype))
             else:
-                held[at] = _value(op, [held[o] for o in op.operands], kernel.operand_shapes(at))
+                values[at] = _value(op, [values[o] for o in op.operands], kernel.operand_shapes(at))
             for operand in dict.fromkeys(op.operands):
                 left[operand] -= 1
                 if not left[operand] and operand not in kernel.outputs:
-                    del held[operand]
-    return [held[at] for at in kernel.outputs]
+                    del values[operand]
+    return [values[at] for at in kernel.outputs]
 
 
 def _wide(array: _Array, dtype: str) -> _Array:
     return array.astype(np.float64) if dtype == "f32" else array
 
 
-def _value(op: Operation, of: Sequence[Told], shapes: Sequence[Shape]) -> Told:
+def _value(op: Operation, of: Sequence[Bounded], shapes: Sequence[Shape]) -> Bounded:
     if op.opcode in _VIEWS:
         value, error = of[0]
         seen = None if error is None else _view(op, error, shapes[0])
-        return Told(_view(op, value, shapes[0]), seen)
+        return Bounded(_view(op, value, shapes[0]), seen)
     match op.opcode:
         case "constant":
-            return Told(_constant(op.shape, str(op.attributes["value"])))
+            return Bounded(_constant(op.shape, str(op.attributes["value"])))
         case "iota":
             along = int(str(op.attributes["dimension"]))
             line = np.arange(op.shape.dims[along]).reshape(
                 [-1 if d == along else 1 for d in range(op.shape.rank)]
             )
-            return Told(np.broadcast_to(line, op.shape.dims).astype(_type(op.shape)))
+            return Bounded(np.broadcast_to(line, op.shape.dims).astype(_type(op.shape)))
         case "pad":
             low, high = op.dims("low"), op.dims("high")
             gap = tuple(g + 1 for g in op.dims("interior")) or (1,) * len(low)
             error = None if of[0].error is None else padded(of[0].error, low, high, gap, 0)
-            return Told(padded(of[0].value, low, high, gap, of[1].value[()]), error)
+            return Bounded(padded(of[0].value, low, high, gap, of[1].value[()]), error)
         case "concatenate":
             along = int(str(op.attributes["dimension"]))
             value = np.concatenate([o.value for o in of], along)
             if all(o.error is None for o in of):
-                return Told(value)
-            return Told(value, np.concatenate([error_of(*o) for o in of], along))
+                return Bounded(value)
+            return Bounded(value, np.concatenate([error_of(*o) for o in of], along))
         case "dot":
             return _bilinear(dot, op, of)
         case "convolution":
@@ -164,10 +164,10 @@ def _view(op: Operation, array: _Array, shape: Shape) -> _Array:
     return array
 
 
-def _bilinear(compute: Bilinear, op: Operation, of: Sequence[Told]) -> Told:
+def _bilinear(compute: Bilinear, op: Operation, of: Sequence[Bounded]) -> Bounded:
     (a, error_a), (b, error_b) = of
     if not op.shape.dtype.startswith("f"):
-        return Told(compute(op, a.astype(np.int64), b.astype(np.int64)).astype(_type(op.shape)))
+        return Bounded(compute(op, a.astype(np.int64), b.astype(np.int64)).astype(_type(op.shape)))
     value = compute(op, a, b)
     size_a, size_b = np.abs(a), np.abs(b)
     error = compute(op, size_a, size_b)
@@ -175,26 +175,26 @@ def _bilinear(compute: Bilinear, op: Operation, of: Sequence[Told]) -> Told:
         error = error + compute(op, error_a, size_b)
     if error_b is not None:
         error = error + compute(op, size_a, error_b)
-    return Told(value, error)
+    return Bounded(value, error)
 
 
-def _reduce(op: Operation, of: Sequence[Told]) -> Told:
+def _reduce(op: Operation, of: Sequence[Bounded]) -> Bounded:
     combine, along = _COMBINES[str(op.attributes["combine"])], op.dims("dimensions")
     (array, error), start = of[0], of[1].value
     value = combine(combine.reduce(array, axis=along), start).astype(array.dtype)
     if not op.shape.dtype.startswith("f"):
-        return Told(value)
+        return Bounded(value)
     errors = error_of(array, error)
     if combine is np.add:
-        return Told(value, np.sum(np.abs(array) + errors, axis=along) + np.abs(start))
+        return Bounded(value, np.sum(np.abs(array) + errors, axis=along) + np.abs(start))
     if combine is np.multiply:
         count = array.size / max(value.size, 1)
         share = np.sum(np.where(errors > 0, errors / np.abs(array), 0), axis=along)
-        return Told(value, np.abs(value) * (share + count))
-    return Told(value, None if error is None else np.max(errors, axis=along, initial=0))
+        return Bounded(value, np.abs(value) * (share + count))
+    return Bounded(value, None if error is None else np.max(errors, axis=along, initial=0))
 
 
-def _reduce_window(op: Operation, of: Sequence[Told]) -> Told:
+def _reduce_window(op: Operation, of: Sequence[Bounded]) -> Bounded:
     combine = _COMBINES[str(op.attributes["combine"])]
     (array, error), start = of[0], of[1].value[()]
     value: Any = start
@@ -202,28 +202,28 @@ def _reduce_window(op: Operation, of: Sequence[Told]) -> Told:
         value = combine(value, term)
     value = np.asarray(value, array.dtype)
     if not op.shape.dtype.startswith("f"):
-        return Told(value)
+        return Bounded(value)
     errors: Any = 0
     sizes = np.abs(array) if combine is np.add else np.zeros_like(array)
     for term in window_terms(op, error_of(array, error) + sizes, 0):
         errors = errors + term if combine is np.add else np.maximum(errors, term)
-    return Told(value, np.asarray(errors))
+    return Bounded(value, np.asarray(errors))
 
 
-def _elementwise(op: Operation, of: Sequence[Told], shapes: Sequence[Shape]) -> Told:
+def _elementwise(op: Operation, of: Sequence[Bounded], shapes: Sequence[Shape]) -> Bounded:
     values = [o.value for o in of]
     function: Callable[..., Any] | None = FUNCTIONS.get(op.opcode)
     if op.opcode == "compare":
         function = _COMPARISONS[str(op.attributes["direction"])]
     if op.opcode == "convert":
-        return Told(_converted(values[0], op.shape), of[0].error)
+        return Bounded(_converted(values[0], op.shape), of[0].error)
     if function is None:
-        raise TensorError(f"{op.opcode} is not computed here")
+        raise TensorError(f"{op.opcode} is not supported by the reference")
     value = np.asarray(function(*values))
     value = np.broadcast_to(value, op.shape.dims).astype(_type(op.shape), copy=False)
     if not op.shape.dtype.startswith("f"):
-        return Told(value)
-    return Told(value, elementwise_error(op.opcode, value, of))
+        return Bounded(value)
+    return Bounded(value, elementwise_error(op.opcode, value, of))
 
 
 def _converted(array: _Array, shape: Shape) -> _Array:
@@ -259,14 +259,14 @@ def elementwise_error(opcode: str, value: _Array, operands: Sequence[Any]) -> _A
     errors = [
         error_of(*operand) if operand.value.dtype.kind == "f" else 0.0 for operand in operands
     ]
-    found = _passed_on(opcode, value, values, errors)
+    propagated = _passed_on(opcode, value, values, errors)
     if opcode in ("select", "clamp", "maximum", "minimum", "negate", "abs"):
-        return np.broadcast_to(found, value.shape)
-    return np.broadcast_to(found, value.shape) + np.abs(value)
+        return np.broadcast_to(propagated, value.shape)
+    return np.broadcast_to(propagated, value.shape) + np.abs(value)
 
 
 def _passed_on(opcode: str, value: _Array, a: list[_Array], e: list[Any]) -> Any:
-    """What the errors of the operands become: by the derivative in each."""
+    """Propagated errors of the operands, by the derivative in each."""
     match opcode:
         case "add" | "subtract" | "maximum" | "minimum" | "remainder":
             return e[0] + e[1]

@@ -20,7 +20,7 @@ from indexer.frontends.hlo.printer import hlo_text
 from indexer.runners.base import RunOptions
 
 if TYPE_CHECKING:
-    from indexer.runners.harness.session import Session
+    from indexer.runners.harness.worker_process import WorkerProcess
 
 #: Runs of all kernels in a row, of which the median counts.
 CHAINS = 5
@@ -28,8 +28,8 @@ CHAINS = 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
-    """One partition: the sum of its kernels' seconds, what was measured for it now, by kernel, and
-    the processor's seconds of runs of all kernels in a row, where they were asked for."""
+    """Measurement of one partition: the sum of its kernels' seconds; `fresh` the kernels timed for
+    it now; `chain_s` the CPU seconds of runs of all kernels in sequence, if requested."""
 
     measurement: Measurement
     fresh: tuple[tuple[Computation, Measurement], ...] = ()
@@ -38,30 +38,32 @@ class PartitionTimes:
 
 @dataclass
 class ProgramTimes:
-    """Partitions of one program. Kernels that were timed are not timed again: `known` are seconds
-    by their ids, infinite for what failed; what is timed is added. `fresh` are those that were
-    timed for the last partition, also where that was interrupted."""
+    """Time partitions of one program, each kernel once: `seconds` by kernel id, infinite for failed
+    ones; `fresh` the kernels timed for the last partition, also where that was interrupted."""
 
     program: Computation
-    session: Session
+    session: WorkerProcess
     options: RunOptions
-    known: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     fresh: list[tuple[Computation, Measurement]] = field(default_factory=list)
     _generation: int = -1
     _refused: str = ""
 
     def measure(self, partition: Partition, *, chained: bool = False) -> PartitionTimes:
-        """With `chained` the kernels are also run in a row, as the program would.
+        """Time a partition. With `chained` the kernels are also run in sequence, as the program
+        would.
 
-        Whatever goes wrong is a status. Raises: RunnerUnavailable.
+        Every failure is a status. Raises: RunnerUnavailable.
         """
         self.fresh = []
         if problem := self._ready():
             return PartitionTimes(problem)
         for placed in partition.kernels:
-            if not math.isfinite(self.known.get(placed.kernel.id, 0.0)):
+            if not math.isfinite(self.seconds.get(placed.kernel.id, 0.0)):
                 return PartitionTimes(failed("build", f"{placed.kernel.name} has failed before"))
-        fresh = {p.kernel.id: p.kernel for p in partition.kernels if p.kernel.id not in self.known}
+        fresh = {
+            p.kernel.id: p.kernel for p in partition.kernels if p.kernel.id not in self.seconds
+        }
         if fresh and (problem := self._time(partition, list(fresh.values()))):
             return PartitionTimes(problem, tuple(self.fresh))
         chain: tuple[float, ...] = ()
@@ -70,18 +72,18 @@ class ProgramTimes:
             if reply["status"] != "ok":
                 return PartitionTimes(_problem(reply), tuple(self.fresh))
             chain = tuple(reply["times_s"])
-        total = sum(self.known[placed.kernel.id] for placed in partition.kernels)
+        total = sum(self.seconds[placed.kernel.id] for placed in partition.kernels)
         context: dict[str, float | str] = {"kernels": float(len(partition.kernels))}
-        told = Measurement(
+        measurement = Measurement(
             times_s=(total,),
             tolerance=TOLERANCE if self.options.check else None,
             when=time.time(),
             context=context,
         )
-        return PartitionTimes(told, tuple(self.fresh), chain)
+        return PartitionTimes(measurement, tuple(self.fresh), chain)
 
     def whole(self) -> Measurement:
-        """The program as it stands, which XLA fuses as it likes. Raises: RunnerUnavailable."""
+        """Seconds of the unpartitioned program, fused by XLA. Raises: RunnerUnavailable."""
         if problem := self._ready():
             return problem
         reply = self._request({"do": "whole", **effort(self.options)})
@@ -92,49 +94,49 @@ class ProgramTimes:
         )
 
     def _time(self, partition: Partition, kernels: Sequence[Computation]) -> Measurement | None:
-        """Into `fresh`, until one fails: then why. They are timed with what the program hands them
-        when its kernels are run in a row, for what some take depends on it."""
+        """Time the kernels into `fresh`; returns the first failure. Their inputs are those of a run
+        of the whole chain, since the time of some kernels depends on the values."""
         times = KernelTimes(self.session, self.options)
         ready = {}
         for kernel in kernels:
-            ready[kernel.id] = found = times.ready(kernel, called=False, check=False)
-            if not found.ok:
-                self._told(kernel, found)
-                return failed(found.status, f"{kernel.name}: {found.error}"[:400])
+            ready[kernel.id] = outcome = times.ready(kernel, called=False, check=False)
+            if not outcome.ok:
+                self._record(kernel, outcome)
+                return failed(outcome.status, f"{kernel.name}: {outcome.error}"[:400])
         for some in together(kernels):
             reply = self._chain(partition, 0, [kernel.id for kernel in some])
             if reply["status"] != "ok":
                 return self._blamed(kernels, _problem(reply))
             # Where the worker died, they are tried again in the next partition.
-            told, lost = times.timed({kernel.id: ready[kernel.id] for kernel in some})
+            timed, lost = times.timed({kernel.id: ready[kernel.id] for kernel in some})
             if lost is not None:
                 return lost
             for kernel in some:
-                self._told(kernel, in_context(told[kernel.id], {ARRAYS: OF_PROGRAM}))
+                self._record(kernel, in_context(timed[kernel.id], {ARRAYS: OF_PROGRAM}))
         return None
 
     def _blamed(self, kernels: Sequence[Computation], problem: Measurement) -> Measurement:
-        """What is wrong with a partition, and into `fresh` with which of its kernels: of wrong
-        results any may be the reason, so that none is known by it; a crash is that of those which
-        crash alone."""
+        """Reason of a partition's failure; `fresh` receives the kernels to blame. Of wrong results
+        any kernel may be the cause, so the times of all are dropped; of a crash, those that crash
+        alone."""
         if problem.status == "wrong":
             for kernel, _ in self.fresh:
-                del self.known[kernel.id]
+                del self.seconds[kernel.id]
             self.fresh = [(kernel, problem) for kernel in kernels]
             return problem
         times = KernelTimes(self.session, self.options)
         for kernel in kernels:
-            found = times.ready(kernel, check=False)
-            if not found.ok:
-                self._told(kernel, found)
+            outcome = times.ready(kernel, check=False)
+            if not outcome.ok:
+                self._record(kernel, outcome)
         return problem
 
-    def _told(self, kernel: Computation, found: Measurement) -> None:
-        self.fresh.append((kernel, found))
-        self.known[kernel.id] = found.least
+    def _record(self, kernel: Computation, outcome: Measurement) -> None:
+        self.fresh.append((kernel, outcome))
+        self.seconds[kernel.id] = outcome.least
 
     def _ready(self) -> Measurement | None:
-        """Why the program cannot be run; None once the worker has it."""
+        """Reason why the program cannot be run; None once the worker has loaded it."""
         if self._refused:
             return failed("build", self._refused)
         if self._generation == self.session.ensure():
@@ -191,44 +193,44 @@ def failed(status: str, error: str) -> Measurement:
     return Measurement(status, error=" ".join(error.split()), when=time.time())
 
 
-def effort(asked: RunOptions) -> dict[str, float]:
-    return {name: getattr(asked, name) for name in ("repeats", "max_repeats", "min_time_s")}
+def effort(options: RunOptions) -> dict[str, float]:
+    return {name: getattr(options, name) for name in ("repeats", "max_repeats", "min_time_s")}
 
 
 def together(kernels: Iterable[Computation], most: int = 1 << 30) -> Iterator[list[Computation]]:
-    """Each once, as many at a time as have room, `most` of them."""
-    held: list[Computation] = []
+    """Batches of distinct kernels whose arrays fit into memory, at most `most` per batch."""
+    batch: list[Computation] = []
     room = _TOGETHER
     for kernel in {kernel.id: kernel for kernel in kernels}.values():
         need = bytes_of(kernel)
-        if held and (need > room or len(held) == most):
-            yield held
-            held, room = [], _TOGETHER
-        held.append(kernel)
+        if batch and (need > room or len(batch) == most):
+            yield batch
+            batch, room = [], _TOGETHER
+        batch.append(kernel)
         room -= need
-    if held:
-        yield held
+    if batch:
+        yield batch
 
 
-def parameters_of(made: Computation) -> list[tuple[str, list[int]]]:
-    shapes = [made.operations[at].shape for at in made.parameters]
+def parameters_of(graph: Computation) -> list[tuple[str, list[int]]]:
+    shapes = [graph.operations[at].shape for at in graph.parameters]
     return [(shape.dtype, list(shape.dims)) for shape in shapes]
 
 
-def bytes_of(made: Computation) -> int:
-    """Of what is given in and out, and, of a program, of all between."""
-    if made.kind == "program":
-        return sum(shape.bytes for op in made.operations for shape in op.results)
-    return sum(made.operations[at].shape.bytes for at in (*made.parameters, *made.outputs))
+def bytes_of(graph: Computation) -> int:
+    """Bytes of inputs and outputs, and of a program also of all intermediate values."""
+    if graph.kind == "program":
+        return sum(shape.bytes for op in graph.operations for shape in op.results)
+    return sum(graph.operations[at].shape.bytes for at in (*graph.parameters, *graph.outputs))
 
 
 def chain_request(partition: Partition, times: int, keep: Sequence[str]) -> dict[str, Any]:
-    """The request that runs the kernels: which values each takes and gives, by their places in the
-    program, and after which of them a value is needed no more. Of those to `keep`, what they take
-    waits for them to be timed."""
+    """The request that runs the kernels in sequence: places in the program that each reads and
+    writes, and after which kernel a value is freed. The inputs of those to `keep` wait to be timed.
+    """
     program = partition.program
     last = {place: at for at, p in enumerate(partition.kernels) for place in (*p.takes, *p.gives)}
-    kept = {*program.outputs, *program.parameters}
+    permanent = {*program.outputs, *program.parameters}
     kernels = [
         {
             "id": placed.kernel.id,
@@ -237,13 +239,13 @@ def chain_request(partition: Partition, times: int, keep: Sequence[str]) -> dict
             "last": [
                 place
                 for place in dict.fromkeys((*placed.takes, *placed.gives))
-                if last[place] == at and place not in kept
+                if last[place] == at and place not in permanent
             ],
         }
         for at, placed in enumerate(partition.kernels)
     ]
-    made = {place for placed in partition.kernels for place in placed.gives}
-    outputs = [(n, place) for n, place in enumerate(program.outputs) if place in made]
+    computed = {place for placed in partition.kernels for place in placed.gives}
+    outputs = [(n, place) for n, place in enumerate(program.outputs) if place in computed]
     return {
         "do": "chain",
         "given": program.parameters,
@@ -262,57 +264,57 @@ ROUNDS, APART_S = 6, 0.1
 
 
 class KernelTimes:
-    """Times kernels, each called in several rounds: `times_s` are the least of each, and the least
-    of these is what a kernel takes ("A Learned Performance Model for Tensor Processing Units",
-    Section 4: the minimum of three runs)."""
+    """Time kernels in several rounds: `times_s` holds the fastest call of each round, whose minimum
+    is the kernel's time ("A Learned Performance Model for Tensor Processing Units", Section 4: the
+    minimum of three runs)."""
 
-    def __init__(self, session: Session, options: RunOptions) -> None:
+    def __init__(self, session: WorkerProcess, options: RunOptions) -> None:
         self._session, self._options = session, options
 
     def in_turns(
         self, kernels: Sequence[Computation], *, check: bool
     ) -> list[tuple[Computation, Measurement]]:
-        """Each with what came out of it; where the worker dies of one, each is tried alone.
+        """Each kernel with its measurement; if the worker dies, each is tried alone.
 
-        Whatever goes wrong is a status. Raises: RunnerUnavailable.
+        Every failure is a status. Raises: RunnerUnavailable.
         """
-        found = {kernel.id: self.ready(kernel, check=check) for kernel in kernels}
-        ready = {name: one for name, one in found.items() if one.ok}
-        told, lost = self.timed(ready) if ready else ({}, None)
+        outcomes = {kernel.id: self.ready(kernel, check=check) for kernel in kernels}
+        ready = {name: one for name, one in outcomes.items() if one.ok}
+        timed, lost = self.timed(ready) if ready else ({}, None)
         if lost is None:
-            found |= told
+            outcomes |= timed
         elif len(kernels) == 1:
-            found[kernels[0].id] = lost
+            outcomes[kernels[0].id] = lost
         else:
             return [self.in_turns([kernel], check=check)[0] for kernel in kernels]
-        return [(kernel, found[kernel.id]) for kernel in kernels]
+        return [(kernel, outcomes[kernel.id]) for kernel in kernels]
 
     def timed(
         self, ready: Mapping[str, Measurement]
     ) -> tuple[dict[str, Measurement], Measurement | None]:
-        """What `ready` gave of some kernels, by their ids, with times; or nothing, and what is
-        wrong with all of them: the worker died. Raises: RunnerUnavailable."""
-        asked = self._options
+        """Measurements by kernel id of compiled kernels (`ready`), or nothing and one failure for
+        all of them: the worker died. Raises: RunnerUnavailable."""
+        options = self._options
         message = {"do": "rounds", "ids": list(ready), "rounds": ROUNDS, "apart_s": APART_S}
-        limit = COMPILE_S + ROUNDS * asked.timeout_s * len(ready)
-        reply = self._session.request({**message, **effort(asked)}, timeout_s=limit)
+        limit = COMPILE_S + ROUNDS * options.timeout_s * len(ready)
+        reply = self._session.request({**message, **effort(options)}, timeout_s=limit)
         if reply["status"] != "ok":
             status = "crash" if reply["status"] == "missing" else reply["status"]
             return {}, failed(status, reply.get("error", "the worker was lost"))
-        found = {}
+        measurements = {}
         for name, (wall, cpu) in reply["times"].items():
-            told = {"times_s": tuple(wall), "cpu_sum_s": tuple(cpu), "when": time.time()}
-            found[name] = msgspec.structs.replace(ready[name], **told)
-        return found, None
+            times = {"times_s": tuple(wall), "cpu_sum_s": tuple(cpu), "when": time.time()}
+            measurements[name] = msgspec.structs.replace(ready[name], **times)
+        return measurements, None
 
     def ready(self, kernel: Computation, *, called: bool = True, check: bool) -> Measurement:
-        """Compiled and, unless that is all, called: without times, if it is ok.
+        """Compile and, with `called`, call a kernel; an ok measurement has no times yet.
 
         Raises: RunnerUnavailable.
         """
-        asked = self._options
-        if (need := bytes_of(kernel)) > asked.max_bytes:
-            return failed("oom", f"the arrays need {need:,} bytes of {asked.max_bytes:,}")
+        options = self._options
+        if (need := bytes_of(kernel)) > options.max_bytes:
+            return failed("oom", f"the arrays need {need:,} bytes of {options.max_bytes:,}")
         try:
             text = hlo_text(kernel)
         except TensorError as error:
@@ -321,11 +323,11 @@ class KernelTimes:
             "do": "kernel",
             "id": kernel.id,
             "parameters": parameters_of(kernel),
-            "seed": asked.seed,
+            "seed": options.seed,
             "called": called,
             "check": check,
         }
-        limit = COMPILE_S + asked.timeout_s
+        limit = COMPILE_S + options.timeout_s
         reply = self._session.request(message, [text.encode()], timeout_s=limit)
         if reply["status"] != "ok":
             return failed(reply["status"], reply.get("error", ""))
@@ -335,13 +337,13 @@ class KernelTimes:
 
 
 _LIMIT_S = 300.0
-#: The instruction that one of the optimised module was made of: the printer calls them o0, o1, ...
-_MADE_OF = re.compile(r'op_name="(?:[^"]*/)?o(\d+)(?:\.[a-z]+)?"')
+#: The operation that an instruction of the optimised module stems from, by its printed name o0, o1.
+_STEMS_FROM = re.compile(r'op_name="(?:[^"]*/)?o(\d+)(?:\.[a-z]+)?"')
 _BODY = re.compile(r"^(ENTRY )?%?([\w.-]+) ")
 _CALLED = re.compile(r"fusion\(.*calls=%?([\w.-]+)")
 
 
-def compiler_cut(program: Computation, session: Session) -> Cut:
+def compiler_cut(program: Computation, session: WorkerProcess) -> Cut:
     """Raises: TensorError for a program that XLA does not compile; RunnerUnavailable."""
     text = hlo_text(program)
     reply = session.request({"do": "optimised"}, [text.encode()], timeout_s=_LIMIT_S)
@@ -351,10 +353,9 @@ def compiler_cut(program: Computation, session: Session) -> Cut:
 
 
 def cut_of(program: Computation, optimised: str) -> Cut:
-    """By the text of the optimised module, in which each instruction names the one that it was made
-    of. What lies in several fusions, since XLA computes it in each, goes with the first of them;
-    what none of them names, for it was simplified away, with its first operand, else its user.
-    """
+    """The fusion plan in the text of an optimised module, in which each instruction names the
+    operation it stems from. An operation in several fusions goes with the first of them; one that
+    no instruction names (it was simplified away) with its first operand, else with its user."""
     edges = edges_of(program)
     group: dict[int, int] = {}
     for number, places in enumerate(_fusions(optimised)):
@@ -374,24 +375,24 @@ def cut_of(program: Computation, optimised: str) -> Cut:
 
 
 def _fusions(text: str) -> list[list[int]]:
-    """Places of our operations by fusion, and, one by one, those of the entry that are in none."""
+    """Places of operations by fusion; those of the entry outside of any fusion one by one."""
     bodies: dict[str, list[str]] = {}
     entry, inside = "", ""
     for line in text.splitlines():
         if line.endswith("{") and not line.startswith((" ", "HloModule")):
-            found = _BODY.match(line)
-            if found is None:
+            opening = _BODY.match(line)
+            if opening is None:
                 continue
-            inside = found[2]
-            entry = inside if found[1] else entry
+            inside = opening[2]
+            entry = inside if opening[1] else entry
             bodies[inside] = []
         elif inside:
             bodies[inside].append(line)
     fusions: list[list[int]] = []
     for line in bodies.get(entry, ()):
-        called = _CALLED.search(line)
-        lines = bodies.get(called[1], []) if called else [line]
-        found_here = [int(number) for one in lines for number in _MADE_OF.findall(one)]
-        if found_here:
-            fusions.append(found_here)
+        fusion = _CALLED.search(line)
+        lines = bodies.get(fusion[1], []) if fusion else [line]
+        places = [int(number) for one in lines for number in _STEMS_FROM.findall(one)]
+        if places:
+            fusions.append(places)
     return fusions

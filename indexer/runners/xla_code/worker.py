@@ -1,7 +1,7 @@
 """The child process that compiles and times by XLA: `python -m indexer.runners.xla_code.worker`.
 
-It may crash or hang; whoever started it judges that from outside. It runs in any interpreter that
-has jax, so nothing of ours is imported but what answers requests.
+It may crash or hang, which its parent detects. It runs in any interpreter that has jax, so it
+imports nothing of this project but the serving loop.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ _EFFORT = ("repeats", "max_repeats", "min_time_s")
 
 
 class _Worker:
-    """Holds one program, and the kernels of its partitions by id; of those that wait to be timed
-    also their arrays."""
+    """One program, its compiled kernels by id, and the arrays of kernels waiting to be timed."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, Executable] = {}
         self.waiting: dict[str, list[Any]] = {}
         self.program: Executable | None = None
-        self.given: list[Any] = []
+        self.arguments: list[Any] = []
         self.expected: list[Any] = []
 
     def answer(self, request: Reply, payload: bytes) -> Reply:
@@ -38,7 +37,7 @@ class _Worker:
         return reply
 
     def about(self, _: Reply, __: str) -> Reply:
-        """What decides on the code, and how many threads there are."""
+        """Return the versions of jax and jaxlib, which decide on the code."""
         import jax
         import jaxlib
 
@@ -46,55 +45,59 @@ class _Worker:
         return {"status": "ok", "jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
     def load(self, request: Reply, text: str) -> Reply:
-        """A program, whose kernels follow. The results of its partitions must be its own."""
+        """Compile and run a program; the results of its partitions must equal its own."""
         self.kernels.clear()
         self.waiting.clear()
         self.program = Executable(text)
-        self.given = drawn(request["parameters"], request["seed"])
-        self.expected = self.program.call(self.given)
+        self.arguments = drawn(request["parameters"], request["seed"])
+        self.expected = self.program.call(self.arguments)
         return {"status": "ok", "compile_s": self.program.compile_s}
 
     def whole(self, request: Reply, _: str) -> Reply:
-        """Seconds of the program that was loaded."""
+        """Seconds of the loaded program."""
         assert self.program is not None, "load comes before whole"
-        self.program.warmed(self.given)
-        wall, cpu = self.program.timed(self.given, **{k: request[k] for k in _EFFORT})
+        self.program.warmed(self.arguments)
+        wall, cpu = self.program.timed(self.arguments, **{k: request[k] for k in _EFFORT})
         return {"status": "ok", "times_s": wall, "cpu_s": cpu}
 
     def optimised(self, _: Reply, text: str) -> Reply:
         return {"status": "ok", "text": Executable(text).optimised()}
 
     def kernel(self, request: Reply, text: str) -> Reply:
-        """Compiled, unless it is one of the program's that was, and called, so that `rounds` can
-        time it, unless it is only wanted for a chain."""
-        made = self.kernels.get(request["id"]) or Executable(text)
-        self.kernels[request["id"]] = made
-        reply: Reply = {"status": "ok", "compile_s": made.compile_s}
+        """Compile a kernel, unless it is compiled already. With `called` also call it, so that
+        `rounds` can time it; without, it serves a chain only."""
+        executable = self.kernels.get(request["id"]) or Executable(text)
+        self.kernels[request["id"]] = executable
+        reply: Reply = {"status": "ok", "compile_s": executable.compile_s}
         if not request["called"]:
             return reply
-        given = drawn(request["parameters"], request["seed"])
+        arguments = drawn(request["parameters"], request["seed"])
         if request["check"]:
-            wrong = disagreement(made.call(given), Executable(text, plain=True).call(given))
+            wrong = disagreement(
+                executable.call(arguments), Executable(text, plain=True).call(arguments)
+            )
             if wrong:
                 return {"status": "wrong", "error": f"{wrong}, from the unoptimised kernel's"}
-        made.warmed(given)
-        self.waiting[request["id"]] = given
+        executable.warmed(arguments)
+        self.waiting[request["id"]] = arguments
         return reply
 
     def rounds(self, request: Reply, _: str) -> Reply:
-        """By id, seconds of kernels that were called; their arrays are given back. Nothing of those
-        that a worker before this one called."""
+        """Seconds by id of kernels that were called; their arrays are freed. Kernels that only an
+        earlier worker process called are reported as missing."""
         if missing := [one for one in request["ids"] if one not in self.waiting]:
             return {"status": "missing", "ids": missing}
         ready = {one: (self.kernels[one], self.waiting.pop(one)) for one in request["ids"]}
-        asked = {name: request[name] for name in ("rounds", "apart_s", *_EFFORT)}
-        return {"status": "ok", "times": timed_in_rounds(ready, **asked)}
+        effort = {name: request[name] for name in ("rounds", "apart_s", *_EFFORT)}
+        return {"status": "ok", "times": timed_in_rounds(ready, **effort)}
 
     def chain(self, request: Reply, _: str) -> Reply:
-        """Run the kernels one after the other; what they give must be what the program gives. What
-        those to `keep` were given waits for `rounds`. With `times` also the processor's seconds of
-        so many runs of all of them: what takes long is interrupted where others run too, which its
-        kernels one by one hardly are."""
+        """Run the kernels one after the other and compare the results with the program's.
+
+        The inputs of those to `keep` wait for `rounds`. With `times` the chain is run that often
+        for its CPU seconds: a long run is interrupted where others compute too, its single kernels
+        hardly are.
+        """
         if missing := [one["id"] for one in request["kernels"] if one["id"] not in self.kernels]:
             return {"status": "missing", "ids": missing}
         taken: dict[str, list[Any]] = {name: [] for name in request["keep"]}
@@ -103,9 +106,9 @@ class _Worker:
         wrong = disagreement([a for a, _ in pairs], [b for _, b in pairs])
         if wrong:
             return {"status": "wrong", "error": f"{wrong}, from the whole program's"}
-        for name, given in taken.items():
-            self.kernels[name].warmed(given)
-            self.waiting[name] = given
+        for name, arguments in taken.items():
+            self.kernels[name].warmed(arguments)
+            self.waiting[name] = arguments
         times = []
         for _n in range(request["times"]):
             start = time.process_time()
@@ -114,15 +117,15 @@ class _Worker:
         return {"status": "ok", "times_s": times}
 
     def _chained(self, request: Reply, taken: dict[str, list[Any]]) -> dict[int, Any]:
-        """By place in the program, what is needed at the end; into `taken` what those in it take,
-        the last time they are run."""
-        values = dict(zip(request["given"], self.given, strict=True))
+        """Values by place in the program that are needed at the end; `taken` receives the inputs of
+        its kernels, from their last run."""
+        values = dict(zip(request["given"], self.arguments, strict=True))
         for one in request["kernels"]:
-            given = [values[at] for at in one["takes"]]
+            arguments = [values[at] for at in one["takes"]]
             if one["id"] in taken:
-                taken[one["id"]] = given
-            found = self.kernels[one["id"]].call(given)
-            values.update(zip(one["gives"], found, strict=True))
+                taken[one["id"]] = arguments
+            results = self.kernels[one["id"]].call(arguments)
+            values.update(zip(one["gives"], results, strict=True))
             for at in one["last"]:
                 del values[at]
         return values
@@ -137,12 +140,12 @@ _BELOW = 8
 _TOLERANCE, _TURNED = {2: 5e-2, 4: 2e-3, 8: 1e-9}, 1e-3
 #: Seconds of calls after which a kernel is long enough to be disturbed in every round alike.
 _MUCH_S = 0.5
-#: What an unoptimised build is asked for.
+#: Options of an unoptimised build.
 _PLAIN = [("xla_backend_optimization_level", 0), ("xla_disable_hlo_passes", "fusion")]
 
 
 class Executable:
-    """What XLA made of a module. Raises: ValueError with XLA's own words if it cannot."""
+    """A module compiled by XLA. Raises: ValueError with XLA's message if it does not compile."""
 
     def __init__(self, text: str, *, plain: bool = False) -> None:
         start = time.perf_counter()
@@ -152,42 +155,42 @@ class Executable:
             options.env_option_overrides = _PLAIN
         try:
             module = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-            self._made = device.client.compile_and_load(
+            self._executable = device.client.compile_and_load(
                 _jax.mlir.hlo_to_stablehlo(module), _jax.DeviceList((device,)), options
             )
         except (RuntimeError, ValueError) as error:  # jax's own error is a RuntimeError
             raise ValueError(" ".join(str(error).split())[:400]) from None
         self.compile_s = time.perf_counter() - start
 
-    def call(self, given: Sequence[Any]) -> list[Any]:
-        """Arrays of jax, there when it returns."""
-        found: list[Any] = self._made.execute(given)
-        for array in found:
+    def call(self, arguments: Sequence[Any]) -> list[Any]:
+        """Run it and return jax arrays that are complete."""
+        results: list[Any] = self._executable.execute(arguments)
+        for array in results:
             array.block_until_ready()
-        return found
+        return results
 
     def timed(
-        self, given: Sequence[Any], *, repeats: int, max_repeats: int, min_time_s: float
+        self, arguments: Sequence[Any], *, repeats: int, max_repeats: int, min_time_s: float
     ) -> tuple[list[float], list[float]]:
-        """Seconds of each call, and those of all threads of this process. Some are to be made
-        before (`warmed`)."""
+        """Wall seconds of each call, and CPU seconds of all threads of this process. Call `warmed`
+        before."""
         wall: list[float] = []
         cpu: list[float] = []
         while len(wall) < repeats or (sum(wall) < min_time_s and len(wall) < max_repeats):
             busy, start = time.process_time(), time.perf_counter()
-            self.call(given)
+            self.call(arguments)
             wall.append(time.perf_counter() - start)
             cpu.append(time.process_time() - busy)
         return wall, cpu
 
-    def warmed(self, given: Sequence[Any]) -> None:
+    def warmed(self, arguments: Sequence[Any]) -> None:
         """Two calls that do not count."""
         for _ in range(2):
-            self.call(given)
+            self.call(arguments)
 
     def optimised(self) -> str:
         """The module after XLA's passes, as text."""
-        return str(self._made.hlo_modules()[0].to_string())
+        return str(self._executable.hlo_modules()[0].to_string())
 
 
 def timed_in_rounds(
@@ -197,57 +200,57 @@ def timed_in_rounds(
     apart_s: float,
     **effort: Any,
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """By name, the least of each round's calls, as `Executable.timed` tells them, of what was
-    called before. Rounds begin at least `apart_s` after each other; what has taken `_MUCH_S` is
-    left out of further ones."""
-    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ready}
+    """Fastest call of each round by name, as `Executable.timed` returns it. Rounds begin at least
+    `apart_s` after each other; a kernel whose calls took `_MUCH_S` is left out of further
+    rounds."""
+    fastest: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ready}
     spent = dict.fromkeys(ready, 0.0)
     begun = -apart_s
     for _ in range(rounds):
         time.sleep(max(0.0, begun + apart_s - time.perf_counter()))
         begun = time.perf_counter()
-        for name, (made, given) in ready.items():
+        for name, (executable, arguments) in ready.items():
             if spent[name] > _MUCH_S:
                 continue
-            wall, cpu = made.timed(given, **effort)
+            wall, cpu = executable.timed(arguments, **effort)
             spent[name] += sum(wall)
             least = wall.index(min(wall))
-            found[name][0].append(wall[least])
-            found[name][1].append(cpu[least])
-    return found
+            fastest[name][0].append(wall[least])
+            fastest[name][1].append(cpu[least])
+    return fastest
 
 
 def drawn(parameters: Sequence[tuple[str, list[int]]], seed: int) -> list[Any]:
-    """Arrays of these types and sizes. Reals are even around 0, so wide that a sum over all but the
-    last dimension has about the width of one: what is multiplied many times over stays finite."""
-    found = []
+    """Random arrays of these types and sizes. Reals are uniform around 0, scaled such that a sum
+    over all but the last dimension has about the width of one: repeated products stay finite."""
+    arrays = []
     for number, (dtype, dims) in enumerate(parameters):
         rng = np.random.default_rng([seed, number])
         name = _DTYPES.get(dtype) or f"{_KINDS[dtype[0]]}{dtype[1:]}"
-        made: Any
+        values: Any
         if dtype == "pred":
-            made = rng.integers(0, 2, dims)
+            values = rng.integers(0, 2, dims)
         elif dtype[0] in "su":
-            made = rng.integers(0, _BELOW, dims)
+            values = rng.integers(0, _BELOW, dims)
         else:
             terms = np.prod(dims[:-1], dtype=float) if len(dims) > 1 else 1.0
-            made = (2 * rng.random(dims, np.float32) - 1) * np.float32(np.sqrt(3 / max(terms, 1)))
-        found.append(jax.device_put(np.asarray(made).astype(name)))
-    return found
+            values = (2 * rng.random(dims, np.float32) - 1) * np.float32(np.sqrt(3 / max(terms, 1)))
+        arrays.append(jax.device_put(np.asarray(values).astype(name)))
+    return arrays
 
 
-def disagreement(found: Sequence[Any], expected: Sequence[Any]) -> str:
-    """In how far results are not what they should be; empty if they are."""
-    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+def disagreement(results: Sequence[Any], expected: Sequence[Any]) -> str:
+    """Describe the first output that differs too much from the expected one; empty if none does."""
+    for number, (one, other) in enumerate(zip(results, expected, strict=True)):
         got, right = np.asarray(one), np.asarray(other)
         tolerance = 0.0
         if got.dtype.kind not in "biu":
             tolerance = _TOLERANCE.get(got.dtype.itemsize, 2e-3)
             wide = np.complex128 if got.dtype.kind == "c" else np.float64
             got, right = got.astype(wide), right.astype(wide)
-        known = np.isfinite(right)
-        largest = float(np.abs(right[known]).max(initial=0.0))
-        off = np.abs(np.where(known, got, 0) * 1.0 - np.where(known, right, 0))
+        finite = np.isfinite(right)
+        largest = float(np.abs(right[finite]).max(initial=0.0))
+        off = np.abs(np.where(finite, got, 0) * 1.0 - np.where(finite, right, 0))
         bad = ~(off <= tolerance * largest)
         if bad.sum() > _TURNED * bad.size:
             worst = float(np.nanmax(np.where(bad, off, 0.0)))

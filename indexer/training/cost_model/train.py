@@ -35,6 +35,8 @@ from embeddb.learning.calibration import (
     judged_only,
     trust,
 )
+from embeddb.learning.few_samples import process_card
+from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
 from indexer.training.cost_model.encoder import Reading
@@ -98,6 +100,13 @@ def train(
             f"the encoder {settings.encoder} learns from structures",
             hint="indexer.training.cost_model.whole.train_whole",
         )
+    if settings.predictor == "gp":
+        if start is not None:
+            raise UsageError(
+                "a Gaussian process does not go on from a model", hint="choose another predictor"
+            )
+        card = _card(samples, settings, None) | process_card(samples)
+        return learn(samples, card, seed=settings.seed, progress=progress)
     if settings.predictor == "trees":
         card, tensors, scores = _grown(samples, settings, start, progress)
         return calibrated(card, tensors, samples, scores)

@@ -41,13 +41,13 @@ def augment(pattern: Pattern, *, rng: np.random.Generator) -> Pattern:
         return pattern
     kind = rng.integers(3)
     if kind == 0:
-        made = _random_crop(pattern, rng)
+        transformed = _random_crop(pattern, rng)
     elif kind == 1:
-        made = _random_resize(pattern, rng)
+        transformed = _random_resize(pattern, rng)
     else:
-        made = _random_order(pattern, rng)
-    turned = bool(rng.integers(2)) and made.shape[1] <= _MOST_ROWS
-    return transpose(made) if turned else made
+        transformed = _random_order(pattern, rng)
+    turned = bool(rng.integers(2)) and transformed.shape[1] <= _MOST_ROWS
+    return transpose(transformed) if turned else transformed
 
 
 def crop(pattern: Pattern, rows: tuple[int, int], cols: tuple[int, int]) -> Pattern:
@@ -75,7 +75,7 @@ def resize(pattern: Pattern, shape: tuple[int, int]) -> Pattern:
     """The same picture on another scale: entries merge where it shrinks, repeat where it grows.
 
     An entry covers the lines its unit interval is mapped to, at least one. Time and memory are
-    proportional to the entries before or after, whichever are more.
+    proportional to the larger number of entries, before or after.
     """
     m, n = pattern.shape
     rows, cols = _coordinates(pattern)
@@ -91,8 +91,7 @@ def resize(pattern: Pattern, shape: tuple[int, int]) -> Pattern:
 
 def permute_blocks(pattern: Pattern, row_order: Ints, col_order: Ints) -> Pattern:
     """Rows and columns in as many nearly equal blocks as the orders are long, put in that order.
-
-    Block `order[i]` comes to place i. What lies within a block stays; nothing is lost.
+    Block `order[i]` comes to place i. The inside of a block is unchanged.
 
     Raises: ValueError if an order is no permutation.
     """
@@ -117,9 +116,9 @@ def _random_crop(pattern: Pattern, rng: np.random.Generator) -> Pattern:
     """A window that holds an entry, else the pattern itself."""
     m, n = pattern.shape
     for _ in range(_TRIES):
-        made = crop(pattern, _window(m, rng), _window(n, rng))
-        if made.nnz:
-            return made
+        window = crop(pattern, _window(m, rng), _window(n, rng))
+        if window.nnz:
+            return window
     return pattern
 
 
@@ -170,7 +169,7 @@ def _stretched(lines: Ints, size: int, new_size: int) -> tuple[Ints, Ints]:
 
 
 def _moved(lines: Ints, size: int, order: Ints) -> Ints:
-    """Where each line comes to when the blocks are put in order."""
+    """New position of each line when the blocks are put in order."""
     if not np.array_equal(np.sort(order), np.arange(order.size)):
         raise ValueError("an order of blocks is not a permutation")
     edges = np.arange(order.size + 1, dtype=np.int64) * size // max(order.size, 1)
@@ -190,7 +189,7 @@ def _group(source: Pattern) -> str:
     return source.group or source.name
 
 
-#: With fewer, one group more or less in the validation decides what is learned.
+#: With fewer, a single group in the validation part decides the result.
 FEWEST_GROUPS = 8
 #: Share of the groups that is held out for early stopping and for the figures in the card.
 _VALID_SHARE = 0.2
@@ -200,10 +199,8 @@ _MOST_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is made of each pattern: the reduction, and how many copies are drawn with which seed.
-
-    The seed also splits the groups.
-    """
+    """Preprocessing of each pattern: the reduction, and the number and seed of the random copies.
+    The seed also splits the groups."""
 
     reduction: Reduction
     copies: int = 4
@@ -212,7 +209,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One pattern as training needs it; `source` is the id of the pattern it is or was made of.
+    """One training sample; `source` is the id of the pattern or of the one it was copied from.
 
     Shapes: `density` float32[32,32], the share of each equal area that is nonzero.
     """
@@ -229,10 +226,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """`train` and `valid` share no group; `problems` has a line for each file left out.
-
-    `hash` is of the sorted ids of the patterns read: 16 hex digits, whatever the files are called.
-    """
+    """`train` and `valid` share no group; `problems` has a line for each file left out. `hash` is
+    of the sorted ids of the patterns read: 16 hex digits, independent of file names."""
 
     train: tuple[Sample, ...]
     valid: tuple[Sample, ...]
@@ -247,11 +242,11 @@ def read_dataset(
 ) -> Dataset:
     """All patterns below `folder`, each with its copies.
 
-    `groups` gives the group by the matrix's name; a matrix that is not in it is one of its own.
+    `groups` gives the group by the matrix's name; a matrix that is not in it is a group of its own.
     The same structure in two files counts once, with the first file's group. Copies depend on the
-    seed and the pattern alone, so a file more does not change those of the others.
+    seed and the pattern alone, so adding a file does not change those of the others.
 
-    Raises: InputError if there are too few groups, or more samples than memory is meant for.
+    Raises: InputError for too few groups, or samples above the memory limit.
     """
     reading = _Reading(recipe)
     files = matrix_files(folder, note=reading.problems.append)
@@ -279,7 +274,7 @@ def read_dataset(
 
 @dataclass(slots=True)
 class _Reading:
-    """What has been read so far."""
+    """The samples and problems read so far."""
 
     recipe: Recipe
     samples: list[Sample] = field(default_factory=list)
@@ -292,13 +287,13 @@ class _Reading:
             self.problems.append(f"{where}: the same structure as {self.ids[pattern.id]}")
             return
         self.ids[pattern.id] = pattern.name
-        made = {pattern.id: pattern}
+        variants = {pattern.id: pattern}
         for copy in range(self.recipe.copies):
             rng = np.random.default_rng([self.recipe.seed, copy, int(pattern.id, 16)])
-            found = augment(pattern, rng=rng)
-            made.setdefault(found.id, found)
-        for found in made.values():
-            self._keep(_sample(found, pattern, self.recipe.reduction))
+            variant = augment(pattern, rng=rng)
+            variants.setdefault(variant.id, variant)
+        for variant in variants.values():
+            self._keep(_sample(variant, pattern, self.recipe.reduction))
 
     def _keep(self, sample: Sample) -> None:
         self.samples.append(sample)

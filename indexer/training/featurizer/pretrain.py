@@ -39,7 +39,7 @@ _KEPT_SITES = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What two decoders make of an embedding, beside it: `shape` float32[b,3], `density`
+    """Outputs of the two decoders, and the embedding: `shape` float32[b,3], `density`
     float32[b,32,32], `embedding` float32[b,d]."""
 
     shape: Tensor
@@ -86,30 +86,31 @@ def _up_to_16(dim: int) -> list[nn.Module]:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Samples that are always read together, with their kernel maps once these are `kept`."""
+    """Samples that are always read together, with their kernel maps once these are cached
+    (`keep`)."""
 
     samples: Sequence[Sample]
-    kept: bool = False
-    made: tuple[Any, Tensor, Tensor, Tensor] | None = None
+    keep: bool = False
+    cached: tuple[Any, Tensor, Tensor, Tensor] | None = None
 
     def tensors(self, device: torch.device) -> tuple[Any, Tensor, Tensor, Tensor]:
         """Sites, shapes float32[b,3], owner int64[entries] and pictures float32[b,32,32]."""
-        if self.made is not None:
-            return self.made
+        if self.cached is not None:
+            return self.cached
         pictures = torch.from_numpy(_targets(self.samples)[1]).to(device)
-        made = (*collate([s.input for s in self.samples], device=device), pictures)
-        if self.kept:
-            self.made = made
-        return made
+        tensors = (*collate([s.input for s in self.samples], device=device), pictures)
+        if self.keep:
+            self.cached = tensors
+        return tensors
 
 
 def batches_of(samples: Sequence[Sample], size: int, *, room: int) -> list[Batch]:
-    """The samples in order, `size` to a batch; the maps of the first `room` sites are kept."""
+    """The samples in order, `size` to a batch; the maps of the first `room` sites are cached."""
     batches = []
     for start in range(0, len(samples), size):
         part = samples[start : start + size]
         room -= sum(len(s.input.coords) for s in part)
-        batches.append(Batch(part, kept=room >= 0))
+        batches.append(Batch(part, keep=room >= 0))
     return batches
 
 
@@ -140,17 +141,15 @@ def job_of(
 ) -> Job:
     """Training on samples[0] in batches of `size`, validation on samples[1].
 
-    Which samples make a batch is fixed by the seed, so that kernel maps are built once; batches
-    come in another order each epoch.
-
-    The figures are `valid_shape` and `valid_density`, the mean squared errors over all numbers of
-    all samples, and `valid_loss`, their sum.
+    The seed fixes which samples make a batch, so that kernel maps are built once; batches come in
+    another order each epoch. The figures are `valid_shape` and `valid_density`, the mean squared
+    errors over all numbers of all samples, and `valid_loss`, their sum.
     """
     train, valid = samples
     device = next(model.parameters()).device
     order = np.random.default_rng(seed).permutation(len(train))
-    taught = batches_of([train[at] for at in order], size, room=_KEPT_SITES)
-    asked = batches_of(valid, size, room=_KEPT_SITES // 4)
+    train_batches = batches_of([train[at] for at in order], size, room=_KEPT_SITES)
+    valid_batches = batches_of(valid, size, room=_KEPT_SITES // 4)
 
     def errors(batch: Batch) -> tuple[Tensor, Tensor]:
         tensor, shapes, owner, wanted = batch.tensors(device)
@@ -159,12 +158,12 @@ def job_of(
         return mse(decoded.shape, shapes), mse(decoded.density, wanted)
 
     def batches(epoch: int) -> Iterator[Batch]:
-        for at in np.random.default_rng([seed, epoch]).permutation(len(taught)):
-            yield taught[at]
+        for at in np.random.default_rng([seed, epoch]).permutation(len(train_batches)):
+            yield train_batches[at]
 
     def validate() -> dict[str, float]:
         sums = np.zeros(2)
-        for batch in asked:
+        for batch in valid_batches:
             sums += len(batch.samples) * np.array([error.item() for error in errors(batch)])
         shape, density = (sums / max(len(valid), 1)).tolist()
         return _figures(shape, density)
@@ -174,7 +173,7 @@ def job_of(
         return shape + density
 
     return Job(
-        steps=len(taught),
+        steps=len(train_batches),
         batches=batches,
         loss=loss,
         validate=validate,
@@ -186,9 +185,9 @@ _DIM = 128
 
 @dataclass(frozen=True, slots=True)
 class Pretraining:
-    """How a featurizer is trained: the network's name, the recipe of the data, and how long. With
-    `no_shape` the size of the matrix, which the first decoder predicts, does not enter the
-    network's last layer."""
+    """Settings of a featurizer's training: the network's name, the recipe of the data, and its
+    length. With `no_shape` the size of the matrix, which the first decoder predicts, is no input of
+    the network's last layer."""
 
     network: str
     recipe: Recipe
@@ -198,7 +197,7 @@ class Pretraining:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Of the network. Raises: ModelError for an unknown one."""
+        """Spec of the network. Raises: ModelError for an unknown one."""
         sizes = {"dim": _DIM, "in_channels": CHANNELS}
         handed = {"shape": False} if self.no_shape else {}
         return complete({"name": self.network, **sizes, **handed})
@@ -210,15 +209,13 @@ def check_free(out: Path) -> None:
     if checkpoint_of(folder).exists():
         raise UsageError(
             f"{folder}: a training is unfinished there",
-            hint="add --resume to go on with it, or remove that folder to begin anew",
+            hint="add --resume to continue it, or remove that folder to start again",
         )
 
 
 def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) -> dict[str, Any]:
     """Train on `data`, write the encoder to `out`; returns its card with `version` and `curve`.
-
-    Goes on with an unfinished training of `out`. Raises: ModelError as `fit` and `save` do.
-    """
+    Resumes an unfinished training of `out`. Raises: ModelError as `fit` and `save` do."""
     spec = how.spec
     model = _model(spec, data.train, how)
     job = job_of(model, (data.train, data.valid), size=how.batch, seed=how.recipe.seed)
@@ -234,7 +231,7 @@ def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) 
 
 
 def _model(spec: Mapping[str, Any], train: tuple[Sample, ...], how: Pretraining) -> Autoencoder:
-    """The first weights follow from the seed, and the global random state is left as it was."""
+    """The network with initial weights from the seed; the global random state is unchanged."""
     shapes = torch.from_numpy(np.stack([s.input.shape for s in train]))
     pictures: Tensor = torch.stack([torch.from_numpy(s.density) for s in train])
     with torch.random.fork_rng(devices=[]):

@@ -29,7 +29,8 @@ _PRODUCTS = (
 
 
 def elementwise(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """One to four operands of any order of dimensions, some constant along a few loops."""
+    """Element-wise function of one to four operands of any order of dimensions, some constant along
+    a few loops."""
     rank = int(rng.integers(1, 5))
     sizes = split(rng, points, rank)
     loops = draft.loops(sizes, order(rng, rank, rank))
@@ -53,7 +54,7 @@ def _operand(draft: Draft, rng: np.random.Generator, sizes: list[int], loops: li
 
 
 def fused(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """Two to four statements, of which later ones read what earlier ones wrote."""
+    """Two to four statements, of which later ones read the results of earlier ones."""
     rank = int(rng.integers(1, 4))
     sizes = split(rng, points, rank)
     loops = draft.loops(sizes, order(rng, rank, rank))
@@ -66,12 +67,12 @@ def fused(draft: Draft, rng: np.random.Generator, points: int) -> None:
 
 
 def reduction(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """Over any of the dimensions, or all of them."""
+    """Reduction over any of the dimensions, or all of them."""
     rank = int(rng.integers(1, 5))
-    kept = int(rng.integers(0, rank))
+    outer = int(rng.integers(0, rank))
     sizes = split(rng, points, rank)
-    loops = draft.loops(sizes, order(rng, kept, rank))
-    result = draft.array(*sizes[:kept] or [1], fill="zero")[loops[:kept] or 0]
+    loops = draft.loops(sizes, order(rng, outer, rank))
+    result = draft.array(*sizes[:outer] or [1], fill="zero")[loops[:outer] or 0]
     value = _operand(draft, rng, sizes, loops)
     if chance(rng, 0.4):
         value = expression(rng, [value, _operand(draft, rng, sizes, loops)])
@@ -104,7 +105,8 @@ def _moved(at: list[At], by: tuple[int, ...]) -> list[At]:
 
 
 def convolution(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """With a small window in one or two dimensions; over channels in half of the cases."""
+    """Convolution with a small window in one or two dimensions; over channels in half of the
+    cases."""
     rank, wide = int(rng.integers(1, 3)), int(rng.integers(2, 8))
     channels = [size(rng, 2, 24), size(rng, 2, 24)] if chance(rng, 0.5) else []
     stride = 2 if chance(rng, 0.2) else 1
@@ -112,10 +114,10 @@ def convolution(draft: Draft, rng: np.random.Generator, points: int) -> None:
     field = split(rng, max(float(places), 16.0), rank)
     window = [wide] * rank
     out, inner = channels[:1], channels[1:]
-    kept = len(out) + rank
+    outer = len(out) + rank
     sizes = [*out, *field, *inner, *window]
-    loops = draft.loops(sizes, order(rng, kept, len(sizes)))
-    o, at, c, w = loops[: len(out)], loops[len(out) : kept], loops[kept:-rank], loops[-rank:]
+    loops = draft.loops(sizes, order(rng, outer, len(sizes)))
+    o, at, c, w = loops[: len(out)], loops[len(out) : outer], loops[outer:-rank], loops[-rank:]
     shape = [stride * (n - 1) + wide for n in field]
     result = draft.array(*out, *field, fill="zero")[[*o, *at]]
     reads = [x * stride + y for x, y in zip(at, w, strict=True)]
@@ -130,7 +132,7 @@ def contraction(draft: Draft, rng: np.random.Generator, points: int) -> None:
 
 
 def min_plus(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """The same in another semiring, as for shortest or widest paths."""
+    """A contraction in another semiring, as for shortest or widest paths."""
     result, one, other = _tensors(draft, rng, points)
     combine, op = pick(rng, (("min=", "+"), ("max=", "+"), ("max=", "*"), ("max=", "min")))
     draft.let(result, combine, one.call(op, other))
@@ -138,21 +140,21 @@ def min_plus(draft: Draft, rng: np.random.Generator, points: int) -> None:
 
 def _tensors(draft: Draft, rng: np.random.Generator, points: int) -> tuple[Value, Value, Value]:
     result, one, other = pick(rng, _PRODUCTS).replace("*", "=").split("=")
-    kept = sorted(result)
-    letters = [*kept, *sorted({*one, *other} - {*kept})]
+    result_letters = sorted(result)
+    letters = [*result_letters, *sorted({*one, *other} - {*result_letters})]
     sizes = dict(zip(letters, split(rng, points, len(letters)), strict=True))
-    found = draft.loops(list(sizes.values()), order(rng, len(kept), len(letters)))
-    loops = dict(zip(letters, found, strict=True))
+    drawn_loops = draft.loops(list(sizes.values()), order(rng, len(result_letters), len(letters)))
+    loops = dict(zip(letters, drawn_loops, strict=True))
 
     def element(array: str, fill: str) -> Value:
-        held = draft.array(*(sizes[letter] for letter in array), fill=fill)
-        return held[[loops[letter] for letter in array]]
+        operand = draft.array(*(sizes[letter] for letter in array), fill=fill)
+        return operand[[loops[letter] for letter in array]]
 
     return element(result, "zero"), element(one, "uniform"), element(other, "uniform")
 
 
 def triangular(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """One loop ends, or begins, where an outer one stands."""
+    """Nest in which one loop ends, or begins, at the index of an outer one."""
     inner = split(rng, points ** (1 / 3), 1) if chance(rng, 0.6) else []
     n = split(rng, (2 * points / np.prod(inner or [1])) ** 0.5, 1)[0] + 2
     i = draft.loop(0, n)
@@ -195,7 +197,7 @@ def _coordinate(draft: Draft, i: At, n: int, j: At, m: int) -> Value:
 
 
 def recurrence(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """One loop runs over what its last turn wrote; the others do not."""
+    """One loop reads the result of its last iteration; the others do not."""
     rank = int(rng.integers(2, 4))
     sizes = split(rng, points, rank)
     along = int(rng.integers(rank)) if chance(rng, 0.3) else int(rng.integers(1, rank))

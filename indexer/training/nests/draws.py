@@ -1,4 +1,4 @@
-"""What random nests are drawn from: sizes, orders, expressions."""
+"""Random ingredients of nests: sizes, orders, expressions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Value:
 
     @property
     def access(self) -> Access:
-        """Raises: TypeError for what is not an array's element."""
+        """The access of an array's element. Raises: TypeError for another expression."""
         if not isinstance(self.expr, Read):
             raise TypeError("not an array's element")
         return self.expr.access
@@ -78,8 +78,8 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """An array, by its place among a draft's."""
+class ArrayRef:
+    """An array, by its index among a draft's."""
 
     place: int
 
@@ -105,14 +105,14 @@ class Draft:
 
     def loops(self, sizes: Sequence[int], order: Sequence[int] | None = None) -> list[At]:
         """A loop for each size, by size; `order[0]` becomes the outermost."""
-        made = {at: self.loop(0, sizes[at]) for at in order or range(len(sizes))}
-        return [made[at] for at in range(len(sizes))]
+        loop_of = {at: self.loop(0, sizes[at]) for at in order or range(len(sizes))}
+        return [loop_of[at] for at in range(len(sizes))]
 
-    def array(self, *shape: int, fill: str = "uniform") -> Held:
-        """Of whole numbers where the fill says so."""
+    def array(self, *shape: int, fill: str = "uniform") -> ArrayRef:
+        """Add an array, of integers if the fill has these."""
         dtype = self.dtype if fill in ("uniform", "zero") else "i32"
         self._arrays.append(Array(dtype, shape, fill))
-        return Held(len(self._arrays) - 1)
+        return ArrayRef(len(self._arrays) - 1)
 
     def let(self, target: Value, combine: str, value: Value, where: Value | None = None) -> None:
         """The next statement."""
@@ -159,20 +159,20 @@ def split(rng: np.random.Generator, points: float, rank: int) -> list[int]:
     return [max(size(rng, middle / 1.05, middle * 1.05), 2) for middle in middles]
 
 
-def order(rng: np.random.Generator, kept: int, rank: int, *, stays: float = 0.6) -> list[int]:
-    """Which loop lies where, from the outermost, of which the first `kept` carry no dependence: as
-    they come, or those `kept` among themselves and then the others, or seldom any order."""
+def order(rng: np.random.Generator, free: int, rank: int, *, stays: float = 0.6) -> list[int]:
+    """Order of loops from the outermost, of which the first `free` carry no dependence: unchanged,
+    or those `free` among themselves and then the others, or rarely any order."""
     drawn = rng.random()
     if drawn < stays:
         return list(range(rank))
     if drawn < stays + 0.8 * (1 - stays):
-        outer, inner = rng.permutation(kept), rng.permutation(rank - kept) + kept
+        outer, inner = rng.permutation(free), rng.permutation(rank - free) + free
         return [int(at) for at in (*outer, *inner)]
     return [int(at) for at in rng.permutation(rank)]
 
 
 def total(values: Sequence[Value]) -> Value:
-    """Their sum, in pairs: expressions of a file may not be nested deeply."""
+    """Sum of values, in pairs, since expressions of a file may not be nested deeply."""
     if len(values) == 1:
         return values[0]
     half = len(values) // 2
@@ -180,7 +180,7 @@ def total(values: Sequence[Value]) -> Value:
 
 
 def expression(rng: np.random.Generator, terms: Sequence[Value]) -> Value:
-    """Of each term once; it grows no faster than their product."""
+    """Random expression with each term once; it grows no faster than their product."""
     return reduce(lambda one, other: _joined(rng, one, other), (_dressed(rng, t) for t in terms))
 
 

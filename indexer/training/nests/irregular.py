@@ -7,27 +7,36 @@ from typing import NamedTuple
 
 import numpy as np
 
-from indexer.training.nests.draws import Draft, Held, chance, expression, order, pick, size, split
+from indexer.training.nests.draws import (
+    ArrayRef,
+    Draft,
+    chance,
+    expression,
+    order,
+    pick,
+    size,
+    split,
+)
 
 
 def mask(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """A statement that runs where a mask of 0 and 1, or a comparison, says so."""
+    """A statement under a condition: a mask of 0 and 1, or a comparison."""
     rank = int(rng.integers(1, 4))
     sizes = split(rng, points, rank)
-    kept = rank if chance(rng, 0.7) else int(rng.integers(rank))
-    at = draft.loops(sizes, order(rng, kept, rank))
-    result = draft.array(*sizes[:kept] or [1], fill="zero")[at[:kept] or 0]
+    outer = rank if chance(rng, 0.7) else int(rng.integers(rank))
+    at = draft.loops(sizes, order(rng, outer, rank))
+    result = draft.array(*sizes[:outer] or [1], fill="zero")[at[:outer] or 0]
     terms = [draft.array(*sizes)[at] for _ in range(rng.integers(1, 4))]
     depth = rank if chance(rng, 0.7) else 1
     if chance(rng, 0.5):
         where = draft.array(*sizes[:depth], fill=f"below:{pick(rng, (2, 2, 3, 8))}")[at[:depth]]
     else:
         where = draft.array(*sizes[:depth])[at[:depth]] < round(float(rng.uniform(0.05, 0.95)), 2)
-    draft.let(result, "=" if kept == rank else "+=", expression(rng, terms), where)
+    draft.let(result, "=" if outer == rank else "+=", expression(rng, terms), where)
 
 
 def gather(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """Elements or rows at places that an array names: its own, all of them once, or any."""
+    """Elements or rows at indices in an array: its own, a permutation, or any."""
     n, *row = split(rng, points, int(rng.integers(1, 3)))
     i, *at = draft.loops([n, *row])
     places, source = _places(draft, rng, n)
@@ -38,7 +47,7 @@ def gather(draft: Draft, rng: np.random.Generator, points: int) -> None:
 
 
 def scatter(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """The reverse: what is written, or added to, lies where an array says."""
+    """Writes or additions at indices in an array."""
     n, *row = split(rng, points, int(rng.integers(1, 3)))
     i, *at = draft.loops([n, *row])
     places, target = _places(draft, rng, n)
@@ -46,8 +55,8 @@ def scatter(draft: Draft, rng: np.random.Generator, points: int) -> None:
     draft.let(draft.array(target, *row, fill="zero")[[places[i], *at]], "+=", value * 0.5)
 
 
-def _places(draft: Draft, rng: np.random.Generator, n: int) -> tuple[Held, int]:
-    """`n` places, and how many there are to name."""
+def _places(draft: Draft, rng: np.random.Generator, n: int) -> tuple[ArrayRef, int]:
+    """`n` indices, and the number of elements that they may name."""
     kind = pick(rng, ("range", "permutation", "permutation", "below"))
     if kind != "below":
         return draft.array(n, fill=kind), n
@@ -60,8 +69,8 @@ def histogram(draft: Draft, rng: np.random.Generator, points: int) -> None:
     sizes = split(rng, points, int(rng.integers(1, 3)))
     at = draft.loops(sizes)
     bins = size(rng, 8, min(points, 1 << 18))
-    held = draft.array(*sizes, fill=f"below:{bins}")[at]
-    count = draft.array(bins, fill="zero")[held]
+    bin_of = draft.array(*sizes, fill=f"below:{bins}")[at]
+    count = draft.array(bins, fill="zero")[bin_of]
     if chance(rng, 0.5):
         draft.let(count, "+=", draft.array(*sizes)[at])
     else:
@@ -74,8 +83,8 @@ class _Sparse(NamedTuple):
     rows: int
     columns: int
     entries: int
-    begins: Held
-    column: Held
+    begins: ArrayRef
+    column: ArrayRef
 
 
 def _sparse(draft: Draft, rng: np.random.Generator, entries: int) -> _Sparse:
@@ -87,7 +96,7 @@ def _sparse(draft: Draft, rng: np.random.Generator, entries: int) -> _Sparse:
 
 
 def spmv(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """y = A x of a sparse A; or the largest product of a row, or the row's sum."""
+    """y = A x with a sparse A; or the largest product of a row, or the row's sum."""
     a = _sparse(draft, rng, points)
     i = draft.loop(0, a.rows)
     k = draft.loop(a.begins[i], a.begins[i + 1])
@@ -98,7 +107,7 @@ def spmv(draft: Draft, rng: np.random.Generator, points: int) -> None:
 
 
 def spmm(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """C = A B of a sparse A and a dense B; B's columns innermost, or outside the entries."""
+    """C = A B with a sparse A and a dense B; B's columns innermost, or outside the entries."""
     width = size(rng, 4, 256)
     a = _sparse(draft, rng, max(points // width, 64))
     i = draft.loop(0, a.rows)

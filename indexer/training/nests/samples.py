@@ -1,4 +1,4 @@
-"""Measured nests as the network learns from them."""
+"""Training samples of measured nests."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _Metric = Callable[[CounterVector, float], float]
 
 
 def _bandwidth(*counters: str) -> _Metric:
-    """Bytes a second, in lines of a cache."""
+    """Bytes per second, in lines of a cache."""
     return lambda counted, seconds: LINE_BYTES * _sum(counted, *counters) / seconds
 
 
-def _misses(missed: str, *asked: str) -> _Metric:
-    """A share: of what was fetched ahead of time there may be more than was asked for."""
-    return lambda counted, _: min(_rate(counted.of(missed), _sum(counted, *asked)), 1.0)
+def _misses(missed: str, *requested: str) -> _Metric:
+    """Miss rate, at most 1: with prefetching more lines may be fetched than requested."""
+    return lambda counted, _: min(_rate(counted.of(missed), _sum(counted, *requested)), 1.0)
 
 
 def _sum(counted: CounterVector, first: str, *others: str) -> float:
-    """Without those of the others that are absent."""
+    """Sum of counters, without absent ones of the others."""
     more = (counted.of(name) for name in others)
     return counted.of(first) + sum(count for count in more if not math.isnan(count))
 
@@ -86,14 +86,14 @@ _METRICS: Mapping[str, _Metric] = MappingProxyType(
 )
 
 TARGETS: tuple[str, ...] = tuple(_METRICS)
-#: Those that are learned as log2(1 + x), seconds as log2(x); the others are shares and ratios.
+#: Targets transformed by log2(1 + x), seconds by log2(x); the others are shares and ratios.
 LOGARITHMS = frozenset(
     name for name in TARGETS if name == "runtime" or name.endswith(("_bandwidth", "_per_second"))
 )
 
 
 def targets_of(counted: CounterVector, seconds: float) -> NDArray[np.float32]:
-    """float32[t] as they are learned, in the order of `TARGETS`; nan where absent. `seconds`: the
+    """float32[t] transformed targets, in the order of `TARGETS`; nan where absent. `seconds`: the
     time of the same nest without counting."""
     values = {name: metric(counted, seconds) for name, metric in _METRICS.items()}
     learned = [_learned(name, value) for name, value in values.items()]
@@ -101,7 +101,7 @@ def targets_of(counted: CounterVector, seconds: float) -> NDArray[np.float32]:
 
 
 def value_of(target: str, learned: float) -> float:
-    """A target in its unit (seconds, 1/s, bytes/s, or none) of the number that is learned."""
+    """A target in its unit (seconds, 1/s, bytes/s, or none) from its transformed value."""
     if target == "runtime":
         return float(2.0**learned)
     return float(2.0**learned - 1) if target in LOGARITHMS else learned
@@ -115,7 +115,7 @@ def _learned(target: str, value: float) -> float:
 
 #: Numbers of a vector of counters.
 COUNTED = len(COUNTERS) * len(STATISTICS)
-#: With fewer, one group more or less in the validation decides what is learned.
+#: With fewer, a single group in the validation part decides the result.
 FEWEST_GROUPS = 8
 _VALID_SHARE = 0.2
 #: A target that fewer of the samples have is not learned.
@@ -138,13 +138,14 @@ class NestSample:
 
 
 def sample_of(nest: Nest, counted: CounterVector, seconds: float) -> NestSample:
-    """A nest whose canonical schedule was counted once and took `seconds` when it was not."""
+    """Sample of a nest from the counters of its canonical schedule and the `seconds` of an
+    uncounted run."""
     graph = graph_of(nest, canonical_schedule(nest))
     return NestSample(nest.id, nest.group, graph, counted.values, targets_of(counted, seconds))
 
 
 def held_out(samples: Sequence[NestSample], seed: int) -> frozenset[str]:
-    """The groups that early stopping and the figures look at: a fifth of them, by seed.
+    """Groups for early stopping and the figures: a fifth of them, by seed.
 
     Raises: InputError for fewer than `FEWEST_GROUPS`.
     """
@@ -160,30 +161,30 @@ def held_out(samples: Sequence[NestSample], seed: int) -> frozenset[str]:
 
 
 def targets_there(samples: Sequence[NestSample]) -> NDArray[np.int64]:
-    """The places of the targets that enough of the samples have.
+    """Indices of the targets that enough of the samples have.
 
-    Raises: InputError where there is none.
+    Raises: InputError if there is none.
     """
     shares = np.mean([~np.isnan(sample.targets) for sample in samples], axis=0)
-    found = np.flatnonzero(shares >= _FEWEST_THERE)
-    if not found.size:
+    present = np.flatnonzero(shares >= _FEWEST_THERE)
+    if not present.size:
         raise InputError("no nest has a target to learn", hint="measure some nests first")
-    return found
+    return present
 
 
 def counters_of(samples: Sequence[NestSample]) -> NDArray[np.float32]:
     """float32[s,95], nan where absent."""
-    found = np.full((len(samples), COUNTED), np.nan, dtype=np.float32)
-    for row, sample in zip(found, samples, strict=True):
+    counters = np.full((len(samples), COUNTED), np.nan, dtype=np.float32)
+    for row, sample in zip(counters, samples, strict=True):
         if sample.counters is not None:
             row[:] = sample.counters
-    return found
+    return counters
 
 
 def content_of(samples: Sequence[NestSample]) -> str:
-    """16 hex digits that stand for the nests and all that was measured of them."""
+    """16 hex digits of the nests and all their measurements."""
     parts = [encoding_version()]
     for sample in sorted(samples, key=lambda s: s.id):
-        told = [] if sample.counters is None else sample.counters.tolist()
-        parts += [sample.id, sample.group, json.dumps([told, sample.targets.tolist()])]
+        counter_values = [] if sample.counters is None else sample.counters.tolist()
+        parts += [sample.id, sample.group, json.dumps([counter_values, sample.targets.tolist()])]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

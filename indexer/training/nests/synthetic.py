@@ -35,13 +35,13 @@ _FAMILIES: dict[str, Family] = {
 
 
 def families() -> tuple[str, ...]:
-    """Their names. Seeds take them in turn: seed s is of family s modulo their number."""
+    """Names of the families. Seed s is of family s modulo their number."""
     return tuple(_FAMILIES)
 
 
 def synthetic(seed: int) -> Nest:
     """A nest that is a function of the seed alone, of the group `synthetic/FAMILY`: at most
-    `MOST_POINTS` turns of the body, at most `MOST_BYTES` of arrays.
+    `MOST_POINTS` iterations of the body, at most `MOST_BYTES` of arrays.
 
     Raises: ValueError for a negative seed.
     """
@@ -52,6 +52,6 @@ def synthetic(seed: int) -> Nest:
         draft = Draft(("f32", "f64")[int(rng.integers(2))])
         _FAMILIES[family](draft, rng, points)
         nest = draft.nest(name=f"synthetic_{family}_{seed}", group=f"synthetic/{family}")
-        held = sum(array.bytes for array in nest.arrays)
-        if nest.points <= MOST_POINTS and LEAST_BYTES <= held <= MOST_BYTES:
+        array_bytes = sum(array.bytes for array in nest.arrays)
+        if nest.points <= MOST_POINTS and LEAST_BYTES <= array_bytes <= MOST_BYTES:
             return nest

@@ -1,8 +1,8 @@
-"""The network of nests from measured ones ("Performance Embeddings", Section 3.3): mean absolute
-error of standardised targets, Adam, early stopping on groups that are held out.
+"""Training of the nests' network on measured ones ("Performance Embeddings", Section 3.3): mean
+absolute error of standardised targets, Adam, early stopping on held-out groups.
 
-Each epoch hides the counters of a share of the samples, so that one network is learned that embeds
-nests with counters and without. Figures are told for both.
+Each epoch hides the counters of a share of the samples, so that one network embeds nests with
+counters and without. Figures are reported for both.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from indexer.training.trainer import (
     saved,
 )
 
-#: Samples that are looked at together where nothing is learned from them.
+#: Samples per batch outside of training.
 _AT_ONCE = 256
 
 Floats = NDArray[np.float32]
@@ -49,9 +49,9 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class NestTraining:
-    """How a network of nests is trained. `inputs` is one of `INPUTS`; `hidden` is the share of the
-    samples whose counters it does not see; `source` is that of the counters (`SOURCES`): no other
-    ones can be fed to the network."""
+    """Settings of a nests' network. `inputs` is one of `INPUTS`; `hidden` is the share of the
+    samples whose counters are hidden from it; `source` is that of the counters (`SOURCES`), the
+    only one that the network accepts."""
 
     settings: Settings = field(default_factory=lambda: Settings(epochs=20, patience=5))
     layers: int = 6
@@ -70,13 +70,13 @@ def train_nests(
     tests: Sequence[NestSample] = (),
     progress: Progress,
 ) -> dict[str, Any]:
-    """Train on `samples` but for the groups held out, write the network to `out`; returns its card
-    with `version` and `curve`. `tests` are nests of which nothing is learned, for the card's
-    figures. Goes on with an unfinished training of `out`.
+    """Train on `samples` except for the held-out groups, write the network to `out`; returns its
+    card with `version` and `curve`.
 
-    The card's `pearson` is by set (`valid`, `tests`), then `counters` or `static`, then target: the
-    correlation of what is predicted with what was measured, as learned (Figure 4); null where it is
-    not defined.
+    `tests` are nests outside of the training, for the card's figures. Resumes an unfinished
+    training of `out`. The card's `pearson` is by set (`valid`, `tests`), then `counters` or
+    `static`, then target: the correlation of predicted and measured transformed targets (Figure 4);
+    null where undefined.
 
     Raises: InputError for too few groups or no targets; ModelError as `fit` and `save` do.
     """
@@ -117,8 +117,8 @@ def train_nests(
 
 
 def pearson(predicted: Floats, measured: Floats) -> float | None:
-    """The correlation of float32[s] with float32[s], where both are there; None where one of them
-    does not vary or fewer than three are there."""
+    """Correlation of float32[s] with float32[s], over entries present in both; None if one of them
+    does not vary or fewer than three are present."""
     there = ~np.isnan(measured)
     one, two = predicted[there].astype(np.float64), measured[there].astype(np.float64)
     if len(one) < 3 or np.ptp(one) == 0 or np.ptp(two) == 0:
@@ -127,7 +127,7 @@ def pearson(predicted: Floats, measured: Floats) -> float | None:
 
 
 class _Set:
-    """Samples as the network reads them. `counted` float32[s,2c]; `wanted` float32[s,t], targets
+    """Inputs and targets of samples. `counted` float32[s,2c]; `wanted` float32[s,t], targets
     standardised, nan where absent."""
 
     def __init__(
@@ -139,19 +139,19 @@ class _Set:
         self.wanted = (targets - network.target_mean.numpy()) / network.target_scale.numpy()
 
     def batch(self, at: NDArray[np.int64], hidden: NDArray[np.bool_]) -> tuple[Batch, Tensor]:
-        """The samples at these places and what is wanted of them; counters of `hidden` are 0."""
+        """The samples at these indices and their targets; counters of `hidden` are 0."""
         counted = np.where(hidden[:, None], 0, self.counted[at]).astype(np.float32)
         graphs = [self.samples[place].graph for place in at.tolist()]
         return collate(graphs, counted), torch.from_numpy(self.wanted[at])
 
     def predicted(self, *, counters: bool) -> Floats:
         """float32[s,t], standardised."""
-        found = []
+        predictions = []
         for start in range(0, len(self.samples), _AT_ONCE):
             at = np.arange(start, min(start + _AT_ONCE, len(self.samples)))
             batch, _ = self.batch(at, np.full(len(at), not counters))
-            found.append(self.network(batch).numpy())
-        return np.concatenate(found)
+            predictions.append(self.network(batch).numpy())
+        return np.concatenate(predictions)
 
     def error(self, *, counters: bool) -> float:
         """Mean absolute error of the targets that are there."""
@@ -164,7 +164,7 @@ def _network(
     chosen: NDArray[np.int64],
     seed: int,
 ) -> TrainedNetwork:
-    """The first weights follow from the seed, and the global random state is left as it was."""
+    """The network with initial weights from the seed; the global random state is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = TrainedNetwork(spec)
@@ -185,9 +185,9 @@ def _job(network: TrainedNetwork, train: _Set, valid: _Set, how: NestTraining) -
             yield train.batch(at, hidden[at])
 
     def loss(batch: tuple[Batch, Tensor]) -> Tensor:
-        asked, wanted = batch
+        inputs, wanted = batch
         there = ~wanted.isnan()
-        off: Tensor = (network(asked) - wanted.nan_to_num()).abs() * there
+        off: Tensor = (network(inputs) - wanted.nan_to_num()).abs() * there
         return off.sum() / there.sum().clamp(min=1)
 
     def validate() -> dict[str, float]:
@@ -201,20 +201,20 @@ def _job(network: TrainedNetwork, train: _Set, valid: _Set, how: NestTraining) -
 
 
 def _correlations(part: _Set, targets: Sequence[str]) -> dict[str, dict[str, float | None]]:
-    found = {}
+    correlations = {}
     with torch.no_grad():
         for name, counters in (("counters", True), ("static", False)):
             columns = zip(part.predicted(counters=counters).T, part.wanted.T, strict=True)
             each = [pearson(predicted, measured) for predicted, measured in columns]
             rounded = (None if r is None else round(r, 4) for r in each)
-            found[name] = dict(zip(targets, rounded, strict=True))
-    return found
+            correlations[name] = dict(zip(targets, rounded, strict=True))
+    return correlations
 
 
 def _named(samples: Sequence[NestSample], how: NestTraining, out_of: frozenset[str]) -> str:
-    told = asdict(how)
-    del told["settings"]
-    return run_name(content_of(samples), sorted(out_of), told)
+    settings = asdict(how)
+    del settings["settings"]
+    return run_name(content_of(samples), sorted(out_of), settings)
 
 
 def _card(spec: Mapping[str, Any], how: NestTraining, fitted: Fitted) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the scores of a ranking say in log gains."""
+"""Calibration of ranking scores as log gains."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from indexer.training.tensors.samples import KernelSample
 
 
 def calibration(
-    samples: Sequence[KernelSample], said: Sequence[NDArray[np.float64]]
+    samples: Sequence[KernelSample], scores: Sequence[NDArray[np.float64]]
 ) -> dict[str, float]:
-    """`slope`: by what scores float64[c] within a kernel, lower is faster, are multiplied to be
-    log seconds (least squares, 0 at least); `floor`: the standard deviation of what is then missed.
-    Every kernel counts the same."""
+    """`slope`: factor of scores float64[c] within a kernel, lower is faster, to log seconds (least
+    squares, at least 0); `floor`: standard deviation of the residual. Every kernel has the same
+    weight."""
     both = product = missed = 0.0
     pairs = [
-        (own - own.mean(), s.logs - s.logs.mean()) for s, own in zip(samples, said, strict=True)
+        (own - own.mean(), s.logs - s.logs.mean()) for s, own in zip(samples, scores, strict=True)
     ]
     for one, real in pairs:
         both += float(np.mean(one * real))

@@ -1,5 +1,5 @@
-"""Which kernels and tiles an epoch is made of: examples are drawn evenly from each model family
-(Section 4, "Imbalances"), so that a family with many kernels does not count for more."""
+"""Kernels and tiles of an epoch: examples are drawn evenly from each model family (Section 4,
+"Imbalances"), so that a family with many kernels does not count for more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from indexer.training.tensors.samples import KernelSample
 
 
 class Drawn(NamedTuple):
-    """The kernel at a place, and the places int64[t] of some of its tiles."""
+    """Index of a kernel, and indices int64[t] of some of its tiles."""
 
     place: int
     tiles: NDArray[np.int64]
@@ -27,8 +27,8 @@ def drawn_batches(
     steps: int,
     rng: np.random.Generator,
 ) -> Iterator[list[Drawn]]:
-    """`steps` batches of `kernels` kernels with at most `tiles` tiles each. Families take turns,
-    kernels of one family come in an order that is drawn anew when all were there."""
+    """`steps` batches of `kernels` kernels with at most `tiles` tiles each. Families alternate;
+    kernels of one family come in a random order, reshuffled after each pass."""
     by_family: dict[str, list[int]] = {}
     for at, sample in enumerate(samples):
         by_family.setdefault(sample.group, []).append(at)

@@ -1,5 +1,5 @@
-"""How well tiles of kernels are ranked, and seconds of kernels predicted: the figures of "A Learned
-Performance Model for Tensor Processing Units" (Section 5), per program."""
+"""Accuracy of ranked tiles and of predicted seconds: the figures of "A Learned Performance Model
+for Tensor Processing Units" (Section 5), per program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Scores = Sequence[NDArray[np.floating]]
 
 
 def kendall(one: NDArray[np.floating], other: NDArray[np.floating]) -> float | None:
-    """Kendall's tau-b of [c] with [c], of which equal infinities are ties; None where one of them
-    does not vary."""
+    """Kendall's tau-b of [c] with [c], of which equal infinities are ties; None if one of them does
+    not vary."""
     from scipy.stats import kendalltau
 
     tau = float(kendalltau(one, other).statistic) if len(one) > 1 else np.nan
@@ -30,67 +30,66 @@ def kendall(one: NDArray[np.floating], other: NDArray[np.floating]) -> float | N
 def tile_figures(
     samples: Sequence[KernelSample], scores: Scores, k: int = 1
 ) -> dict[str, dict[str, float]]:
-    """By program `ape`, in percent (Eq. 2): what is lost where every kernel runs the tile ranked
-    first, or with `k` the best of the k ranked first; and `tau` within its kernels, on average.
-    `scores` float[c] of each sample, lower is faster."""
+    """Figures by program: `ape`, in percent (Eq. 2), the loss if every kernel runs the top-ranked
+    tile, or with `k` the best of the top k; and `tau` within its kernels, on average. `scores`
+    float[c] of each sample, lower is faster."""
     chosen = program_seconds(samples, scores, k)
     best = program_seconds(samples, [sample.seconds for sample in samples])
-    found = {}
+    figures = {}
     for program, places in _by_program(samples).items():
         taus = [kendall(scores[at], samples[at].seconds) for at in places]
-        known = [tau for tau in taus if tau is not None]
-        found[program] = {"ape": 100 * (chosen[program] / best[program] - 1)}
-        if known:
-            found[program]["tau"] = float(np.mean(known))
-    return found
+        defined = [tau for tau in taus if tau is not None]
+        figures[program] = {"ape": 100 * (chosen[program] / best[program] - 1)}
+        if defined:
+            figures[program]["tau"] = float(np.mean(defined))
+    return figures
 
 
 def program_seconds(
     samples: Sequence[KernelSample], scores: Scores, k: int = 1
 ) -> dict[str, float]:
-    """By program, the sum over its kernels of the seconds of the best of the k tiles ranked
-    first."""
-    found: dict[str, float] = {}
+    """Sum by program over its kernels of the seconds of the best of the top k tiles."""
+    seconds: dict[str, float] = {}
     for program, places in _by_program(samples).items():
         orders = (np.argsort(scores[at], kind="stable")[:k] for at in places)
         taken = zip(places, orders, strict=True)
-        found[program] = sum(float(samples[at].seconds[order].min()) for at, order in taken)
-    return found
+        seconds[program] = sum(float(samples[at].seconds[order].min()) for at, order in taken)
+    return seconds
 
 
 def fused_figures(
     samples: Sequence[KernelSample], seconds: Sequence[float], least_s: float = LEAST_S
 ) -> dict[str, dict[str, float]]:
-    """By program `mape`, in percent, and `tau` among its kernels, of those that take `least_s` or
-    more. `seconds` are predicted ones, of each sample."""
-    found = {}
+    """Figures by program: `mape`, in percent, and `tau` among its kernels, of those that take
+    `least_s` or more. `seconds` are predictions, one per sample."""
+    figures = {}
     for program, places in _by_program(samples).items():
         real = np.array([float(samples[at].seconds.min()) for at in places])
-        said = np.array([seconds[at] for at in places])
+        predicted = np.array([seconds[at] for at in places])
         there = real >= least_s
         if not there.any():
             continue
-        off = np.abs(said[there] - real[there]) / real[there]
-        found[program] = {"mape": 100 * float(off.mean())}
-        tau = kendall(said[there], real[there])
+        off = np.abs(predicted[there] - real[there]) / real[there]
+        figures[program] = {"mape": 100 * float(off.mean())}
+        tau = kendall(predicted[there], real[there])
         if tau is not None:
-            found[program]["tau"] = tau
-    return found
+            figures[program]["tau"] = tau
+    return figures
 
 
 def summary(by_program: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Means and medians over programs: `ape`, `ape_median`, `tau`, ... of those that are there."""
+    """Means and medians over programs: `ape`, `ape_median`, `tau`, ... as far as present."""
     names = sorted({name for figures in by_program.values() for name in figures})
-    found = {}
+    values_by_name = {}
     for name in names:
         values = [figures[name] for figures in by_program.values() if name in figures]
-        found[name] = float(np.mean(values))
-        found[f"{name}_median"] = float(np.median(values))
-    return found
+        values_by_name[name] = float(np.mean(values))
+        values_by_name[f"{name}_median"] = float(np.median(values))
+    return values_by_name
 
 
 def _by_program(samples: Sequence[KernelSample]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for at, sample in enumerate(samples):
-        found.setdefault(sample.program, []).append(at)
-    return dict(sorted(found.items()))
+        indices.setdefault(sample.program, []).append(at)
+    return dict(sorted(indices.items()))

@@ -1,5 +1,5 @@
-"""The network of kernels fitted: rank loss or squared error of log seconds, Adam, families drawn
-evenly, early stopping on what is held out.
+"""Training of the kernels' network: rank loss or squared error of log seconds, Adam, families drawn
+evenly, early stopping on the held-out part.
 
 Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3, 4 and Appendix B.
 """
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from embeddb.core.reports import Progress
 from indexer.training.tensors.draws import Drawn, drawn_batches
-from indexer.training.tensors.how import KernelTraining
-from indexer.training.tensors.judging import figures_of, loss_on, said_of
+from indexer.training.tensors.evaluation import figures_of, loss_on, predictions_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample, content_of
+from indexer.training.tensors.settings import KernelTraining
 from indexer.training.trainer import Fitted, Job, fit, folder_of, run_name
 
 
@@ -31,7 +31,7 @@ def fitted_network(
     *,
     progress: Progress,
 ) -> tuple[TrainedNetwork, Fitted]:
-    """Learned from one part and stopped by the other; goes on with an unfinished training of `out`.
+    """Train on one part with early stopping on the other; resumes an unfinished training of `out`.
 
     Raises: ModelError as `indexer.training.trainer.fit` does.
     """
@@ -48,7 +48,7 @@ def fitted_network(
 
 
 def _network(how: KernelTraining, train: Sequence[KernelSample]) -> TrainedNetwork:
-    """The first weights follow from the seed, and the global random state is left as it was."""
+    """The network with initial weights from the seed; the global random state is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(how.seed)
         network: TrainedNetwork = how.recipe.network(how.recipe.spec, how.recipe.dropout)
@@ -74,13 +74,13 @@ def _job(
             yield _batch(network, train, drawn)
 
     def loss(batch: tuple[Batch, Tensor, Tensor]) -> Tensor:
-        asked, logs, owner = batch
-        return how.recipe.loss(network(asked), logs, owner)
+        inputs, logs, owner = batch
+        return how.recipe.loss(network(inputs), logs, owner)
 
     def validate() -> dict[str, float]:
-        said = said_of(network, valid)
-        figures = {"loss": loss_on(network, valid, said, how.recipe.loss)}
-        figures |= figures_of(network.spec.task, valid, said, least_s=0.0)
+        scores = predictions_of(network, valid)
+        figures = {"loss": loss_on(network, valid, scores, how.recipe.loss)}
+        figures |= figures_of(network.spec.task, valid, scores, least_s=0.0)
         return {f"valid_{name}": value for name, value in figures.items()}
 
     return Job(steps=steps, batches=batches, loss=loss, validate=validate)
@@ -102,6 +102,8 @@ def _batch(
 
 
 def _named(samples: Sequence[KernelSample], how: KernelTraining) -> str:
-    told = {name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")}
+    settings = {name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")}
     spec = {name: value for name, value in how.recipe.spec.card.items() if name != "encoding"}
-    return run_name(content_of(samples), {**told, "preset": {**how.recipe.told, "spec": spec}})
+    return run_name(
+        content_of(samples), {**settings, "preset": {**how.recipe.settings_card, "spec": spec}}
+    )

@@ -1,4 +1,4 @@
-"""Boosted trees of tiles: learned by LightGBM, asked as `embeddb.cost_model.graph_model`."""
+"""Boosted trees of tiles: trained by LightGBM, evaluated by `embeddb.cost_model.graph_model`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SETTINGS = MappingProxyType(
 
 
 def evenly(families: Sequence[str]) -> NDArray[np.float64]:
-    """float64[x] what each counts so that its family, of each, counts as the others; 1 on
+    """float64[x] weight of each row, such that all families have the same total weight; 1 on
     average."""
     counts = Counter(families)
     share = len(families) / len(counts)
@@ -41,8 +41,8 @@ def evenly(families: Sequence[str]) -> NDArray[np.float64]:
 def boosted_by_family(
     table: NDArray[np.float32], wanted: NDArray[np.float64], families: Sequence[str], seed: int
 ) -> Any:
-    """A LightGBM model of rows float32[x,f] and what is wanted of them float64[x]; families, of
-    each row, count the same.
+    """A LightGBM model of rows float32[x,f] and targets float64[x]; all families, given per row,
+    have the same weight.
 
     Raises: MissingDependency without LightGBM.
     """
@@ -53,30 +53,32 @@ def tree_weights(
     train: Sequence[KernelSample], seed: int = 0, *, analysed: bool = False
 ) -> dict[str, NDArray[Any]]:
     """Tensors of trees on `table_of`, of log seconds less the kernel's mean; with `analysed`, of
-    what the analytical model misses of these.
+    the analytical model's residuals.
 
     Raises: MissingDependency without LightGBM.
     """
     rows = [sample.rows(analysed=analysed) for sample in train]
     tables = [table_of(s.graph, *own) for s, own in zip(train, rows, strict=True)]
     wanted = []
-    for sample, (_, told) in zip(train, rows, strict=True):
-        missed = sample.logs if told is None else sample.logs - told[:, 0]
+    for sample, (_, analytical) in zip(train, rows, strict=True):
+        missed = sample.logs if analytical is None else sample.logs - analytical[:, 0]
         wanted.append(missed - missed.mean())
     families = [sample.group for sample in train for _ in sample.configs]
     booster = boosted_by_family(np.concatenate(tables), np.concatenate(wanted), families, seed)
     return weights(booster)
 
 
-def said_by(trees: KernelTrees, sample: KernelSample, *, analysed: bool) -> NDArray[np.float64]:
-    """float64[c] what trees say of a sample, which was analysed as theirs were."""
-    tiles, told = sample.rows(analysed=analysed)
-    rows = tiles if told is None else np.concatenate([tiles, told], axis=1)
+def tree_predictions(
+    trees: KernelTrees, sample: KernelSample, *, analysed: bool
+) -> NDArray[np.float64]:
+    """float64[c] predictions of trees for a sample, which was analysed as theirs were."""
+    tiles, analytical = sample.rows(analysed=analysed)
+    rows = tiles if analytical is None else np.concatenate([tiles, analytical], axis=1)
     return trees.predicted(sample.graph, rows).astype(np.float64)
 
 
 def trees_card(analysis: Analysis | None = None) -> dict[str, Any]:
-    """What of a card tells of trees of tiles."""
+    """A card's entries about trees of tiles."""
     beyond: dict[str, Any] = {}
     if analysis is not None:
         beyond = {"machine": dict(analysis.facts), "analysis": ANALYSIS_VERSION}
@@ -89,9 +91,9 @@ def trees_card(analysis: Analysis | None = None) -> dict[str, Any]:
 def grown(
     train: Sequence[KernelSample], seed: int = 0, analysis: Analysis | None = None
 ) -> KernelTrees:
-    """Trees of these kernels' tiles, ready to be asked; beyond an analysis, if there is one.
+    """Trees trained on these kernels' tiles; on the residuals of an analysis, if there is one.
 
     Raises: MissingDependency without LightGBM.
     """
-    made = tree_weights(train, seed, analysed=analysis is not None)
-    return KernelTrees(trees_card(analysis), made)
+    tensors = tree_weights(train, seed, analysed=analysis is not None)
+    return KernelTrees(trees_card(analysis), tensors)

@@ -23,11 +23,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch_geometric.utils import scatter
 
-#: Opcodes' embeddings are begun no larger than the other features, which are in [0, 1].
+#: Initial scale of opcodes' embeddings, no larger than the other features, which are in [0, 1].
 _BEGUN = 0.1
-#: The share of operations whose opcode is not told in training, so that one that was never seen has
-#: an embedding that means something.
-_UNTOLD = 0.05
+#: Share of operations whose opcode is hidden in training, so that an unseen opcode has a trained
+#: embedding.
+_HIDDEN = 0.05
 
 
 class Batch(NamedTuple):
@@ -77,8 +77,8 @@ def collate(graphs: Sequence[KernelGraph], tiles: Sequence[NDArray[np.float32]])
 
 
 class Sage(nn.Module):
-    """A layer of GraphSAGE: the node joined with the mean of what passes from its neighbours, which
-    are reached in one way or several."""
+    """A layer of GraphSAGE: the node joined with the mean of its neighbours' messages, which are
+    reached in one way or several."""
 
     def __init__(self, hidden: int, ways: Sequence[str] = WAYS) -> None:
         super().__init__()
@@ -88,24 +88,25 @@ class Sage(nn.Module):
         self.join = plain_layer(hidden * (1 + len(ways)), hidden)
 
     def forward(self, x: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        told = [x]
+        messages = [x]
         for way, (sources, goals) in zip(self.ways, flows, strict=True):
             passed = self.get_submodule(way)(x).relu()[sources]
-            told.append(scatter(passed, goals, dim_size=len(x), reduce="mean"))
-        out: Tensor = self.join(torch.cat(told, 1))
+            messages.append(scatter(passed, goals, dim_size=len(x), reduce="mean"))
+        out: Tensor = self.join(torch.cat(messages, 1))
         return out
 
 
 def plain_layer(width: int, out: int) -> nn.Linear:
-    """Begun so that what passes ten layers of ReLU is neither lost nor grows (He et al., 2015)."""
+    """Linear layer initialised such that ten layers of ReLU preserve the scale (He et al.,
+    2015)."""
     layer = nn.Linear(width, out, bias=False)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
     return layer
 
 
 class TrainedNetwork(nn.Module):
-    """The network that a spec describes. `scale` are no parameters: they are set once, from the
-    training set, with `standardise`. Layers are drawn in the order in which they are read."""
+    """The network of a spec. `scale` are no parameters: they are set once, from the training set,
+    with `standardise`. Layers are initialised in the order in which they are read."""
 
     def __init__(self, spec: NetworkSpec, dropout: float = 0.0) -> None:
         super().__init__()
@@ -117,7 +118,7 @@ class TrainedNetwork(nn.Module):
         self.scale = _Scales()
 
     def draw(self) -> None:
-        """Make all layers but the opcodes' embedding."""
+        """Initialise all layers but the opcodes' embedding."""
         h = self.spec.hidden
         reads = {"opcode": OPCODE, "node": len(NODE), "kernel": self.spec.in_nodes}
         self.first = nn.ModuleDict({name: plain_layer(w, h) for name, w in reads.items()})
@@ -131,8 +132,8 @@ class TrainedNetwork(nn.Module):
         tiles: Sequence[NDArray[np.float32]],
         logs: NDArray[np.float64] | None,
     ) -> None:
-        """Scales of graphs, their tiles and of what is learned, natural logarithms float64[x] of
-        seconds (None: orders)."""
+        """Set the scales of graphs, tiles and targets, natural logarithms float64[x] of seconds
+        (None: orders only)."""
         self.scale.node = _range(np.concatenate([graph.features for graph in graphs]))
         self.scale.tile = _range(np.concatenate(tiles))
         self.scale.static = _range(np.stack([graph.static for graph in graphs]))
@@ -141,8 +142,8 @@ class TrainedNetwork(nn.Module):
             self.scale.target = torch.tensor([float(logs.mean()), deviation])
 
     def adopt_unseen(self, graphs: Sequence[KernelGraph]) -> None:
-        """Give opcodes that are in none of these kernels the embedding of an unknown one, which was
-        learned; theirs were not."""
+        """Give opcodes that are in none of these kernels the trained embedding of an unknown
+        one."""
         unseen = np.setdiff1d(np.arange(len(OPCODES)), np.concatenate([g.opcodes for g in graphs]))
         with torch.no_grad():
             self.opcode.weight[torch.from_numpy(unseen)] = self.opcode.weight[0].clone()
@@ -168,7 +169,7 @@ class TrainedNetwork(nn.Module):
         the number of tiles."""
         opcodes = batch.opcodes
         if self.training:
-            opcodes = opcodes * (torch.rand(len(opcodes)) >= _UNTOLD)
+            opcodes = opcodes * (torch.rand(len(opcodes)) >= _HIDDEN)
         own = self.first["opcode"](self.opcode(opcodes))
         own = own + self.first["node"](scaled(batch.features, self.scale.node))
         x: Tensor = own[batch.node]
@@ -203,7 +204,7 @@ def _range(rows: NDArray[np.float32]) -> Tensor:
 
 
 def scaled(rows: Tensor, scale: Tensor) -> Tensor:
-    """As `embeddb.tensors.encoding.forward.scaled`."""
+    """Scale rows as `embeddb.tensors.encoding.forward.scaled`."""
     span = scale[1] - scale[0]
     plain = torch.where(span > 0, (rows - scale[0]) / torch.where(span > 0, span, 1), 0)
     return plain.clamp(*CLIP)

@@ -1,4 +1,4 @@
-"""Measured kernels as a network learns from them."""
+"""Training samples of measured kernels."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.operation_rows import OPERATION, operation_rows
 from embeddb.tensors.roofline.analysis import Analysis, analysis_of
 
-#: What is held out together: programs ("random" in the paper) or model families ("manual").
+#: Units held out together: programs ("random" in the paper) or model families ("manual").
 SPLITS = ("program", "family")
-#: With fewer, one more or less in the validation decides what is learned.
+#: With fewer, a single one in the validation part decides the result.
 FEWEST_GROUPS = 5
-_UNANALYSED = "samples are made with the analysis they are learned by"
+_UNANALYSED = "samples need the analysis that their model is trained with"
 _NONE = np.empty((0, len(OPERATION)), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSample:
-    """One kernel and its runs. `program` is as its name says, `group` its model family, `default`
-    the place of the default among `configs`, -1 where it did not run.
+    """One kernel and its runs. `program` follows from its name, `group` is its model family,
+    `default` the index of the default among `configs`, -1 if it did not run.
 
-    Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite,
-    `analysed` float64[c,12], `Analysis.rows`, where there is one; `operations` float32[1+n,f],
-    `operation_rows`, of a fused kernel, of another float32[0,f].
+    Shapes: `tiles` float32[c,t] by `tile_rows`, `seconds` float64[c], all finite, `analysed`
+    float64[c,12], `Analysis.rows`, if any; `operations` float32[1+n,f], `operation_rows`, of a
+    fused kernel, of another float32[0,f].
     """
 
     id: str
@@ -66,13 +66,13 @@ class KernelSample:
         return np.log(self.seconds)
 
     @property
-    def said(self) -> NDArray[np.float64]:
-        """float64[c] natural logarithms of the seconds that the analysis says."""
+    def analysed_logs(self) -> NDArray[np.float64]:
+        """float64[c] natural logarithms of the seconds predicted by the analysis."""
         assert self.analysed is not None, _UNANALYSED
         return self.analysed[:, 0]
 
     def rows(self, *, analysed: bool) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """`tiles`, and float32[c,12] what the analysis says, where it is asked for."""
+        """`tiles`, and, if requested, float32[c,12] of the analysis."""
         if not analysed:
             return self.tiles, None
         assert self.analysed is not None, _UNANALYSED
@@ -82,7 +82,7 @@ class KernelSample:
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelRuns:
     """The kernels that ran `op` on a platform; `left_out` counts others by reason. `analysis` is
-    what the samples are analysed by."""
+    the samples' analytical model."""
 
     platform: Platform
     op: Op
@@ -99,8 +99,8 @@ def sample_of(
     *,
     fused: bool = False,
 ) -> KernelSample:
-    """A kernel with the seconds of each of its configurations, those that failed left out; `fused`
-    where there is but one, the kernel as it stands."""
+    """A kernel with the seconds of its configurations, without failed ones; `fused` for a single
+    configuration, the kernel unchanged."""
     there = [(c, s) for c, s in seconds.items() if 0 < s < np.inf]
     configs = tuple(config for config, _ in there)
     return KernelSample(
@@ -120,14 +120,14 @@ def sample_of(
 def runs_of(
     store: Store, op: Op, platform: str = "", analysis: Analysis | None = None
 ) -> KernelRuns:
-    """What ran on the one instance there is, or the one named by id or name, analysed for that
-    machine or by the analysis that is given.
+    """Runs of the only instance, or the one given by id or name, with an analysis for that machine
+    or the given one. A kernel counts for `tile` with two successful configurations, for `fused`
+    with one.
 
-    A kernel counts for `tile` with two configurations that ran, for `fused` with one.
-    Raises: NothingFound where nothing ran; UsageError where several instances did.
+    Raises: NothingFound if nothing ran; UsageError if several instances did.
     """
-    known = sorted(p.platform for p in store.partitions() if p.op == op)
-    names = [name for name in known if platform in ("", name, name.partition("@")[0])]
+    instances = sorted(p.platform for p in store.partitions() if p.op == op)
+    names = [name for name in instances if platform in ("", name, name.partition("@")[0])]
     where = store.platform(names[0]) if len(names) == 1 else None
     if len(names) > 1:
         raise UsageError(f"{op} ran on several", hint=f"--platform, one of {', '.join(names)}")
@@ -145,28 +145,32 @@ def runs_of(
         timings = timings_of(store.runs(where.id, op, kernel_id), usual)
         seconds = {config: timing.seconds for config, timing in timings.items()}
         fused, default = op.kernel == "fused", default_of(where, op, kernel)
-        found = sample_of(kernel, seconds, default, analysis, fused=fused)
-        if len(found.seconds) < (1 if fused else 2):
+        sample = sample_of(kernel, seconds, default, analysis, fused=fused)
+        if len(sample.seconds) < (1 if fused else 2):
             left["too few runs were ok"] += 1
             continue
-        samples.append(found)
+        samples.append(sample)
     if not samples:
         raise NothingFound(f"no kernel has runs of {op} to learn from")
     return KernelRuns(where, op, samples, dict(left), analysis)
 
 
 def about(runs: KernelRuns) -> dict[str, Any]:
-    """What a model's card says of the runs that it learned from, by `embeddb.cost_model`."""
+    """A model card's entries about its training runs, for `embeddb.cost_model`."""
     platform = runs.platform
-    told = {"name": platform.name, "id": platform.id, "space": space_digest(platform, runs.op)}
-    return {"platform": told, "ops": [str(runs.op)], "kernel": runs.op.kernel}
+    platform_card = {
+        "name": platform.name,
+        "id": platform.id,
+        "space": space_digest(platform, runs.op),
+    }
+    return {"platform": platform_card, "ops": [str(runs.op)], "kernel": runs.op.kernel}
 
 
 def split(
     samples: Sequence[KernelSample], by: str, seed: int, share: float = 0.2
 ) -> tuple[list[KernelSample], list[KernelSample]]:
-    """A part to learn from and a part held out: whole programs or whole families (Section 4), about
-    `share` of them, drawn by seed. Kernels that were made up to be learned from are never held out.
+    """A training part and a held-out part: whole programs or whole families (Section 4), about
+    `share` of them, drawn by seed. Synthetic training kernels are never held out.
 
     Raises: InputError for too few; UsageError for another `by`.
     """
@@ -191,7 +195,7 @@ def split(
 
 
 def content_of(samples: Sequence[KernelSample]) -> str:
-    """16 hex digits that stand for the kernels and all that was measured of them."""
+    """16 hex digits of the kernels and all their measurements."""
     parts = [encoding_version()]
     for sample in sorted(samples, key=lambda s: s.id):
         runs = sorted(zip((c.json for c in sample.configs), sample.seconds.tolist(), strict=True))

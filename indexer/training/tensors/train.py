@@ -1,5 +1,5 @@
-"""The learned performance model of kernels from measured ones: a network of graphs, or what reads
-plain rows where that is better on programs or families that are held out.
+"""Training of the performance model of kernels: a graph network, or trees and sums on plain rows
+where these are better on held-out programs or families.
 
 Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3, 4 and Appendix B.
 """
@@ -22,17 +22,17 @@ from embeddb.tensors.computation import is_probe
 from embeddb.tensors.roofline.analysis import Analysis
 from indexer.training.cost_model.trees import available
 from indexer.training.tensors.calibration import calibration
+from indexer.training.tensors.evaluation import figures_of, predictions_of
 from indexer.training.tensors.fitting import fitted_network
-from indexer.training.tensors.grown_trees import said_by, tree_weights, trees_card
-from indexer.training.tensors.how import KernelTraining
-from indexer.training.tensors.judging import figures_of, said_of
+from indexer.training.tensors.grown_trees import tree_predictions, tree_weights, trees_card
 from indexer.training.tensors.operations.sums import (
     members_here,
     summed_card,
-    summed_said,
+    summed_predictions,
     summed_weights,
 )
 from indexer.training.tensors.samples import KernelSample, content_of, split
+from indexer.training.tensors.settings import KernelTraining
 from indexer.training.trainer import (
     Fitted,
     fitted_card,
@@ -45,41 +45,42 @@ from indexer.training.trainer import (
 __all__ = ["KernelData", "KernelTraining", "train_kernels"]
 
 
-#: From a card, the weights by name and the families of which nothing was learned: what joins the
-#: card.
+#: Additional card entries from a card, the weights by name and the families outside of the
+#: training.
 Judge = Callable[[dict[str, Any], dict[str, NDArray[Any]], Sequence[str]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """What is learned from, and by name what is judged by."""
+    """The training part, and the evaluation parts by name."""
 
     train: Sequence[KernelSample]
     judged: Mapping[str, Sequence[KernelSample]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """A model that may be kept: its own part of the card, its weights, and what it says float64[c]
-    of each sample, by part."""
+class _Candidate:
+    """A candidate model: its part of the card, its weights, and its predictions float64[c] of each
+    sample, by part."""
 
     card: dict[str, Any]
     weights: dict[str, NDArray[Any]]
-    said: Mapping[str, list[NDArray[np.float64]]]
+    predictions: Mapping[str, list[NDArray[np.float64]]]
 
     def figures(self, task: str, parts: _Parts, **least: float) -> dict[str, dict[str, float]]:
         return {
-            n: figures_of(task, part, self.said[n], **least) for n, part in parts.judged.items()
+            n: figures_of(task, part, self.predictions[n], **least)
+            for n, part in parts.judged.items()
         }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelData:
-    """What models of kernels learn from and are judged by.
+    """Training and test data of kernels' models.
 
-    `tests` are kernels of which nothing is learned, for the card's figures; `about` joins the card,
-    and so does the result of `judge` for a model of tiles. With the `analysis` that samples are
-    made with, trees learn its residuals.
+    `tests` are kernels outside of the training, for the card's figures; `about` joins the card, and
+    so does the result of `judge` for a model of tiles. With the `analysis` of the samples, trees
+    are trained on its residuals.
     """
 
     samples: Sequence[KernelSample]
@@ -92,9 +93,9 @@ class KernelData:
 def train_kernels(
     data: KernelData, how: KernelTraining, out: Path, *, progress: Progress
 ) -> dict[str, Any]:
-    """Train on all samples but those held out, write the model to `out`; returns its card with
-    `version` and, of a network, `curve`. The predictor `auto` is the one with the lower loss or
-    error there; `others` are then the other's figures. Resumes an unfinished training of `out`.
+    """Train on all samples except for the held-out ones, write the model to `out`; returns its card
+    with `version` and, of a network, `curve`. The predictor `auto` is the one with the lower loss
+    or error there; `others` are then the other's figures. Resumes an unfinished training of `out`.
 
     Raises: InputError for too few programs or families; UsageError for a loss or a predictor that
     does not fit the task; ModelError as `fit` and `save` do; MissingDependency for trees without
@@ -102,16 +103,17 @@ def train_kernels(
     """
     task, samples, judge = how.task, data.samples, data.judge
     if task == "fused" and how.recipe.loss_name != "squared":
-        raise UsageError("seconds of fused kernels are learned by `squared` errors alone")
+        raise UsageError("models of fused kernels need the loss `squared`")
     if task == "tile" and how.predictor == "operations":
-        raise UsageError("sums of operations tell seconds of fused kernels, they rank no tiles")
+        raise UsageError("sums of operations predict seconds of fused kernels and rank no tiles")
     train, valid = split(samples, how.by, how.seed)
     parts = _Parts(train, {"valid": valid} | ({"tests": list(data.tests)} if data.tests else {}))
-    made = {
-        name: _made(name, parts, how, out, data.analysis, progress) for name in _candidates(how)
+    models = {
+        name: _candidate(name, parts, how, out, data.analysis, progress)
+        for name in _candidates(how)
     }
-    best = _better(task, parts, made)
-    own, others = made.pop(best), {name: one.figures(task, parts) for name, one in made.items()}
+    best = _better(task, parts, models)
+    own, others = models.pop(best), {name: one.figures(task, parts) for name, one in models.items()}
     card = {
         **own.card,
         **data.about,
@@ -125,7 +127,7 @@ def train_kernels(
         },
         "parameters": sum(array.size for array in own.weights.values()),
         "figures": own.figures(task, parts),
-        "calibration": calibration(valid, own.said["valid"]),
+        "calibration": calibration(valid, own.predictions["valid"]),
         **({"others": others} if others else {}),
     }
     if task == "tile" and judge is not None:
@@ -139,7 +141,7 @@ def train_kernels(
 
 
 def _candidates(how: KernelTraining) -> tuple[str, ...]:
-    """The network first: it is what a stopped training goes on with."""
+    """Predictors to train, the network first, since an interrupted training resumes with it."""
     if how.predictor != "auto":
         return (how.predictor,)
     if how.task == "fused":
@@ -148,32 +150,36 @@ def _candidates(how: KernelTraining) -> tuple[str, ...]:
 
 
 def _operations(out: Path) -> Path:
-    """Where the checkpoint of a network of operations is: that of graphs is not in its way."""
+    """Checkpoint folder of a network of operations, apart from that of graphs."""
     return folder_of(out) / "operations"
 
 
-def _better(task: str, parts: _Parts, made: Mapping[str, _Made]) -> str:
-    """The one that loses or errs least on what was held out, programs counting the same; of equal
-    ones the first."""
+def _better(task: str, parts: _Parts, models: Mapping[str, _Candidate]) -> str:
+    """The predictor with the least loss or error on the held-out part, programs having the same
+    weight; the first of equal ones."""
     name = "ape" if task == "tile" else "mape"
 
-    def missed(one: _Made) -> float:
-        found = one.figures(task, parts)["valid"]
-        if name not in found:  # all kernels are short
-            found = one.figures(task, parts, least_s=0.0)["valid"]
-        return found[name]
+    def missed(one: _Candidate) -> float:
+        figures = one.figures(task, parts)["valid"]
+        if name not in figures:  # all kernels are short
+            figures = one.figures(task, parts, least_s=0.0)["valid"]
+        return figures[name]
 
-    return min(made, key=lambda which: missed(made[which])) if len(made) > 1 else next(iter(made))
+    return (
+        min(models, key=lambda which: missed(models[which]))
+        if len(models) > 1
+        else next(iter(models))
+    )
 
 
-def _made(
+def _candidate(
     name: str,
     parts: _Parts,
     how: KernelTraining,
     out: Path,
     analysis: Analysis | None,
     progress: Progress,
-) -> _Made:
+) -> _Candidate:
     if name == "network":
         return _network(parts, how, out, progress)
     if how.task == "tile":
@@ -182,48 +188,50 @@ def _made(
     return _sums(parts, how, members, out, progress)
 
 
-def _network(parts: _Parts, how: KernelTraining, out: Path, progress: Progress) -> _Made:
+def _network(parts: _Parts, how: KernelTraining, out: Path, progress: Progress) -> _Candidate:
     network, fitted = fitted_network(
         parts.train, parts.judged["valid"], how, out, progress=progress
     )
     weights = {name: array.numpy() for name, array in network.state_dict().items()}
-    said = {name: said_of(network, part) for name, part in parts.judged.items()}
-    return _Made(_network_card(how, fitted), weights, said)
+    predictions = {name: predictions_of(network, part) for name, part in parts.judged.items()}
+    return _Candidate(_network_card(how, fitted), weights, predictions)
 
 
-def _tile_trees(parts: _Parts, how: KernelTraining, analysis: Analysis | None) -> _Made:
+def _tile_trees(parts: _Parts, how: KernelTraining, analysis: Analysis | None) -> _Candidate:
     analysed = analysis is not None
-    told, trees = trees_card(analysis), tree_weights(parts.train, how.seed, analysed=analysed)
-    grown = KernelTrees(told, trees)
-    said = {
-        name: [said_by(grown, sample, analysed=analysed) for sample in part]
+    tree_card, trees = trees_card(analysis), tree_weights(parts.train, how.seed, analysed=analysed)
+    grown = KernelTrees(tree_card, trees)
+    predictions = {
+        name: [tree_predictions(grown, sample, analysed=analysed) for sample in part]
         for name, part in parts.judged.items()
     }
-    return _of_rows(told, trees, said, parts, how)
+    return _of_rows(tree_card, trees, predictions, parts, how)
 
 
 def _sums(
     parts: _Parts, how: KernelTraining, members: Sequence[str], out: Path, progress: Progress
-) -> _Made:
-    told, folder = summed_card(members), _operations(out)
+) -> _Candidate:
+    sums_card, folder = summed_card(members), _operations(out)
     weights = summed_weights(parts.train, how.seed, members, folder=folder, progress=progress)
-    model = OperationSums(told, weights)
-    said = {name: summed_said(model, part) for name, part in parts.judged.items()}
-    return _of_rows(told, weights, said, parts, how)
+    model = OperationSums(sums_card, weights)
+    predictions = {name: summed_predictions(model, part) for name, part in parts.judged.items()}
+    return _of_rows(sums_card, weights, predictions, parts, how)
 
 
 def _of_rows(
-    told: dict[str, Any],
+    model_card: dict[str, Any],
     weights: dict[str, NDArray[Any]],
-    said: Mapping[str, list[NDArray[np.float64]]],
+    predictions: Mapping[str, list[NDArray[np.float64]]],
     parts: _Parts,
     how: KernelTraining,
-) -> _Made:
+) -> _Candidate:
     task = how.task
-    figures = figures_of(task, parts.judged["valid"], said["valid"], least_s=0.0)
-    card = {**_card(how), **told}
+    figures = figures_of(task, parts.judged["valid"], predictions["valid"], least_s=0.0)
+    card = {**_card(how), **model_card}
     card["settings"] = {**card["settings"], "by": how.by}
-    return _Made({**card, "metrics": {f"valid_{n}": v for n, v in figures.items()}}, weights, said)
+    return _Candidate(
+        {**card, "metrics": {f"valid_{n}": v for n, v in figures.items()}}, weights, predictions
+    )
 
 
 def _card(how: KernelTraining) -> dict[str, Any]:
@@ -242,7 +250,7 @@ def _network_card(how: KernelTraining, fitted: Fitted) -> dict[str, Any]:
         "network": network,
         **fitted_card(fitted),
         "settings": {
-            **how.recipe.told,
+            **how.recipe.settings_card,
             **{name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")},
             "predictor": f"{network['gnn']}-{network['reduction']}",
         },

@@ -80,7 +80,7 @@ def test_seconds_of_fused_kernels(
     own.parent.mkdir(exist_ok=True)
     own.write_bytes(out.read_bytes())
     assert run_verb(["db", "stat", str(board)]) == 0
-    off = f"tells seconds, off by {told['figures']['valid']['mape']:.1f} % on what was held out"
+    off = f"predicts seconds: MAPE {told['figures']['valid']['mape']:.1f} % in cross-validation"
     assert off in capsys.readouterr().out
     own.unlink()
     # A file that is there is not written over, and a training that ended is not gone on with.

@@ -245,7 +245,7 @@ def test_an_answer_is_written_with_its_gpu(
     better = msgspec.structs.replace(answer, candidates=[library, own], op="spmm:34")
     manifest = emit_answer(better, place, prefix="fast")
     assert manifest.configs == [str(Config(wide).replace(vec=2))]  # 34 columns, so two at a time
-    assert "the first choice is cuSPARSE" in (place / "README.md").read_text()
+    assert "ranks cuSPARSE" in (place / "README.md").read_text()
     assert "ARCH ?= native" in (place / "Makefile").read_text()
     texts = "".join(one.read_text() for one in place.iterdir())
     assert not re.search(r"@[A-Za-z_]+@", texts)
@@ -262,15 +262,15 @@ def test_an_answer_of_cusparse_is_said_to_be_another(
         first = Candidate(config={"work": "cusparse", "algorithm": "csr2"}, score=0.1, origin="x")
         keep(opened.index, msgspec.structs.replace(answer, candidates=[first]))
     assert run_verb(["emit", db, answer.id, "-o", str(place)]) == 0
-    assert "cuSPARSE (algorithm=csr2,work=cusparse) is the first choice" in capsys.readouterr().err
+    assert "cuSPARSE (algorithm=csr2,work=cusparse) is ranked first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("config", "op", "platform", "reason"),
     [
         (ROWS, "spmm:33", "cuda", "33 dense columns are no multiple of vec=4"),
-        (ROWS, "nest", "cuda", "there is no code for nest"),
-        (ROWS, "spmm:32", "spade", "there is code for cpu and cuda alone"),
+        (ROWS, "nest", "cuda", "no GPU code for nest"),
+        (ROWS, "spmm:32", "spade", "code is available for cpu and cuda only"),
         ("work=rows", "spmm:32", "cuda", "'lanes' is missing"),
         ("work=cusparse,algorithm=csr2", "spmm:32", "cuda", "NVIDIA's library"),
         ("work=windows,math=f16,window=16,cols=1,block=64", "spmm:32", "cuda", "no CUDA kernel"),

@@ -56,7 +56,7 @@ def test_another_platforms_answer_is_refused(
     db, _ = answered(tmp_path, "spade")
     assert run_verb(["emit", db, "last", "-o", str(tmp_path / "c")]) == 2
     said = capsys.readouterr().err
-    assert "is for spade: there is code for " in said and said.count("\n") == 1
+    assert "is for spade: code is available for " in said and said.count("\n") == 1
     assert not (tmp_path / "c").exists()
     assert run_verb(["emit", db, "r0", "-o", str(tmp_path / "c")]) == 3
 
@@ -64,8 +64,8 @@ def test_another_platforms_answer_is_refused(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--config", ROWS, "--op", "spmv:f16"], "there is no code for spmv:f16"),
-        (["--config", ROWS, "--op", "nest"], "there is no code for nest"),
+        (["--config", ROWS, "--op", "spmv:f16"], "no code for spmv:f16"),
+        (["--config", ROWS, "--op", "nest"], "no code for nest"),
         (["--config", "order=ji", "--op", "spmv"], "format = None"),
         (["--config", ROWS, "--op", "spmv", "--prefix", "a-b"], "prefix 'a-b'"),
         (["--config", ROWS], "give either ANSWER"),

@@ -91,9 +91,9 @@ def test_a_long_curve_is_thinned_and_keeps_what_matters() -> None:
         (0.1, "nearer than most: only 10 %"),
         (0.5, "as near as a typical measured pattern: 50 %"),
         (0.87, "farther than most measured patterns: 87 %"),
-        (0.95, "unusually far from what was measured: 95 %"),
-        (0.995, "nothing like this was ever measured here"),
-        (1.0, "nothing like this was ever measured here"),
+        (0.95, "unusually far from measured patterns: 95 %"),
+        (0.995, "unlike anything measured here"),
+        (1.0, "unlike anything measured here"),
         (None, "too few groups"),
     ],
 )
@@ -112,7 +112,7 @@ def test_novelty_of_what_was_measured_or_cannot_be_compared() -> None:
 
     assert said(link="measured") == "this very pattern was measured here"
     assert "at another width" in said(link="other-width")
-    assert said(neighbours=[]) == "nothing measured could be compared with it"
+    assert said(neighbours=[]) == "no measured pattern is comparable"
     elsewhere = [RecommendedNeighbour(made.pattern_id, "tiny@b", "asked", 0.0, 0.0, 1.0)]
     assert said(neighbours=elsewhere).startswith("this very pattern was measured, on another")
 

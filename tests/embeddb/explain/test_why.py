@@ -66,4 +66,4 @@ def test_measured_here(db: Database) -> None:
     known = patterns(1)[2]
     db.index.record(runs_of(known, HOME), known, HOME)
     said = db.explain(db.query(known, platform=HOME, op=OP).id).why
-    assert said.startswith("It is the fastest of all that was measured on this matrix: ")
+    assert said.startswith("It is the fastest configuration measured on this matrix: ")

@@ -19,7 +19,7 @@ import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, SpaceError, UsageError
 from embeddb.handle import cuda_choice, cuda_matrix
-from embeddb.handle.choice import Choice, Wanted, Wishes
+from embeddb.handle.choice import Choice, CompileOptions, Wanted
 from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_choice import usual_config
 from embeddb.handle.tensors import TensorHandle
@@ -74,7 +74,7 @@ def handle(
 ) -> TensorHandle:
     sparse = a if a.layout is not torch.strided else a.to_sparse_csr()
     named = DEFAULT[kernel] if config is None and not wishes else config
-    wanted = Wanted(kernel, k, named, "starter", Wishes(**wishes))
+    wanted = Wanted(kernel, k, named, "starter", CompileOptions(**wishes))
     return TensorHandle(CudaProducts.of(sparse, wanted, device))
 
 
@@ -264,7 +264,7 @@ def test_what_is_not_finite_is_as_in_torch(value: float, device: Device) -> None
 def test_few_calls_are_left_to_torch_and_many_are_timed(device: Device) -> None:
     a, b = matrix(dtype=torch.float32), dense(17, 8, dtype=torch.float32)
     once = handle(a, "spmm", device, 8, calls=1)
-    assert once.config is None and "1 calls do not win back" in once.why()
+    assert once.config is None and "1 calls do not amortise" in once.why()
     torch.testing.assert_close(once(b), a @ b)
     usual = handle(a, "spmm", device, 8, calls=20_000)
     assert usual.config == usual_config(Op("spmm", 8), plain=True)
@@ -303,7 +303,7 @@ def test_reproducible_calls_are_never_left_to_torch(device: Device) -> None:
     assert f.config is not None and f.config["work"] == "rows"
     torch.testing.assert_close(f(b), a @ b)
     library = Config({"work": "cusparse", "algorithm": "csr2"})
-    wanted = Wanted("spmm", 8, library, "starter", Wishes(reproducible=True))
+    wanted = Wanted("spmm", 8, library, "starter", CompileOptions(reproducible=True))
     with pytest.raises(UsageError, match="not reproducible"):
         CudaProducts.of(a.to_sparse_csr(), wanted, device)
 
@@ -326,7 +326,7 @@ def test_without_nvrtc_torch_computes(device: Device) -> None:
 
     cuda_choice._reasons.clear()
     a, b = matrix(), dense(17, 4)
-    wanted = Wanted("spmm", 4, None, "starter", Wishes())
+    wanted = Wanted("spmm", 4, None, "starter", CompileOptions())
     with pytest.warns(RuntimeWarning, match="no code for this GPU"):
         f = TensorHandle(CudaProducts.of(a.to_sparse_csr(), wanted, Broken()))  # type: ignore[arg-type]
     assert f.config is None
@@ -341,7 +341,7 @@ def test_wishes_about_compiling_and_order_are_kept(device: Device) -> None:
     once = handle(a, "spmm", device, 70, calls=1, build=True)
     assert once.config is not None
     torch.testing.assert_close(once(b), a @ b)
-    wanted = Wanted("spmm", 70, PIECES, "starter", Wishes(reproducible=True))
+    wanted = Wanted("spmm", 70, PIECES, "starter", CompileOptions(reproducible=True))
     with pytest.raises(UsageError, match="not reproducible"):
         CudaProducts.of(a.to_sparse_csr(), wanted, device)
 
@@ -353,7 +353,7 @@ def test_without_a_device_torch_computes() -> None:
         ("spmv", (b[:, 0],), a @ b[:, 0]),
         ("sddmm", (c, b), a[a != 0] * (c @ b.T)[a != 0]),
     ):
-        wants = Wanted(kernel, None if kernel == "spmv" else 8, None, "starter", Wishes())
+        wants = Wanted(kernel, None if kernel == "spmv" else 8, None, "starter", CompileOptions())
         f = TensorHandle(CudaProducts(cuda_matrix.csr_of(a.to_sparse_csr()), wants, None))
         torch.testing.assert_close(f(*operands), wanted)
         assert f.config is None and "torch" in f.why()

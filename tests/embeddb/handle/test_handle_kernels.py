@@ -11,7 +11,7 @@ from scipy import sparse
 import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.sizes import Sizes
-from embeddb.handle.served import Served
+from embeddb.handle.kernel_call import KernelCall
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
 
@@ -58,7 +58,7 @@ def kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("scipy computed")
 
-    monkeypatch.setattr(Served, "_by_scipy", refuse)
+    monkeypatch.setattr(KernelCall, "_by_scipy", refuse)
 
 
 @pytest.mark.usefixtures("kernels_alone")

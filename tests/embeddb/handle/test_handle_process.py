@@ -20,12 +20,12 @@ from scipy import sparse
 import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
-from embeddb.handle import autotune, served
+from embeddb.handle import autotune, kernel_call
 from embeddb.handle import compile as of_compile
 from embeddb.handle import handle as of_handle
 from embeddb.handle.choice import Choice, given
 from embeddb.handle.handle import Handle
-from embeddb.handle.served import by_kernel
+from embeddb.handle.kernel_call import by_kernel
 from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import called
@@ -54,11 +54,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, and no library loaded from another."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     called._library.cache_clear()
-    served._kernel.cache_clear()
+    kernel_call._kernel.cache_clear()
     of_handle._reasons.clear()
     yield tmp_path / "cache" / "embeddb" / "kernels"
     called._library.cache_clear()
-    served._kernel.cache_clear()
+    kernel_call._kernel.cache_clear()
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_damaged_object_is_built_anew(cache: Path, a: Any, b: Any, harm: str) 
     }
     path.write_bytes(harmed[harm])
     path.chmod(0o700)
-    served._kernel.cache_clear()  # as in the next process
+    kernel_call._kernel.cache_clear()  # as in the next process
     runs_here(embeddb.compile(a, "spmm", k=16, config=ROWS), a, b)
     assert path.read_bytes()[-32:-24] == b"embeddb1"
 
@@ -176,7 +176,7 @@ def test_without_a_compiler_a_cache_that_is_carried_along_runs(
     embeddb.compile(a, "spmm", k=16, config=BLOCKS)
     wanted = embeddb.compile(a, "spmm", k=16, db=empty_db, build=True).config
     monkeypatch.setenv("EMBEDDB_CC", "no-such-compiler")
-    served._kernel.cache_clear()
+    kernel_call._kernel.cache_clear()
     called._library.cache_clear()
     for config in (ROWS, BLOCKS):
         f = embeddb.compile(a, "spmm", k=16, config=config)
@@ -190,7 +190,7 @@ def test_without_a_compiler_a_cache_that_is_carried_along_runs(
     assert g.config is None
     runs_here(g, a, b)
     (cache / "compilers").write_text("another\n")
-    served._kernel.cache_clear()
+    kernel_call._kernel.cache_clear()
     of_handle._reasons.clear()
     with pytest.warns(RuntimeWarning):
         assert embeddb.compile(a, "spmm", k=16, config=ROWS).config is None
@@ -208,7 +208,7 @@ def test_few_calls_do_not_win_a_building_back(
     cache: Path, a: Any, b: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
-    assert f.config is None and "not worth it for 3 calls" in f.why()
+    assert f.config is None and "does not pay for 3 calls" in f.why()
     assert embeddb.compile(a, "spmm", k=16, build=False, db=empty_db).config is None
     assert not cache.exists()
     f = embeddb.compile(a, "spmm", k=16, calls=3, build=True, db=empty_db)
@@ -469,7 +469,7 @@ def test_a_kernel_that_does_not_compile_is_said(a: Any, monkeypatch: pytest.Monk
     from embeddb.core.config import Op
     from embeddb.handle.matrix import matrix_of
 
-    served._kernel.cache_clear()
+    kernel_call._kernel.cache_clear()
     monkeypatch.setattr(called.cpu_codegen, "source", lambda *_, **__: "no C at all")
     with pytest.raises(RunnerUnavailable, match="does not compile"):
         by_kernel(matrix_of(a), Op("spmm", 16), Config.parse(ROWS))

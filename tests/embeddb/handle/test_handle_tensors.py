@@ -160,7 +160,7 @@ def test_out_is_written_and_takes_no_gradient() -> None:
     [
         (lambda a: a.to_dense(), "a sparse tensor"),
         (lambda a: a.to(torch.bfloat16), "bfloat16"),
-        (lambda a: a.requires_grad_(), "asks for a gradient"),
+        (lambda a: a.requires_grad_(), "requires a gradient"),
         (lambda a: a.to("meta"), "on meta"),
     ],
 )

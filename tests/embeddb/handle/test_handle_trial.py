@@ -47,7 +47,7 @@ def test_the_faster_stays(
         assert not trial.over
         trial.compute(0, None, None)
     assert trial.over and trial.winner == rivals[stays]
-    assert str(rivals[stays][1]) in trial.told().rpartition(";")[2]
+    assert str(rivals[stays][1]) in trial.summary().rpartition(";")[2]
 
 
 def test_scipy_may_be_the_third_and_win(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_scipy_may_be_the_third_and_win(monkeypatch: pytest.MonkeyPatch) -> None
         assert not trial.over
         trial.compute(0, None, None)
     assert trial.over and trial.winner == rivals[2]
-    assert trial.told().endswith("scipy 1000.000 ms; scipy stays")
+    assert trial.summary().endswith("scipy 1000.000 ms; scipy stays")
 
 
 @pytest.fixture
@@ -138,10 +138,10 @@ def test_an_update_in_the_middle_ends_the_trial(a: Any) -> None:
 
 @pytest.mark.usefixtures("answered")
 def test_a_late_conversion_stays_only_if_it_is_the_faster(a: Any, tmp_path: Path) -> None:
-    from embeddb.handle.handle import Later
+    from embeddb.handle.handle import DeferredConfig
 
     f = embeddb.compile(a, "spmm", k=16, config=ROWS)
-    f.change_later(Later(BLOCKS, 2))
+    f.change_later(DeferredConfig(BLOCKS, 2))
     b = np.ones((200, 16), np.float32)
     for _ in range(CALLS + 4):
         np.testing.assert_allclose(f(b), a @ b, rtol=1e-5)

@@ -82,4 +82,4 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["exact"] is True
     assert all(c["config"]["variant"] in "abc" for c in answer["candidates"])
     assert run_verb(asked) == 0
-    assert "round operands to a shorter type are left out" in capsys.readouterr().out
+    assert "lower-precision operands are excluded" in capsys.readouterr().out

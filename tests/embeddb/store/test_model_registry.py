@@ -22,7 +22,7 @@ from embeddb.store import lmdb_engine, memory_store
 from embeddb.store.model_files import model_states, register_files
 from embeddb.store.models import MOST_CARD_BYTES, ModelEntry, decode_entry, facts_of
 from indexer.exchange.exchange import export_file, import_file
-from indexer.exchange.telling import adopt_models
+from indexer.exchange.export_records import adopt_models
 from tuners.evaluation import choose_predictor as judging
 
 FILE = "costmodel-cpu-spmm.safetensors"

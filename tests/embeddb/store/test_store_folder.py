@@ -16,7 +16,7 @@ from embeddb.database import Database, open_database
 from embeddb.store import is_database, open_store
 from embeddb.store.lmdb_engine import LmdbEngine
 from embeddb.store.model_files import model_entries
-from indexer.exchange.telling import adopt_models
+from indexer.exchange.export_records import adopt_models
 
 OURS = ("writer.lock", "lock.mdb", "data.mdb")
 

@@ -240,7 +240,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         return said.out + said.err
 
     said = call(0, "--platform", "tiny", "--status", "ok")
-    assert "16 runs would be withdrawn" in said and "nothing was changed: add --yes" in said
+    assert "16 runs would be withdrawn" in said and "nothing changed: add --yes" in said
     made = json.loads(call(0, "--op", "spmm:32", "--yes", "--json"))
     assert made["changed"] and made["runs"] == made["withdrawn"] == 16 and not made["undo"]
     assert made["selected"] == [{"platform": "tiny", "op": "spmm:32", "status": "ok", "runs": 16}]
@@ -248,13 +248,13 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "16 withdrawn runs beside these" in capsys.readouterr().out
     assert run_verb(["db", "check", place]) == 0
     capsys.readouterr()
-    assert "no run is like that" in call(3, "--op", "spmm:32", "--yes")
+    assert "no run matches" in call(3, "--op", "spmm:32", "--yes")
     assert "16 runs would be brought back" in call(0, "--undo")
     assert "16 runs brought back, 0 are now" in call(0, "--undo", "--yes")
     assert "which runs?" in call(2) and "which runs?" in call(2, "--yes")
     assert "there is no 'bad'" in call(2, "--status", "bad")
     assert "is no time" in call(2, "--since", "yesterday")
-    assert "no run is like that" in call(3, "--since", "2001-01-01T00:00+00:00")
-    assert "no run is like that" in call(3, "--since", "2001-01-01", "--campaign", "x")
+    assert "no run matches" in call(3, "--since", "2001-01-01T00:00+00:00")
+    assert "no run matches" in call(3, "--since", "2001-01-01", "--campaign", "x")
     with Database.open(place) as db:
         assert db.store.count_runs() == 16

@@ -107,7 +107,7 @@ def test_the_agreement_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         (["--executor", "carrier"], 2, "executors there are: dask, local, slurm"),
         (["--executor", "local", "--no-wait"], 2, "leave out --no-wait"),
         (["--executor", "local", "--address", "tcp://x"], 2, "neither --address nor --script"),
-        (["--executor", "slurm"], 1, "there is no sbatch here"),
+        (["--executor", "slurm"], 1, "sbatch not found"),
     ],
 )
 def test_executors_that_cannot_be_used(

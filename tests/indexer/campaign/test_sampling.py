@@ -474,7 +474,7 @@ def test_plan_run_status_and_plan_again(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--budget", "10"], "--budget is of a --strategy"),
+        (["--budget", "10"], "--budget needs a --strategy"),
         (["--strategy", "ea11"], "one of: ea10"),
         (["--strategy", "ea10", "--budget", "1"], "at least 2"),
         (["--strategy", "ea10", "--configs", "9", "--rounds", "3"], "--configs, --rounds and"),

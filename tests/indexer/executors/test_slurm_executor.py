@@ -131,7 +131,7 @@ def test_a_script_is_the_users_or_ours_to_the_letter(tmp_path: Path, node: Slurm
     mark = tmp_path / "ran"
     place.write_text(written.replace("\nexec ", f"\ntouch {mark}\nexec "))
     campaign.repeat({"ok"})
-    with pytest.raises(InputError, match="not as embeddb wrote it") as caught:
+    with pytest.raises(InputError, match="was not written by embeddb") as caught:
         job(tmp_path, db).run(ONCE)
     assert f"--script {place}" in caught.value.hint and not mark.exists()
     options = ExecutorOptions(script=str(place))

@@ -22,7 +22,7 @@ def test_timings_have_a_node_for_themselves(
         seen.append(words)
         raise InputError("not asked")
 
-    monkeypatch.setattr("indexer.executors.slurm._asked", asked)
+    monkeypatch.setattr("indexer.executors.slurm._called", asked)
     (tmp_path / "camp" / "submit" / "0001").mkdir(parents=True)
     work = Submission(
         folder=tmp_path / "camp", campaign="0" * 16, number=1, chunks=2, exclusive=True
@@ -35,14 +35,14 @@ def test_timings_have_a_node_for_themselves(
 
 def test_without_slurm_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "there is no sbatch here" in str(SlurmExecutor().available())
+    assert "sbatch not found" in str(SlurmExecutor().available())
     with pytest.raises(UsageError, match="takes no --address"):
         SlurmExecutor(ExecutorOptions(address="host"))
 
 
 @pytest.mark.parametrize("name", ["", "1 --help", "-u root", "$(id)", "1;2"])
 def test_a_job_that_is_none_is_not_asked_about(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indexer.executors.slurm._asked", lambda _: pytest.fail("asked"))
+    monkeypatch.setattr("indexer.executors.slurm._called", lambda _: pytest.fail("asked"))
     assert SlurmExecutor().states(name) == {}
     SlurmExecutor().cancel(name)
 

@@ -94,10 +94,10 @@ def test_a_pragma_that_is_none_is_refused_without_a_matrix_too(tmp_path: Path) -
 
 def test_a_size_given_otherwise_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, PROGRAM)
-    with pytest.raises(NestError, match="ROWS is 4 of the matrix, and given as 7"):
+    with pytest.raises(NestError, match="ROWS is 4 of the matrix, but defined as 7"):
         read_nests(path, matrix=MATRIX, defines={"ROWS": 7})
     assert read_nests(path, matrix=MATRIX, defines={"ROWS": 4, "K": 3})[0].trips[2] == 3
-    with pytest.raises(NestError, match="N is 5 of the matrix, and given as 4"):
+    with pytest.raises(NestError, match="N is 5 of the matrix, but defined as 4"):
         nests_of("page_rank", {}, matrix=MATRIX)  # pages link to pages: as many columns as rows
 
 
@@ -115,7 +115,7 @@ def test_a_nest_file_names_its_matrix(tmp_path: Path) -> None:
     assert alone == nest and not alone.matrices
     (again,) = read_nests(file, matrix=MATRIX)
     assert again.matrices == (MATRIX,) and again.name == nest.name
-    with pytest.raises(NestError, match=f"no nest that holds matrix {SQUARE.id}"):
+    with pytest.raises(NestError, match=f"no nest with an array for matrix {SQUARE.id}"):
         read_nests(file, matrix=SQUARE)
     told = json.loads(file.read_text().replace("below:5:", "below:4:"))
     file.write_text(json.dumps(told))
@@ -124,5 +124,5 @@ def test_a_nest_file_names_its_matrix(tmp_path: Path) -> None:
 
 
 def test_other_files_hold_none(tmp_path: Path) -> None:
-    with pytest.raises(NestError, match=r"a matrix lies in arrays of \.c or \.json files alone"):
+    with pytest.raises(NestError, match=r"only \.c and \.json files can have arrays with a matrix"):
         read_nests(tmp_path / "program.sdfg", matrix=MATRIX)

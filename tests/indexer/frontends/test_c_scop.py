@@ -72,8 +72,8 @@ def test_what_arrays_hold(tmp_path: Path) -> None:
     assert found.nests[0].trips == (32, 4) and not found.notes
     unsaid = read(tmp_path, scop(body, arrays))
     assert unsaid.notes == (
-        "col holds below:32, which nobody said",
-        "row holds offsets:128:1, which nobody said",
+        "col is filled with below:32, by default",
+        "row is filled with offsets:128:1, by default",
     )
 
 
@@ -99,7 +99,8 @@ def test_a_loop_over_time_is_cut_off(tmp_path: Path) -> None:
 }"""
     found = read(tmp_path, scop(body))
     assert [n.trips for n in found.nests] == [(30,), (30,)]
-    assert found.notes == ("line 6: loop t is cut off at t = 0: x goes from line 8 back to line 7",)
+    note = "line 6: loop t is cut off at t = 0: x is carried from line 8 back to line 7"
+    assert found.notes == (note,)
 
 
 def test_the_turn_with_most_work_is_taken(tmp_path: Path) -> None:
@@ -125,13 +126,13 @@ REFUSED = {
     "a call": ("swap(x, y);", "a call of a function"),
     "a whole array": ("x[i] = y + 1;", "y is an array without subscripts"),
     "while": ("while (x[i] > 0) x[i] -= 1;", "a while loop"),
-    "goto": ("goto end; end: x[i] = 1;", "goto is not known"),
-    "break": ("if (x[i] > 0) break;", "break is not known"),
-    "remainder": ("x[i] = i % 2;", "operator % is not known"),
+    "goto": ("goto end; end: x[i] = 1;", "goto is not supported"),
+    "break": ("if (x[i] > 0) break;", "break is not supported"),
+    "remainder": ("x[i] = i % 2;", "operator % is not supported"),
     "whole division": ("x[i] = i / 2;", "whole numbers are divided"),
-    "a cut number": ("x[i] = (int)y[i];", "cut to a whole one"),
-    "unknown name": ("x[i] = z;", "z is not known"),
-    "a condition that changes": ("if (x[i] > 0) { x[i] = 0; y[i] = 1; }", "x decides over"),
+    "a cut number": ("x[i] = (int)y[i];", "truncated to an integer"),
+    "unknown name": ("x[i] = z;", "z is undefined"),
+    "a condition that changes": ("if (x[i] > 0) { x[i] = 0; y[i] = 1; }", "x is the condition"),
     "loop written": ("for (int k = 0; k < N; k++) k = 3;", "k is a loop and is written"),
     "no step": ("for (int k = 0; k < N; k += 0) x[k] = 1;", "not 0"),
     "endless": ("for (int k = 0; k < N; k--) x[k] = 1;", "steps by -1 while its index <"),

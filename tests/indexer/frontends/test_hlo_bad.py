@@ -32,18 +32,22 @@ def read(text: str) -> Computation:
         ([X, "ROOT y = f32[4,8]{0} tanh(x)"], "does not fit the shape", 5),
         ([X, "ROOT y = f31[4,8] tanh(x)"], "no type 'f31'", 5),
         ([X, "a = f32[4] tanh(b)", "b = f32[4] tanh(a)", "ROOT y = f32[4] tanh(a)"], "cycle", 6),
-        ([X, "ROOT y = f32[4,8] tanh(z)"], "takes 'z', which is not there", 5),
+        ([X, "ROOT y = f32[4,8] tanh(z)"], "takes 'z', which is undefined", 5),
         ([X, "x = f32[4,8] tanh(x)"], "is there twice", 5),
         ([X, "ROOT y = f32[4,8] call(x), to_apply=gone"], "no computation 'gone'", 5),
         ([X, "ROOT y = f32[4,8] call(x)"], "names no computation", 5),
-        ([X, "ROOT y = f32[4,8] get-tuple-element(x), index=1"], "of what is no tuple", 5),
+        ([X, "ROOT y = f32[4,8] get-tuple-element(x), index=1"], "operand is no tuple", 5),
         ([X, "t = (f32[4,8]) tuple(x)", "ROOT y = f32[4,8] get-tuple-element(t), index=1"], "1", 6),
-        ([X, "ROOT y = f32[4,8] tanh(x) nothing"], "where `, key=value` should", 5),
+        ([X, "ROOT y = f32[4,8] tanh(x) nothing"], "in place of `, key=value`", 5),
         ([X, "ROOT y = f32[4,8] slice(x), slice={0}"], "slice is written", 5),
-        ([X, "ROOT y = f32[4,8] reduce-window(x, x), window={size=2x2 pad=1_1}"], "as many", 5),
+        (
+            [X, "ROOT y = f32[4,8] reduce-window(x, x), window={size=2x2 pad=1_1}"],
+            "number of dimensions",
+            5,
+        ),
         ([X, "ROOT y = f32[4,8] transpose(x), dimensions={1,zero}"], "no whole number", 5),
         ([X, "ROOT y"], "is no instruction|cut off", 5),
-        ([X, "ROOT y = f32[4,8] tanh(x))"], "closes what was not opened", 5),
+        ([X, "ROOT y = f32[4,8] tanh(x))"], "closing bracket has no opening", 5),
         ([X, "ROOT y = f32[4,8] tanh"], "cut off|no bracket", 5),
         (["ROOT x = f32[0,8] parameter(0)"], "has no element", 4),
         ([X, "ROOT y = f32[8,4] tanh(x)"], "no tanh of .* gives f32.8,4", 5),
@@ -74,7 +78,10 @@ def test_what_is_wrong_is_told_with_its_line(lines: list[str], reason: str, line
         ("HloModule m\nENTRY main {\n x = f32[] parameter(0)\n", "ends inside of main"),
         ("HloModule m\nENTRY main {\n x = f32[] constant({1,\n", "ends inside of brackets"),
         (entry(X) + "ENTRY main {\n", "is there twice"),
-        ("HloModule m\nENTRY main {\n x = f32[]) parameter(0)\n}\n", "closes what was not opened"),
+        (
+            "HloModule m\nENTRY main {\n x = f32[]) parameter(0)\n}\n",
+            "closing bracket has no opening",
+        ),
         (entry("x = " + "(" * 50 + ")" * 50 + " parameter(0)"), "nested too deeply"),
     ],
 )
@@ -89,7 +96,7 @@ def test_mlir_and_binary_files_are_named(tmp_path: Path) -> None:
     assert "as_hlo_text" in raised.value.hint
     binary = tmp_path / "m.hlo"
     binary.write_bytes(b"\x0a\x05jit_f\x00\x12")
-    with pytest.raises(TensorError, match=r"m\.hlo: is no HLO text but binary"):
+    with pytest.raises(TensorError, match=r"m\.hlo: is binary, not HLO text"):
         read_tensors(binary)
 
 
@@ -97,7 +104,7 @@ def test_unknown_opcodes_are_kept_with_a_note() -> None:
     text = entry(X, "ROOT y = f32[4,8] new-thing(x), depth={1,2}, way=fast")
     module = read_module(text)
     made = program_of(module)
-    assert module.notes == ["opcode new-thing is not known: kept as it is"]
+    assert module.notes == ["opcode new-thing is unknown: kept unchanged"]
     assert made.operations[1].opcode == "new-thing"
     assert made.operations[1].attributes == {"raw": "depth={1,2}, way=fast"}
     assert program_of(read_module(hlo_text(made))) == made
@@ -111,7 +118,7 @@ def test_bounded_dimensions_count_as_their_bound() -> None:
 
 def test_loops_and_custom_calls_are_noted_and_not_written() -> None:
     made = read_tensors(FOLDER / "scan.before.txt")
-    assert made.notes == ("while is kept as one operation, without what it does inside",)
+    assert made.notes == ("while is kept as one operation, without its body",)
     with pytest.raises(TensorError, match="while cannot be written as HLO"):
         hlo_text(made.tensors[0])
 

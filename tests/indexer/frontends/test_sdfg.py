@@ -83,7 +83,7 @@ def test_symbols_come_from_outside(tmp_path: Path) -> None:
     told = elementwise("o = a")
     assert read(tmp_path, told, N=5).nests[0].trips == (5, 5)
     told["attributes"]["constants_prop"] = {}
-    assert "N is not known" in reason(tmp_path, told)
+    assert "N is undefined" in reason(tmp_path, told)
 
 
 def loop_over_time(back: str = "t + 1") -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_a_loop_without_a_known_end(tmp_path: Path) -> None:
         condition = one["attributes"]["data"]["attributes"]["condition"]
         condition["string_data"] = condition["string_data"].replace("10", "T")
     found = read(tmp_path, told)
-    assert len(found.nests) == 2 and "T is not known" in found.notes[0]
+    assert len(found.nests) == 2 and "T is undefined" in found.notes[0]
     assert "loop t is cut off" in read(tmp_path, told, T=4).notes[0]
 
 
@@ -252,20 +252,20 @@ def test_copies_are_loops(tmp_path: Path) -> None:
 
 CODE = {
     "a command": ("o = __import__('os').system('touch {marker}')", "a call of this kind"),
-    "a statement": ("__import__('os').system('touch {marker}')", "Expr is not known"),
-    "an import": ("import os\no = os.system('touch {marker}')", "Import is not known"),
-    "eval": ("o = eval('1')", "is not known in a tasklet"),
+    "a statement": ("__import__('os').system('touch {marker}')", "Expr is not supported"),
+    "an import": ("import os\no = os.system('touch {marker}')", "Import is not supported"),
+    "eval": ("o = eval('1')", "is not supported in a tasklet"),
     "a function": ("o = exec(a)", "function exec with 1 operands"),
-    "an attribute": ("o = a.__class__", "Attribute is not known"),
-    "a comprehension": ("o = [a for _ in (1, 2)]", "ListComp is not known"),
-    "a text": ("o = 'x'", "Constant is not known"),
+    "an attribute": ("o = a.__class__", "Attribute is not supported"),
+    "a comprehension": ("o = [a for _ in (1, 2)]", "ListComp is not supported"),
+    "a text": ("o = 'x'", "Constant is not supported"),
     "no Python": ("o = = a", "cannot be parsed"),
     "too deep": ("o = " + "-" * 3900 + "a", "cannot be parsed"),
     "too long": ("o = a" + " + a" * 2000, "at most 4000 letters"),
     "a lambda": ("o = (lambda: a)()", "a call of this kind"),
     "nothing": ("", "has no loop nest"),
-    "a whole number": ("o = int(a)", "cut to a whole one"),
-    "unknown": ("o = b", "b is not known"),
+    "a whole number": ("o = int(a)", "truncated to an integer"),
+    "unknown": ("o = b", "b is undefined"),
 }
 
 
@@ -299,11 +299,11 @@ MAP = "nodes/0/nodes/2/attributes/range/ranges/0"
 WRONG = {
     "a cycle": ("nodes/0/edges/5/dst", "2", "a graph has a cycle"),
     "a dangling edge": ("nodes/0/edges/0/src", "99", "ends at node 99, which is not there"),
-    "an edge that is none": ("nodes/0/edges/0", {"src": "0"}, "an edge is none"),
-    "a node that is none": ("nodes/0/nodes/0", [], "node 0 is none"),
-    "a scope in itself": ("nodes/0/nodes/2/scope_entry", "2", "lies in no map"),
-    "a scope of nothing": ("nodes/0/nodes/3/scope_entry", "77", "lies in no map"),
-    "not affine": (f"{MAP}/end", "N * i", "is not known"),
+    "an edge that is none": ("nodes/0/edges/0", {"src": "0"}, "an edge is malformed"),
+    "a node that is none": ("nodes/0/nodes/0", [], "node 0 is malformed"),
+    "a scope in itself": ("nodes/0/nodes/2/scope_entry", "2", "is in no map"),
+    "a scope of nothing": ("nodes/0/nodes/3/scope_entry", "77", "is in no map"),
+    "not affine": (f"{MAP}/end", "N * i", "is undefined"),
     "a power": (f"{MAP}/end", "N ** 70", "too large"),
     "outside": (f"{MAP}/end", "N", "outside 0 to 7"),
     "overflow": (f"{MAP}/end", "99999999999999999999", "must be a whole number of at most"),
@@ -320,7 +320,7 @@ WRONG = {
         "0 ranges for 2",
     ),
     "no array": ("nodes/0/edges/2/attributes/data/attributes/data", "Q", "there is no array 'Q'"),
-    "a view": ("attributes/_arrays/A/type", "ArrayView", "arrays that overlap are not known"),
+    "a view": ("attributes/_arrays/A/type", "ArrayView", "arrays that overlap are not supported"),
     "columns": (
         "attributes/_arrays/A/attributes/strides",
         ["1", "N"],

@@ -138,9 +138,9 @@ def test_names_tell_kernels_apart() -> None:
 @pytest.mark.parametrize(
     ("task", "arguments", "reason"),
     [
-        ("sort.gpu", DENSE, "the template 'sort.gpu' is not known"),
+        ("sort.gpu", DENSE, "the template 'sort.gpu' is not supported"),
         ("dense", [image(8, 32), image(16, 31)], "have no product"),
-        ("dense", [image(8, 32)], "arguments that dense does not take"),
+        ("dense", [image(8, 32)], "unsuitable arguments of dense"),
         ("dense", [image(8, 0), image(8, 0)], "an array of sizes"),
         ("dense", [image(8, -1), image(8, -1)], "an array of sizes"),
         ("dense", [image(1 << 40, 32), image(1 << 40, 32)], "too large"),

@@ -53,13 +53,13 @@ def test_what_is_read_is_legal_and_maps_back_to_its_loops() -> None:
 @pytest.mark.parametrize(
     ("column", "cell", "reason"),
     [
-        ("i_split", "5", "i_split 5: known are 4, 32, 256, 2048"),
+        ("i_split", "5", "i_split 5: legal are 4, 32, 256, 2048"),
         ("i_split", "x", "'x'"),
-        ("k_split", "1", "k_split 1: known are 32, 256"),
+        ("k_split", "1", "k_split 1: legal are 32, 256"),
         ("loop_3", "4", "loops 6,7,4,4,1,3,5: with barrier 0 they are 6,7,2,4,1,3,5"),
         ("loop_1", "", "''"),
         ("barrier", "1", "with barrier 1 they are 6,7,4,2,1,3,5"),
-        ("bypass", "2", "bypass 2: known are 0, 1"),
+        ("bypass", "2", "bypass 2: legal are 0, 1"),
         ("j_split", "-3", "j_split -3 is no panel"),
         ("name", "", "no matrix name"),
         ("time", "nan", "nan"),

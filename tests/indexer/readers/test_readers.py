@@ -157,7 +157,7 @@ def test_units(tmp_path: Path, header: str, unit: str, seconds: float) -> None:
 def test_a_unit_is_never_guessed(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("matrix,time\nx,3\n")
-    with pytest.raises(ReaderError, match="does not say the unit") as failed:
+    with pytest.raises(ReaderError, match="does not state the unit") as failed:
         rows_of("csv", path, op=SPMM)
     assert "--unit" in failed.value.hint
     with pytest.raises(ReaderError, match="no time unit 'min'"):

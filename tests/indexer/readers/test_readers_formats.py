@@ -54,7 +54,7 @@ def test_waco_reads_a_folder_and_tells_kernels_apart(tmp_path: Path) -> None:
     assert guess(GOLDEN / "waco") == ["waco"]
     path = tmp_path / "bare.txt"
     path.write_text((GOLDEN / "waco/SpMM/CollectedData/toy_4x16_1.txt").read_text())
-    with pytest.raises(ReaderError, match="which operation"):
+    with pytest.raises(ReaderError, match="does not state the operation"):
         rows_of("waco", path)
     assert len(runs_of("waco", path, op=Op("spmm", 256))) == 3
     assert len(rejects_of("waco", path, op=Op("spmv"))) == 3
@@ -62,9 +62,9 @@ def test_waco_reads_a_folder_and_tells_kernels_apart(tmp_path: Path) -> None:
 
 def test_cognate(tmp_path: Path) -> None:
     path = GOLDEN / "cognate.csv"
-    with pytest.raises(ReaderError, match="does not say the unit"):
+    with pytest.raises(ReaderError, match="does not state the unit"):
         rows_of("cognate", path, op=SPMM)
-    with pytest.raises(ReaderError, match="which operation"):
+    with pytest.raises(ReaderError, match="does not state the operation"):
         rows_of("cognate", path, unit="ms")
     rows = runs_of("cognate", path, op=SPMM, unit="ms")
     assert [row.config["split"] for row in rows] == [32, 32, 256]
@@ -168,7 +168,7 @@ def test_kernel_tuner(tmp_path: Path) -> None:
     found = rows_of("kernel-tuner", cut, op=SPMM)
     assert [isinstance(row, Reject) for row in found] == [False, True]
     assert found[1].line == text[:end].count("\n") + 1
-    with pytest.raises(ReaderError, match="which operation"):
+    with pytest.raises(ReaderError, match="does not state the operation"):
         rows_of("kernel-tuner", cut)
 
 
@@ -189,10 +189,10 @@ def test_t4(tmp_path: Path) -> None:
     del document["metadata"]
     document["results"][0]["measurements"] = []
     path.write_text(json.dumps(document))
-    with pytest.raises(ReaderError, match="does not say the unit"):
+    with pytest.raises(ReaderError, match="does not state the unit"):
         rows_of("t4", path, op=SPMM)
     assert len(runs_of("t4", path, op=SPMM, unit="ms")) == 3
-    with pytest.raises(ReaderError, match="the file says ms, you say s"):
+    with pytest.raises(ReaderError, match="the file's unit is ms, not s"):
         rows_of("t4", GOLDEN / "t4.json", op=SPMM, unit="s")
 
 

@@ -99,7 +99,7 @@ def test_a_matrix_larger_than_any_is_a_reject(tmp_path: Path) -> None:
     )
     report = ingest(memory_store(), path, reader="tvm", platform=tiny())
     assert (report.added, report.rejected) == (0, 1)
-    assert "cannot be a size" in (tmp_path / "a.json.rejects.jsonl").read_text()
+    assert "is no possible size" in (tmp_path / "a.json.rejects.jsonl").read_text()
 
 
 # -- what is no file -------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class Broken:
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
-        (IndexError("out of range"), "a.log: the reader broken cannot go on: out of range"),
-        (RecursionError(), "a.log: the reader broken cannot go on: nested too deeply"),
+        (IndexError("out of range"), "a.log: the reader broken failed: out of range"),
+        (RecursionError(), "a.log: the reader broken failed: nested too deeply"),
         (ReaderError("no header", line=3, hint="add one"), "a.log:3: no header"),
         (ReaderError("no header", where="b.log"), "b.log: no header"),
     ],

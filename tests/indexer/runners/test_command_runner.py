@@ -193,11 +193,11 @@ def test_times(tmp_path: Path, script: str, time: str, seconds: tuple[float, ...
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ("t=nan", "which nothing can take"),
-        ("t=-1", "which nothing can take"),
-        ("t=0", "which nothing can take"),
-        ("t=1 t=inf", "which nothing can take"),
-        ("t=1e-400", "which nothing can take"),
+        ("t=nan", "which is not positive and finite"),
+        ("t=-1", "which is not positive and finite"),
+        ("t=0", "which is not positive and finite"),
+        ("t=1 t=inf", "which is not positive and finite"),
+        ("t=1e-400", "which is not positive and finite"),
         ("t=quick", "'quick', which is no number"),
         ("nothing", "no time in its stdout"),
         ("", "no time in its stdout"),
@@ -213,8 +213,8 @@ def test_what_is_no_time(tmp_path: Path, said: str, problem: str) -> None:
     [
         ("{}", "no field t"),
         ('{"t": null}', "which is no number"),
-        ('{"t": true}', "which nothing can take"),
-        ('{"t": NaN}', "which nothing can take"),
+        ('{"t": true}', "which is not positive and finite"),
+        ('{"t": NaN}', "which is not positive and finite"),
         ('{"t": {}}', "which is no number"),
         ('{"t": []}', "no time"),
         ('{"t": [[1]]}', "which is no number"),

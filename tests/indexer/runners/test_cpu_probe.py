@@ -19,7 +19,7 @@ from embeddb.platforms.machines import described, fact_names
 from embeddb.platforms.platform import platform_here
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.harness.session import Session
+from indexer.runners.harness.worker_process import WorkerProcess
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc, pytest.mark.usefixtures("kernels")]
@@ -31,14 +31,14 @@ IDENTITY = {"cpu", "compiler", "flags", "kernels", "threads", "wait_policy", "pr
 def probes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether short, of each probe that a worker is asked for."""
     asked: list[bool] = []
-    real = Session.request
+    real = WorkerProcess.request
 
-    def request(self: Session, message: Any, *args: Any, **more: Any) -> Any:
+    def request(self: WorkerProcess, message: Any, *args: Any, **more: Any) -> Any:
         if message["do"] == "probe":
             asked.append(message["short"])
         return real(self, message, *args, **more)
 
-    monkeypatch.setattr(Session, "request", request)
+    monkeypatch.setattr(WorkerProcess, "request", request)
     return asked
 
 
@@ -78,10 +78,10 @@ def test_damaged_facts_are_measured_anew(kernels: Path, monkeypatch: pytest.Monk
     with CpuRunner() as runner:
         identity = {k: runner.platform(threads=3).environment[k] for k in IDENTITY}
     before = set(kernels.glob("*.facts"))
-    told = cpu_probe.keep(identity, figures)
+    told = cpu_probe.store(identity, figures)
     (file,) = set(kernels.glob("*.facts")) - before
     whole = file.read_bytes()
-    assert cpu_probe.kept(identity) == told == dict.fromkeys(cpu_probe.FACTS, "2")
+    assert cpu_probe.stored(identity) == told == dict.fromkeys(cpu_probe.FACTS, "2")
     assert not list(kernels.glob(".facts-*"))
 
     def probe(self: CpuRunner, threads: int, *, short: bool) -> dict[str, float]:
@@ -92,7 +92,7 @@ def test_damaged_facts_are_measured_anew(kernels: Path, monkeypatch: pytest.Monk
     other = json.dumps({**json.loads(whole), "figures": {"wake_us": 1.0}}).encode()
     for damage in (b"", whole[:50], b"\0" * len(whole), b"[]", b'{"figures": 3}', other):
         file.write_bytes(damage)
-        assert cpu_probe.kept(identity) == {}
+        assert cpu_probe.stored(identity) == {}
         assert CpuRunner().facts(threads=3).items() >= told.items()
         assert file.read_bytes() == whole
     assert measured == [3] * 6
@@ -103,8 +103,8 @@ def test_where_nothing_can_be_kept_it_is_measured_again(
 ) -> None:
     (tmp_path / "embeddb").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cpu_probe.keep({"cpu": "x"}, {"wake_us": 7.0}) == {"wake_us": "7"}
-    assert cpu_probe.kept({"cpu": "x"}) == {}
+    assert cpu_probe.store({"cpu": "x"}, {"wake_us": 7.0}) == {"wake_us": "7"}
+    assert cpu_probe.stored({"cpu": "x"}) == {}
     with CpuRunner() as runner:
         assert runner.state() == {}, "a state is never worth an error"
 
@@ -113,9 +113,9 @@ def test_a_worker_that_dies_leaves_the_facts_that_can_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reply = {"status": "crash", "error": "the worker ended"}
-    monkeypatch.setattr(Session, "request", lambda *_, **__: reply)
+    monkeypatch.setattr(WorkerProcess, "request", lambda *_, **__: reply)
     with CpuRunner() as runner:
-        assert set(runner.facts(threads=5)) == set(cpu_probe.still()) | {"vector_bytes"}
+        assert set(runner.facts(threads=5)) == set(cpu_probe.static_facts()) | {"vector_bytes"}
         assert runner.state(threads=5) == {}
 
 
@@ -165,7 +165,7 @@ def test_what_is_run_here_knows_its_facts(probes: list[bool]) -> None:
 
 
 def test_facts_have_words_and_units() -> None:
-    facts = dict.fromkeys((*cpu_probe.FACTS, *cpu_probe.still(), "vector_bytes"), "4")
+    facts = dict.fromkeys((*cpu_probe.FACTS, *cpu_probe.static_facts(), "vector_bytes"), "4")
     told = dict(described({**facts, "l2_bytes": "1048576", "board": "x <y>"}))
     assert not set(told) & set(facts), "every fact of this machine has words"
     assert told["second level cache"] == "1 MiB" and told["board"] == "x <y>"

@@ -25,7 +25,7 @@ from embeddb.kernels import codegen as cpu_codegen
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.harness.session import Session
+from indexer.runners.harness.worker_process import WorkerProcess
 from indexer.runners.replay import ReplayRunner
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -245,16 +245,16 @@ def test_ctrl_c_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         assert statuses(runner, pattern, 4, [DEFAULT]) == ["ok"]
         process = runner._session._process
         assert process is not None
-        request, timers = Session.request, []
+        request, timers = WorkerProcess.request, []
 
-        def interrupted(session: Session, *args: Any, **kwargs: Any) -> Any:
+        def interrupted(session: WorkerProcess, *args: Any, **kwargs: Any) -> Any:
             """Compiling is over by now, however long it took."""
             timers.append(threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)))
             timers[-1].start()
             return request(session, *args, **kwargs)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Session, "request", interrupted)
+            patch.setattr(WorkerProcess, "request", interrupted)
             statuses(runner, pattern, 4, [TILED])
         timers[0].join()
         assert len(timers) == 1

@@ -23,7 +23,7 @@ from embeddb.kernels.machine_failures import Deadline, blamed_line, killed_by
 from embeddb.platforms.platform import runner_for
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.harness.session import Session
+from indexer.runners.harness.worker_process import WorkerProcess
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 EASY = RunOptions(repeats=1, max_repeats=1, threads=1, timeout_s=30.0)
@@ -236,7 +236,7 @@ class TestWorker:
 
 
 def test_a_worker_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    session = Session("indexer.runners.cpu_kernels.worker", env={})
+    session = WorkerProcess("indexer.runners.cpu_kernels.worker", env={})
     monkeypatch.setattr(session, "_command", [str(tmp_path / "absent")])
     with pytest.raises(RunnerUnavailable, match="cannot be started: No such file"):
         session.ensure()

@@ -170,7 +170,7 @@ def test_a_kernel_is_timed_once_for_all_partitions(shared_runner: XlaRunner) -> 
     assert {kernel.id for kernel, _ in first.fresh} == ids
     again = times.measure(Partition.of(made, "single"))
     assert again.fresh == () and again.measurement.seconds == first.measurement.seconds
-    total = sum(times.known[p.kernel.id] for p in Partition.of(made, "single").kernels)
+    total = sum(times.seconds[p.kernel.id] for p in Partition.of(made, "single").kernels)
     assert first.measurement.seconds == pytest.approx(total)
 
 
@@ -179,7 +179,7 @@ def test_kernels_that_are_timed_anew_are_not_compiled_again(shared_runner: XlaRu
     times = shared_runner.program(made, QUICK)
     single = Partition.of(made, "single")
     first = times.measure(single)
-    times.known.clear()
+    times.seconds.clear()
     again = times.measure(single, chained=True)
     compiled = [{k.id: found.compile_s for k, found in told.fresh} for told in (first, again)]
     assert compiled[0] == compiled[1] and again.measurement.ok and again.chain_s
@@ -192,7 +192,7 @@ def test_kernels_that_were_timed_before_are_compiled_for_the_check(
     made = program("mlp")
     times = shared_runner.program(made, QUICK)
     single = Partition.of(made, "single")
-    times.known.update({placed.kernel.id: 1.0 for placed in single.kernels})
+    times.seconds.update({placed.kernel.id: 1.0 for placed in single.kernels})
     found = times.measure(single)
     assert found.measurement.ok and found.fresh == ()
     assert found.measurement.seconds == len(single.kernels)
@@ -236,7 +236,7 @@ def test_what_gives_other_results_is_wrong(shared_runner: XlaRunner) -> None:
     found = times.measure(partition)
     assert found.measurement.status == "wrong" and "off by" in found.measurement.error
     # Any of its kernels may be the one: none is known by it.
-    assert not times.known and {m.status for _, m in found.fresh} == {"wrong"}
+    assert not times.seconds and {m.status for _, m in found.fresh} == {"wrong"}
 
 
 def test_cuts_that_no_program_has_are_statuses(shared_runner: XlaRunner) -> None:

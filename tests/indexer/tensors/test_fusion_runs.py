@@ -172,5 +172,5 @@ def test_a_cut_that_is_measured_anew_times_its_kernels_again(db: Database) -> No
     again = runs.measure(single, "two")
     anew = runs.measure(single, "three", anew=True, chained=True)
     assert len(first.fresh) == len(anew.fresh) > 1 and again.fresh == ()
-    assert first.hardware_s > 0 and first.in_a_row is None
-    assert anew.in_a_row == pytest.approx(1.5 * anew.measurement.seconds)
+    assert first.hardware_s > 0 and first.sequential_s is None
+    assert anew.sequential_s == pytest.approx(1.5 * anew.measurement.seconds)

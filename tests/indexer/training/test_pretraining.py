@@ -204,7 +204,7 @@ def test_kept_maps_are_bounded_and_change_nothing(
     data = read(tmp_path, copies=0)
     sites = [len(s.input.coords) for s in data.train]
     some = pretraining.batches_of(data.train, 1, room=sum(sites[:5]))
-    assert [b.kept for b in some] == [True] * 5 + [False] * (len(sites) - 5)
+    assert [b.keep for b in some] == [True] * 5 + [False] * (len(sites) - 5)
     losses = []
     for room in (0, 10**9):
         monkeypatch.setattr(pretraining, "_KEPT_SITES", room)
@@ -214,7 +214,7 @@ def test_kept_maps_are_bounded_and_change_nothing(
         for epoch in (1, 2):
             batches = list(job.batches(epoch))
             losses.append([job.loss(batch).item() for batch in batches])
-            assert all((batch.made is not None) == bool(room) for batch in batches)
+            assert all((batch.cached is not None) == bool(room) for batch in batches)
     assert losses[:2] == losses[2:]
 
 

@@ -113,4 +113,4 @@ def test_what_does_not_go_together_is_a_usage_error(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_verb(["eval", folder, "--across", "--learned"]) == 2
-    assert "goes with neither" in capsys.readouterr().err
+    assert "does not go with --learned" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.sizes import statistics
 from embeddb.featurizers.stats import Stats
-from tuners.rule.features import NAMES, features_of, told_features
+from tuners.rule.features import NAMES, features_of, recorded_features
 
 PATTERNS = list(degenerate_patterns(np.random.default_rng(3)))
 
@@ -41,7 +41,7 @@ def test_exact_features_are_those_of_stats() -> None:
             nnz=pattern.nnz,
             features=stats.as_features(stats.embed(pattern)),
         )
-        names, own, other = NAMES, features_of(pattern), told_features(told)
+        names, own, other = NAMES, features_of(pattern), recorded_features(told)
         assert np.isfinite(other).all()
         for name, a, b in zip(names, own.tolist(), other.tolist(), strict=True):
             assert name in sampled or a == pytest.approx(b, rel=1e-4, abs=1e-6), (name, pattern)
@@ -65,7 +65,7 @@ def test_sampled_features_are_near_those_of_stats() -> None:
         m, n = pattern.shape
         features = stats.as_features(stats.embed(pattern))
         info = PatternInfo(id=pattern.id, m=m, n=n, nnz=pattern.nnz, features=features)
-        own, other = features_of(pattern), told_features(info)
+        own, other = features_of(pattern), recorded_features(info)
         for name in ("row_span", "run_length", "near_share", "fill_4x4", "fill_8x8", "reuse_512"):
             place = NAMES.index(name)
             assert own[place] == pytest.approx(other[place], rel=0.15, abs=0.02), (name, pattern)
@@ -75,11 +75,11 @@ def test_what_came_with_runs_of_others_is_enough_for_some() -> None:
     pattern = PATTERNS[-1]
     m, n = pattern.shape
     info = PatternInfo(id=pattern.id, m=m, n=n, nnz=pattern.nnz, features=statistics(pattern))
-    told = told_features(info)
+    told = recorded_features(info)
     known = {name for name, value in zip(NAMES, told, strict=True) if np.isfinite(value)}
     assert known == {*NAMES[:6], "row_square", "row_max"}
     own = features_of(pattern)
     for name in known:
         at = NAMES.index(name)
         assert own[at] == pytest.approx(told[at], rel=1e-9), name
-    assert not np.isfinite(told_features(PatternInfo(id="x"))).any()
+    assert not np.isfinite(recorded_features(PatternInfo(id="x"))).any()

@@ -1,4 +1,4 @@
-"""`calibrate`: a few minutes of runs that make answers right on this machine."""
+"""`calibrate`: a few minutes of benchmarks that correct answers for this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, plural, share
 from embeddb.ui.cli.arguments import Number, open_database, runner_here, threads_option
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.campaign_run import EXECUTOR_OPTIONS, nodes_words, noting_the_end
+from embeddb.ui.cli.verbs.campaign_run import EXECUTOR_OPTIONS, nodes_words, note_interrupt
 
 if TYPE_CHECKING:
     from embeddb.database import Database
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from indexer.calibrate import CalibrationRequest
     from indexer.calibration.report import CalibrationReport, OpReport
 
-#: Files named that cannot be used; `--json` has all.
+#: Unusable files shown; `--json` has all.
 _NAMED = 5
 
 
@@ -34,30 +34,32 @@ def _of_executors(command: Any) -> Any:
 @click.command()
 @click.argument("db")
 @click.option("--platform", default="cpu", show_default=True, help="A platform with a runner.")
-@click.option("--op", "ops", multiple=True, help="As spmm:32; several allowed. Else all of DB.")
+@click.option(
+    "--op", "ops", multiple=True, help="Such as spmm:32; repeatable.  [default: all ops in DB]"
+)
 @click.option(
     "--minutes",
     default=5.0,
     show_default=True,
     type=Number(0, 24 * 60, min_open=True),
-    help="Time to take, report included.",
+    help="Time budget, report included.",
 )
-@click.option("--matrices", default="", help="Folder of your matrix files, else generated ones.")
+@click.option("--matrices", default="", help="Folder of matrix files.  [default: generated ones]")
 @threads_option
 @_of_executors
 @click.option(
-    "--campaign", default="", metavar="DIR", help="With an executor: a folder that nodes see."
+    "--campaign", default="", metavar="DIR", help="With an executor: a folder shared by the nodes."
 )
 @json_option
-def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
-    """Measure on this machine, for some minutes, what tells most of how it differs from others.
+def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
+    """Measure for some minutes how this machine differs from others, to correct answers for it.
 
-    Runs the default, configurations that machines differ in, and the first answers, on your
-    matrices or on generated ones, into DB. Answers for all matrices get better by it. It stops when
-    the time is up; another call goes on where this one stopped, and so it does after Ctrl-C.
+    Runs the default, the configurations on which machines differ most, and the top-ranked ones, on
+    your matrices or on generated ones, and stores them in DB; this improves answers for all
+    matrices. It stops when the time is up; another call continues, also after Ctrl-C.
 
-    With --executor nodes measure, and they are what is calibrated: a campaign in DIR, which is
-    guessed to take all of them together so many minutes.
+    With --executor, nodes measure and are calibrated: a campaign in DIR that is estimated to take
+    all of them together that many minutes.
 
     \b
     Example:
@@ -68,32 +70,32 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
     from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
     from indexer.campaign.nodes.coordinator import refuse_without_executor
 
-    refuse_without_executor(asked)
-    if bool(asked["executor"]) != bool(asked["campaign"]):
+    refuse_without_executor(options)
+    if bool(options["executor"]) != bool(options["campaign"]):
         raise UsageError(
-            "--executor and --campaign go together", hint="name a folder that nodes see"
+            "--executor and --campaign go together", hint="name a folder shared by the nodes"
         )
 
     with open_database(db) as opened, Progress() as progress:
-        platform = opened.platform(asked["platform"])
-        ops = tuple(dict.fromkeys(Op.parse(op) for op in asked["ops"])) or measured_ops(
+        platform = opened.platform(options["platform"])
+        ops = tuple(dict.fromkeys(Op.parse(op) for op in options["ops"])) or measured_ops(
             opened.index, platform
         )
-        wish = CalibrationRequest(ops, 60.0 * asked["minutes"], asked["threads"])
-        folder = Path(asked["matrices"]) if asked["matrices"] else None
-        if asked["executor"]:
-            report = _on_nodes(opened, platform, wish, folder, asked, progress)
+        wish = CalibrationRequest(ops, 60.0 * options["minutes"], options["threads"])
+        folder = Path(options["matrices"]) if options["matrices"] else None
+        if options["executor"]:
+            report = _on_nodes(opened, platform, wish, folder, options, progress)
         else:
-            runner, _ = runner_here(platform, asked["threads"])
+            runner, _ = runner_here(platform, options["threads"])
             report = Calibration(opened.index, runner, wish, told=progress).run(folder)
     if as_json:
         emit(report.document())
     elif not report.platform:
-        say(f"submitted; this collects and reports: {_again(db, platform.name, asked)}")
+        say(f"submitted; this collects and reports: {_again(db, platform.name, options)}")
     else:
         _show(report)
         if not report.complete:
-            say(f"the same again goes on from here: {_again(db, platform.name, asked)}")
+            say(f"to continue: {_again(db, platform.name, options)}")
         if not report.indexed:
             say(f"when there is time: {shlex.join(['embeddb', 'embed', db])}")
 
@@ -103,30 +105,30 @@ def _on_nodes(
     platform: Platform,
     wish: CalibrationRequest,
     folder: Path | None,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     progress: Progress,
 ) -> CalibrationReport:
-    """What nodes found, or with --no-wait have found so far."""
+    """The report of a calibration on nodes; with --no-wait, as far as they have measured."""
     from indexer.calibration.on_nodes import NodesCalibration, calibrated
     from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
     from indexer.executors.base import Effort
 
-    wanted = NodesCalibration(db.index, platform, wish, Path(asked["campaign"]), told=progress)
+    wanted = NodesCalibration(db.index, platform, wish, Path(options["campaign"]), told=progress)
     campaign = wanted.planned(folder)
-    effort = Effort(threads=wish.threads, platform=named_on_nodes(asked["platform"]))
-    words = nodes_words(asked)
+    effort = Effort(threads=wish.threads, platform=named_on_nodes(options["platform"]))
+    words = nodes_words(options)
     with (
         nodes_job(campaign, db.index, effort, words, told=progress, note=note) as job,
-        noting_the_end(job),
+        note_interrupt(job),
     ):
         return calibrated(wanted, job)
 
 
-def _again(db: str, platform: str, asked: dict[str, Any]) -> str:
+def _again(db: str, platform: str, options: dict[str, Any]) -> str:
     words = ["embeddb", "calibrate", db, "--platform", platform]
-    words += [word for op in asked["ops"] for word in ("--op", op)]
+    words += [word for op in options["ops"] for word in ("--op", op)]
     for name in ("matrices", "executor", "campaign"):
-        words += [f"--{name}", asked[name]] if asked[name] else []
+        words += [f"--{name}", options[name]] if options[name] else []
     return shlex.join(words)
 
 
@@ -144,14 +146,14 @@ def _show(report: CalibrationReport) -> None:
         note(f"warning: and {len(report.problems) - _NAMED} more like these")
     if report.too_large:
         left = plural(report.too_large, "matrix", "matrices")
-        note(f"{left} left out: too large for the time given")
+        note(f"{left} skipped: too large for the time budget")
     say()
     head = ("op", "matrices", "now", "runs", "noise", "differs", "shift", "before", "after")
     table(head, [_row(op) for op in report.ops])
     say()
     _legend(report)
     if report.complete:
-        say("everything was measured that there is to measure here")
+        say("nothing is left to measure here")
 
 
 def _row(op: OpReport) -> tuple[object, ...]:
@@ -177,16 +179,16 @@ def _three(value: float | None) -> str:
 
 
 def _legend(report: CalibrationReport) -> None:
-    """What the columns mean, where they say something."""
-    say("matrices: measured on this machine, of them now: in this call")
-    say("noise: half the range of repeated runs of the same, as a share of their median (median)")
+    """Print the meaning of columns that have values."""
+    say("matrices: measured on this machine; now: of these, in this call")
+    say("noise: half the range of repeated runs, as a share of their median (median)")
     if any(op.differs is not None for op in report.ops):
-        say("differs: matrices on which the first answer of other machines' runs is slower than")
-        say("         the best measured here by more than four times the noise")
+        say("differs: matrices on which the top-ranked configuration by other machines is slower")
+        say("         than the best measured here by more than four times the noise")
     if any(op.shift is not None for op in report.ops):
-        say("shift: by how much gains over the default differ from other machines' (mean)")
-    say("before, after: first answers' share of the best measured here, without and with this")
-    say("         machine's runs; each matrix is asked with its whole group left out")
+        say("shift: mean difference of gains over the default from other machines'")
+    say("before, after: share of the best measured here that the top-ranked configuration reaches,")
+    say("         without and with this machine's runs, cross-validated by group")
     for op in report.ops:
         for config, factor in op.moved[:1]:
-            say(f"{op.op}: {factor:.2f} times the gain of elsewhere has {Config(config)}")
+            say(f"{op.op}: {Config(config)} has {factor:.2f} times its gain on other machines")

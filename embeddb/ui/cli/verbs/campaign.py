@@ -26,18 +26,20 @@ if TYPE_CHECKING:
     from indexer.campaign.folder import Campaign
     from indexer.campaign.plan import Matrix, Plan, PlanOptions
 
-#: Those of `indexer.campaign.budget`, which a help text must not import.
+#: As in `indexer.campaign.budget`, which a help text must not import.
 STRATEGIES = ("ea10", "ea25", "mab25", "binned", "random", "kmeans")
 _USUAL_BUDGET = 500
-#: Options of `campaign plan` that say what a strategy decides.
+#: Options of `campaign plan` that a strategy sets itself.
 _DECIDED = ("configs", "top", "sample", "shared", "grid", "grid_op", "rounds", "repeat_share")
 
 
 def _with_strategy(command: Any) -> Any:
     """The options --strategy and --budget."""
     for option in (
-        click.option("--budget", type=click.IntRange(1), help=f"Samples; {_USUAL_BUDGET} usually."),
-        click.option("--strategy", default="", help=f"Buys samples: {', '.join(STRATEGIES)}."),
+        click.option(
+            "--budget", type=click.IntRange(1), help=f"Samples.  [default: {_USUAL_BUDGET}]"
+        ),
+        click.option("--strategy", default="", help=f"Sampling strategy: {', '.join(STRATEGIES)}."),
     ):
         command = option(command)
     return command
@@ -50,19 +52,32 @@ _SAMPLES = ("shared", "per-matrix")
 @click.argument("db")
 @click.argument("folder", metavar="DIR")
 @click.option("--platform", required=True, help="A platform with a runner: cpu, cuda.")
-@click.option("--op", "ops", multiple=True, required=True, help="As spmm:128; several allowed.")
+@click.option("--op", "ops", multiple=True, required=True, help="Such as spmm:128; repeatable.")
 @click.option("--matrices", required=True, help="Folder of matrix files.")
 @click.option("--manifest", default="", help="CSV with columns name and family: the groups.")
 @click.option(
     "--configs", default=60, show_default=True, type=click.IntRange(2, 100_000), help="Per matrix."
 )
-@click.option("--top", default=10, show_default=True, type=click.IntRange(0), help="Static top.")
-@click.option("--sample", default="shared", show_default=True, type=click.Choice(_SAMPLES))
-@click.option("--shared", default=0, type=click.IntRange(0), help="Of --sample per-matrix.")
-@click.option("--grid", default=0, type=click.IntRange(0), help="Matrices that run everything.")
-@click.option("--grid-op", default="", help="The op they run everything of.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 1000), help="Default: 2, of a simulated platform 1."
+    "--top",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Configurations of the static top-k.",
+)
+@click.option("--sample", default="shared", show_default=True, type=click.Choice(_SAMPLES))
+@click.option(
+    "--shared",
+    default=0,
+    type=click.IntRange(0),
+    help="Configurations shared by all matrices, with --sample per-matrix.",
+)
+@click.option(
+    "--grid", default=0, type=click.IntRange(0), help="Matrices that run every configuration."
+)
+@click.option("--grid-op", default="", help="Operation of --grid.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), help="[default: 2; 1 on a simulated platform]"
 )
 @click.option(
     "--repeat-share",
@@ -77,17 +92,17 @@ _SAMPLES = ("shared", "per-matrix")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
 @_with_strategy
 @json_option
-def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
-    """Plan a campaign in DIR for DB, made if there is none: every matrix, op, configuration, round.
+def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
+    """Plan a campaign in DIR for DB (created if missing): every matrix, op, configuration, round.
 
-    Every matrix runs the default, the --top configurations that serve most matrices of DB, and a
-    sample: one for all, or with --sample per-matrix one of its own beside --shared ones. Matrices
-    of one family (or, without a manifest, of one name) are held out together when answers are
-    judged. The same plan in the same folder is taken up again.
+    Every matrix runs the default, the static top-k of DB (--top), and a sample: one for all, or
+    with --sample per-matrix its own beside --shared common ones. Matrices of one family (or,
+    without a manifest, of one name) are held out together in cross-validation. The same plan in the
+    same folder is resumed.
 
-    With --strategy, matrices and configurations are bought round by round under a --budget of
-    samples: `campaign run` measures a round and buys the next from its results, and so does this
-    verb where another machine has measured.
+    With --strategy, matrices and configurations are selected round by round under a --budget of
+    samples: `campaign run` measures a round and selects the next from its results, and so does
+    this verb if another machine has measured.
 
     \b
     Example:
@@ -99,10 +114,10 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
     from indexer.campaign.budget.growing_plan import bought
     from indexer.campaign.run import seconds_seen, surprising_cost
 
-    _check_options(asked)
+    _check_options(options)
     with _readable(db) as opened, Progress() as progress:
-        platform = opened.platform(asked["platform"])
-        campaign, top = _campaign(opened, folder, platform, asked, progress)
+        platform = opened.platform(options["platform"])
+        campaign, top = _campaign(opened, folder, platform, options, progress)
         sample_s = seconds_seen(opened.store, platform)
     plan, done, spent = campaign.plan, campaign.progress(), bought(campaign)
     samples = done.points if spent is None else spent.budget
@@ -122,62 +137,64 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
     if as_json:
         emit(document)
     else:
-        again = asked["platform"] if platform.command else ""
+        again = options["platform"] if platform.command else ""
         show_plan(document, command_line("run", db, folder, again))
 
 
 @contextmanager
 def _readable(db: str) -> Iterator[Database]:
-    """The database for reading, or a new one where there is none."""
+    """The database for reading, or a new one if there is none."""
     if db == STARTER or is_database(db):
         with open_database(db, readonly=True) as opened:
             yield opened
     else:
-        with database_to_fill(db) as made:
-            yield made
+        with database_to_fill(db) as created:
+            yield created
 
 
-def _check_options(asked: dict[str, Any]) -> None:
-    """Check what goes together; for a strategy, --max-work becomes a limit on the non-zeros.
+def _check_options(options: dict[str, Any]) -> None:
+    """Check combinations of options; for a strategy, --max-work becomes a limit on the non-zeros.
 
-    Raises: UsageError if a strategy is asked for together with what it decides, or not of one op,
-    or a budget without a strategy.
+    Raises: UsageError for a strategy with an option that it sets itself or with several ops, and
+    for a budget without a strategy.
     """
-    if not asked["strategy"]:
-        if asked["budget"] is not None:
-            raise UsageError("--budget is of a --strategy", hint="add --strategy ea25")
+    if not options["strategy"]:
+        if options["budget"] is not None:
+            raise UsageError("--budget needs a --strategy", hint="add --strategy ea25")
         return
     source = click.get_current_context().get_parameter_source
-    given = [name for name in _DECIDED if source(name) is click.core.ParameterSource.COMMANDLINE]
-    if given:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    conflicting = [
+        name for name in _DECIDED if source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if conflicting:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in conflicting)
         raise UsageError(f"{names} and --strategy: the strategy decides that", hint="leave it out")
-    if len(set(asked["ops"])) != 1:
+    if len(set(options["ops"])) != 1:
         raise UsageError(
-            "a strategy buys samples of one --op", hint="plan a campaign in a folder for each"
+            "a strategy samples one --op", hint="plan one campaign per op, each in its own folder"
         )
-    if asked["max_work"]:
-        most = max(1, asked["max_work"] // max(1, Op.parse(asked["ops"][0]).width))
-        asked["max_nnz"] = min(asked["max_nnz"] or most, most)
+    if options["max_work"]:
+        most = max(1, options["max_work"] // max(1, Op.parse(options["ops"][0]).width))
+        options["max_nnz"] = min(options["max_nnz"] or most, most)
 
 
 def _campaign(
-    db: Database, folder: str, platform: Platform, asked: dict[str, Any], progress: Progress
+    db: Database, folder: str, platform: Platform, options: dict[str, Any], progress: Progress
 ) -> tuple[Campaign, dict[str, list[Config]]]:
-    """The campaign in a folder, new or taken up, and the static top by op."""
+    """The campaign in a folder, new or resumed, and the static top-k by op."""
     from indexer.campaign.run import plan_campaign
 
-    if asked["strategy"]:
-        return _bought(db, Path(folder), platform, asked, progress), {}
-    ops, options = [Op.parse(op) for op in asked["ops"]], _plan_options(asked)
+    if options["strategy"]:
+        return _sampled(db, Path(folder), platform, options, progress), {}
+    ops, plan_options = [Op.parse(op) for op in options["ops"]], _plan_options(options)
     for op in ops:
-        platform.space(op)  # an op it lacks is told before all files are read
-    pool = _pool(asked, progress)
-    return plan_campaign(db.index, Path(folder), platform, ops, pool, options, told=progress)
+        platform.space(op)  # fail on a missing op before all files are read
+    pool = _pool(options, progress)
+    return plan_campaign(db.index, Path(folder), platform, ops, pool, plan_options, told=progress)
 
 
-def _bought(
-    db: Database, folder: Path, platform: Platform, asked: dict[str, Any], progress: Progress
+def _sampled(
+    db: Database, folder: Path, platform: Platform, options: dict[str, Any], progress: Progress
 ) -> Campaign:
     from indexer.campaign.budget.growing_plan import (
         BudgetRequest,
@@ -186,27 +203,27 @@ def _bought(
         planned,
     )
 
-    vectors = PoolVectors(db.index, asked["strategy"], wanted=not is_campaign(folder), note=note)
-    pool = _pool(asked, progress, seen=vectors)
+    vectors = PoolVectors(db.index, options["strategy"], wanted=not is_campaign(folder), note=note)
+    pool = _pool(options, progress, seen=vectors)
     wish = BudgetRequest(
         platform=platform,
-        op=Op.parse(asked["ops"][0]),
-        strategy=asked["strategy"],
-        budget=asked["budget"] or _USUAL_BUDGET,
-        seed=asked["seed"],
+        op=Op.parse(options["ops"][0]),
+        strategy=options["strategy"],
+        budget=options["budget"] or _USUAL_BUDGET,
+        seed=options["seed"],
     )
-    return planned(folder, wish, pool, lambda count: vectors.clusters(count, asked["seed"]))
+    return planned(folder, wish, pool, lambda count: vectors.clusters(count, options["seed"]))
 
 
 def _pool(
-    asked: dict[str, Any], progress: Progress, seen: Callable[[Pattern], None] | None = None
+    options: dict[str, Any], progress: Progress, seen: Callable[[Pattern], None] | None = None
 ) -> list[Matrix]:
     from indexer.campaign.run import planned_matrices
 
     return planned_matrices(
-        asked["matrices"],
-        groups=families(asked["manifest"]),
-        nnz=(asked["min_nnz"], asked["max_nnz"]),
+        options["matrices"],
+        groups=families(options["manifest"]),
+        nnz=(options["min_nnz"], options["max_nnz"]),
         seen=seen,
         told=progress,
         note=note,
@@ -224,15 +241,15 @@ def _planned(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plan_options(asked: dict[str, Any]) -> PlanOptions:
+def _plan_options(options: dict[str, Any]) -> PlanOptions:
     from indexer.campaign.plan import PlanOptions
 
     names = ("configs", "rounds", "repeat_share", "grid", "max_work", "top", "seed")
     return PlanOptions(
-        **{name: asked[name] for name in names},
-        shared=asked["shared"] if asked["sample"] == "per-matrix" else asked["configs"],
-        sampled=asked["sample"] == "per-matrix",
-        grid_op=str(Op.parse(asked["grid_op"])) if asked["grid_op"] else "",
+        **{name: options[name] for name in names},
+        shared=options["shared"] if options["sample"] == "per-matrix" else options["configs"],
+        sampled=options["sample"] == "per-matrix",
+        grid_op=str(Op.parse(options["grid_op"])) if options["grid_op"] else "",
     )
 
 
@@ -241,9 +258,9 @@ def _plan_options(asked: dict[str, Any]) -> PlanOptions:
 @click.argument("folder", metavar="DIR")
 @json_option
 def collect_verb(db: str, folder: str, as_json: bool) -> None:
-    """Read what nodes have measured of the campaign in DIR into DB, each task once.
+    """Read the results of nodes for the campaign in DIR into DB, each task once.
 
-    Nothing is measured, and nodes may go on working. `campaign run --executor` does the same on
+    Nothing is measured, and nodes may continue working. `campaign run --executor` does the same on
     its way.
 
     \b
@@ -256,15 +273,15 @@ def collect_verb(db: str, folder: str, as_json: bool) -> None:
 
     campaign = Campaign(Path(folder))
     with open_database(db) as opened, Progress() as progress:
-        found = collect(campaign, opened.index, told=progress)
-        if found.tasks:
+        collected = collect(campaign, opened.index, told=progress)
+        if collected.tasks:
             embed(opened.index, progress=progress)
         done = campaign.progress(opened.index)
     document = {
         "campaign": campaign.id,
         "folder": folder,
-        "collected": found.tasks,
-        "runs": found.runs,
+        "collected": collected.tasks,
+        "runs": collected.runs,
         "tasks": done.tasks,
         "tasks_done": done.tasks_done,
         "tasks_stored": done.tasks_stored,
@@ -272,7 +289,7 @@ def collect_verb(db: str, folder: str, as_json: bool) -> None:
     if as_json:
         emit(document)
         return
-    say(f"{plural(found.tasks, 'task')} read in, {plural(found.runs, 'run')} added")
+    say(f"{plural(collected.tasks, 'task')} read, {plural(collected.runs, 'run')} added")
     say(f"{done.tasks_stored:,} of {plural(done.tasks, 'task')} stored in the database")
 
 

@@ -31,7 +31,7 @@ AGREE_OPTION = click.option(
     default=0.9,
     show_default=True,
     type=Number(-1, 1),
-    help="Spearman below which rounds disagree, near-ties apart.",
+    help="Spearman correlation below which rounds disagree, near-ties ignored.",
 )
 
 
@@ -41,8 +41,8 @@ AGREE_OPTION = click.option(
 @AGREE_OPTION
 @json_option
 def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
-    """How far the campaign in DIR is, what became of its measurements, and whether its rounds
-    tell the same order.
+    """Show progress of the campaign in DIR, outcomes of its measurements, and the rank agreement of
+    its rounds.
 
     \b
     Example:
@@ -57,7 +57,7 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
 
 
 def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json: bool) -> None:
-    """Print how far a campaign is; `campaign run` ends in the same."""
+    """Print the progress of a campaign; `campaign run` ends with it."""
     from embeddb.platforms.platform import parse_platform
     from indexer.campaign.budget.growing_plan import bought
     from indexer.campaign.nodes.submissions import Attempts, spread_of
@@ -92,18 +92,18 @@ def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json:
         show_progress(document)
 
 
-#: Of a verb that other processes or nodes may work for.
+#: Options of a verb whose work other processes or nodes may do.
 EXECUTOR_OPTIONS = (
     click.option(
-        "--executor", default="", help="Who measures: local, slurm, dask; else this process does."
+        "--executor", default="", help="local, slurm or dask.  [default: this process measures]"
     ),
-    click.option("--address", default="", help="Of the executor: Dask's scheduler."),
-    click.option("--script", default="", help="Of the executor: a slurm.sh that you have edited."),
+    click.option("--address", default="", help="Address of Dask's scheduler."),
+    click.option("--script", default="", help="An edited slurm.sh for the executor."),
     click.option(
         "--chunks",
         default=0,
         type=click.IntRange(0, 1000),
-        help="Most jobs of one submission, where the site limits job arrays.  [default: 1000]",
+        help="Most jobs of a submission, if the site limits job arrays.  [default: 1000]",
     ),
     click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
 )
@@ -111,9 +111,9 @@ EXECUTOR_OPTIONS = (
 _RUNNING = (
     click.argument("db"),
     click.argument("folder", metavar="DIR"),
-    click.option("--platform", default="", help="Its file again, where a command measures it."),
+    click.option("--platform", default="", help="Its TOML file again, if a command measures it."),
     click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000)),
-    click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are."),
+    click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all cores."),
     click.option(
         "--settle",
         default=1,
@@ -123,10 +123,10 @@ _RUNNING = (
     ),
     AGREE_OPTION,
     *EXECUTOR_OPTIONS,
+    click.option("--mixed", is_flag=True, help="With an executor: allow nodes of several kinds."),
     click.option(
-        "--mixed", is_flag=True, help="With an executor: nodes of several kinds may work."
+        "--again", default="", metavar="STATUS,...", help="Repeat failures with these statuses."
     ),
-    click.option("--again", default="", metavar="STATUS,...", help="Repeat what failed like that."),
     json_option,
 )
 
@@ -139,116 +139,119 @@ def _running(command: Any) -> Any:
 
 @click.command("run")
 @_running
-def run_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
-    """Measure what is missing of the campaign in DIR, into DB.
+def run_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
+    """Measure the missing points of the campaign in DIR, into DB.
 
-    Matrices whose rounds disagree are measured again. Ctrl-C stops it with everything measured
-    kept, and so does a machine that fails (no space, a killed compiler); the same command goes on.
+    Matrices whose rounds disagree are measured again. After Ctrl-C, or a machine failure (no space,
+    a killed compiler), everything measured is kept and the same command continues.
 
-    With --executor other processes or nodes measure what is missing, and this one collects it.
+    With --executor, other processes or nodes measure, and this one collects their results.
 
     \b
     Example:
       embeddb campaign run runs.db camp
       embeddb campaign run runs.db camp --executor slurm
     """
-    _run(db, folder, as_json, asked)
+    _run(db, folder, as_json, options)
 
 
 @click.command("resume")
 @_running
-def resume_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
-    """Go on with the campaign in DIR where it stopped; the same as `run`.
+def resume_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
+    """Continue the campaign in DIR where it stopped; the same as `run`.
 
     \b
     Example:
       embeddb campaign resume runs.db camp
       embeddb campaign resume runs.db camp --again build,crash
     """
-    _run(db, folder, as_json, asked)
+    _run(db, folder, as_json, options)
 
 
-def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
+def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
     from indexer.campaign.folder import Campaign
     from indexer.campaign.nodes.coordinator import refuse_without_executor
     from indexer.campaign.run import CampaignJob, Settle, run_campaign
     from indexer.runners.base import RunOptions
 
-    again = _failures(asked["again"])
+    again = _failures(options["again"])
     campaign = Campaign(Path(folder))
-    if asked["executor"]:
-        campaign, done = _on_nodes(db, campaign, asked)
-        report(campaign, done, asked["agree"], as_json=as_json)
+    if options["executor"]:
+        campaign, done = _on_nodes(db, campaign, options)
+        report(campaign, done, options["agree"], as_json=as_json)
         return
-    refuse_without_executor(asked)
-    repeats, threads = asked["repeats"], asked["threads"]
-    options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
+    refuse_without_executor(options)
+    repeats, threads = options["repeats"], options["threads"]
+    run_options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
     with open_database(db) as opened, Progress() as progress:
         planned = parse_platform(campaign.plan.platform, where=folder)
         # A plan holds a platform's text; a command is only run out of a file that the user names.
-        platform = load_platform(asked["platform"]) if asked["platform"] else planned
+        platform = load_platform(options["platform"]) if options["platform"] else planned
         runner, _ = runner_here(platform, threads)
-        job = CampaignJob(campaign, opened.index, runner, options, told=progress, again=again)
+        job = CampaignJob(campaign, opened.index, runner, run_options, told=progress, again=again)
         try:
-            campaign, done = run_campaign(job, Settle(asked["settle"], asked["agree"]))
+            campaign, done = run_campaign(job, Settle(options["settle"], options["agree"]))
         except (KeyboardInterrupt, RunnerUnavailable):
             note("")
-            note(f"stopped; go on with: {command_line('resume', db, folder, asked['platform'])}")
+            note(
+                f"stopped; continue with: {command_line('resume', db, folder, options['platform'])}"
+            )
             raise
-    report(campaign, done, asked["agree"], as_json=as_json)
+    report(campaign, done, options["agree"], as_json=as_json)
 
 
-def _on_nodes(db: str, campaign: Campaign, asked: dict[str, Any]) -> tuple[Campaign, Any]:
-    """The campaign run by an executor, and how far it is."""
+def _on_nodes(db: str, campaign: Campaign, options: dict[str, Any]) -> tuple[Campaign, Any]:
+    """Run the campaign by an executor; return it and its progress."""
     from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
     from indexer.campaign.run import Settle
     from indexer.executors.base import Effort
 
-    named = named_on_nodes(asked["platform"])
-    effort = Effort(repeats=asked["repeats"], threads=asked["threads"], platform=named)
-    words, again = nodes_words(asked), _failures(asked["again"])
+    named = named_on_nodes(options["platform"])
+    effort = Effort(repeats=options["repeats"], threads=options["threads"], platform=named)
+    words, again = nodes_words(options), _failures(options["again"])
     with (
         open_database(db) as opened,
         Progress() as progress,
         nodes_job(
             campaign, opened.index, effort, words, again=again, told=progress, note=note
         ) as job,
-        noting_the_end(job),
+        note_interrupt(job),
     ):
-        return job.run(Settle(asked["settle"], asked["agree"]))
+        return job.run(Settle(options["settle"], options["agree"]))
 
 
-def nodes_words(asked: Mapping[str, Any]) -> NodesWords:
+def nodes_words(options: Mapping[str, Any]) -> NodesWords:
     """The executor options of a verb, as keyword arguments of `nodes_job`."""
     return {
-        "executor": asked["executor"],
-        "address": asked["address"],
-        "script": asked["script"],
-        "chunks": asked["chunks"],
-        "mixed": asked.get("mixed", False),
-        "no_wait": asked["no_wait"],
+        "executor": options["executor"],
+        "address": options["address"],
+        "script": options["script"],
+        "chunks": options["chunks"],
+        "mixed": options.get("mixed", False),
+        "no_wait": options["no_wait"],
     }
 
 
 @contextmanager
-def noting_the_end(job: NodesJob) -> Iterator[None]:
-    """What is said after Ctrl-C of what was submitted."""
+def note_interrupt(job: NodesJob) -> Iterator[None]:
+    """Note after Ctrl-C that submitted tasks continue."""
     try:
         yield
     except KeyboardInterrupt:
         note("")
         if job.executor.detached:
-            note("what was submitted goes on; the same command waits for it again")
+            note("submitted tasks continue; the same command waits for them again")
         raise
 
 
 def _failures(text: str) -> frozenset[str]:
-    """Raises: UsageError for a word that is no status of a failure."""
+    """Statuses of failures in a comma-separated text. Raises: UsageError for another word."""
     named = frozenset(word.strip() for word in text.split(",") if word.strip())
     failures = [status for status in STATUSES if status != "ok"]
     if unknown := sorted(named.difference(failures)):
         raise UsageError(
-            f"--again: {unknown[0]!r} is no failure", hint=f"one or more of {', '.join(failures)}"
+            f"--again: {unknown[0]!r} is no failure status",
+            hint=f"one or more of {', '.join(failures)}",
         )
     return named
 
@@ -256,31 +259,31 @@ def _failures(text: str) -> frozenset[str]:
 @click.command("work")
 @click.argument("folder", metavar="DIR")
 @click.option(
-    "--task", "tasks", multiple=True, metavar="ID", help="As in results/; again for more."
+    "--task", "tasks", multiple=True, metavar="ID", help="Name as in results/; repeatable."
 )
 @click.option("--submission", default=0, type=click.IntRange(0), help="Its number in submit/.")
-@click.option("--chunk", default=-1, type=click.IntRange(-1), help="Of --submission, from 0.")
-@click.option("--platform", default="", help="Its file again, where a command measures it.")
+@click.option("--chunk", default=-1, type=click.IntRange(-1), help="Chunk of --submission, from 0.")
+@click.option("--platform", default="", help="Its TOML file again, if a command measures it.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
 @threads_option
 @json_option
-def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **asked: Any) -> None:
+def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure tasks of the campaign in DIR on this node, into DIR alone; no database is opened.
 
-    Executors start it (`campaign run --executor`); by hand it works on tasks by their names. What
-    is done already is left alone, and any number of nodes may work at the same time.
+    Executors start it (`campaign run --executor`); by hand, name tasks. Finished tasks are skipped,
+    and any number of nodes may work at the same time.
 
     \b
     Example:
       embeddb campaign work camp --task 0000-spmm_32-0
       embeddb campaign work camp --submission 1 --chunk 12
     """
-    if bool(tasks) == bool(asked["submission"]) or bool(tasks) != (asked["chunk"] < 0):
+    if bool(tasks) == bool(options["submission"]) or bool(tasks) != (options["chunk"] < 0):
         raise UsageError("name tasks by --task, or a --submission and a --chunk of it")
-    # What ends a job asks first: the point in hand is then not blamed for the end.
+    # SIGTERM before a kill: the current point is then not blamed for the end of the job.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        worked = _worked(Path(folder), tasks, asked)
+        worked = _worked(Path(folder), tasks, options)
     finally:
         signal.signal(signal.SIGTERM, before)
     document = {
@@ -299,12 +302,12 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **asked: Any) 
         raise InputError(f"{plural(len(worked.failed), 'task')} failed", where=folder)
 
 
-def _worked(folder: Path, tasks: Sequence[str], asked: dict[str, Any]) -> Worked:
+def _worked(folder: Path, tasks: Sequence[str], options: dict[str, Any]) -> Worked:
     from indexer.campaign.nodes.worker import work_chunk, work_tasks
     from indexer.executors.base import Effort
 
-    effort = Effort(**{name: asked[name] for name in ("platform", "repeats", "threads")})
+    effort = Effort(**{name: options[name] for name in ("platform", "repeats", "threads")})
     with Progress() as progress:
         if tasks:
             return work_tasks(folder, tasks, effort, told=progress)
-        return work_chunk(folder, asked["submission"], asked["chunk"], effort, progress)
+        return work_chunk(folder, options["submission"], options["chunk"], effort, progress)

@@ -1,4 +1,4 @@
-"""`completion`: what a shell needs to complete verbs, options and the words they take."""
+"""`completion`: shell completion of verbs, options and their values."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ _embeddb_completion() {
 }
 complete -o nosort -F _embeddb_completion embeddb
 """.strip()
-#: Names of patterns offered, of so many looked at.
+#: Pattern names offered, and those examined.
 _MOST_OFFERED, _MOST_SEEN = 100, 20_000
-#: What a shell takes as one plain word: names come from strangers and end up on a command line.
+#: One plain shell word: names come from untrusted files and end up on a command line.
 _PLAIN = re.compile(r"[A-Za-z0-9_.@:+][A-Za-z0-9_.@:+-]*")
 
 
@@ -72,7 +72,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.@:+][A-Za-z0-9_.@:+-]*")
 @click.argument("shell", metavar="SHELL", type=click.Choice(list(_INSTALL)))
 @json_option
 def completion_verb(shell: str, as_json: bool) -> None:
-    """Print the script with which SHELL completes verbs, options, platforms, operations and names.
+    """Print the script that lets SHELL complete verbs, options, platforms, operations and names.
 
     \b
     Example:
@@ -89,12 +89,12 @@ def completion_verb(shell: str, as_json: bool) -> None:
         click.echo(f"{script}\n\n# To have it in every new shell:\n#   {_INSTALL[shell]}")
 
 
-def teach(command: click.Command) -> None:
-    """Give the parameters of a verb the words that can stand there, by their names."""
+def add_completions(command: click.Command) -> None:
+    """Add completions to the parameters of a verb, by their names."""
     for each in command.commands.values() if isinstance(command, click.Group) else (command,):
         for param in each.params:
-            known = param.name in _OFFERS or param.name in _FILES
-            if known and isinstance(param.type, StringParamType):
+            completable = param.name in _OFFERS or param.name in _FILES
+            if completable and isinstance(param.type, StringParamType):
                 param.type = _Words(_OFFERS.get(param.name or ""), _FILES.get(param.name or "", ""))
 
 
@@ -102,7 +102,7 @@ Offer = Callable[[click.Context, str], Iterable[str]]
 
 
 class _Words(StringParamType):
-    """Text as it is, completed with words, and with files or folders."""
+    """Text completed with words, and with files or folders."""
 
     def __init__(self, offer: Offer | None, files: str) -> None:
         self._offer, self._files = offer, files
@@ -114,8 +114,8 @@ class _Words(StringParamType):
         if self._offer is not None:
             with suppress(EmbeddbError, OSError):  # a database that cannot be read offers nothing
                 words = [w for w in self._offer(ctx, incomplete) if _PLAIN.fullmatch(w)]
-        found = [CompletionItem(w) for w in dict.fromkeys(words) if w.startswith(incomplete)]
-        return found + ([CompletionItem(incomplete, type=self._files)] if self._files else [])
+        items = [CompletionItem(w) for w in dict.fromkeys(words) if w.startswith(incomplete)]
+        return items + ([CompletionItem(incomplete, type=self._files)] if self._files else [])
 
 
 def _databases(ctx: click.Context, incomplete: str) -> list[str]:
@@ -131,9 +131,9 @@ def _platforms(ctx: click.Context, incomplete: str) -> list[str]:
 
 def _ops(ctx: click.Context, incomplete: str) -> list[str]:
     with suppress(EmbeddbError, OSError), closing(_store(ctx)) as store:
-        found = sorted({str(p.op) for p in store.partitions()})
-        if found:
-            return found
+        measured = sorted({str(p.op) for p in store.partitions()})
+        if measured:
+            return measured
     wide = [op.example(width) for op in operations() if op.wide for width in (32, 128)]
     return wide + [op.name for op in operations() if not op.wide]
 
@@ -149,8 +149,8 @@ def _answers(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def _store(ctx: click.Context) -> Store:
-    """That of the database named before; the starter is not imported for this."""
-    # Where an option is still without its value, click leaves the arguments unread.
+    """Store of the database named earlier on the line; the starter is not imported for this."""
+    # If an option still lacks its value, click leaves the arguments unread.
     place = str(ctx.params.get("db") or next(iter(ctx.args), ""))
     if not place:
         raise UsageError("no database is named yet")

@@ -33,7 +33,7 @@ from indexer.coverage import scope_states
 @click.argument("db")
 @json_option
 def stat_verb(db: str, as_json: bool) -> None:
-    """What DB holds and what it can answer.
+    """Show the contents of DB and the scopes it can answer.
 
     \b
     Example:
@@ -68,8 +68,8 @@ def stat_verb(db: str, as_json: bool) -> None:
 @click.argument("db")
 @json_option
 def models_verb(db: str, as_json: bool) -> None:
-    """The models of DB, those that were replaced too: what each learned from, how good its answers
-    were with groups held out (share of the optimum at the first answer), and whether it is in use.
+    """List the models of DB, replaced ones too: training data, cross-validated share of the optimum
+    at the first answer, and whether each is in use.
 
     \b
     Example:
@@ -83,8 +83,8 @@ def models_verb(db: str, as_json: bool) -> None:
     entries = sorted(entries, key=lambda e: (states[e.version] != "in use", e.file, -e.used))
     models = [(facts_of(entry), states[entry.version]) for entry in entries]
     if as_json:
-        told = [{**msgspec.to_builtins(facts), "state": state} for facts, state in models]
-        emit({"database": db, "models": told, "notes": notes})
+        documents = [{**msgspec.to_builtins(facts), "state": state} for facts, state in models]
+        emit({"database": db, "models": documents, "notes": notes})
         return
     if models:
         _show(models)
@@ -96,17 +96,20 @@ def models_verb(db: str, as_json: bool) -> None:
 
 
 def _show(models: list[tuple[ModelFacts, str]]) -> None:
-    head = ("version", "state", "registered", "learned from", "held out at 1")
-    rows = [(f.version, state, _day(f.registered), _lesson(f), _judged(f)) for f, state in models]
+    head = ("version", "state", "registered", "trained on", "held out at 1")
+    rows = [
+        (f.version, state, _day(f.registered), _training_data(f), _held_out(f))
+        for f, state in models
+    ]
     table(head, rows)
 
 
-def _lesson(facts: ModelFacts) -> str:
+def _training_data(facts: ModelFacts) -> str:
     return f"{facts.lesson}; {facts.predictor}" if facts.predictor else facts.lesson
 
 
-def _judged(facts: ModelFacts) -> str:
-    """By op, narrow before wide as it was trained on them."""
+def _held_out(facts: ModelFacts) -> str:
+    """Held-out share by op, in the order of training."""
     places = {op: at for at, op in enumerate(facts.ops)}
     ops = sorted(facts.held_out, key=lambda op: places.get(op, len(places)))
     return "; ".join(f"{op}: {_shares(facts.held_out[op])}" for op in ops)
@@ -132,27 +135,27 @@ def check_verb(db: str, as_json: bool) -> int:
     """
     try:
         with open_database(db, readonly=True) as opened:
-            found = opened.problems()
+            problems = opened.problems()
             notes = [*unregistered(opened.store), *opened.index.unfinished()]
     except StoreCorrupt as e:
-        found, notes = [str(e)], []
+        problems, notes = [str(e)], []
     if as_json:
-        emit({"database": db, "damaged": bool(found), "problems": found, "notes": notes})
+        emit({"database": db, "damaged": bool(problems), "problems": problems, "notes": notes})
     else:
-        for line in found:
+        for line in problems:
             say(line)
         for line in notes:
             note(line)
-        say(f"{db}: {plural(len(found), 'problem') if found else 'no problems'}")
-    return 1 if found else 0
+        say(f"{db}: {plural(len(problems), 'problem') if problems else 'no problems'}")
+    return 1 if problems else 0
 
 
 @click.command("rebuild")
 @click.argument("db")
 @json_option
 def rebuild_verb(db: str, as_json: bool) -> None:
-    """Make everything derived (vectors, indexes) anew from the runs and patterns of DB, and
-    register its model files.
+    """Rebuild everything derived (vectors, indexes) from the runs and patterns of DB, and register
+    its model files.
 
     \b
     Example:
@@ -177,7 +180,7 @@ def rebuild_verb(db: str, as_json: bool) -> None:
 @click.argument("db")
 @json_option
 def upgrade_verb(db: str, as_json: bool) -> None:
-    """Bring DB to the schema this program writes; says so if it is there already.
+    """Upgrade DB to the schema this program writes.
 
     \b
     Example:
@@ -195,7 +198,7 @@ def upgrade_verb(db: str, as_json: bool) -> None:
 @click.argument("db")
 @json_option
 def compact_verb(db: str, as_json: bool) -> None:
-    """Rewrite the data file of DB without the space that is free in it.
+    """Rewrite the data file of DB without free space.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`db export|import|copy|push|sources|withdraw`: rows that leave or enter a database."""
+"""`db export|import|copy|push|sources|withdraw`: transfer of rows out of and into a database."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 @click.command("export")
 @click.argument("db")
 @click.argument("file")
-@click.option("--format", default="", help="jsonl, csv, t4 or c-header; else by FILE's ending.")
+@click.option(
+    "--format", default="", help="jsonl, csv, t4 or c-header.  [default: by FILE's extension]"
+)
 @click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
 @only_op_option
 @click.option("--brief", is_flag=True, help="JSONL: five quantiles instead of every repeat.")
 @json_option
-def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
-    """Write DB to FILE; `-` is stdout. JSONL loses no run; structures and answers stay behind.
+def export_verb(db: str, file: str, as_json: bool, **options: Any) -> None:
+    """Write DB to FILE; `-` is stdout. JSONL has every run, but no structures and no answers.
     CSV and T4 name loop nests; their code is written beside FILE, for `index --matrices FOLDER`.
 
-    FILE ending in .jsonl, .csv, .json (T4) or .h tells the format; .gz packs it.
+    The extension of FILE selects the format: .jsonl, .csv, .json (T4) or .h; .gz compresses it.
 
     \b
     Example:
@@ -44,22 +46,24 @@ def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
     from indexer.exchange.exchange import export, export_file
 
     if file == "-" and as_json:
-        raise UsageError("stdout holds either the export or the document of --json")
-    op = Op.parse(asked["op"]) if asked["op"] else None
-    only: dict[str, Any] = {"platform": asked["platform"], "op": op, "brief": asked["brief"]}
+        raise UsageError("--json does not go with FILE `-`: both would write to stdout")
+    op = Op.parse(options["op"]) if options["op"] else None
+    only: dict[str, Any] = {"platform": options["platform"], "op": op, "brief": options["brief"]}
     with open_database(db, readonly=True) as opened:
         if file == "-":
             out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
             try:
-                report = export(opened.index, out, format=asked["format"] or "jsonl", **only)
+                report = export(opened.index, out, format=options["format"] or "jsonl", **only)
             finally:
                 out.flush()
                 out.detach()  # else stdout is closed with it
         else:
-            report = export_file(opened.index, Path(file), format=asked["format"], **only)
+            report = export_file(opened.index, Path(file), format=options["format"], **only)
     if report.nests_without_code:
         many = plural(report.nests_without_code, "nest")
-        note(f"{many} by name only: `embeddb nest show {db} NAME --as json` writes their code")
+        note(
+            f"{many} exported by name only: `embeddb nest show {db} NAME --as json` writes the code"
+        )
     line = f"{plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} written to {file}"
     if file == "-":
         note(line)
@@ -76,7 +80,7 @@ def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
 @click.argument("file")
 @json_option
 def import_verb(db: str, file: str, as_json: bool) -> None:
-    """Read an export FILE (JSONL, perhaps .gz) into DB, made if there is none, and embed it.
+    """Read an export FILE (JSONL, perhaps .gz) into DB (created if missing), and embed it.
 
     \b
     Example:
@@ -95,13 +99,14 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
         return
     say(
         f"{file}: {plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} in "
-        f"{duration(report.seconds)}: {report.added:,} added, {report.duplicates:,} known already, "
+        f"{duration(report.seconds)}: {report.added:,} added, "
+        f"{report.duplicates:,} already stored, "
         f"{report.rejected:,} rejected"
     )
     if report.kept:
-        say(f"  {report.kept:,} said something else than is known here, which stays")
+        say(f"  {report.kept:,}  conflict with rows stored here, which are kept")
     if report.rejects_file:
-        say(f"  these records with their reasons: {report.rejects_file}")
+        say(f"  rejected records with reasons: {report.rejects_file}")
 
 
 @click.command("copy")
@@ -109,8 +114,8 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
 @click.argument("db")
 @json_option
 def copy_verb(source: str, db: str, as_json: bool) -> None:
-    """Make DB a copy of SOURCE, everything in it: runs, structures, answers, models. Each is a
-    folder or a database on a server. An interrupted copy is gone on with by the same command.
+    """Make DB a full copy of SOURCE: runs, structures, answers, models. Each is a folder or a
+    database on a server. The same command continues an interrupted copy.
 
     \b
     Example:
@@ -124,7 +129,7 @@ def copy_verb(source: str, db: str, as_json: bool) -> None:
     if as_json:
         emit(report.document())
         return
-    again = ", gone on with" if report.continued else ""
+    again = ", continued" if report.continued else ""
     say(f"{report.database}: a copy of {report.source}{again}, {duration(report.seconds)}")
     counts = ", ".join(plural(n, table) for table, n in report.rows.items() if n)
     say(f"  {counts or 'nothing in it'}; {plural(report.models, 'model file')}")
@@ -135,13 +140,15 @@ def copy_verb(source: str, db: str, as_json: bool) -> None:
 @click.argument("source")
 @click.argument("db")
 @click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
-@click.option("--as", "name", default="", metavar="NAME", help="Who pushes; else user@host.")
+@click.option(
+    "--as", "name", default="", metavar="NAME", help="Name of the source.  [default: user@host]"
+)
 @json_option
 def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> None:
-    """Add the runs of SOURCE that were made or read there to the team's database DB.
+    """Add the runs that were measured or indexed in SOURCE to the team's database DB.
 
-    What is known in DB stays; runs that are there already are counted. `embeddb db sources DB`
-    tells who pushed what, and `embeddb db withdraw DB --source NAME` takes a source back.
+    Rows in DB are kept; duplicates are counted. `embeddb db sources DB` lists the sources, and
+    `embeddb db withdraw DB --source NAME` withdraws the runs of one.
 
     \b
     Example:
@@ -164,10 +171,10 @@ def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> 
     say(
         f"{report.source} to {report.database}: {plural(report.runs, 'run')} of "
         f"{plural(report.patterns, 'pattern')} in {duration(report.seconds)}: {report.added:,} "
-        f"added, {report.duplicates:,} known already, {report.rejected:,} rejected"
+        f"added, {report.duplicates:,} already stored, {report.rejected:,} rejected"
     )
     if report.kept:
-        say(f"  {report.kept:,} said something else than is known there, which stays")
+        say(f"  {report.kept:,}  conflict with rows stored there, which are kept")
     for line in report.reasons:
         note(f"  {line}")
 
@@ -176,7 +183,7 @@ def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> 
 @click.argument("db")
 @json_option
 def sources_verb(db: str, as_json: bool) -> None:
-    """Who pushed runs into DB: from which machines, when, how many, and how many are withdrawn.
+    """List the sources that pushed runs into DB: machines, times, counts, and withdrawn runs.
 
     \b
     Example:
@@ -186,17 +193,17 @@ def sources_verb(db: str, as_json: bool) -> None:
         entries = opened.store.sources.entries()
         withdrawn = opened.store.sources.withdrawn() if entries else {}
         place = opened.store.place
-    told = [_told(source, withdrawn) for source in entries]
+    documents = [_document(source, withdrawn) for source in entries]
     if as_json:
-        emit({"database": place, "sources": told})
-    elif not told:
-        say(f"{db}: nobody pushed anything; `embeddb db push` does")
+        emit({"database": place, "sources": documents})
+    elif not documents:
+        say(f"{db}: no source pushed runs; `embeddb db push` does")
     else:
-        head = ("source", "runs", "withdrawn", "known already", "pushes", "last", "from")
-        table(head, [_row(one) for one in told])
+        head = ("source", "runs", "withdrawn", "duplicates", "pushes", "last", "from")
+        table(head, [_row(one) for one in documents])
 
 
-def _told(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
+def _document(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
     pushes = sorted(source.pushes, key=lambda push: push.when)
     return {
         "source": source.name,
@@ -211,12 +218,12 @@ def _told(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
     }
 
 
-def _row(told: Mapping[str, Any]) -> tuple[object, ...]:
-    pushes = told["pushes"]
+def _row(document: Mapping[str, Any]) -> tuple[object, ...]:
+    pushes = document["pushes"]
     last = time.strftime("%Y-%m-%d %H:%M", time.localtime(pushes[-1]["when"]))
     places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in pushes}))
-    counts = (told["runs"], told["withdrawn"], told["duplicates"], len(pushes))
-    return (told["source"], *counts, last, places)
+    counts = (document["runs"], document["withdrawn"], document["duplicates"], len(pushes))
+    return (document["source"], *counts, last, places)
 
 
 _WHICH = "name --platform, --op, --status, --campaign, --since, --source"
@@ -224,20 +231,22 @@ _WHICH = "name --platform, --op, --status, --campaign, --since, --source"
 
 @click.command("withdraw")
 @click.argument("db")
-@click.option("--platform", default="", help="Of this platform (a bare name: all instances).")
-@click.option("--op", default="", help="Of this operation.")
-@click.option("--status", default="", metavar="STATUS,...", help="That ended like that.")
-@click.option("--campaign", default="", help="Stored by it: an id, measure, calibrate or query.")
-@click.option("--since", default="", metavar="TIME", help="Made since then: 2026-05-01T14:00.")
-@click.option("--source", default="", metavar="NAME", help="That this source pushed.")
-@click.option("--undo", is_flag=True, help="Have withdrawn runs count again.")
-@click.option("--yes", is_flag=True, help="Do it; without, only say what would be done.")
+@click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
+@click.option("--op", default="", help="Only this operation.")
+@click.option("--status", default="", metavar="STATUS,...", help="Only runs with this status.")
+@click.option(
+    "--campaign", default="", help="Only runs stored by it: an id, measure, calibrate or query."
+)
+@click.option("--since", default="", metavar="TIME", help="Only runs since then: 2026-05-01T14:00.")
+@click.option("--source", default="", metavar="NAME", help="Only runs that this source pushed.")
+@click.option("--undo", is_flag=True, help="Restore withdrawn runs.")
+@click.option("--yes", is_flag=True, help="Do it; otherwise only list the selected runs.")
 @json_option
-def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **asked: str) -> None:
-    """Have runs of DB count no longer: in no answer, no evidence, no figure and no export.
+def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str) -> None:
+    """Withdraw runs of DB: from answers, evidence, figures and exports.
 
-    Nothing is erased; --undo brings back all, or those selected. Without --yes it only says which
-    runs would be meant.
+    Nothing is erased; --undo restores all, or the selected ones. Without --yes it only lists the
+    selected runs.
 
     \b
     Example:
@@ -246,18 +255,18 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **asked: str) -
       embeddb db withdraw team.db --source ann@cluster7 --yes
       embeddb db withdraw runs.db --undo --yes
     """
-    selection = _selection(asked)
+    selection = _selection(options)
     if selection.all and not undo:
         raise UsageError("which runs?", hint=_WHICH)
     with open_database(db, readonly=not yes) as opened:
-        held = opened.store.withdrawn
+        withdrawn = opened.store.withdrawn
         if not yes:
-            chosen = held.chosen(selection, back=undo)
+            chosen = withdrawn.chosen(selection, back=undo)
         else:
-            chosen = held.restore(selection) if undo else held.withdraw(selection)
-        left = held.count()
+            chosen = withdrawn.restore(selection) if undo else withdrawn.withdraw(selection)
+        left = withdrawn.count()
     if not chosen:
-        raise NothingFound("no withdrawn run is like that" if undo else "no run is like that")
+        raise NothingFound("no withdrawn run matches" if undo else "no run matches")
     document: dict[str, Any] = {
         "database": db,
         "undo": undo,
@@ -277,20 +286,23 @@ def _show(document: dict[str, Any]) -> None:
     table(("platform", "op", "status", "runs"), rows)
     runs, undo = plural(document["runs"], "run"), document["undo"]
     if document["changed"]:
-        say(f"{runs} {'brought back' if undo else 'withdrawn'}, {document['withdrawn']:,} are now")
+        say(
+            f"{runs} {'restored' if undo else 'withdrawn'}; "
+            f"{document['withdrawn']:,} withdrawn in all"
+        )
     else:
-        say(f"{runs} would be {'brought back' if undo else 'withdrawn'}")
-        note("nothing was changed: add --yes to do it")
+        say(f"{runs} would be {'restored' if undo else 'withdrawn'}")
+        note("nothing changed: add --yes to do it")
 
 
-def _selection(asked: dict[str, str]) -> RunSelection:
+def _selection(options: dict[str, str]) -> RunSelection:
     return RunSelection(
-        platform=asked["platform"],
-        op=Op.parse(asked["op"]) if asked["op"] else None,
-        statuses=_statuses(asked["status"]),
-        campaign=asked["campaign"],
-        since=_moment(asked["since"]),
-        source=asked["source"],
+        platform=options["platform"],
+        op=Op.parse(options["op"]) if options["op"] else None,
+        statuses=_statuses(options["status"]),
+        campaign=options["campaign"],
+        since=_moment(options["since"]),
+        source=options["source"],
     )
 
 
@@ -298,14 +310,14 @@ def _statuses(text: str) -> frozenset[str]:
     named = frozenset(word.strip() for word in text.split(",") if word.strip())
     if unknown := sorted(named.difference(STATUSES)):
         hint = f"one or more of {', '.join(STATUSES)}"
-        raise UsageError(f"--status: there is no {unknown[0]!r}", hint=hint)
+        raise UsageError(f"--status: unknown status {unknown[0]!r}", hint=hint)
     return named
 
 
 def _moment(text: str) -> float:
-    """Seconds since 1970 of a date or time, which is local unless it says otherwise; 0 for none."""
+    """Seconds since 1970 of a date or time, local unless it names a zone; 0 for an empty text."""
     try:
         return max(datetime.fromisoformat(text).timestamp(), 1e-9) if text else 0.0
     except (ValueError, OverflowError, OSError):
         hint = "write it as 2026-05-01 or 2026-05-01T14:00"
-        raise UsageError(f"--since: {text!r} is no time", hint=hint) from None
+        raise UsageError(f"--since: {text!r} is not a time", hint=hint) from None

@@ -1,4 +1,4 @@
-"""`dynamics`: what running a kernel on a matrix would make the hardware count."""
+"""`dynamics`: predicted hardware counters of a kernel on a matrix."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ _WARM = "values of {} are those of a call with warm caches, simulated ones those
 
 @click.command()
 @click.argument("matrix")
-@click.option("--db", default="", help="Where to look MATRIX up if it is no file.")
-@click.option("--platform", default="cpu", show_default=True, help="One with a loop nest.")
+@click.option("--db", default="", help="Database that has MATRIX, if it is no file.")
+@click.option("--platform", default="cpu", show_default=True, help="A platform with a loop nest.")
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
-@click.option("--config", default="", metavar="A=1,B=2", help="Instead of the default.")
+@click.option(
+    "--config", default="", metavar="A=1,B=2", help="Configuration instead of the default."
+)
 @threads_option
 @click.option("--cachegrind", is_flag=True, help="Also simulate the compiled kernel (valgrind).")
 @click.option("--perf", is_flag=True, help="Also read the processor's counters (perf).")
 @json_option
-def dynamics_verb(matrix: str, as_json: bool, **asked: Any) -> None:
+def dynamics_verb(matrix: str, as_json: bool, **options: Any) -> None:
     """Dynamic features of one op on MATRIX: traffic, reuse of dense rows, balance of threads.
 
-    MATRIX is a file, or with --db a name or id of a pattern whose structure DB has. Each value
-    says where it comes from: model, simulated, cachegrind or perf.
+    MATRIX is a file, or with --db a name or id of a pattern whose structure DB has. Each value has
+    its source: model, simulated, cachegrind or perf.
 
     \b
     Example:
@@ -47,18 +49,18 @@ def dynamics_verb(matrix: str, as_json: bool, **asked: Any) -> None:
     """
     from embeddb.dynamics import caches_of, execution_of, profile
 
-    op, platform = Op.parse(asked["op"]), load_platform(asked["platform"])
+    op, platform = Op.parse(options["op"]), load_platform(options["platform"])
     matrices_only([op], "this verb")
-    pattern = _pattern(matrix, asked["db"])
-    config = _config(platform, op, pattern, asked["config"])
-    threads = asked["threads"] or len(os.sched_getaffinity(0))
+    pattern = _pattern(matrix, options["db"])
+    config = _config(platform, op, pattern, options["config"])
+    threads = options["threads"] or len(os.sched_getaffinity(0))
     how, notes = execution_of(platform, op, config, pattern=pattern, threads=threads)
     caches = caches_of(platform.traits)
-    found = profile(pattern, op, how, caches=caches).merged({}, {}, notes)
+    dynamics = profile(pattern, op, how, caches=caches).merged({}, {}, notes)
     for tool in ("cachegrind", "perf"):
-        if asked[tool]:
-            found = _counted(found, tool, (pattern, op, config), caches, threads)
-    document = _document(found, caches)
+        if options[tool]:
+            dynamics = _counted(dynamics, tool, (pattern, op, config), caches, threads)
+    document = _document(dynamics, caches)
     head = {
         "pattern_id": pattern.id,
         "name": pattern.name,
@@ -70,7 +72,7 @@ def dynamics_verb(matrix: str, as_json: bool, **asked: Any) -> None:
     if as_json:
         emit({**head, **document})
     else:
-        _show(head, found, caches)
+        _show(head, dynamics, caches)
 
 
 def _pattern(text: str, db: str) -> Pattern:
@@ -79,13 +81,13 @@ def _pattern(text: str, db: str) -> Pattern:
 
         return read_pattern(text)
     with open_database(db, readonly=True) as opened:
-        known = opened.find(text, kind="matrix")
-        found = known if isinstance(known, Pattern) else opened.store.structure(known.id)
-    if found is None:
+        info = opened.find(text, kind="matrix")
+        pattern = info if isinstance(info, Pattern) else opened.store.structure(info.id)
+    if pattern is None:
         raise NothingFound(
             f"{text}: its structure is not in the database", hint="give the matrix file"
         )
-    return found
+    return pattern
 
 
 def _config(platform: Platform, op: Op, pattern: Pattern, text: str) -> Config:
@@ -98,13 +100,13 @@ def _config(platform: Platform, op: Op, pattern: Pattern, text: str) -> Config:
 
 
 def _counted(
-    found: Dynamics,
+    dynamics: Dynamics,
     tool: str,
     what: tuple[Pattern, Op, Config],
     caches: tuple[Cache, ...],
     threads: int,
 ) -> Dynamics:
-    """With what a tool counts; one that cannot leaves a remark and the rest as it is."""
+    """Dynamics with the counters of a tool; if the tool fails, with a remark instead."""
     from indexer.runners.counters import sparse
 
     note(f"running the kernel under {tool}")
@@ -116,40 +118,40 @@ def _counted(
     except UsageError:
         raise
     except EmbeddbError as error:
-        return found.merged({}, {}, (f"{tool}: {error}",))
-    return found.merged(counted.counters, counted.missing, (_WARM.format(tool),))
+        return dynamics.merged({}, {}, (f"{tool}: {error}",))
+    return dynamics.merged(counted.counters, counted.missing, (_WARM.format(tool),))
 
 
-def _document(found: Dynamics, caches: tuple[Cache, ...]) -> dict[str, Any]:
+def _document(dynamics: Dynamics, caches: tuple[Cache, ...]) -> dict[str, Any]:
     return {
         "caches": [
             {"level": c.level, "size_bytes": c.size_bytes, "shared": c.shared} for c in caches
         ],
-        "counters": {name: _value(c) for name, c in found.counters.items()},
-        "missing": dict(found.missing),
-        "quantities": {name: _value(c) for name, c in found.quantities.items()},
+        "counters": {name: _value(c) for name, c in dynamics.counters.items()},
+        "missing": dict(dynamics.missing),
+        "quantities": {name: _value(c) for name, c in dynamics.quantities.items()},
         "reuse": {
-            "counts": list(found.reuse.counts),
-            "cold": found.reuse.cold,
-            "unit_bytes": found.reuse.unit_bytes,
-            "share": found.reuse.share,
+            "counts": list(dynamics.reuse.counts),
+            "cold": dynamics.reuse.cold,
+            "unit_bytes": dynamics.reuse.unit_bytes,
+            "share": dynamics.reuse.share,
         },
-        "vector": found.vector().tolist(),
-        "mask": found.mask().tolist(),
-        "over_threads": _over_threads(found),
-        "notes": list(found.notes),
+        "vector": dynamics.vector().tolist(),
+        "mask": dynamics.mask().tolist(),
+        "over_threads": _over_threads(dynamics),
+        "notes": list(dynamics.notes),
     }
 
 
-def _over_threads(found: Dynamics) -> dict[str, dict[str, float]]:
-    """What was simulated thread by thread: of each counter the statistics over the threads."""
+def _over_threads(dynamics: Dynamics) -> dict[str, dict[str, float]]:
+    """Statistics over the threads of each counter that was simulated thread by thread."""
     from embeddb.dynamics import TABLE_5
     from embeddb.nests.counters import STATISTICS
 
-    told = found.over_threads()
+    statistics = dynamics.over_threads()
     return {
         event: dict(zip(STATISTICS, row, strict=True))
-        for event, row in zip(TABLE_5, told.table.tolist(), strict=True)
+        for event, row in zip(TABLE_5, statistics.table.tolist(), strict=True)
         if not math.isnan(row[0])
     }
 
@@ -163,22 +165,22 @@ def _value(counter: Counter) -> dict[str, Any]:
     }
 
 
-def _show(head: dict[str, Any], found: Dynamics, caches: tuple[Cache, ...]) -> None:
+def _show(head: dict[str, Any], dynamics: Dynamics, caches: tuple[Cache, ...]) -> None:
     say(f"{head['name']}: {head['op']} on {head['platform']}, {head['threads']} threads")
     say("caches: " + ", ".join(f"L{c.level} {size(c.size_bytes)}" for c in caches))
     rows = [
         (_figure(c.value), c.unit, c.source, name)
-        for group in (found.quantities, found.counters)
+        for group in (dynamics.quantities, dynamics.counters)
         for name, c in group.items()
     ]
     table(("value", "unit", "source", "name"), rows)
-    say(f"reuse of dense rows, in units of {found.reuse.unit_bytes} bytes:")
-    bins = [("first", found.reuse.cold)]
-    bins += [(f"< {1 << b}", count) for b, count in enumerate(found.reuse.counts)]
+    say(f"reuse of dense rows, in units of {dynamics.reuse.unit_bytes} bytes:")
+    bins = [("first", dynamics.reuse.cold)]
+    bins += [(f"< {1 << b}", count) for b, count in enumerate(dynamics.reuse.counts)]
     table(("distance", "accesses"), bins, indent="  ")
-    for name, reason in found.missing.items():
+    for name, reason in dynamics.missing.items():
         say(f"no {name}: {reason}")
-    for remark in found.notes:
+    for remark in dynamics.notes:
         say(remark)
 
 

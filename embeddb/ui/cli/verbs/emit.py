@@ -1,4 +1,4 @@
-"""`emit`: an answer as C or CUDA C++ that needs nothing of ours."""
+"""`emit`: an answer as C or CUDA C++ without dependencies on embeddb."""
 
 from __future__ import annotations
 
@@ -22,28 +22,34 @@ if TYPE_CHECKING:
 @click.command("emit")
 @click.argument("db")
 @click.argument("answer", default="")
-@click.option("-o", "--out", "place", required=True, metavar="DIR", help="The folder to write.")
-@click.option("--config", default="", metavar="TEXT", help="A configuration, not an answer.")
-@click.option("--pack", type=click.IntRange(1, 12), metavar="N", help="N kernels and a rule.")
-@click.option("--op", default="", metavar="OP", help="Of these, as spmm:64 or spmv:f64.")
+@click.option("-o", "--out", "place", required=True, metavar="DIR", help="Folder to write.")
 @click.option(
-    "--platform", default="", metavar="P", help="Of --pack and --config: cuda, cpu@INSTANCE."
+    "--config", default="", metavar="TEXT", help="Emit this configuration instead of an answer."
 )
-@click.option("--prefix", default="", metavar="NAME", help="What names in C begin with.")
+@click.option(
+    "--pack", type=click.IntRange(1, 12), metavar="N", help="Emit up to N kernels and a rule."
+)
+@click.option(
+    "--op", default="", metavar="OP", help="Of --config and --pack, such as spmm:64 or spmv:f64."
+)
+@click.option(
+    "--platform", default="", metavar="P", help="Of --config and --pack: cuda, cpu@INSTANCE."
+)
+@click.option("--prefix", default="", metavar="NAME", help="Prefix of C names.")
 @json_option
 def emit_verb(
-    db: str, answer: str, place: str, *, prefix: str, as_json: bool, **asked: Any
+    db: str, answer: str, place: str, *, prefix: str, as_json: bool, **options: Any
 ) -> None:
-    """The configuration of an answer as a library in C that needs nothing of embeddb. ANSWER: its
-    id, `last`, or a file, name or id.
+    """Write the configuration of an answer as a C library that does not need embeddb. ANSWER: its
+    id, `last`, or the file, name or id of its workload.
 
-    DIR is new, empty, or written before. Of an answer for platform `cpu` or `cuda` it gets the
-    kernel and conversion from CSR to its format, for `tile-cpu` the tensor kernel with its tile; a
-    header, a test program, a Makefile, a README and a licence to do anything with it. Of a fusion
-    plan for `xla-cpu` it gets the program as HLO with that fusion, and each kernel as a module.
-    In place of ANSWER, --pack N and --op give at most N configurations and a rule learned from what
-    DB measured on all machines of `cpu`, or of --platform, which chooses for each matrix; --config
-    and --op give that, of `cpu` or with --platform of `cuda`, and DB is not read.
+    DIR is new, empty, or an earlier output. For platforms `cpu` and `cuda` it gets the kernel and
+    the conversion from CSR to its format, for `tile-cpu` the tensor kernel with its tile; a header,
+    a test program, a Makefile, a README and a permissive licence. For a fusion plan of `xla-cpu` it
+    gets the program as HLO with that fusion, and each kernel as a module.
+    Instead of ANSWER, --pack N with --op writes at most N configurations and a rule that selects
+    one for each matrix, learned from the runs in DB of all machines of `cpu` or of --platform;
+    --config with --op writes that configuration of `cpu` or of --platform, and DB is not read.
 
     \b
     Example:
@@ -56,65 +62,67 @@ def emit_verb(
       embeddb emit starter --pack 8 --op spmm:128 --platform cuda -o pack && make -C pack check
       embeddb emit starter --config order=ij,format=csr,lanes=8,unroll=4,threads=one --op spmv -o y
     """
-    config, pack, op = asked["config"], asked["pack"], asked["op"]
+    config, pack, op = options["config"], options["pack"], options["op"]
     if sum(map(bool, (answer, config, pack))) != 1 or bool(answer) == bool(op):
         reason = "give either ANSWER, or --pack or --config with --op"
         raise UsageError(reason, hint="embeddb emit --help")
-    platform = asked["platform"] or "cpu"
-    if asked["platform"] and answer:
-        raise UsageError("--platform is for --pack and --config: an answer has its own")
+    platform = options["platform"] or "cpu"
+    if options["platform"] and answer:
+        raise UsageError("--platform is for --pack and --config: an answer has its own platform")
     if config:
         from embeddb.emit.emit import emit_config
 
         kind = Op.parse(op)
-        made = emit_config(Config.parse(config), kind, place, platform=platform, prefix=prefix)
+        manifest = emit_config(Config.parse(config), kind, place, platform=platform, prefix=prefix)
     elif pack:
         from embeddb.emit.emit import emit_pack
 
         with open_database(db, readonly=True) as opened:
-            made = emit_pack(
+            manifest = emit_pack(
                 opened.index, Op.parse(op), place, platform=platform, most=pack, prefix=prefix
             )
     else:
         with open_database(db, readonly=True) as opened:
-            made = _of_answer(opened, answer, place, prefix)
+            manifest = _of_answer(opened, answer, place, prefix)
     if as_json:
-        output.emit(msgspec.to_builtins(made) | {"folder": place})
+        output.emit(msgspec.to_builtins(manifest) | {"folder": place})
         return
-    for one in made.configs:
-        say(f"{place}: {made.op} as {one}")
-    if made.op == "fusion":
-        say(f"XLA takes no fusion plan; what the HLO is good for: {place}/README.md")
+    for one in manifest.configs:
+        say(f"{place}: {manifest.op} as {one}")
+    if manifest.op == "fusion":
+        say(f"XLA takes no fusion plan; {place}/README.md says how to use the HLO")
     else:
         say(f"build and test it: make -C {place} check")
 
 
 def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
-    """Raises: NothingFound for a kernel or program that is known by its name only."""
+    """Emit a stored answer. Raises: NothingFound for a workload that is known by name only."""
     from embeddb.emit.emit import emit_answer, emit_tensor
 
-    asked = db.recommendation(answer, note=lambda line: note(f"warning: {line}"))
-    if Op.parse(asked.op).kind not in KINDS:
-        on_gpu = asked.platform.startswith("cuda@")
-        facts = db.index.platform(asked.platform).environment if on_gpu else {}
+    recommendation = db.recommendation(answer, note=lambda line: note(f"warning: {line}"))
+    if Op.parse(recommendation.op).kind not in KINDS:
+        on_gpu = recommendation.platform.startswith("cuda@")
+        facts = db.index.platform(recommendation.platform).environment if on_gpu else {}
         capability = facts.get("capability", "")
-        made = emit_answer(asked, place, prefix=prefix, capability=capability)
-        if asked.best.get("work") == "cusparse":
-            first = f"cuSPARSE ({Config(asked.best)}) is the first choice"
+        manifest = emit_answer(recommendation, place, prefix=prefix, capability=capability)
+        if recommendation.best.get("work") == "cusparse":
+            first = f"cuSPARSE ({Config(recommendation.best)}) is ranked first"
             note(f"{first}: the best of our own kernels is written")
-        return made
-    subject = db.store.tensor(asked.pattern_id) or _in_file(answer, asked.pattern_id)
+        return manifest
+    subject = db.store.tensor(recommendation.pattern_id) or _in_file(
+        answer, recommendation.pattern_id
+    )
     if subject is None:
-        reason = f"what answer {asked.id} is about is not in the database"
-        hint = "name its file in place of the answer, or keep it by `embeddb kernel import`"
+        reason = f"the workload of answer {recommendation.id} is not in the database"
+        hint = "name its file instead of the answer, or add it with `embeddb kernel import`"
         raise NothingFound(reason, hint=hint)
-    return emit_tensor(subject, asked, place, prefix=prefix)
+    return emit_tensor(subject, recommendation, place, prefix=prefix)
 
 
 def _in_file(text: str, id: str) -> Computation | None:
-    """The kernel or program of that id, where an answer was given by its file."""
+    """The kernel or program with this id in a file, if the text names a file."""
     from indexer.library import every_content
     from indexer.resolve import is_file
 
-    held = every_content(text) if is_file(text) else []
-    return next((one for one in held if isinstance(one, Computation) and one.id == id), None)
+    contents = every_content(text) if is_file(text) else []
+    return next((one for one in contents if isinstance(one, Computation) and one.id == id), None)

@@ -1,4 +1,4 @@
-"""`eval`: how good the answers are, by replaying runs with whole groups held out."""
+"""`eval`: cross-validation of the answers on stored runs, with whole groups held out."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 @only_op_option
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--complete", is_flag=True, help="Only matrices that ran nearly every configuration.")
-@click.option("--learned", is_flag=True, help="Also train and judge cost models; takes long.")
-@click.option("--tuner", "tuners", multiple=True, help="Also judge this tuner; again for more.")
-@click.option("--across", is_flag=True, help="Leave whole machines out instead.")
+@click.option("--learned", is_flag=True, help="Also train and evaluate cost models; slow.")
+@click.option("--tuner", "tuners", multiple=True, help="Also evaluate this tuner; repeatable.")
+@click.option("--across", is_flag=True, help="Hold out whole machines instead.")
 @json_option
-def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **asked: Any) -> None:
-    """Judge the answers of DB against what was measured, beside the baselines.
+def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **options: Any) -> None:
+    """Evaluate the answers of DB against measurements, beside the baselines.
 
-    Groups of matrices (or nests) are held out whole, in 5 folds; nothing is measured. speed-up is
-    over the default, `of optimum` is the share of the best measured, the geometric mean over
-    matrices; a failed choice costs what the default takes. Each matrix is asked among the
-    configurations that ran on it, and the first line says how many these are. With --complete,
-    only matrices that ran nearly all configurations count.
+    Groups of matrices (or nests) are held out whole, in 5 folds; nothing is measured. Speed-up is
+    over the default, `of optimum` is the share of the best measured, both geometric means over
+    matrices; a failed choice costs the time of the default. Each query is restricted to the
+    configurations that ran on its matrix; the first line has their number. With --complete, only
+    matrices that ran nearly all configurations count.
 
-    With --learned, a cost model, and boosted trees where lightgbm is installed (of tiles and of
-    fusion: what `train kernels` keeps, as `kernel-trees` and `kernel-sums`), learn anew in every
-    fold: twice, so that the weight of a model against the neighbours' vote (rows `+transfer`) is
-    chosen on training groups. That is 30 trainings per op, platform and model with 3 seeds; the
-    time left is shown after the first, and `--op` and `--seeds 1` shorten it.
+    With --learned, a cost model, and boosted trees if lightgbm is installed (for tiles and fusion
+    the models of `train kernels`, as `kernel-trees` and `kernel-sums`), are trained in every fold:
+    twice, so that the weight of a model against the neighbours' vote (rows `+transfer`) is chosen
+    on training groups. With 3 seeds these are 30 trainings per op, platform and model; the time
+    left is shown after the first, and `--op` and `--seeds 1` shorten it.
 
-    `measured-again` is where most configurations ran in two rounds: chosen by one, judged by the
-    other, which is as good as any choice can be told to be.
+    `measured-again` chooses by one round and evaluates by the other, if most configurations ran in
+    two: the upper bound set by measurement noise.
 
     With --tuner, any tuner plug-in (docs/howto/new-tuner.md) is evaluated: on each held-out matrix
-    it asks for one configuration after another and is told what was recorded, for its share of the
-    optimum after 1, 2, 5 and 10 of them.
+    it proposes one configuration after another and receives the recorded time; shown is its share
+    of the optimum after 1, 2, 5 and 10 of them.
 
-    With --across, each machine (instance of a portable platform) is left out whole, with the
-    matrices of a fold, and then 0, 1, 2, 5, 10, 20, 50 of its other matrices are given back: how
-    good an answer is on a machine that was never, or hardly, measured, beside what its own runs
-    alone and the other machines alone would say; and what promised gains and intervals were worth.
+    With --across, each machine (instance of a portable platform) is held out whole, with the
+    matrices of a fold; then 0, 1, 2, 5, 10, 20, 50 of its other matrices are added. This evaluates
+    answers for a machine with no or few measurements, beside its own runs alone and the other
+    machines alone, and the calibration of predicted gains and intervals.
 
     \b
     Example:
@@ -67,21 +67,21 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **aske
       embeddb eval starter --op spmm:128 --across --seeds 1
       embeddb eval runs.db --op spmm:128 --tuner mine --tuner random
     """
-    if asked["across"]:
-        _across(db, platform, op, seeds, as_json, asked)
+    if options["across"]:
+        _across(db, platform, op, seeds, as_json, options)
         return
-    _held_out(db, platform, op, seeds, as_json, asked)
+    _held_out(db, platform, op, seeds, as_json, options)
 
 
 def _across(
-    db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, Any]
+    db: str, platform: str, op: str, seeds: int, as_json: bool, options: Mapping[str, Any]
 ) -> None:
     from tuners.evaluation.across import evaluate_across
     from tuners.evaluation.bench import asked_scopes
 
-    if asked["learned"] or asked["complete"]:
-        raise UsageError("--across goes with neither --learned nor --complete")
-    if asked["tuners"]:
+    if options["learned"] or options["complete"]:
+        raise UsageError("--across does not go with --learned or --complete")
+    if options["tuners"]:
         raise UsageError("--across does not go with --tuner")
     with open_database(db, readonly=True) as opened, Progress() as progress:
         name, _, instance = platform.partition("@")
@@ -96,14 +96,16 @@ def _across(
     if as_json:
         emit(documents)
         return
-    for (what, left_out), held in groupby(documents, key=lambda d: (d["op"], d["instance"])):
-        _show_across(what, left_out, list(held))
+    for (what, left_out), rows_of_scope in groupby(
+        documents, key=lambda d: (d["op"], d["instance"])
+    ):
+        _show_across(what, left_out, list(rows_of_scope))
 
 
 def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
     many = many_of(Op.parse(what).kind)
     say(f"{what}, {instance} left out: {rows[0]['matrices']} {many}")
-    head = ("method", "own matrices", "of optimum@1", "@5", "gain", "promised")
+    head = ("method", "own matrices", "of optimum@1", "@5", "gain", "predicted")
     table(
         (*head, "in interval", "slower"),
         [
@@ -125,26 +127,26 @@ def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _held_out(
-    db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, Any]
+    db: str, platform: str, op: str, seeds: int, as_json: bool, options: Mapping[str, Any]
 ) -> None:
     from tuners.evaluation.bench import asked_scopes
     from tuners.evaluation.evaluate import EvalOptions, evaluate
     from tuners.evaluation.learned_rankers import learned_rankers
 
     if op and not Op.parse(op).traits.tunable:
-        hint = "`embeddb train kernels DB --task fused` judges what tells their seconds"
+        hint = "`embeddb train kernels DB --task fused` evaluates predictions of their seconds"
         raise UsageError("fused kernels have no configurations to choose from", hint=hint)
-    learned, complete = asked["learned"], asked["complete"]
+    learned, complete = options["learned"], options["complete"]
     rankers = learned_rankers(note=note) if learned else {}
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.
     count = 1 if learned else 0
     with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
         scopes = asked_scopes(opened.index, platform, Op.parse(op) if op else None)
         if learned:
-            rankers |= _of_tiles(opened, scopes)
+            rankers |= _tile_rankers(opened, scopes)
         rows = evaluate(
             opened.index,
-            EvalOptions(seeds=tuple(range(seeds)), complete=complete, tuners=asked["tuners"]),
+            EvalOptions(seeds=tuple(range(seeds)), complete=complete, tuners=options["tuners"]),
             scopes=scopes,
             progress=progress,
             rankers=rankers,
@@ -154,44 +156,44 @@ def _held_out(
     judged = {(row.op, where) for row in rows for where in (row.platform, _bare(row.platform))}
     for left in [(str(o), s) for o, s in scopes if (str(o), s) not in judged]:
         many = many_of(Op.parse(left[0]).kind)
-        note(f"{left[0]} on {left[1]}: not judged: too few {many} with a measured default")
+        note(f"{left[0]} on {left[1]}: not evaluated: too few {many} with a measured default")
     if as_json:
         emit(documents)
         return
-    for (where, what), held in groupby(documents, key=lambda d: (d["platform"], d["op"])):
-        _show(where, what, list(held))
+    for (where, what), rows_of_scope in groupby(documents, key=lambda d: (d["platform"], d["op"])):
+        _show(where, what, list(rows_of_scope))
 
 
-def _of_tiles(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
-    """The rankers that learn tiles of kernels, where there are any and lightgbm is installed."""
+def _tile_rankers(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
+    """Rankers trained on tiles of kernels, if there are any and lightgbm is installed."""
     from indexer.training.cost_model.trees import available
     from tuners.evaluation.kernel_rankers import kernel_rankers
 
-    asked = [(op, scope) for op, scope in scopes if op.kernel == "tile"]
-    if not asked or not available():
+    tile_scopes = [(op, scope) for op, scope in scopes if op.kernel == "tile"]
+    if not tile_scopes or not available():
         return {}
     vectors: dict[str, NDArray[np.float32]] = {}
-    for op, scope in asked:
+    for op, scope in tile_scopes:
         for own in list(db.index.evidence(op, scope)[1].values())[:1]:
             vectors |= own
     return kernel_rankers(db.store.tensor, vectors)
 
 
 def _bare(platform: str) -> str:
-    """Without its instance."""
+    """Name of a platform without its instance."""
     return platform.partition("@")[0]
 
 
 def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     simulated = ", simulated" if rows[0].get("simulated") else ""
     many = many_of(Op.parse(what).kind)
-    among = f", each asked among {rows[0]['configs_per_matrix']:,} configurations (median)"
+    among = f", each query among {rows[0]['configs_per_matrix']:,} configurations (median)"
     say(
         f"{what} on {where}: {rows[0]['matrices']} {many}"
         f"{among if rows[0]['configs_per_matrix'] else ''}{simulated}"
     )
     head = ("method", "speed-up@1", "@5", "most", "of optimum@1", "@5", "regret p95", "slower")
-    # Of a program of tensor kernels, what it loses where each runs the first choice.
+    # Time that a program of tensor kernels loses if each runs the first choice.
     lost = "program_ape" in rows[0]
     table(
         (*head, "ordered pairs", "spread", *(("lost time",) if lost else ())),
@@ -218,14 +220,14 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _show_steps(rows: list[dict[str, Any]]) -> None:
-    """Of tuners that were named: how near to the optimum after how many measurements."""
+    """Share of the optimum of the named tuners after 1, 2, 5 and 10 measurements."""
     if not rows:
         return
     from tuners.evaluation.bench import STEPS
 
-    say("  share of the optimum after so many measurements, told of each:")
+    say("  share of the optimum after this many measurements:")
     figures = [[_figure(row[f"of_optimum@{k}"]) for k in STEPS] for row in rows]
-    lines = [(row["method"], *told) for row, told in zip(rows, figures, strict=True)]
+    lines = [(row["method"], *shares) for row, shares in zip(rows, figures, strict=True)]
     table(("tuner", *map(str, STEPS)), lines, indent="  ")
 
 

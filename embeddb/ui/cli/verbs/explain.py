@@ -1,4 +1,4 @@
-"""`explain`: why an answer is what it is, from what is stored alone."""
+"""`explain`: the evidence behind an answer, from the database alone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from embeddb.ui.cli.output import emit, json_option, note, say, write_page
 @click.command("explain")
 @click.argument("db")
 @click.argument("answer")
-@click.option("--html", default="", metavar="OUT", help="Write a report file that needs nothing.")
+@click.option("--html", default="", metavar="OUT", help="Write a self-contained report.")
 @json_option
 def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
-    """Why an answer is what it is. ANSWER: its id, `last`, or a file, name or id.
+    """Explain a stored answer. ANSWER: its id, `last`, or the file, name or id of its workload.
 
-    Computed from DB alone: no model, no runner, no matrix file needed. OUT is one HTML file that
-    loads nothing from anywhere. What would change the answer is there if it was asked for with
-    `embeddb query --why`.
+    Computed from DB alone: no model, no runner, no matrix file needed. OUT is one HTML file without
+    external resources. Counterfactuals are included if the query ran with `embeddb query --why`.
 
     \b
     Example:
@@ -31,16 +30,16 @@ def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
       embeddb explain runs.db last --html why.html
     """
     with open_database(db, readonly=True) as opened:
-        made = opened.recommendation(answer, note=lambda line: note(f"warning: {line}"))
-        found = explain(made, opened.store)
+        recommendation = opened.recommendation(answer, note=lambda line: note(f"warning: {line}"))
+        explanation = explain(recommendation, opened.store)
     if html:
         from embeddb.ui.report import explanation_html
 
-        write_page(explanation_html(found, place=db), Path(html))
+        write_page(explanation_html(explanation, place=db), Path(html))
     if as_json:
-        emit(found.document())
+        emit(explanation.document())
     elif not html:
-        show_explanation(found)
-        if not made.insight.deep and (made.neighbours or made.model):
+        show_explanation(explanation)
+        if not recommendation.insight.deep and (recommendation.neighbours or recommendation.model):
             say()
-            say("what would change the answer: ask again with `embeddb query ... --why`")
+            say("for counterfactuals, query again with `embeddb query ... --why`")

@@ -19,18 +19,22 @@ if TYPE_CHECKING:
 
 @click.command("rule")
 @click.argument("db")
-@click.option("-o", "--out", required=True, metavar="FILE", help="The header to write.")
-@click.option("--platform", required=True, help="One instance, or a portable platform's machines.")
+@click.option("-o", "--out", required=True, metavar="FILE", help="Header to write.")
+@click.option(
+    "--platform", required=True, help="One instance, or all machines of a portable platform."
+)
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
-@click.option("--configs", default=12, show_default=True, type=click.IntRange(1, 64), help="Most.")
+@click.option(
+    "--configs", default=12, show_default=True, type=click.IntRange(1, 64), help="Most to use."
+)
 @json_option
 def rule_verb(db: str, out: str, platform: str, op: str, configs: int, as_json: bool) -> None:
-    """Write a C header that chooses among a few configurations, learned from what DB measured.
+    """Write a C header that chooses among a few configurations, learned from the runs in DB.
 
     A small forest of decision trees over sizes, row pointers and a bounded sample of the columns
     gives the position in a table of at most --configs configurations, the platform's default first;
-    where nothing is surely better it gives the default. The header tells how it did on matrices
-    whose groups it did not see. C11 and C++11; no allocation, nothing to link.
+    unless another one is significantly better, it gives the default. The header has its
+    cross-validated quality. C11 and C++11; no allocation, nothing to link.
 
     \b
     Example:
@@ -40,9 +44,9 @@ def rule_verb(db: str, out: str, platform: str, op: str, configs: int, as_json: 
     from embeddb.core.files.own_files import whole_file
     from tuners.rule.learn import learn_rule
 
-    asked = Op.parse(op)
+    operation = Op.parse(op)
     with open_database(db, readonly=True) as opened, Progress() as progress:
-        rule = learn_rule(opened.index, platform, asked, configs, progress=progress)
+        rule = learn_rule(opened.index, platform, operation, configs, progress=progress)
     try:
         with whole_file(Path(out)) as file:
             file.write(rule.header().encode())
@@ -66,14 +70,14 @@ def _show(rule: Rule, out: str) -> None:
     ]
     table(("", "of the best that ran", "slower than default", "speed-up"), rows, indent="  ")
     if rule.left_out:
-        note(f"{plural(rule.left_out, 'matrix', 'matrices')} left out: too little is known of them")
+        note(f"{plural(rule.left_out, 'matrix', 'matrices')} left out: too few measurements")
     if rule.simulated:
         note(f"{rule.platform} is simulated: no time is of real hardware")
 
 
 @click.group("export")
 def export_verb() -> None:
-    """What a database knows, as code that needs none. (`db export` writes its runs.)
+    """Export decision rules of a database as code. (`db export` writes its runs.)
 
     \b
     Example:

@@ -15,7 +15,7 @@ from embeddb.ui.cli.arguments import database_to_fill, open_database
 from embeddb.ui.cli.coverage_text import show_states
 from embeddb.ui.cli.logs import (
     accepted,
-    platform_asked,
+    platform_of_logs,
     read_options,
     reading_options,
     refuse_empty,
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 @click.argument("runs", nargs=-1, required=True)
 @reading_options
 @json_option
-def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> None:
-    """Run logs RUNS to a database DB that answers, in one go.
+def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Turn run logs RUNS into a database DB that answers queries, in one step.
 
-    Checks the platform file, makes DB if there is none, reads every file, gives stubs the
-    structure of the matrices in --matrices, embeds, and says what can be answered now and what is
-    missing. Matrices go by their names without folders and endings; if --matrices has none of
-    them, it fails, and so does a log of which no row can be used. Columns and words that are not
-    named as the platform names them are proposed: --yes takes that, [log] of the platform file
-    keeps it. Reading a file twice adds nothing; an interrupted one goes on where it stopped.
+    Checks the platform file, creates DB if missing, reads every file, adds the structures of the
+    matrices in --matrices, embeds, and lists what can be answered now and what is missing. Matrices
+    match by name without folder and extension; it fails if --matrices has none of them, or if no
+    row of a log can be used. For columns and words that the platform names differently a mapping is
+    proposed: --yes accepts it, [log] of the platform file stores it. Reading a file twice adds
+    nothing; an interrupted read is resumed.
 
     \b
     Example:
@@ -53,20 +53,20 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
     """
     from indexer.index_runs import check_inputs, index_runs
 
-    check_inputs(runs, asked["platform"])
-    platform = platform_asked(db, asked["platform"])
-    options = accepted(
-        runs, platform, read_options(asked), reader=asked["reader"], yes=asked["yes"]
+    check_inputs(runs, options["platform"])
+    platform = platform_of_logs(db, options["platform"])
+    read = accepted(
+        runs, platform, read_options(options), reader=options["reader"], yes=options["yes"]
     )
     with database_to_fill(db) as opened:
         with Progress() as progress:
             report = index_runs(
                 opened.index,
                 runs,
-                platform=asked["platform"],
-                reader=asked["reader"],
-                matrices=asked["matrices"],
-                options=options,
+                platform=options["platform"],
+                reader=options["reader"],
+                matrices=options["matrices"],
+                options=read,
                 progress=progress,
             )
         report = replace(report, database=db)
@@ -89,14 +89,14 @@ def _show(report: IndexReport) -> None:
     show_states(report.answers)
     if report.example:
         say()
-        say(f"ask: {report.example}")
+        say(f"try: {report.example}")
 
 
 @click.command()
 @click.argument("db")
 @json_option
 def init_verb(db: str, as_json: bool) -> None:
-    """Make an empty database DB: a folder, or tables on a server (`postgresql://host/name`).
+    """Create an empty database DB: a folder, or tables on a server (`postgresql://host/name`).
 
     \b
     Example:
@@ -104,12 +104,12 @@ def init_verb(db: str, as_json: bool) -> None:
     """
     if db == STARTER:
         raise UsageError(f"{STARTER!r} is the shipped database", hint=f"for a folder: ./{STARTER}")
-    with Database.create(db) as made:
-        document = {"database": made.store.place, "generation": made.store.generation}
+    with Database.create(db) as created:
+        document = {"database": created.store.place, "generation": created.store.generation}
     if as_json:
         emit(document)
     else:
-        say(f"made {db}; fill it with `embeddb index {db} RUNS --platform P`")
+        say(f"created {db}; fill it with `embeddb index {db} RUNS --platform P`")
 
 
 @click.command()
@@ -117,10 +117,10 @@ def init_verb(db: str, as_json: bool) -> None:
 @click.argument("file")
 @reading_options
 @json_option
-def ingest_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
-    """Read one run log FILE into DB; `embed` or a query makes it answer.
+def ingest_verb(db: str, file: str, as_json: bool, **options: Any) -> None:
+    """Read one run log FILE into DB; `embed`, or the next query, updates the indexes.
 
-    Rows that cannot be used go to FILE.rejects.jsonl with line and reason.
+    Rejected rows go to FILE.rejects.jsonl with line and reason.
 
     \b
     Example:
@@ -132,16 +132,16 @@ def ingest_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
     from indexer.library import Library
 
     with open_database(db) as opened, Progress() as progress:
-        platform = platform_of_runs(opened.index, asked["platform"])
-        options = accepted(
-            [file], platform, read_options(asked), reader=asked["reader"], yes=asked["yes"]
+        platform = platform_of_runs(opened.index, options["platform"])
+        read = accepted(
+            [file], platform, read_options(options), reader=options["reader"], yes=options["yes"]
         )
-        library = Library(Path(asked["matrices"]) if asked["matrices"] else None)
+        library = Library(Path(options["matrices"]) if options["matrices"] else None)
         report = ingest(
             opened.store,
             Path(file),
-            reader=asked["reader"],
-            options=options,
+            reader=options["reader"],
+            options=read,
             platform=platform,
             library=library,
             progress=lambda rows: progress(f"read {Path(file).name}", rows),
@@ -158,17 +158,21 @@ def ingest_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
 
 @click.command()
 @click.argument("db")
-@click.option("--again", is_flag=True, help="Make everything derived anew.")
-@click.option("--weights", default="", metavar="FILE", help="Weights of `scnn` for DB from now on.")
-@click.option("--featurizer", default="", metavar="NAME", help="`dynamics` too, from now on.")
+@click.option("--again", is_flag=True, help="Recompute everything derived.")
+@click.option(
+    "--weights", default="", metavar="FILE", help="Weights of `scnn` to use for DB from now on."
+)
+@click.option(
+    "--featurizer", default="", metavar="NAME", help="Also embed by `dynamics` from now on."
+)
 @json_option
 def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: bool) -> None:
     """Compute missing vectors of DB and refresh its indexes.
 
-    With --weights, a model file made by `embeddb train featurizer` is checked and copied into DB;
-    `scnn` then embeds everything anew. Vectors of other weights are never compared with its own.
-    With --featurizer dynamics, matrices are placed by simulated counters too, from then on: used
-    where their neighbours answer better, families held out (needs numba, extra `dynamics`).
+    With --weights, a model file written by `embeddb train featurizer` is checked and copied into
+    DB; `scnn` then recomputes all vectors. Vectors of different weights are never compared.
+    With --featurizer dynamics, matrices are also embedded by simulated counters from then on: used
+    where their neighbours answer better in cross-validation (needs numba, extra `dynamics`).
 
     \b
     Example:
@@ -194,7 +198,7 @@ def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: boo
         )
         return
     if version:
-        say(f"weights {version} of scnn are those of {db} now")
+        say(f"{db} uses weights {version} of scnn now")
     table(("featurizer", "vectors"), report.vectors.items())
     say(plural(len(report.partitions), "index", "indexes") + " up to date")
     for line in report.notes:
@@ -202,24 +206,25 @@ def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: boo
     warn(report.problems)
 
 
-#: Clusters at most, unless asked otherwise; that of `indexer.clusters`, not imported for help.
+#: Default number of clusters; as in `indexer.clusters`, which a help text must not import.
 _USUAL = 10
 
 
 @click.command()
 @click.argument("db")
 @click.option(
-    "--featurizer", default="", help="Whose vectors: scnn if it knows nine of ten, else another."
+    "--featurizer", default="", help="[default: scnn if it has vectors of 90 %, else another]"
 )
-@click.option("-k", "count", type=click.IntRange(min=1), help=f"Clusters, {_USUAL} or fewer.")
+@click.option(
+    "-k", "count", type=click.IntRange(min=1), help=f"Clusters.  [default: at most {_USUAL}]"
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @json_option
 def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_json: bool) -> None:
     """Group the patterns of DB by their vectors, with one representative of each group.
 
     k-means over standardised vectors; the representative is nearest to the centre. Measuring the
-    representatives first covers what kinds of matrices there are. The same seed gives the same
-    clusters.
+    representatives first covers the kinds of matrices. The same seed gives the same clusters.
 
     \b
     Example:
@@ -229,11 +234,11 @@ def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_jso
     from indexer.clusters import cluster_patterns
 
     with open_database(db, readonly=True) as opened:
-        found = cluster_patterns(opened.index, featurizer=featurizer, count=count, seed=seed)
-    clusters = [_document(number, each) for number, each in enumerate(found.clusters, 1)]
+        clustering = cluster_patterns(opened.index, featurizer=featurizer, count=count, seed=seed)
+    clusters = [_document(number, each) for number, each in enumerate(clustering.clusters, 1)]
     if as_json:
-        head = {"database": db, "featurizer": found.featurizer, "version": found.version}
-        counts = {"patterns": found.patterns, "without_vector": found.without_vector}
+        head = {"database": db, "featurizer": clustering.featurizer, "version": clustering.version}
+        counts = {"patterns": clustering.patterns, "without_vector": clustering.without_vector}
         emit({**head, "seed": seed, **counts, "clusters": clusters})
         return
     rows = [
@@ -241,18 +246,18 @@ def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_jso
         for c in clusters
     ]
     table(("cluster", "size", "groups", "spread", "representative"), rows)
-    say(f"{plural(found.patterns, 'pattern')} by {found.featurizer} {found.version}")
-    if found.without_vector:
-        say(f"{plural(found.without_vector, 'pattern')} without a vector left out")
+    say(f"{plural(clustering.patterns, 'pattern')} by {clustering.featurizer} {clustering.version}")
+    if clustering.without_vector:
+        say(f"{plural(clustering.without_vector, 'pattern')} without a vector left out")
 
 
-def _document(number: int, found: PatternCluster) -> dict[str, Any]:
+def _document(number: int, cluster: PatternCluster) -> dict[str, Any]:
     return {
         "cluster": number,
-        "size": len(found.members),
-        "groups": found.groups,
-        "spread": found.spread,
-        "pattern_id": found.representative.id,
-        "name": found.representative.name,
-        "members": [info.id for info in found.members],
+        "size": len(cluster.members),
+        "groups": cluster.groups,
+        "spread": cluster.spread,
+        "pattern_id": cluster.representative.id,
+        "name": cluster.representative.name,
+        "members": [info.id for info in cluster.members],
     }

@@ -25,18 +25,24 @@ if TYPE_CHECKING:
     from embeddb.tensors.computation import Computation
     from indexer.add import Added
 
-#: Rows of what was read that are shown, and notes.
+#: Imported computations shown, and notes.
 _MOST_ROWS, _MOST_NOTES = 40, 20
 
 
 @click.command("import")
 @click.argument("db")
 @click.argument("files", nargs=-1, metavar="FILE|FOLDER...")
-@click.option("--kind", default="", type=click.Choice(["", *KINDS]), help="Take modules as these.")
-@click.option("--group", default="", help="Model family of what is new. Else the module.")
-@click.option("--ours", is_flag=True, help="Our own programs, of many model families, too.")
-@click.option("--probes", is_flag=True, help="Kernels made up to be learned from, too.")
-@click.option("--cut", is_flag=True, help="The kernels that programs are cut into, too.")
+@click.option(
+    "--kind", default="", type=click.Choice(["", *KINDS]), help="Import modules as this kind."
+)
+@click.option(
+    "--group", default="", help="Model family of new computations.  [default: the module]"
+)
+@click.option(
+    "--ours", is_flag=True, help="Also the programs that ship with embeddb, of many model families."
+)
+@click.option("--probes", is_flag=True, help="Also synthetic kernels for training.")
+@click.option("--cut", is_flag=True, help="Also the kernels that programs are cut into.")
 @json_option
 def import_verb(
     db: str,
@@ -47,16 +53,16 @@ def import_verb(
     as_json: bool,
     **wanted: bool,
 ) -> None:
-    """Keep the tensor kernels and programs of FILES in DB, made if there is none.
+    """Import the tensor kernels and programs of FILES into DB (created if missing).
 
-    A file is HLO text (.txt, .hlo, also gzipped) or computations as embeddb writes them (.json); a
-    folder what XLA writes with --xla_dump_to. A module that is optimised is its kernels: each
-    fusion and each operation beside; any other one is a program. --kind program takes the first as
-    a program too, but not from a folder that has it as it was before; --kind kernel takes the
-    second as one kernel. --cut adds what a compiler would make of programs by default: one heavy
-    operation in each kernel, for tiles. --probes adds some 14,000 kernels that are made up, of
-    every kind of operation: seconds of fused kernels are predicted better where they were measured.
-    Runs of those that DB knows by their names only move to them.
+    A file is HLO text (.txt, .hlo, also gzipped) or computations written by embeddb (.json); a
+    folder is the output of XLA with --xla_dump_to. An optimised module gives kernels: each fusion
+    and each operation outside of fusions; any other module is a program. --kind program imports an
+    optimised module as a program, unless the folder has it before optimisation; --kind kernel
+    imports a program as one kernel. --cut adds the kernels of a compiler's default fusion: one
+    heavy operation in each, for tiles. --probes adds some 14,000 synthetic kernels of every kind of
+    operation: measuring them improves the predicted seconds of fused kernels.
+    Runs that DB has under the name only are assigned to the imported kernels.
 
     \b
     Example:
@@ -71,7 +77,7 @@ def import_verb(
     from indexer.programs.tensors.cutting import distinct_kernels
 
     if not (files or wanted["ours"] or wanted["probes"]):
-        raise UsageError("nothing is named", hint="give files or folders, --ours or --probes")
+        raise UsageError("nothing to import", hint="give files or folders, --ours or --probes")
     tensors, notes = _read(files, kind, group)
     tensors += programs() if wanted["ours"] else []
     tensors += made_up.probes() if wanted["probes"] else []
@@ -79,25 +85,25 @@ def import_verb(
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened.index, tensors, progress=progress)
-    notes += _groups_that_stay(done.known, tensors, group)
+    notes += _unchanged_groups(done.known, tensors, group)
     _note(notes)
     if as_json:
-        emit({"database": db, **_told(done), "notes": notes})
+        emit({"database": db, **_documents(done), "notes": notes})
     else:
         _show_import(db, done)
 
 
-def _groups_that_stay(known: list[Computation], given: list[Computation], group: str) -> list[str]:
-    """That --group is of what is new, where some of what it was given for has another."""
-    asked = {one.id for one in given if group and one.group == group}
-    others = [one for one in known if one.id in asked and one.group != group]
+def _unchanged_groups(
+    stored: list[Computation], imported: list[Computation], group: str
+) -> list[str]:
+    """A note if stored kernels keep a group other than --group."""
+    requested = {one.id for one in imported if group and one.group == group}
+    others = [one for one in stored if one.id in requested and one.group != group]
     if not others:
         return []
     names = ", ".join(f"{one.name} in {one.group}" for one in others[:3])
     more = ", ..." if len(others) > 3 else ""
-    return [
-        f"--group is for what is new; {len(others):,} known before stay in theirs: {names}{more}"
-    ]
+    return [f"--group is for new kernels; {len(others):,} stored before keep theirs: {names}{more}"]
 
 
 def _note(notes: list[str]) -> None:
@@ -107,7 +113,7 @@ def _note(notes: list[str]) -> None:
         note(f"and {len(notes) - _MOST_NOTES:,} more notes: --json has them all")
 
 
-def _told(done: Added[Computation]) -> dict[str, object]:
+def _documents(done: Added[Computation]) -> dict[str, object]:
     return {
         "added": [_import_document(one) for one in done.added],
         "known": [_import_document(one) for one in done.known],
@@ -116,59 +122,58 @@ def _told(done: Added[Computation]) -> dict[str, object]:
 
 
 def _show_import(db: str, done: Added[Computation]) -> None:
-    told = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
-    rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in told]
+    states = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
+    rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in states]
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         say(f"and {len(rows) - _MOST_ROWS:,} more")
     added = _counted(done.added) if done.added else "nothing"
-    say(f"{db}: {added} added, {len(done.known):,} known already")
+    say(f"{db}: {added} added, {len(done.known):,} already stored")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")
 
 
 def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computation], list[str]]:
-    """The computations of all files, and what was noted, by file. Of a folder, files that cannot be
-    read are noted.
+    """The computations of all files, and notes by file; unreadable files of a folder become notes.
 
-    Raises: TensorError for a file that cannot be read, and for a folder without any that can.
+    Raises: TensorError for an unreadable file, and for a folder without a readable one.
     """
     from indexer.frontends.hlo.files import read_tensors, tensor_files
 
-    found: list[Computation] = []
+    computations: list[Computation] = []
     notes: list[str] = []
-    for given in files:
-        folder = Path(given).is_dir()
-        inside = tensor_files(Path(given), kind=kind) if folder else [Path(given)]
+    for source in files:
+        folder = Path(source).is_dir()
+        inside = tensor_files(Path(source), kind=kind) if folder else [Path(source)]
         read = 0
         for file in inside:
             try:
-                made = read_tensors(file, kind=kind, group=group)
+                module = read_tensors(file, kind=kind, group=group)
             except TensorError as error:
                 if not folder:
                     raise
                 notes.append(str(error))
                 continue
-            read += len(made.tensors)
-            found += made.tensors
-            notes += [f"{file}: {line}" for line in made.notes]
+            read += len(module.tensors)
+            computations += module.tensors
+            notes += [f"{file}: {line}" for line in module.notes]
         if not read:
-            hint = notes[0] if notes else "XLA_FLAGS=--xla_dump_to=FOLDER makes such files"
-            raise TensorError("has no kernel and no program", where=given, hint=hint)
-    return found, notes
+            hint = notes[0] if notes else "XLA_FLAGS=--xla_dump_to=FOLDER writes such files"
+            raise TensorError("has no kernel and no program", where=source, hint=hint)
+    return computations, notes
 
 
 def _counted(tensors: list[Computation]) -> str:
     return counted({kind: sum(one.kind == kind for one in tensors) for kind in KINDS})
 
 
-def _import_document(made: Computation) -> dict[str, object]:
-    sizes = dict(made.sizes.named)
+def _import_document(computation: Computation) -> dict[str, object]:
+    sizes = dict(computation.sizes.named)
     return {
-        "id": made.id,
-        "kind": made.kind,
-        "name": made.name,
-        "group": made.group,
+        "id": computation.id,
+        "kind": computation.kind,
+        "name": computation.name,
+        "group": computation.group,
         "sizes": sizes,
     }
 
@@ -185,22 +190,22 @@ _MOST_OPERATIONS, _MOST_WORDS = 200, 60
     "form",
     default="graph",
     type=click.Choice(["graph", "json", "hlo"]),
-    help="What to show.",
+    help="Output format.",
 )
 @click.option(
     "--kind",
     default="",
     type=click.Choice(["", *KINDS]),
-    help="Take a module as these; of DB, the one of this kind.",
+    help="Read a module as this kind; in DB, show the one of this kind.",
 )
 @json_option
 def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> None:
-    """Operations of a kernel or a program, with what each computes: the one called NAME (or of that
-    id) in DB, or in a FILE, where a single one needs no name. DB alone lists what there is. Of a
-    kernel in DB also its seconds by XLA, where it ran (`kernel measure --op fused`), and what the
-    learned model says that it takes, by operation (`train kernels --task fused`).
+    """Show the operations of a kernel or a program, with the work of each: NAME (or id) in DB or in
+    a FILE; a single one needs no name. DB alone lists its contents. For a kernel in DB also its
+    seconds by XLA, if measured (`kernel measure --op fused`), and those predicted by the trained
+    model, by operation (`train kernels --task fused`).
 
-    --as json is it as a file that embeddb reads, --as hlo one that XLA compiles.
+    --as json is a file that embeddb reads, --as hlo one that XLA compiles.
 
     \b
     Example:
@@ -219,59 +224,59 @@ def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> Non
         _list(place, kind, as_json=as_json)
         return
     if Path(place).is_file():
-        made = _of_file(place, name, kind)
+        computation = _of_file(place, name, kind)
     else:
-        made, took = _of_database(place, name, kind)
+        computation, took = _of_database(place, name, kind)
     if as_json:
-        emit(_document(made, took))
+        emit(_document(computation, took))
     elif form == "json":
-        say(tensor_text(made).decode())
+        say(tensor_text(computation).decode())
     elif form == "hlo":
         from indexer.frontends.hlo.printer import hlo_text
 
-        click.echo(hlo_text(made), nl=False)
+        click.echo(hlo_text(computation), nl=False)
     else:
-        _show(made, took)
+        _show(computation, took)
 
 
 def _list(place: str, kind: str, *, as_json: bool) -> None:
-    """What a database has by name, made-up kernels left out. Raises: NothingFound for nothing."""
+    """List a database's kernels and programs except probes. Raises: NothingFound if it has none."""
     with open_database(place, readonly=True) as opened:
         there = (
             info for info in opened.store.patterns() if info.kind in ((kind,) if kind else KINDS)
         )
-        held = sorted(
+        infos = sorted(
             (info for info in there if not is_probe(info.group)),
             key=lambda info: (info.kind, info.group, info.name, info.id),
         )
     if as_json:
         words = ("id", "kind", "name", "group")
-        emit([{**{w: getattr(i, w) for w in words}, **dict(i.sizes.named)} for i in held])
+        emit([{**{w: getattr(i, w) for w in words}, **dict(i.sizes.named)} for i in infos])
         return
-    if not held:
+    if not infos:
         hint = "`embeddb kernel import` adds kernels and programs"
-        raise NothingFound(f"no tensor {kind or 'kernel'} is here", hint=hint)
-    rows = [(info.name or info.id, info.kind, info.group, str(info.sizes)) for info in held]
+        raise NothingFound(f"{place} has no tensor {kind or 'kernel'}", hint=hint)
+    rows = [(info.name or info.id, info.kind, info.group, str(info.sizes)) for info in infos]
     table(("name", "kind", "family", "sizes"), rows[:_MOST_OPERATIONS])
     if len(rows) > _MOST_OPERATIONS:
         note(f"and {len(rows) - _MOST_OPERATIONS:,} more: --json has them all")
 
 
 def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[FusedSeconds]]:
-    """Raises: NothingFound for a computation that is not there, or whose operations are not;
-    UsageError for the name of a kernel and a program."""
+    """Raises: NothingFound for a computation that is not stored, or by name only; UsageError for a
+    name of both a kernel and a program."""
     with open_database(place, readonly=True) as opened:
         kinds = {info.kind for info in opened.store.find(name) if info.kind in KINDS}
         if not kind and len(kinds) > 1:
-            hint = "say which: --kind kernel or --kind program"
+            hint = "choose one: --kind kernel or --kind program"
             raise UsageError(f"a kernel and a program are called {name}", hint=hint)
         there = kinds or {info.kind for info in opened.store.patterns() if info.kind in KINDS}
-        found = opened.find(name, kind=kind or min(there, default="kernel"))
-        made = opened.store.tensor(found.id) if isinstance(found, PatternInfo) else None
-        if made is None:
+        stored = opened.find(name, kind=kind or min(there, default="kernel"))
+        computation = opened.store.tensor(stored.id) if isinstance(stored, PatternInfo) else None
+        if computation is None:
             hint = "`embeddb kernel import` adds kernels and programs"
-            raise NothingFound(f"{name} is no tensor kernel, or known by its name only", hint=hint)
-        return made, fused_seconds_of(opened.index, made)
+            raise NothingFound(f"{name} is no tensor kernel, or is stored by name only", hint=hint)
+        return computation, fused_seconds_of(opened.index, computation)
 
 
 def _of_file(place: str, name: str, kind: str) -> Computation:
@@ -289,54 +294,57 @@ def _of_file(place: str, name: str, kind: str) -> Computation:
     raise UsageError(f"{place} has {len(fits)} kernels", hint=f"name one: {names}")
 
 
-def _rows(made: Computation) -> list[dict[str, Any]]:
+def _rows(computation: Computation) -> list[dict[str, Any]]:
     rows = []
-    for at, op in enumerate(made.operations):
-        work = operation_work(op, made.operand_shapes(at))
+    for at, op in enumerate(computation.operations):
+        work = operation_work(op, computation.operand_shapes(at))
         rows.append(
             {
-                "name": made.names[at] if made.names else str(at),
+                "name": computation.names[at] if computation.names else str(at),
                 "opcode": op.opcode,
                 "shapes": [str(shape) for shape in op.results],
                 "operands": list(op.operands),
                 "attributes": dict(op.attributes),
                 "flops": work.flops,
                 "transcendentals": work.transcendentals,
-                "output": at in made.outputs,
+                "output": at in computation.outputs,
             }
         )
     return rows
 
 
-def _document(made: Computation, took: list[FusedSeconds]) -> dict[str, Any]:
-    work = work_of(made)
+def _document(computation: Computation, took: list[FusedSeconds]) -> dict[str, Any]:
+    work = work_of(computation)
     return {
-        "id": made.id,
-        "kind": made.kind,
-        "name": made.name,
-        "group": made.group,
-        "sizes": dict(made.sizes.named),
+        "id": computation.id,
+        "kind": computation.kind,
+        "name": computation.name,
+        "group": computation.group,
+        "sizes": dict(computation.sizes.named),
         "flops": work.flops,
         "transcendentals": work.transcendentals,
         "bytes_read": work.bytes_read,
         "bytes_written": work.bytes_written,
-        "operations": _rows(made),
+        "operations": _rows(computation),
         "seconds": [asdict(one) for one in took],
-        "tensor": json.loads(tensor_text(made)),
+        "tensor": json.loads(tensor_text(computation)),
     }
 
 
-def _show(made: Computation, took: list[FusedSeconds]) -> None:
-    work = work_of(made)
-    say(f"{made.name or 'a computation'} ({made.id}): a {made.kind}, {made.sizes}")
-    fused = "" if made.kind == "kernel" else " if all of it were one kernel"
+def _show(computation: Computation, took: list[FusedSeconds]) -> None:
+    work = work_of(computation)
+    say(
+        f"{computation.name or 'a computation'} ({computation.id}): a {computation.kind}, "
+        f"{computation.sizes}"
+    )
+    fused = "" if computation.kind == "kernel" else " if all of it were one kernel"
     say(
         f"{work.flops:,} flops, {work.transcendentals:,} transcendental calls, "
         f"{work.bytes_read:,} bytes read, {work.bytes_written:,} written{fused}"
     )
     show_fused_seconds(took)
     say()
-    # Of several machines, the first that a model knows.
+    # With several machines, the first that a model predicts.
     parts = next((one.operations for one in took if one.operations), {})
     rows = [
         (
@@ -348,13 +356,13 @@ def _show(made: Computation, took: list[FusedSeconds]) -> None:
             f"{row['flops'] + row['transcendentals']:,}",
             *([time_of(parts[at]) if at in parts else ""] if parts else []),
         )
-        for at, row in enumerate(_rows(made)[:_MOST_OPERATIONS])
+        for at, row in enumerate(_rows(computation)[:_MOST_OPERATIONS])
     ]
-    told = ("at", "operation", "gives", "takes", "attributes", "computes")
-    table((*told, "predicted") if parts else told, rows)
-    if len(made.operations) > _MOST_OPERATIONS:
-        say(f"and {len(made.operations) - _MOST_OPERATIONS:,} operations more: --json has them all")
-    say("* is given out")
+    head = ("at", "operation", "results", "operands", "attributes", "operations")
+    table((*head, "predicted") if parts else head, rows)
+    if len(computation.operations) > _MOST_OPERATIONS:
+        say(f"and {len(computation.operations) - _MOST_OPERATIONS:,} more: --json has them all")
+    say("* is an output")
 
 
 def _words(attributes: dict[str, Any]) -> str:

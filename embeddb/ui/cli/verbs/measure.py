@@ -1,4 +1,4 @@
-"""`measure`: configurations of a few matrices, run here and written back."""
+"""`measure`: run configurations of a few matrices on this machine and store the results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from embeddb.core.errors import InputError, NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import duration, factor, plural
 from embeddb.ui.cli.arguments import (
-    known_subjects,
     open_database,
     program_options,
+    resolve_workloads,
     runner_here,
     threads_option,
 )
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from embeddb.core.subject import Subject
     from embeddb.database import Database
 
-#: Lines of the table for people; `--json` has all.
+#: Rows of the printed table; `--json` has all.
 _SHOWN = 10
 
 
@@ -34,20 +34,26 @@ _SHOWN = 10
 @click.option("--platform", required=True, help="A platform with a runner: cpu, cuda.")
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
 @click.option("--configs", default=10, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--config", "given", multiple=True, metavar="A=1,B=2", help="Instead of a sample.")
+@click.option(
+    "--config",
+    "configurations",
+    multiple=True,
+    metavar="A=1,B=2",
+    help="Run this one instead of a sample; repeatable.",
+)
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--baselines", is_flag=True, help="Time scipy, torch, numba, MKL and taco too.")
 @threads_option
 @program_options()
-@click.option("--seed", default=0, show_default=True, help="Of the sample and the order.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the sample and the order.")
 @json_option
-def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any) -> None:
+def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run the default and other configurations of each MATRIX on this machine, into DB.
 
-    MATRIX is a file, or name or id of a pattern whose structure DB has; with --op nest it is a
-    program (.c, .sdfg, .json), each nest of which is measured. Without --config, --configs
-    configurations drawn at random are run. What was measured before Ctrl-C is kept. Reasons of
-    failures are shown once each; ends with code 1 if nothing ran.
+    MATRIX is a file, or the name or id of a pattern whose structure DB has; with --op nest it is a
+    program (.c, .sdfg, .json) whose nests are all measured. Without --config, --configs random
+    configurations run. Results before Ctrl-C are kept. Reasons of failures are shown once each;
+    ends with code 1 if nothing ran.
 
     \b
     Example:
@@ -58,33 +64,33 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
     from indexer.measure import Machine, MeasureRequest, has_baselines, measure_sample
     from indexer.runners.base import RunOptions
 
-    repeats = asked["repeats"]
+    repeats = options["repeats"]
     request = MeasureRequest(
-        op=Op.parse(asked["op"]),
-        given=asked["given"],
-        configs=asked["configs"],
-        seed=asked["seed"],
-        baselines=asked["baselines"],
+        op=Op.parse(options["op"]),
+        given=options["configurations"],
+        configs=options["configs"],
+        seed=options["seed"],
+        baselines=options["baselines"],
     )
-    threads = asked["threads"]
-    options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
+    threads = options["threads"]
+    run_options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
     documents = []
     with open_database(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(asked["platform"]), threads)
-        machine = Machine(opened.index, runner, here, options)
+        runner, here = runner_here(opened.platform(options["platform"]), threads)
+        machine = Machine(opened.index, runner, here, run_options)
         for text in matrices:
-            for subject in known_subjects(
-                opened, text, request.op, asked["defines"], asked["held"]
+            for subject in resolve_workloads(
+                opened, text, request.op, options["defines"], options["index_matrix"]
             ):
                 whole = _whole(opened, subject)
                 documents.append(measure_sample(machine, request, whole, progress).document())
             if request.baselines and not has_baselines(machine):
-                note(f"no baselines: {here.name} has none to compare with")
+                note(f"no baselines: {here.name} has none")
     if as_json:
         emit(documents)
     else:
         for document in documents:
-            _show(document, drawn=not asked["given"])
+            _show(document, drawn=not options["configurations"])
     _refuse_if_nothing_ran(documents)
 
 
@@ -100,13 +106,13 @@ def _refuse_if_nothing_ran(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def _whole(db: Database, subject: Subject | PatternInfo) -> Subject:
-    found = db.store.subject(subject.id) if isinstance(subject, PatternInfo) else subject
-    if found is None:
+    workload = db.store.subject(subject.id) if isinstance(subject, PatternInfo) else subject
+    if workload is None:
         raise NothingFound(
-            f"{subject.name}: its structure is not in the database, so it cannot be measured",
+            f"{subject.name}: its structure is not in the database, which measuring needs",
             hint="give the file",
         )
-    return found
+    return workload
 
 
 def _show(document: dict[str, Any], *, drawn: bool) -> None:
@@ -128,12 +134,12 @@ def _show(document: dict[str, Any], *, drawn: bool) -> None:
     if rows:
         table(("time", "gain", "configuration"), rows)
     failed = len(configs) - len(ran)
-    more = f", {failed:,} of them failed" if failed else ""
+    more = f", {failed:,} failed" if failed else ""
     say(f"{plural(len(configs), 'configuration')} measured and stored{more}")
     for failure in document["failures"][:_SHOWN]:
         say(
             f"  {failure['configs']:,} {failure['status']}: {failure['error'] or 'no reason given'}"
         )
     if drawn and ran:
-        say("drawn at random: `embeddb query ... --measure` runs those that promise most instead")
+        say("random sample: `embeddb query ... --measure` runs top-ranked configurations instead")
     say()

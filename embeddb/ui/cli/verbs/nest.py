@@ -22,9 +22,9 @@ from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import (
     database_to_fill,
     defined,
-    matrices_held,
     open_database,
     program_options,
+    read_matrices,
 )
 from embeddb.ui.cli.nest_text import array_rows, dependence_lines, lines_words, listing, loop_words
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
@@ -35,7 +35,7 @@ from embeddb.ui.cli.verbs.nest_measure import count_verb, measure_verb
 @click.argument("db")
 @click.argument("files", nargs=-1)
 @click.option(
-    "--dace", "dace", multiple=True, metavar="PROGRAM.py", help="Run it, and read what DaCe makes."
+    "--dace", "dace", multiple=True, metavar="PROGRAM.py", help="Run it and read its DaCe graphs."
 )
 @program_options(several=True)
 @json_option
@@ -44,15 +44,15 @@ def import_verb(
     files: tuple[str, ...],
     defines: tuple[str, ...],
     dace: tuple[str, ...],
-    held: tuple[str, ...],
+    index_matrix: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Keep the loop nests of FILES in DB, made if there is none.
+    """Import the loop nests of FILES into DB (created if missing).
 
-    A file is C with #pragma scop (.c), a graph of DaCe (.sdfg) or nests as embeddb writes them
-    (.json). With --matrix there is one of each matrix, which its index arrays hold. Runs of nests
-    that DB knows by their names only move to them. A program that --dace names is run by the
-    interpreter in EMBEDDB_DACE_PYTHON, so name only what you trust.
+    A file is C with #pragma scop (.c), a graph of DaCe (.sdfg) or nests written by embeddb (.json).
+    With --matrix there is one nest for each matrix, which fills its index arrays. Runs that DB has
+    under the name only are assigned to the imported nests. A program named by --dace is run by the
+    interpreter in EMBEDDB_DACE_PYTHON, so name only programs that you trust.
 
     \b
     Example:
@@ -62,7 +62,7 @@ def import_verb(
     """
     from indexer.add import add_coded
 
-    nests, notes, lines = _read(files, dace, defines, held)
+    nests, notes, lines = _read(files, dace, defines, index_matrix)
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened.index, nests, progress=progress)
     for line in notes:
@@ -78,22 +78,25 @@ def import_verb(
             }
         )
         return
-    told = [(nest, "added") for nest in done.added] + [(nest, "known") for nest in done.known]
+    states = [(nest, "added") for nest in done.added] + [(nest, "known") for nest in done.known]
     rows = [
         (nest.name, _range(lines.get(nest.id)), str(nest.sizes), len(nest.body), nest.id, word)
-        for nest, word in told
+        for nest, word in states
     ]
     table(("nest", "lines", "sizes", "statements", "id", ""), rows)
-    say(f"{db}: {plural(len(done.added), 'nest')} added, {len(done.known):,} known already")
+    say(f"{db}: {plural(len(done.added), 'nest')} added, {len(done.known):,} already stored")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their nest")
 
 
 def _read(
-    files: tuple[str, ...], dace: tuple[str, ...], defines: tuple[str, ...], held: tuple[str, ...]
+    files: tuple[str, ...],
+    dace: tuple[str, ...],
+    defines: tuple[str, ...],
+    index_matrix: tuple[str, ...],
 ) -> tuple[list[Nest], list[str], dict[str, tuple[int, int]]]:
-    """The nests of all files, what was left out of them, by file, and the first and last line of
-    those of texts, by id.
+    """The nests of all files; notes on skipped parts, by file; first and last line in a source
+    text, by nest id.
 
     Raises: UsageError without a file; NestError for one that cannot be read or has no nest.
     """
@@ -101,7 +104,7 @@ def _read(
 
     if not files and not dace:
         raise UsageError("which program?", hint="name files, or a Python program with --dace")
-    given, matrices = defined(defines), matrices_held(held)
+    constants, matrices = defined(defines), read_matrices(index_matrix)
     nests: list[Nest] = []
     notes: list[str] = []
     lines: dict[str, tuple[int, int]] = {}
@@ -109,14 +112,16 @@ def _read(
         if not Path(file).is_file():
             raise NestError("no such file", where=file)
         if file not in dace and file.endswith(".py"):
-            raise NestError("is not read without being run", where=file, hint=f"--dace {file}")
+            raise NestError(
+                "a Python program must be run to be read", where=file, hint=f"--dace {file}"
+            )
         for matrix in matrices:
-            found = extract(file, defines=given, matrix=matrix)
-            if not found.nests:
-                raise NestError("has no loop nest", where=file, hint="; ".join(found.notes))
-            nests += found.nests
-            lines |= {n.id: at for n, at in zip(found.nests, found.lines, strict=False)}
-            notes += [f"{file}: {line}" for line in found.notes]
+            extracted = extract(file, defines=constants, matrix=matrix)
+            if not extracted.nests:
+                raise NestError("has no loop nest", where=file, hint="; ".join(extracted.notes))
+            nests += extracted.nests
+            lines |= {n.id: at for n, at in zip(extracted.nests, extracted.lines, strict=False)}
+            notes += [f"{file}: {line}" for line in extracted.notes]
     return nests, notes, lines
 
 
@@ -125,28 +130,36 @@ def _range(lines: tuple[int, int] | None) -> str:
 
 
 def _import_document(nest: Nest, lines: Mapping[str, tuple[int, int]]) -> dict[str, object]:
-    known = {"lines": list(lines[nest.id])} if nest.id in lines else {}
+    source = {"lines": list(lines[nest.id])} if nest.id in lines else {}
     sizes = dict(nest.sizes.named)
-    return {"id": nest.id, "name": nest.name, "group": nest.group, "sizes": sizes, **known}
+    return {"id": nest.id, "name": nest.name, "group": nest.group, "sizes": sizes, **source}
 
 
 @click.command("show")
 @click.argument("place", metavar="DB|FILE")
 @click.argument("name", default="")
 @click.option(
-    "--as", "form", default="text", type=click.Choice(["text", "json", "c"]), help="How to show it."
+    "--as", "form", default="text", type=click.Choice(["text", "json", "c"]), help="Output format."
 )
-@click.option("--config", "given", default="", metavar="A=1,B=2", help="As this schedule makes it.")
+@click.option(
+    "--config", "configuration", default="", metavar="A=1,B=2", help="Apply this schedule."
+)
 @program_options()
 @json_option
 def show_verb(
-    place: str, name: str, form: str, given: str, defines: tuple[str, ...], held: str, as_json: bool
+    place: str,
+    name: str,
+    form: str,
+    configuration: str,
+    defines: tuple[str, ...],
+    index_matrix: str,
+    as_json: bool,
 ) -> None:
-    """Loops, statements, arrays and dependences of a nest: the one called NAME (or of that id) in
-    DB, or in a program FILE, where a single nest needs no name.
+    """Show loops, statements, arrays and dependences of a nest: NAME (or id) in DB, or in a program
+    FILE, where a single nest needs no name.
 
-    --as json is the nest as a file that embeddb reads, --as c a C program that runs it; with
-    --config, as that configuration of nest-cpu makes it.
+    --as json is a file that embeddb reads, --as c a C program that runs the nest; --config applies
+    a configuration of nest-cpu.
 
     \b
     Example:
@@ -154,8 +167,8 @@ def show_verb(
       embeddb nest show gemm.c -D N=64 --as json
       embeddb nest show nests.db gemm --as c --config 'tile_2=32,parallel=outer,schedule=static'
     """
-    nest = _nest(place, name, defines, held)
-    schedule = _schedule(nest, given)
+    nest = _nest(place, name, defines, index_matrix)
+    schedule = _schedule(nest, configuration)
     if as_json:
         emit(_document(nest, schedule))
     elif form == "json":
@@ -168,35 +181,35 @@ def show_verb(
         _show(nest, schedule)
 
 
-def _nest(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
-    """Raises: NestError for a file that cannot be read; NothingFound for a nest that is not there,
-    or whose code is not; UsageError where a name is lacking or superfluous."""
+def _nest(place: str, name: str, defines: tuple[str, ...], index_matrix: str) -> Nest:
+    """Raises: NestError for a file that cannot be read; NothingFound for a nest that is not stored,
+    or by name only; UsageError for a missing or superfluous name."""
     if Path(place).is_file():
-        return _of_file(place, name, defines, held)
-    if defines or held or not name:
+        return _of_file(place, name, defines, index_matrix)
+    if defines or index_matrix or not name:
         why = f"which nest of {place}?" if not name else "-D and --matrix are for a program"
         raise UsageError(why, hint="embeddb nest show DB NAME, or FILE -D N=64")
     with open_database(place, readonly=True) as opened:
-        found = opened.find(name, kind="nest")
-        nest = opened.store.nest(found.id)
+        info = opened.find(name, kind="nest")
+        nest = opened.store.nest(info.id)
     if nest is None:
-        what = "known by its name only" if found.kind == "nest" else "a matrix"
+        what = "stored by name only" if info.kind == "nest" else "a matrix"
         raise NothingFound(f"{name} is {what}", hint="`embeddb nest import` adds nests")
     return nest
 
 
-def _of_file(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
+def _of_file(place: str, name: str, defines: tuple[str, ...], index_matrix: str) -> Nest:
     from indexer.frontends import extract
 
     if place.endswith(".py"):
         hint = f"embeddb nest import DB --dace {place}"
-        raise NestError("is not read without being run", where=place, hint=hint)
-    (matrix,) = matrices_held([held] if held else [])
-    found = extract(place, defines=defined(defines), matrix=matrix)
-    fits = [nest for nest in found.nests if name in ("", nest.name, nest.id)]
+        raise NestError("a Python program must be run to be read", where=place, hint=hint)
+    (matrix,) = read_matrices([index_matrix] if index_matrix else [])
+    extracted = extract(place, defines=defined(defines), matrix=matrix)
+    fits = [nest for nest in extracted.nests if name in ("", nest.name, nest.id)]
     if len(fits) == 1:
         return fits[0]
-    lines = zip_longest(found.nests, found.lines[: len(found.nests)])
+    lines = zip_longest(extracted.nests, extracted.lines[: len(extracted.nests)])
     names = ", ".join(
         f"{nest.name} ({lines_words(at)})" if at else nest.name for nest, at in islice(lines, 20)
     )
@@ -205,12 +218,13 @@ def _of_file(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest
     raise UsageError(f"{place} has {len(fits)} nests", hint=f"name one: {names}")
 
 
-def _schedule(nest: Nest, given: str) -> Schedule | None:
-    """What is not given is as in the nest as it stands. Raises: UsageError for a configuration
-    that is none of nest-cpu, or not legal for the nest."""
-    if not given:
+def _schedule(nest: Nest, text: str) -> Schedule | None:
+    """The schedule of a configuration; unset parameters are those of the canonical schedule.
+
+    Raises: UsageError for a configuration that is none of nest-cpu, or not legal for the nest."""
+    if not text:
         return None
-    config = Config.parse(given)
+    config = Config.parse(text)
     space = space_of(load_platform("nest-cpu"), Op("nest"), nest)
     try:
         schedule = Schedule.of(config, nest.depth)
@@ -243,21 +257,23 @@ def _document(nest: Nest, schedule: Schedule | None) -> dict[str, Any]:
 
 
 def _show(nest: Nest, schedule: Schedule | None) -> None:
-    say(f"{nest.name or 'a nest'} ({nest.id}): {nest.sizes}; the body runs {nest.points:,} times")
+    say(
+        f"{nest.name or 'a nest'} ({nest.id}): {nest.sizes}; {nest.points:,} iterations of the body"
+    )
     say()
     for line in listing(nest, schedule).splitlines():
         say(f"  {line}")
     say()
     loops = zip(nest.trips, loop_words(nest), strict=True)
     rows = [(nest.loop_name(at), trip, word) for at, (trip, word) in enumerate(loops)]
-    table(("loop", "turns", "to each other"), rows)
+    table(("loop", "iterations", "order"), rows)
     say()
-    table(("array", "type", "shape", "holds", "used"), array_rows(nest))
-    found = dependence_lines(nest)
-    if found:
+    table(("array", "type", "shape", "initial", "used"), array_rows(nest))
+    lines = dependence_lines(nest)
+    if lines:
         say()
-        say("dependences between turns:")
-        for line in found:
+        say("dependences between iterations:")
+        for line in lines:
             say(f"  {line}")
 
 

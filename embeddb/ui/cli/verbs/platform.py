@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 @click.command("list")
-@click.option("--db", default="", help="Those of a database instead of the built-in ones.")
+@click.option("--db", default="", help="List those of a database instead of the built-in ones.")
 @json_option
 def list_verb(db: str, as_json: bool) -> None:
-    """Built-in platforms, or those of a database.
+    """List built-in platforms, or those of a database.
 
     \b
     Example:
@@ -40,23 +40,25 @@ def list_verb(db: str, as_json: bool) -> None:
     """
     if db:
         with open_database(db, readonly=True) as opened:
-            found = [opened.platform(name) for name in opened.store.platforms()]
+            platforms = [opened.platform(name) for name in opened.store.platforms()]
     else:
-        found = [load_platform(name) for name in builtin_platforms()]
+        platforms = [load_platform(name) for name in builtin_platforms()]
     if as_json:
-        emit([head(platform) for platform in found])
+        emit([head(platform) for platform in platforms])
         return
-    rows = [(p.id, " ".join(p.ops), "yes" if p.runner else "no", kind(p), p.what) for p in found]
+    rows = [
+        (p.id, " ".join(p.ops), "yes" if p.runner else "no", kind(p), p.what) for p in platforms
+    ]
     table(("platform", "operations", "runs here", "times", "what it is"), rows)
 
 
 def kind(platform: Platform) -> str:
-    """Of its times."""
+    """Kind of a platform's times."""
     return "simulated" if platform.simulated else "real"
 
 
 def head(platform: Platform) -> dict[str, Any]:
-    """What every list of platforms says of one."""
+    """Fields of a platform in every list of platforms."""
     return {
         "id": platform.id,
         "name": platform.name,
@@ -71,7 +73,7 @@ def head(platform: Platform) -> dict[str, Any]:
     }
 
 
-#: Values of a parameter shown in the table for people.
+#: Values of a parameter shown in the table.
 _SHOWN_VALUES = 8
 
 
@@ -80,8 +82,8 @@ _SHOWN_VALUES = 8
 @click.option("--db", default="", help="Look it up in this database.")
 @json_option
 def show_verb(platform: str, db: str, as_json: bool) -> None:
-    """Parameters, values, defaults and mapping of a PLATFORM: a name, or a TOML file; and what is
-    known of its machines: of this one, or of those in a database.
+    """Show parameters, values, defaults and mapping of a PLATFORM (a name or a TOML file), and the
+    facts of its machines: this one, or those in a database.
 
     \b
     Example:
@@ -90,26 +92,36 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
     """
     if db:
         with open_database(db, readonly=True) as opened:
-            found = opened.platform(platform)
-            instances = _stored_instances(opened, found)
+            described_platform = opened.platform(platform)
+            instances = _stored_instances(opened, described_platform)
     else:
-        found = load_platform(platform)
-        instances = _local_instance(found)
-    kernels = [_kernel(found, kernel) for kernel in found.ops]
+        described_platform = load_platform(platform)
+        instances = _local_instance(described_platform)
+    kernels = [_kernel(described_platform, kernel) for kernel in described_platform.ops]
     if as_json:
-        facts = {"traits": dict(found.traits), "environment": dict(found.environment)}
+        facts = {
+            "traits": dict(described_platform.traits),
+            "environment": dict(described_platform.environment),
+        }
         machines = {p.id: dict(p.environment) for p in instances}
-        body = {"digest": found.digest, **facts, "instances": machines, "kernels": kernels}
-        emit({**head(found), **body, "meaning": dict(found.meaning)})
+        body = {
+            "digest": described_platform.digest,
+            **facts,
+            "instances": machines,
+            "kernels": kernels,
+        }
+        emit({**head(described_platform), **body, "meaning": dict(described_platform.meaning)})
         return
-    _show_head(found)
+    _show_head(described_platform)
     for instance in instances:
         say(f"{instance.id}:" if db else f"this machine is {instance.id}:")
         _show_facts(instance)
     for kernel in kernels:
         _show_kernel(kernel)
     quantities = {one["name"] for kernel in kernels for one in kernel["derived"]}
-    values = sorted((n, line) for n, line in found.meaning.items() if n not in quantities)
+    values = sorted(
+        (n, line) for n, line in described_platform.meaning.items() if n not in quantities
+    )
     if values:
         say()
         table(("value", "means"), values, indent="  ")
@@ -123,7 +135,7 @@ def _stored_instances(db: Database, platform: Platform) -> list[Platform]:
 
 
 def _local_instance(platform: Platform) -> list[Platform]:
-    """This machine, where the runner tells facts of it; nothing is measured or started for it."""
+    """This machine, if the runner has facts of it; nothing is measured or started."""
     if platform.instance or not platform.runner:
         return []
     with suppress(RunnerUnavailable):
@@ -174,8 +186,10 @@ def _param(param: Param) -> dict[str, Any]:
 
 def _show_head(p: Platform) -> None:
     say(f"{p.id}: {p.title} (version {p.version})")
-    runner = f"measured by the runner `{p.runner}`" if p.runner else "no runner: its runs are read"
-    shared = "other instances count as evidence" if p.portable else "each instance for itself"
+    runner = (
+        f"measured by the runner `{p.runner}`" if p.runner else "no runner: runs are read from logs"
+    )
+    shared = "other instances count as evidence" if p.portable else "instances are separate"
     say(f"{kind(p)} times; {runner}; {shared}; cost per sample {p.cost_per_sample:g}")
     for name, value in p.traits.items():
         say(f"  {name} = {value}")
@@ -184,12 +198,12 @@ def _show_head(p: Platform) -> None:
 
 def _show_kernel(kernel: dict[str, Any]) -> None:
     size = "over a million" if kernel["size"] is None else f"{kernel['size']:,}"
-    told = f"{size} legal configurations"
+    legal = f"{size} legal configurations"
     if kernel["shaped_by"]:
         by = ", ".join(kernel["shaped_by"])
-        told = f"which configurations are legal depends on {by} and sizes"
+        legal = f"which configurations are legal depends on {by} and sizes"
     say()
-    say(f"{kernel['kernel']}: {told}")
+    say(f"{kernel['kernel']}: {legal}")
     rows = []
     for param in kernel["parameters"]:
         name = param["name"]
@@ -213,28 +227,30 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
         quantities = [(q["name"], q["meaning"], q["expression"]) for q in kernel["derived"]]
         table(("derived quantity", "meaning", "expression"), quantities, indent="  ")
     for constraint in kernel["constraints"]:
-        say(f"  must hold: {constraint}")
+        say(f"  constraint: {constraint}")
     for condition in kernel["varying"] or ():
-        say(f"  sums in varying order: {condition}")
+        say(f"  summation order varies: {condition}")
 
 
 @click.command("draft")
 @click.argument("log")
-@click.option("-o", "--out", "file", default="", metavar="FILE", help="Else it is printed.")
-@click.option("--name", default="", help="Of the platform.  [default: that of FILE, else of LOG]")
+@click.option("-o", "--out", "file", default="", metavar="FILE", help="[default: print it]")
+@click.option(
+    "--name", default="", help="Name of the platform.  [default: from FILE, else from LOG]"
+)
 @click.option("--op", default="", help="Operation, if the log does not say: spmm:128.")
 @click.option("--unit", default="", help="Of times without one: s, ms, us, ns or cycles.")
 @click.option("--map", "columns", multiple=True, metavar="ROLE=COLUMN", help="A role's column.")
 @click.option("--matrix", default="", help="Matrix name, if the log lacks it.")
 @click.option("--format", "reader", default="", help="csv or jsonl; recognised if left out.")
 @json_option
-def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **asked: Any) -> None:
+def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **options: Any) -> None:
     """Write a platform file from a LOG of runs: CSV, or JSON lines.
 
-    Columns that are neither matrix, time, status nor another role are parameters, with the values
-    that the log has; a parameter that is empty in some rows gets the condition that says in which.
-    What the log cannot say, such as the default, is a guess, marked in the file by the word GUESS.
-    What is never guessed is asked for: the operation, and the unit of the times.
+    Columns without a role (matrix, time, status, ...) become parameters with the values in the log;
+    a parameter that is empty in some rows gets the condition that selects them. Facts that are not
+    in the log, such as the default, are guessed and marked GUESS in the file. The operation and the
+    unit of times are never guessed: give --op and --unit.
 
     \b
     Example:
@@ -246,8 +262,8 @@ def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **ask
 
     if file:
         _refuse_existing(Path(file))
-    options = read_options({**asked, "features": "", "instance": ""})
-    draft = draft_platform(Path(log), options, reader=reader, name=name or (file or log))
+    read = read_options({**options, "features": "", "instance": ""})
+    draft = draft_platform(Path(log), read, reader=reader, name=name or (file or log))
     if file:
         with whole_file(Path(file)) as out:
             out.write(draft.text.encode())
@@ -264,23 +280,23 @@ def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **ask
     for column, reason in draft.left_out.items():
         note(f"no parameter: {column} ({reason})")
     if draft.rejected:
-        note(f"{plural(draft.rejected, 'row')} left out, the first at {draft.reason}")
+        note(f"{plural(draft.rejected, 'row')} rejected, the first at {draft.reason}")
     if file:
         say(f"wrote {file}; next: embeddb platform check {shlex.quote(file)}")
 
 
 def _refuse_existing(file: Path) -> None:
-    """Raises: InputError where something is there: a platform file may have been edited."""
+    """Raises: InputError if the file exists: a platform file may have been edited."""
     check_place(file)
     if file.exists():
-        raise InputError("is there already", where=str(file), hint="name another file")
+        raise InputError("already exists", where=str(file), hint="name another file")
 
 
 @click.command("check")
 @click.argument("file")
 @json_option
 def check_verb(file: str, as_json: bool) -> int:
-    """Check a platform FILE; every problem is a line. Ends with code 1 if there is one.
+    """Check a platform FILE; each problem is a line. Ends with code 1 if there are any.
 
     \b
     Example:
@@ -307,8 +323,8 @@ def check_verb(file: str, as_json: bool) -> int:
         for line in problems:
             say(line)
         if not problems:
-            said = ", ".join(map(partial(_count, platform), platform.ops))
-            say(f"{platform.id}: no problems; legal configurations: {said}")
+            counts = ", ".join(map(partial(_count, platform), platform.ops))
+            say(f"{platform.id}: no problems; legal configurations: {counts}")
             for kind in dict.fromkeys(operation_of(name)[1] for name in platform.ops):
                 if text := kind.transfer_note(platform):
                     say(f"{kind.many}: {text}")
@@ -318,7 +334,7 @@ def check_verb(file: str, as_json: bool) -> int:
 
 
 def _count(platform: Platform, kernel: str) -> str:
-    """Of a nest, whose depth decides what parameters there are, an example's."""
+    """Number of legal configurations; for nests, whose depth sets the parameters, of an example."""
     space, of = platform.kernel(kernel).space, ""
     workload, text = operation_of(kernel)[1].example()
     if workload is not None:

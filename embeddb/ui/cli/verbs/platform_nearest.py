@@ -1,4 +1,4 @@
-"""`platform nearest`: which platforms are alike, and by what."""
+"""`platform nearest`: corresponding configurations of two platforms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 from indexer.starter import STARTER
 
-#: Nothing but the target's default can be said.
+#: Exit code if the platforms have no loop nest in common.
 _NO_EVIDENCE = 3
 _TOO_LARGE = 1 << 62
 
@@ -28,19 +28,25 @@ _TOO_LARGE = 1 << 62
 @click.argument("target")
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
 @click.option(
-    "--config", "given", multiple=True, metavar="JSON", help="Of SOURCE; else its default."
+    "--config",
+    "configurations",
+    multiple=True,
+    metavar="JSON",
+    help="Of SOURCE.  [default: its default]",
 )
 @click.option("--matrix", default="", help="The matrix: a file, or a name or id in DB.")
-@click.option("--sizes", default="", metavar="M,N,NNZ", help="Rows, columns, non-zeros instead.")
-@click.option("--db", default="", help="Of platforms and --matrix; else starter.")
+@click.option(
+    "--sizes", default="", metavar="M,N,NNZ", help="Rows, columns, non-zeros, instead of --matrix."
+)
+@click.option("--db", default="", help="Database of platforms and --matrix.  [default: starter]")
 @click.option("-k", default=1, show_default=True, type=click.IntRange(1, 100), help="Loop nests.")
 @json_option
-def nearest_verb(source: str, target: str, as_json: bool, **asked: Any) -> int:
-    """Which legal configurations of TARGET have the loop nest nearest to that of one of SOURCE.
+def nearest_verb(source: str, target: str, as_json: bool, **options: Any) -> int:
+    """Find the legal configurations of TARGET whose loop nest is nearest to that of one of SOURCE.
 
-    SOURCE and TARGET are names or TOML files. A --config (again for each) is JSON, or
-    name=value,name=value. The sizes of the matrix decide what "not split" is and what is legal.
-    Ends with code 3 where the two have no loop nest in common.
+    SOURCE and TARGET are names or TOML files. A --config (repeatable) is JSON, or
+    name=value,name=value. The sizes of the matrix define "not split" and the legal values.
+    Ends with code 3 if the two have no loop nest in common.
 
     \b
     Example:
@@ -50,15 +56,15 @@ def nearest_verb(source: str, target: str, as_json: bool, **asked: Any) -> int:
     """
     from embeddb.cost_model.encoders.correspondence import correspondence
 
-    op, db = Op.parse(asked["op"]), asked["db"]
+    op, db = Op.parse(options["op"]), options["db"]
     matrices_only([op], "the common loop nest of platforms")
     ends = (_platform(source, db), _platform(target, db))
-    sizes = _sizes(asked["matrix"], asked["sizes"], db)
+    sizes = _sizes(options["matrix"], options["sizes"], db)
     for platform in ends:
-        platform.kernel(op)  # a kernel that one of them lacks is said before anything else
-    configs = _configs(ends[0], op, asked["given"], sizes)
+        platform.kernel(op)  # fail on a missing kernel first
+    configs = _configs(ends[0], op, options["configurations"], sizes)
     try:
-        document = correspondence(*ends, op, configs, k=asked["k"], sizes=sizes)
+        document = correspondence(*ends, op, configs, k=options["k"], sizes=sizes)
     except SpaceError as error:
         if sizes != UNKNOWN:
             raise
@@ -78,12 +84,12 @@ def _platform(text: str, db: str) -> Platform:
 
 
 def _sizes(matrix: str, text: str, db: str) -> Sizes:
-    """Rows, columns and non-zeros, each -1 if nothing says them.
+    """Rows, columns and non-zeros, each -1 if unknown.
 
-    Raises: UsageError where both ways are used.
+    Raises: UsageError if both options are used.
     """
     if matrix and text:
-        raise UsageError("--matrix and --sizes say the same", hint="give one of them")
+        raise UsageError("--matrix and --sizes exclude each other", hint="give one of them")
     if text:
         return _three(text)
     if not matrix:
@@ -97,7 +103,7 @@ def _sizes(matrix: str, text: str, db: str) -> Sizes:
 
 
 def _three(text: str) -> Sizes:
-    """Raises: UsageError for sizes that no matrix has."""
+    """Sizes from a text M,N,NNZ. Raises: UsageError for sizes that no matrix has."""
     numbers = text.replace(" ", "").split(",")
     if len(numbers) != 3 or not all(n.isascii() and n.isdigit() for n in numbers):
         raise UsageError(f"--sizes {text!r} is not M,N,NNZ", hint="write 50000,20000,1000000")
@@ -107,14 +113,14 @@ def _three(text: str) -> Sizes:
     return Sizes(m, n, nnz)
 
 
-def _configs(source: Platform, op: Op, given: Sequence[str], sizes: Sizes) -> list[Config]:
-    """Raises: UsageError for what is no configuration; SpaceError for what is not legal."""
+def _configs(source: Platform, op: Op, texts: Sequence[str], sizes: Sizes) -> list[Config]:
+    """Configurations of texts. Raises: UsageError for a malformed one, SpaceError if not legal."""
     m, n, nnz = sizes
-    if not given:
+    if not texts:
         return [source.default(op, Sizes(m, n, nnz))]
     space = source.space(op, Sizes(m, n, nnz))
     configs = []
-    for number, text in enumerate(given, 1):
+    for number, text in enumerate(texts, 1):
         read = Config.from_json if text.lstrip()[:1] in ("{", "[") else Config.parse
         try:
             config = space.canonical(read(text))
@@ -151,7 +157,7 @@ def _show(document: dict[str, Any], ends: tuple[Platform, Platform]) -> None:
     say()
     if document["own"]:
         own = ", ".join(document["own"])
-        say(f"not part of the loop nest, so as in the default where it can be: {own}")
+        say(f"not part of the loop nest, so taken from the default if legal: {own}")
     note("distance 0 is the same loop nest; 1 is a split off by 2^16, or all loops reversed")
 
 
@@ -166,4 +172,4 @@ def _show_strangers(document: dict[str, Any], source: Platform, target: Platform
     verb = "declares" if len(without) == 1 else "declare"
     say(f"no loop nest in common: {' and '.join(without)} {verb} none for {kernel}")
     default = Config(document["configs"][0]["nearest"][0]["config"])
-    say(f"all that can be said is the default of {target.id}: {default}")
+    say(f"the only candidate is the default of {target.id}: {default}")

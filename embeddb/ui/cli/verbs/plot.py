@@ -1,4 +1,4 @@
-"""`plot map|curve|spy|winners|training|speedups`: drawings as files, .svg or .png."""
+"""`plot map|curve|spy|winners|training|speedups`: charts as .svg or .png files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _target(_: click.Context, __: click.Parameter, value: str) -> Path:
-    """Before minutes are spent on a drawing that cannot be written."""
+    """The output path, checked before minutes are spent on drawing."""
     from embeddb.ui.draw import check_target
 
     out = Path(value)
@@ -49,14 +49,14 @@ def _target(_: click.Context, __: click.Parameter, value: str) -> Path:
 
 
 def out_option(command: F) -> F:
-    """The -o of every drawing; arrives as the path `out`."""
-    help_text = "The .svg or .png to write."
+    """The -o of every chart; arrives as the path `out`."""
+    help_text = "The .svg or .png file to write."
     add = click.option("-o", "out", required=True, metavar="FILE", callback=_target, help=help_text)
     return add(command)
 
 
 def finish(svg: str, out: Path, document: Mapping[str, Any], as_json: bool) -> None:
-    """Write the drawing, and say so."""
+    """Write the chart and print its path."""
     from embeddb.ui.draw import write
 
     write(svg, out)
@@ -75,15 +75,15 @@ def finish(svg: str, out: Path, document: Mapping[str, Any], as_json: bool) -> N
     default="winner",
     show_default=True,
     type=click.Choice(["winner", "group", "platform"]),
-    help="What shape and colour of a dot say.",
+    help="Meaning of a dot's shape and colour.",
 )
 @out_option
 @json_option
 def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bool) -> None:
-    """Draw the measured patterns of DB on a map: what is near each other answers for each other.
+    """Draw the measured patterns of DB on a map: near patterns are neighbours in queries.
 
-    Distances are those by which neighbours are found, as far as a plane can show them. The eight
-    most frequent winners (fastest configurations), groups or platforms are told apart.
+    Distances are those of the neighbour search, projected onto a plane. The eight most frequent
+    winners (fastest configurations), groups or platforms have distinct marks.
 
     \b
     Example:
@@ -95,32 +95,32 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
     with open_database(db, readonly=True) as opened, Progress() as progress:
         where, what = opened.platform(platform), Op.parse(op)
         progress("map", 0)
-        atlas = opened.atlas(what, where)
-        if atlas is None or not atlas.ids:
+        projection = opened.atlas(what, where)
+        if projection is None or not projection.ids:
             if not what.workload.embedded:
-                raise NothingFound("programs have no places on a map: each is tuned by itself")
+                raise NothingFound("programs have no embedding to draw: each is tuned on its own")
             raise nothing_of(opened, f"{what} on {where.id}")
-        kinds = kinds_by(opened, atlas, color)
+        kinds = kinds_by(opened, projection, color)
     points = [
-        Dot(x, y, kind, _hover(atlas, at))
-        for at, (x, y, kind) in enumerate(zip(atlas.x, atlas.y, kinds, strict=True))
+        Dot(x, y, kind, _hover(projection, at))
+        for at, (x, y, kind) in enumerate(zip(projection.x, projection.y, kinds, strict=True))
     ]
     simulated = simulated_mark(where)
-    title = f"{plural(len(points), 'pattern')} by {color}: {what} on {atlas.scope}{simulated}"
+    title = f"{plural(len(points), 'pattern')} by {color}: {what} on {projection.scope}{simulated}"
     svg = dots(points, title=title, width=900, height=560)
     document = {
         "title": title,
         "patterns": len(points),
         "kinds": dict(Counter(kinds).most_common()),
-        "featurizer": atlas.featurizer,
+        "featurizer": projection.featurizer,
         "simulated": where.simulated,
     }
     finish(svg, out, document, as_json)
 
 
-def _hover(atlas: Projection, at: int) -> str:
-    best = atlas.winners[at]
-    lines = [atlas.names[at] or atlas.ids[at], atlas.groups[at]]
+def _hover(projection: Projection, at: int) -> str:
+    best = projection.winners[at]
+    lines = [projection.names[at] or projection.ids[at], projection.groups[at]]
     lines.append(f"best: {Config.from_json(best)}" if best else "nothing ran")
     return "\n".join(line for line in lines if line)
 
@@ -133,10 +133,10 @@ def _hover(atlas: Projection, at: int) -> str:
 @out_option
 @json_option
 def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json: bool) -> None:
-    """Draw the sorted times of all that was measured on MATRIX, over the best; default marked.
+    """Draw the sorted times of all configurations measured on MATRIX, over the best one.
 
-    MATRIX is a file, or name or id of a pattern in DB; a nest is named. A steep curve says that the
-    choice matters.
+    MATRIX is a file, or the name or id of a pattern in DB; a nest is named. The default is marked.
+    The steeper the curve, the more the choice matters.
 
     \b
     Example:
@@ -148,15 +148,15 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
     with open_database(db, readonly=True) as opened:
         where, what = opened.platform(platform), Op.parse(op)
         pattern = opened.find(matrix, kind=what.kind)
-        found = [
+        measured = [
             line
             for partition in scope_partitions(opened.store, what, scope_of(where))
             if (line := measured_on(opened, partition, pattern.id)) is not None
         ]
         name = pattern.name or pattern.id
-        if not found:
+        if not measured:
             raise nothing_of(opened, f"{what} on {where.id} for {name}")
-    lines, facts = [line for line, _ in found], [fact for _, fact in found]
+    lines, facts = [line for line, _ in measured], [fact for _, fact in measured]
     if len(lines) == 1:
         lines = [lines[0]._replace(name="")]
     title = f"{name}: {what} on {where.id}{simulated_mark(where)}"
@@ -182,9 +182,9 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
 @out_option
 @json_option
 def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
-    """Draw where the non-zeros lie: of a matrix file PLACE, or of MATRIX in the database PLACE.
+    """Draw the non-zeros of a matrix file PLACE, or of MATRIX in the database PLACE.
 
-    32 x 32 cells, the stronger the denser, on a log scale.
+    32 x 32 cells, shaded by density on a log scale.
 
     \b
     Example:
@@ -197,24 +197,24 @@ def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
     from embeddb.ui.draw import spy
 
     if matrix is None:
-        found: Any = read_pattern(place)
+        pattern: Any = read_pattern(place)
     else:
         with open_database(place, readonly=True) as opened:
-            found = opened.find(matrix)
-            if not isinstance(found, Pattern) and not found.thumbnail:
-                found = opened.store.structure(found.id) or found
-    if not kind_of(found.kind).sparse:
+            pattern = opened.find(matrix)
+            if not isinstance(pattern, Pattern) and not pattern.thumbnail:
+                pattern = opened.store.structure(pattern.id) or pattern
+    if not kind_of(pattern.kind).sparse:
         raise UsageError(
-            f"{found.name or found.id} is a {one_of(found.kind)}: it has no non-zeros to draw"
+            f"{pattern.name or pattern.id} is a {one_of(pattern.kind)}: it has no non-zeros to draw"
         )
-    picture = thumbnail(found) if isinstance(found, Pattern) else found.thumbnail
-    name = found.name or found.id
+    picture = thumbnail(pattern) if isinstance(pattern, Pattern) else pattern.thumbnail
+    name = pattern.name or pattern.id
     if not picture:
-        raise NothingFound(f"{name}: its structure was never seen", hint="give the matrix file")
-    m, n = found.shape if isinstance(found, Pattern) else (found.m, found.n)
-    title = f"{name}: {m:,} × {n:,}, {found.nnz:,} non-zeros"
+        raise NothingFound(f"{name}: its structure is not stored", hint="give the matrix file")
+    m, n = pattern.shape if isinstance(pattern, Pattern) else (pattern.m, pattern.n)
+    title = f"{name}: {m:,} × {n:,}, {pattern.nnz:,} non-zeros"
     svg = spy(picture, title=title, width=384)
-    document = {"title": title, "pattern": found.id, "m": m, "n": n, "nnz": found.nnz}
+    document = {"title": title, "pattern": pattern.id, "m": m, "n": n, "nnz": pattern.nnz}
     finish(svg, out, document, as_json)
 
 
@@ -229,9 +229,9 @@ _MOST_WINNERS = 20
 @out_option
 @json_option
 def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> None:
-    """Draw how often each configuration is the fastest, over all patterns it was measured on.
+    """Draw how often each configuration is the fastest, over all measured patterns.
 
-    Equal times go to the configuration first in order of its text.
+    Of equal times the configuration that sorts first wins.
 
     \b
     Example:
@@ -254,7 +254,7 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
         Bar(names[c], 100 * n / total, note=f"{n:,}", marked=not at)
         for at, (c, n) in enumerate(first)
     ]
-    of = extent.words(*(asked.kind for asked, _ in scopes))
+    of = extent.words(*(each.kind for each, _ in scopes))
     title = f"{plural(len(counts), 'configuration')} won on {of}: "
     title += _named(scopes)
     title += " (simulated)" if simulated else ""
@@ -272,11 +272,11 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
 
 
 def _named(scopes: Sequence[tuple[Op, str]], most: int = 3) -> str:
-    said = ", ".join(f"{op} on {scope}" for op, scope in scopes[:most])
-    return said + (f" and {len(scopes) - most} more" if scopes[most:] else "")
+    text = ", ".join(f"{op} on {scope}" for op, scope in scopes[:most])
+    return text + (f" and {len(scopes) - most} more" if scopes[most:] else "")
 
 
-#: Where a figure of a training belongs by the end of its name; all else is a loss.
+#: Name endings of figures that measure the order of pairs; all others are losses.
 _ORDERS = ("opa", "tau")
 _NOT_DRAWN = {"epoch", "seconds", "epochs_left"}
 
@@ -286,10 +286,10 @@ _NOT_DRAWN = {"epoch", "seconds", "epochs_left"}
 @out_option
 @json_option
 def training_verb(curve: str, out: Path, as_json: bool) -> None:
-    """Draw CURVE, the curve.jsonl of a training, also of one that still runs.
+    """Draw CURVE, the curve.jsonl of a finished or running training.
 
-    Losses (with PRL, the pairwise ranking loss) above, how well pairs are ordered (OPA, Kendall's
-    tau) below; the epoch with the smallest validation loss is marked.
+    Losses (PRL is the pairwise ranking loss) above, accuracy of pair order (OPA, Kendall's tau)
+    below; the epoch with the smallest validation loss is marked.
 
     \b
     Example:
@@ -302,7 +302,7 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
     names = dict.fromkeys(n for line in epochs for n in line if n not in _NOT_DRAWN)
     orders = [name for name in names if name.endswith(_ORDERS)]
     losses = [name for name in names if name not in orders]
-    drawn = [figures(epochs, held) for held in (losses, orders)]
+    drawn = [figures(epochs, names_of_panel) for names_of_panel in (losses, orders)]
     panels = [
         curves(
             lines,
@@ -321,12 +321,12 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
     finish(svg, out, {"title": title, "figures": [*losses, *orders]}, as_json)
 
 
-#: Panels below each other.
+#: Largest number of panels.
 _MOST_PANELS = 12
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """What is drawn of a row of `embeddb eval --json`."""
+    """The fields of a row of `embeddb eval --json` that are drawn."""
 
     platform: str
     op: str
@@ -338,16 +338,18 @@ class _Row(msgspec.Struct, frozen=True):
 @click.command("speedups")
 @click.argument("eval_file", metavar="EVAL", type=click.Path(dir_okay=False))
 @click.option("--platform", default="", help="Only this platform or instance of EVAL.")
-@click.option("--op", default="", help="Only this op of EVAL: KERNEL:WIDTH, as spmm:64 or spmv.")
-@click.option("--method", "methods", multiple=True, help="Only this method; again for more.")
+@click.option(
+    "--op", default="", help="Only this op of EVAL: KERNEL:WIDTH, such as spmm:64 or spmv."
+)
+@click.option("--method", "methods", multiple=True, help="Only this method; repeatable.")
 @out_option
 @json_option
 def speedups_verb(
     eval_file: str, platform: str, op: str, methods: tuple[str, ...], out: Path, as_json: bool
 ) -> None:
-    """Draw the speed-up over the default on each matrix, largest first, a line for each method.
+    """Draw the speed-up over the default by matrix, sorted, with one line for each method.
 
-    EVAL is what `embeddb eval DB --json > eval.json` wrote; each platform and op of it is a panel.
+    EVAL is the output of `embeddb eval DB --json > eval.json`; each platform and op is a panel.
 
     \b
     Example:
@@ -375,13 +377,16 @@ def speedups_verb(
         )
     simulated = " (simulated)" if any(row.simulated for row in rows) else ""
     title = f"speed-up over the default{simulated}"
-    svg = stack([_panel(*named, held) for named, held in panels.items()], title=title)
-    found = [_figures(row) for row in rows]
-    finish(svg, out, {"title": title, "rows": found}, as_json)
+    svg = stack([_panel(*named, panel_rows) for named, panel_rows in panels.items()], title=title)
+    documents = [_figures(row) for row in rows]
+    finish(svg, out, {"title": title, "rows": documents}, as_json)
     if not as_json:
-        for figures in found:
-            told = f"{figures['method']}: {figures['median']:.2f}x in the middle, "
-            say(f"  {figures['op']} on {figures['platform']}, {told}{figures['largest']:.2f}x most")
+        for figures in documents:
+            text = f"{figures['method']}: {figures['median']:.2f}x median, "
+            say(
+                f"  {figures['op']} on {figures['platform']}, {text}"
+                f"{figures['largest']:.2f}x largest"
+            )
 
 
 def _panel(op: str, platform: str, rows: list[_Row]) -> str:
@@ -396,7 +401,7 @@ def _panel(op: str, platform: str, rows: list[_Row]) -> str:
         lines,
         title=f"{op} on {platform}",
         x_label=f"{op} on {platform}: {count:,} {many_of(Op.parse(op).kind)}, largest first",
-        y_label="default / first answer",
+        y_label="speed-up over the default",
         log_y=True,
         key=f"{op} {platform}",
     )
@@ -416,7 +421,7 @@ def _figures(row: _Row) -> dict[str, str | float | int]:
 
 @click.group("plot")
 def plot_verb() -> None:
-    """Draw what a database knows, as .svg (light and dark) or .png (needs the extra `plot`).
+    """Draw charts of a database, as .svg (light and dark) or .png (needs the extra `plot`).
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`query`: which configuration to run, and how sure that is."""
+"""`query`: ranked configurations with confidence."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from embeddb.ranking.order_reason import order_notes
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.arguments import (
     Number,
-    count_first,
+    count_nests,
     defined,
-    known_subjects,
-    matrices_held,
     op_option,
     open_database,
-    platform_asked,
     platform_option,
     program_options,
+    queried_platform,
+    read_matrices,
+    resolve_workloads,
     threads_option,
 )
-from embeddb.ui.cli.coverage_text import show_what_there_is
+from embeddb.ui.cli.coverage_text import show_available
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.kernel_text import fused_seconds, show_fused_seconds, show_occluded
 from embeddb.ui.cli.nest_text import emit_program, emit_schedules
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
 
-#: Exit code of an answer that is only the platform's default.
+#: Exit code if the only answer is the platform's default.
 _NO_EVIDENCE = 3
 
 
@@ -58,27 +58,42 @@ _NO_EVIDENCE = 3
 @platform_option
 @op_option
 @click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
-@click.option("--count", "counted", is_flag=True, help="Count a nest first, on this machine.")
-@click.option("--tuner", default="", help="Ask this tuner plug-in in place of the database.")
-@click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
-@click.option("--calls", type=Number(1), help="Expected calls: preparation then counts.")
-@click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
-@click.option("--exact", is_flag=True, help="No operands rounded to a shorter type.")
+@click.option(
+    "--measure", is_flag=True, help="Also run the default and the ranked configurations here."
+)
+@click.option(
+    "--count",
+    "counted",
+    is_flag=True,
+    help="First count hardware events of a nest on this machine.",
+)
+@click.option("--tuner", default="", help="Use this tuner plug-in instead of the database.")
+@click.option(
+    "--why", "deep", is_flag=True, help="Also compute deep diagnostics, such as counterfactuals."
+)
+@click.option(
+    "--calls", type=Number(1), help="Expected calls, over which the conversion is amortised."
+)
+@click.option(
+    "--reproducible", is_flag=True, help="Exclude configurations whose summation order varies."
+)
+@click.option("--exact", is_flag=True, help="Exclude configurations with lower-precision operands.")
 @threads_option
 @program_options()
-@click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write nests' answers as C.")
+@click.option(
+    "--emit", "emit_to", default="", metavar="FILE.c", help="Write the answers of nests as C."
+)
 @json_option
-def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any) -> int:
-    """Rank configurations for MATRIX: a file, or name or id of a pattern in DB.
+def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: Any) -> int:
+    """Rank configurations for MATRIX: a file, or the name or id of a pattern in DB.
 
     With --op nest it is a program (.c with #pragma scop, .sdfg, .json) or the name of a nest; each
-    nest of a program is answered by itself. --emit writes a C program again, with its scops so
-    scheduled; a nest from elsewhere becomes a program that times it. --count counts first what a
-    nest does, so that neighbours can be found by that too.
+    nest of a program gets its own answer. --emit writes the C program with its scops scheduled; a
+    nest from another source becomes a program that times it. --count first counts the hardware
+    events of a nest, so that neighbours can be searched by counters too.
 
-    Ends with code 3 if nothing but the platform's default can be said. --why takes seconds; what
-    it finds stays with the answer, for `embeddb explain`.
+    Ends with code 3 if the only answer is the platform's default. --why takes seconds; its
+    diagnostics are stored with the answer, for `embeddb explain`.
 
     \b
     Example:
@@ -90,39 +105,41 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
       embeddb query nests.db gemm.c --platform nest-cpu --op nest -D N=512 --emit schedule.c
       embeddb query tensors.db mlp/0 --platform tile-cpu --op tile -k 10
     """
-    if asked["tuner"] and asked["deep"]:
-        raise UsageError("--why is about the database's own answers, not those of a --tuner")
+    if options["tuner"] and options["deep"]:
+        raise UsageError("--why does not go with --tuner: it explains answers of the database")
     with open_database(db) as opened, Progress() as progress:
-        op = Op.parse(asked["op"])
-        runs = measure or asked["counted"]
-        platform = platform_asked(opened, asked["platform"], asked["threads"], must_run=runs)
+        op = Op.parse(options["op"])
+        runs = measure or options["counted"]
+        platform = queried_platform(opened, options["platform"], options["threads"], must_run=runs)
         started = time.perf_counter()
-        subjects = known_subjects(opened, matrix, op, asked["defines"], asked["held"])
+        subjects = resolve_workloads(
+            opened, matrix, op, options["defines"], options["index_matrix"]
+        )
         read_s = (time.perf_counter() - started) / len(subjects)
-        if asked["counted"]:
-            count_first(opened, subjects, platform, asked["threads"], progress)
+        if options["counted"]:
+            count_nests(opened, subjects, platform, options["threads"], progress)
         answers = []
         for subject in subjects:
-            made = _answered(opened, subject, platform, op, measure, asked, progress)
+            answer = _answered(opened, subject, platform, op, measure, options, progress)
             answers.append(
-                msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
+                msgspec.structs.replace(answer, stages_s={"read": read_s, **answer.stages_s})
             )
-        if any(made.link == "default" for made in answers):
-            show_what_there_is(opened.index, platform, op)
+        if any(answer.link == "default" for answer in answers):
+            show_available(opened.index, platform, op)
         took = [fused_seconds(opened, subject, op) for subject in subjects]
-        if asked["emit_to"]:
-            _emit(opened, matrix, subjects, answers, asked)
+        if options["emit_to"]:
+            _emit(opened, matrix, subjects, answers, options)
     if as_json:
         documents = [
-            made.document() | ({"seconds": [asdict(one) for one in known]} if known else {})
-            for made, known in zip(answers, took, strict=True)
+            answer.document() | ({"seconds": [asdict(one) for one in timings]} if timings else {})
+            for answer, timings in zip(answers, took, strict=True)
         ]
         emit(documents if len(documents) > 1 else documents[0])
     else:
-        for made, subject, known in zip(answers, subjects, took, strict=True):
-            _show_answer(made, subject, db)
-            show_fused_seconds(known)
-    return _NO_EVIDENCE if all(made.link == "default" for made in answers) else 0
+        for answer, subject, timings in zip(answers, subjects, took, strict=True):
+            _show_answer(answer, subject, db)
+            show_fused_seconds(timings)
+    return _NO_EVIDENCE if all(answer.link == "default" for answer in answers) else 0
 
 
 def _emit(
@@ -130,15 +147,15 @@ def _emit(
     text: str,
     subjects: Sequence[Subject | PatternInfo],
     answers: Sequence[Recommendation],
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> None:
-    """A C file with its nests in place, any other nests each as a program of its own."""
+    """Write a C program with its nests scheduled, or each other nest as its own program."""
     if Path(text).suffix.lower() == ".c" and is_file(text):
-        (matrix,) = matrices_held([asked["held"]] if asked["held"] else [])
-        defines = defined(asked["defines"])
-        emit_program(text, answers, asked["emit_to"], defines=defines, matrix=matrix)
+        (matrix,) = read_matrices([options["index_matrix"]] if options["index_matrix"] else [])
+        defines = defined(options["defines"])
+        emit_program(text, answers, options["emit_to"], defines=defines, matrix=matrix)
     else:
-        emit_schedules(db, subjects, answers, asked["emit_to"])
+        emit_schedules(db, subjects, answers, options["emit_to"])
 
 
 def _answered(
@@ -147,114 +164,136 @@ def _answered(
     platform: Platform,
     op: Op,
     measure: bool,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     progress: Progress,
 ) -> Recommendation:
-    made = db.query(
+    answer = db.query(
         subject,
         platform=platform,
         op=op,
-        k=asked["count"],
-        calls=asked["calls"] or math.inf,
-        reproducible=asked["reproducible"],
-        exact=asked["exact"],
-        tuner=asked["tuner"],
-        why=asked["deep"] and not measure,
+        k=options["count"],
+        calls=options["calls"] or math.inf,
+        reproducible=options["reproducible"],
+        exact=options["exact"],
+        tuner=options["tuner"],
+        why=options["deep"] and not measure,
         progress=progress,
     )
-    return _measured(db, made, subject, platform, asked, progress) if measure else made
+    return _measured(db, answer, subject, platform, options, progress) if measure else answer
 
 
 def _measured(
     db: Database,
-    made: Recommendation,
+    answer: Recommendation,
     pattern: Subject | PatternInfo,
     platform: Platform,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     progress: Progress,
 ) -> Recommendation:
     from indexer.runners.base import RunOptions
 
-    options = RunOptions(threads=asked["threads"])
+    run_options = RunOptions(threads=options["threads"])
     return db.measure(
-        made,
+        answer,
         pattern,
         platform=platform,
-        options=options,
-        k=asked["count"],
-        why=asked["deep"],
+        options=run_options,
+        k=options["count"],
+        why=options["deep"],
         progress=progress,
     )
 
 
-def _show_answer(made: Recommendation, pattern: Subject | PatternInfo, place: str) -> None:
-    say(f"{subject_line(pattern.name, pattern.sizes)}; {made.op} on {made.platform}")
-    measured = any(c.status for c in made.candidates)
-    link = link_words(made.link, pattern.kind, then_measured=measured)
-    sure = f"{made.confidence}{' before that' if measured and made.link != 'measured' else ''}"
-    say(f"answer {made.id}: {link} (link: {made.link}); sure: {sure}")
-    say(f"ranked by: {ranked_by(made)}")
-    if made.counters_words:
-        say(f"counters: {made.counters_words}")
-    say(f"novelty: {novelty(made)}")
-    if made.simulated:
+def _show_answer(
+    recommendation: Recommendation, pattern: Subject | PatternInfo, place: str
+) -> None:
+    say(
+        f"{subject_line(pattern.name, pattern.sizes)}; "
+        f"{recommendation.op} on {recommendation.platform}"
+    )
+    measured = any(c.status for c in recommendation.candidates)
+    link = link_words(recommendation.link, pattern.kind, then_measured=measured)
+    before = " before that" if measured and recommendation.link != "measured" else ""
+    sure = f"{recommendation.confidence}{before}"
+    say(f"answer {recommendation.id}: {link} (link: {recommendation.link}); sure: {sure}")
+    say(f"ranked by: {ranked_by(recommendation)}")
+    if recommendation.counters_words:
+        say(f"counters: {recommendation.counters_words}")
+    say(f"novelty: {novelty(recommendation)}")
+    if recommendation.simulated:
         say("SIMULATED or modelled: no time here is of real hardware")
     say()
-    _show_ranking(made)
-    _show_remarks(made)
-    if made.candidates:
-        near = min((n.distance for n in made.neighbours), default=None)
-        answer, kind = made.candidates[0].config, pattern.kind
-        show_choice(made.insight, answer, link=made.link, nearest=near, kind=kind)
-        show_occluded(made.insight, made.kernel)
-    if made.op == "fusion":
+    _show_ranking(recommendation)
+    _show_remarks(recommendation)
+    if recommendation.candidates:
+        near = min((n.distance for n in recommendation.neighbours), default=None)
+        answer, kind = recommendation.candidates[0].config, pattern.kind
+        show_choice(
+            recommendation.insight, answer, link=recommendation.link, nearest=near, kind=kind
+        )
+        show_occluded(recommendation.insight, recommendation.kernel)
+    if recommendation.op == "fusion":
         say(NO_PLAN_FOR_XLA)
     say()
-    say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
+    say(f"why: embeddb explain {shlex.quote(place)} {recommendation.id}")
 
 
-def _show_ranking(made: Recommendation) -> None:
-    ranking = Ranking.of(made)
+def _show_ranking(recommendation: Recommendation) -> None:
+    ranking = Ranking.of(recommendation)
     head = ["rank", "gain", "10..90 %", "rests on"]
     head += ["fails"] if ranking.fails else []
     head += ["pays off"] if ranking.pays_off else []
     head += ["measured", "real gain"] if ranking.measured else []
     rows = []
     for row in (*ranking.rows, *ranking.last):
-        known = row.low is not None and row.high is not None
-        between = f"{factor(row.low)}..{factor(row.high)}" if known else "-"
+        has_interval = row.low is not None and row.high is not None
+        between = f"{factor(row.low)}..{factor(row.high)}" if has_interval else "-"
         cells: list[object] = [row.rank, factor(row.gain), between, row.rests_on]
         cells += [row.fails] if ranking.fails else []
         cells += [row.pays_off] if ranking.pays_off else []
         if ranking.measured:
-            took = row.status if row.seconds is None else duration(row.seconds, made.time_unit)
+            took = (
+                row.status
+                if row.seconds is None
+                else duration(row.seconds, recommendation.time_unit)
+            )
             cells += [took, factor(row.measured_gain)]
         rows.append((*cells, str(Config(row.config))))
     table([*head, "configuration"], rows)
 
 
-def _show_remarks(made: Recommendation) -> None:
-    measured = any(c.seconds is not None for c in made.candidates)
-    say(preparation(made.calls, measured=measured, kind=Op.parse(made.op).kind))
-    for note in order_notes(made.candidates):
+def _show_remarks(recommendation: Recommendation) -> None:
+    measured = any(c.seconds is not None for c in recommendation.candidates)
+    say(preparation(recommendation.calls, measured=measured, kind=Op.parse(recommendation.op).kind))
+    for note in order_notes(recommendation.candidates):
         say(note)
-    if any(c.break_even_calls for c in made.candidates):
-        say("pays off: the number of calls after which preparing it has been made up for")
-    if made.reproducible:
-        say("configurations whose sums run in varying order are left out")
-    if made.exact:
-        say("configurations that round operands to a shorter type are left out")
-    ties = near_ties(made)
+    if any(c.break_even_calls for c in recommendation.candidates):
+        say("pays off: calls needed to amortise the conversion")
+    if recommendation.reproducible:
+        say("configurations with a varying summation order are excluded")
+    if recommendation.exact:
+        say("configurations with lower-precision operands are excluded")
+    ties = near_ties(recommendation)
     if ties:
-        why = "within the measured noise" if made.noise > 0 else "no difference is known"
-        if made.simulated and made.candidates[0].seconds is not None:
+        why = (
+            "within the measured noise"
+            if recommendation.noise > 0
+            else "no evidence of a difference"
+        )
+        if recommendation.simulated and recommendation.candidates[0].seconds is not None:
             why = "exactly the same time"
-        say(f"ranks 1 and {_ranks(made, ties)} cannot be told apart: {why}")
-    elif made.noise == 0 and len(made.candidates) > 1 and not made.simulated:
-        say("noise is not known here: close ranks may be ties")
-    for line in made.warnings:
+        say(f"ranks 1 and {_ranks(recommendation, ties)} are tied: {why}")
+    elif (
+        recommendation.noise == 0
+        and len(recommendation.candidates) > 1
+        and not recommendation.simulated
+    ):
+        say("noise unknown here: close ranks may be ties")
+    for line in recommendation.warnings:
         say(f"warning: {line}")
 
 
-def _ranks(made: Recommendation, configs: list[dict[str, Any]]) -> str:
-    return ", ".join(str(n) for n, c in enumerate(made.candidates, 1) if c.config in configs)
+def _ranks(recommendation: Recommendation, configs: list[dict[str, Any]]) -> str:
+    return ", ".join(
+        str(n) for n, c in enumerate(recommendation.candidates, 1) if c.config in configs
+    )

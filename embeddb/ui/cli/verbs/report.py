@@ -1,4 +1,4 @@
-"""`report`: a whole database on a page: coverage, winners, quality, noise, gaps."""
+"""`report`: summary of a database: coverage, winners, quality, noise, gaps."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ _MOST_GAPS = 12
 
 @click.command("report")
 @click.argument("db")
-@click.option("--html", default="", metavar="FILE", help="Write a report file that needs nothing.")
-@click.option("--eval", "judged", default="", metavar="FILE", help="Output of `eval DB --json`.")
-@click.option("--source", default="", metavar="NAME", help="Only what this contributor brought.")
+@click.option("--html", default="", metavar="FILE", help="Write a self-contained report.")
+@click.option("--eval", "eval_file", default="", metavar="FILE", help="Output of `eval DB --json`.")
+@click.option("--source", default="", metavar="NAME", help="Only the runs of this source.")
 @json_option
-def report_verb(db: str, html: str, judged: str, source: str, as_json: bool) -> None:
-    """What DB covers, which configurations win where, how good its answers are, how noisy its
-    times, and what is worth measuring next.
+def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) -> None:
+    """Report coverage of DB, winning configurations, quality of answers, noise of times, and gaps.
 
-    Every run is read once. FILE is one HTML file that loads nothing from anywhere.
+    Reads every run once. FILE is one HTML file without external resources.
 
     \b
     Example:
@@ -45,13 +44,13 @@ def report_verb(db: str, html: str, judged: str, source: str, as_json: bool) -> 
       embeddb report runs.db --source ann@cluster7
     """
     if source:
-        if judged:
-            raise UsageError("--eval is of the whole database", hint="leave --source out")
+        if eval_file:
+            raise UsageError("--eval does not go with --source", hint="leave one of them out")
         _report_source(db, source, html, as_json=as_json)
         return
     from embeddb.ui.report.facts import Judged, database_facts
 
-    rows = eval_rows(judged, Judged) if judged else []
+    rows = eval_rows(eval_file, Judged) if eval_file else []
     with open_database(db, readonly=True) as opened, Progress() as progress:
         facts = database_facts(opened, place=db, judged=rows, progress=progress)
     if html:
@@ -68,19 +67,19 @@ def _report_source(db: str, source: str, html: str, *, as_json: bool) -> None:
     from embeddb.ui.report.contributors import contributors_of
 
     with open_database(db, readonly=True) as opened, Progress() as progress:
-        held = contributors_of(opened, only=source, progress=progress)
+        contributors = contributors_of(opened, only=source, progress=progress)
     if html:
         from embeddb.ui.report.database import source_html
 
-        write_page(source_html(held, place=db), Path(html))
+        write_page(source_html(contributors, place=db), Path(html))
     if as_json:
-        emit(held[0])
+        emit(contributors[0])
     elif not html:
-        _show_contributors(held)
+        _show_contributors(contributors)
 
 
-def _show_contributors(held: Sequence[Contributor]) -> None:
-    for one in held:
+def _show_contributors(contributors: Sequence[Contributor]) -> None:
+    for one in contributors:
         by = f", pushed by {', '.join(one.pushed_by)}" if one.pushed_by else ""
         gone = f", {one.withdrawn:,} withdrawn" if one.withdrawn else ""
         say(f"{one.name or HERE}: {plural(one.runs, 'run')}{gone}{by}")
@@ -93,8 +92,8 @@ def _show_contributors(held: Sequence[Contributor]) -> None:
                 config, patterns = b.winners[0]
                 won = counted({Op.parse(b.op).kind: patterns})
                 say(f"  {b.op} on {b.platform}: fastest on {won}: {Config(config)}")
-    say("alone: measured there by nobody else; gain: of each one's best over the same source's")
-    say("default; beside others: time over that of all others, for the same configuration there")
+    say("alone: measured there by this source only; gain: best over default, both of this source;")
+    say("beside others: time over that of all other sources for the same configuration")
 
 
 def _brought(b: Brought) -> tuple[object, ...]:
@@ -108,14 +107,14 @@ def _show(facts: DatabaseFacts) -> None:
     counts = ", ".join(plural(n, what) for what, n in facts.counts.items() if n)
     say(f"{facts.place}: {counts or 'empty'}")
     if not facts.scopes:
-        say("there are no runs: `embeddb index` reads some, `embeddb measure` makes some")
+        say("no runs: `embeddb index` reads a log, `embeddb measure` measures")
         return
     say()
     one, many = one_of(*facts.kinds), many_of(*facts.kinds)
     head = ("op", "platform", many, "configs", "runs", "failed", "held out", "fixed choice")
     table((*head, "possible", "noise", "note"), [_row(s) for s in facts.scopes])
-    say(f"held out: of the optimum, each {one} asked without its group; fixed choice, possible:")
-    say(f"gain over the default of one configuration for all, and of each {one}'s best")
+    say("held out: share of the optimum, cross-validated by group; fixed choice, possible: gain")
+    say(f"over the default of one configuration for all, and of each {one}'s best")
     for s in facts.scopes:
         if s.winners:
             say()

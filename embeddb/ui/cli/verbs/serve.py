@@ -1,4 +1,4 @@
-"""`serve`: a page over a database, on this machine or behind a token."""
+"""`serve`: web interface to a database, local or with a token."""
 
 from __future__ import annotations
 
@@ -27,46 +27,46 @@ if TYPE_CHECKING:
     default=8321,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="0: any that is free.",
+    help="0: any free port.",
 )
-@click.option("--write", is_flag=True, help="Store the answers; else they end with the server.")
+@click.option(
+    "--write", is_flag=True, help="Store answers in DB; otherwise they are discarded at exit."
+)
 @click.option(
     "--max-upload",
     default=64.0,
     show_default=True,
     type=Number(0.001, 100_000),
-    help="Megabytes of one file.",
+    help="Largest uploaded file, in megabytes.",
 )
 @click.option(
     "--workers",
     default=1,
     show_default=True,
     type=click.IntRange(1, 64),
-    help="Processes that answer.",
+    help="Number of worker processes.",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Where to listen; elsewhere than on this machine with a token.",
+    help="Address to listen on; one that other machines reach needs a token.",
 )
 @click.option(
     "--token-file",
     default="",
     metavar="FILE",
-    help="What others have to give; else EMBEDDB_TOKEN.",
+    help="File with the access token.  [default: EMBEDDB_TOKEN]",
 )
-@click.option(
-    "--public-url", default="", metavar="URL", help="Where others see it: a reverse proxy's."
-)
+@click.option("--public-url", default="", metavar="URL", help="Public URL, behind a reverse proxy.")
 @json_option
-def serve_verb(db: str, as_json: bool, **asked: Any) -> int:
-    """Look around in DB with a browser; Ctrl-C ends it.
+def serve_verb(db: str, as_json: bool, **options: Any) -> int:
+    """Browse DB in a web browser; Ctrl-C stops the server.
 
-    Answers to 127.0.0.1 only, reads DB only unless told to --write, loads nothing from elsewhere.
-    Who listens elsewhere, or behind a proxy, needs a token, which a browser is asked for once.
-    --json says where, in one document, before it serves.
+    Listens on 127.0.0.1 only, is read-only without --write, and loads no external resources.
+    Another address, or a proxy, needs a token, which a browser asks for once. --json prints the
+    address in one document before serving.
 
     \b
     Example:
@@ -77,79 +77,79 @@ def serve_verb(db: str, as_json: bool, **asked: Any) -> int:
     with needing("the page"):
         from embeddb.ui.serve.access import Address, read_token
         from embeddb.ui.serve.running import listening
-    address = Address(asked["host"], asked["public_url"])
-    asked["token"] = read_token(asked["token_file"])
-    if address.others_see_it and not asked["token"]:
+    address = Address(options["host"], options["public_url"])
+    options["token"] = read_token(options["token_file"])
+    if address.others_see_it and not options["token"]:
         raise UsageError(
-            "others can reach this address: they need a token",
+            "other machines can reach this address, so it needs a token",
             hint="give --token-file FILE, or set EMBEDDB_TOKEN; see docs/howto/serve.md",
         )
     if not (address.ip.is_loopback or address.secure):
-        note("what is sent can be read on the way, the token too: see docs/howto/serve.md for TLS")
-    with listening(asked["port"], address.host) as place:
-        serve_on = _serve_alone if asked["workers"] == 1 else _serve_together
-        serve_on(db, address, place, asked, as_json)
+        note("traffic is not encrypted, nor is the token: see docs/howto/serve.md for TLS")
+    with listening(options["port"], address.host) as place:
+        serve_on = _serve_alone if options["workers"] == 1 else _serve_together
+        serve_on(db, address, place, options, as_json)
     return 0
 
 
 def _serve_alone(
-    db: str, address: Address, place: socket.socket, asked: dict[str, Any], as_json: bool
+    db: str, address: Address, place: socket.socket, options: dict[str, Any], as_json: bool
 ) -> None:
-    """In this process."""
+    """Serve in this process."""
     from embeddb.ui.serve.app import build_app
     from embeddb.ui.serve.running import serve
 
-    write = asked["write"]
+    write = options["write"]
     with open_database(db, readonly=not write) as opened:
         app = build_app(
             opened,
             writable=write,
-            max_upload=_bytes(asked),
+            max_upload=_bytes(options),
             address=address,
-            token=asked["token"],
+            token=options["token"],
         )
-        _say_where(db, address, place, asked, write and not opened.store.readonly, as_json)
+        _say_where(db, address, place, options, write and not opened.store.readonly, as_json)
         serve(app, place, behind_proxy=bool(address.public))
 
 
 def _serve_together(
-    db: str, address: Address, place: socket.socket, asked: dict[str, Any], as_json: bool
+    db: str, address: Address, place: socket.socket, options: dict[str, Any], as_json: bool
 ) -> None:
-    """In several processes, which this one looks after."""
+    """Serve in several worker processes, supervised by this one."""
     from embeddb.ui.serve.workers import Orders, Supervisor
 
-    with open_database(db, readonly=not asked["write"]) as opened:
-        writable = asked["write"] and not opened.store.readonly
+    with open_database(db, readonly=not options["write"]) as opened:
+        writable = options["write"] and not opened.store.readonly
     with tempfile.TemporaryDirectory(prefix="embeddb-serve-") as folder:
         scratch = Path(folder) / "answers"
         open_store(scratch, create=True).close()
         orders = Orders(
             place=db,
             scratch=str(scratch),
-            writable=asked["write"],
-            max_upload=_bytes(asked),
+            writable=options["write"],
+            max_upload=_bytes(options),
             address=address,
-            token=asked["token"],
+            token=options["token"],
         )
-        with Supervisor(orders, place, asked["workers"], note) as workers:
-            _say_where(db, address, place, asked, writable, as_json)
+        with Supervisor(orders, place, options["workers"], note) as workers:
+            _say_where(db, address, place, options, writable, as_json)
             workers.run()
 
 
-def _bytes(asked: dict[str, Any]) -> int:
-    return int(asked["max_upload"] * 1e6)
+def _bytes(options: dict[str, Any]) -> int:
+    return int(options["max_upload"] * 1e6)
 
 
 def _say_where(
     db: str,
     address: Address,
     place: socket.socket,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     writable: bool,
     as_json: bool,
 ) -> None:
     url = address.url(place.getsockname()[1])
-    workers, token = asked["workers"], bool(asked["token"])
+    workers, token = options["workers"], bool(options["token"])
     if as_json:
         emit(
             {
@@ -164,4 +164,4 @@ def _say_where(
     how = "answers are stored" if writable else "read-only"
     how += f", {workers} workers" if workers > 1 else ""
     how += ", with a token" if token else ""
-    say(f"{url} shows {db} ({how}); Ctrl-C ends it")
+    say(f"{url} shows {db} ({how}); Ctrl-C stops it")

@@ -1,4 +1,4 @@
-"""`train ...`: models, each by its own verb."""
+"""`train ...`: one verb for each kind of model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embeddb.ui.cli.verbs.train_towers import towers_verb
 
 @click.group("train")
 def train_verb() -> None:
-    """Train what is learned: vectors of matrices and configurations, the cost model that ranks
+    """Train models: vectors of matrices and configurations, the cost model that ranks
     configurations, and the networks of loop nests and of tensor kernels.
 
     \b

@@ -23,21 +23,25 @@ if TYPE_CHECKING:
     from embeddb.store import Store
     from tuners.evaluation.choose_predictor import TrainingRequest
 
-_PREDICTORS = ("auto", "mlp", "trees")
+_PREDICTORS = ("auto", "gp", "mlp", "trees")
 
 
 @click.command("costmodel")
 @click.argument("db")
-@click.option("--platform", required=True, help="Whose runs: name, id or TOML file.")
-@click.option("--op", "ops", required=True, multiple=True, help="Again for more widths.")
-@click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
-@click.option("--preset", default="", help="COGNATE's model whole: cognate, cognate-tiles.")
-@click.option("--matrices", default="", metavar="DIR", help="Structures that DB does not keep.")
-@click.option("--encoder", default="", metavar="FILE", help="First weights of a preset's network.")
+@click.option("--platform", required=True, help="Platform of the runs: name, id or TOML file.")
+@click.option("--op", "ops", required=True, multiple=True, help="Repeatable, for several widths.")
+@click.option("-o", "out", default="", metavar="FILE", help="[default: into the database, in use]")
+@click.option("--preset", default="", help="The published COGNATE model: cognate, cognate-tiles.")
+@click.option("--matrices", default="", metavar="DIR", help="Folder with structures that DB lacks.")
+@click.option(
+    "--encoder", default="", metavar="FILE", help="Initial weights of a preset's network."
+)
 @click.option("--sites", default=64, show_default=True, type=click.IntRange(1, 2048))
-@click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
-@click.option("--from", "source", default="", metavar="MODEL", help="Begin with it; or `starter`.")
-@click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
+@click.option("--featurizer", default="stats", show_default=True, help="Featurizer of the matrix.")
+@click.option(
+    "--from", "source", default="", metavar="MODEL", help="Start from this model, or `starter`."
+)
+@click.option("--samples", default=0, type=click.IntRange(0), help="Use this many runs of each op.")
 @click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
 @click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
 @click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
@@ -51,34 +55,36 @@ _PREDICTORS = ("auto", "mlp", "trees")
     type=click.IntRange(0, 1024),
     help="0: torch's.",
 )
-@click.option("--no-judge", is_flag=True, help="Do not judge it; queries then do not rank by it.")
-@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@click.option(
+    "--no-judge", is_flag=True, help="Skip cross-validation; queries then do not rank by the model."
+)
+@click.option("--resume", is_flag=True, help="Continue an interrupted training.")
 @json_option
 def costmodel_verb(
-    db: str, platform: str, ops: tuple[str, ...], out: str, as_json: bool, **asked: Any
+    db: str, platform: str, ops: tuple[str, ...], out: str, as_json: bool, **options: Any
 ) -> None:
-    """Train a model on the runs in DB that ranks configurations on matrices nobody ran.
+    """Train a model on the runs in DB that ranks configurations on unmeasured matrices.
 
-    Without -o the model is the database's own from then on, and `db models` lists what it learned
-    from. It is also judged: trained five times more, each time without a fifth of the groups, and
-    asked about these. Queries rank by it, by neighbours or by both, whichever was best there; the
-    last line says which, and by how much.
+    Without -o the model is stored in DB and used from then on; `db models` lists its training data.
+    It is cross-validated: five more trainings, each without a fifth of the groups, which then test
+    it. Queries rank by the model, by neighbours or by both, whichever was best there; the last line
+    says which, and by how much.
 
-    --predictor auto: with fewer than 8 groups or 5,000 runs trees (where lightgbm is installed),
-    with more a network or trees, whichever is better on groups it did not see.
+    --predictor auto: with fewer than 8 groups or 5,000 runs a Gaussian process (gp), which needs no
+    extra; else a network, trees or gp, whichever is better on held-out groups.
 
-    With --from, what another platform taught is kept: a network goes on from there, trees are told
-    what that model says. `--from starter` is the model of CPUs that ships. --samples 500 takes 100
-    runs of each of 5 matrices that differ in size and density.
+    --from transfers from another platform's model: a network is fine-tuned from its weights, trees
+    get its predictions as an input. `--from starter` is the model of CPUs that ships. --samples 500
+    takes 20 runs of each of 25 matrices that differ in size and density.
 
-    --preset trains COGNATE as its authors wrote it: its sparse network on the patterns' own
-    coordinates (in at most --sites squared cells), learned by run times with the rest, from random
-    weights or those of --encoder. --epochs and --lr change the preset. The network becomes a
-    featurizer beside the model. It is judged by one more training. Hours, where other models take
-    minutes. Other papers' models are in reproductions/.
+    --preset trains COGNATE as published: its sparse network reads the patterns' coordinates (in at
+    most --sites squared cells) and is trained end to end on run times, from random weights or those
+    of --encoder. --epochs and --lr change the preset. The network also becomes a featurizer. One
+    more training validates it. This takes hours, other models minutes. Models of other papers are
+    in reproductions/.
 
     Checkpoints and curves are kept in a folder that ends in .training beside the model; Ctrl-C
-    keeps finished epochs. `campaign plan --strategy` measures what to learn from within a budget.
+    keeps finished epochs. `campaign plan --strategy` measures training data within a budget.
 
     \b
     Example:
@@ -87,10 +93,10 @@ def costmodel_verb(
           --from starter --samples 500
       embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
     """
-    asked["source"] = source_model(asked["source"], _ops(ops)[0])
-    with session(asked["count"]) as progress:
-        train = _train_whole if asked["preset"] else _train
-        document = train(db, platform, ops, out, asked, progress)
+    options["source"] = source_model(options["source"], _ops(ops)[0])
+    with session(options["count"]) as progress:
+        train = _train_whole if options["preset"] else _train
+        document = train(db, platform, ops, out, options, progress)
     if as_json:
         emit(document)
         return
@@ -102,7 +108,7 @@ def _train(
     platform: str,
     ops: tuple[str, ...],
     out: str,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     progress: Progress,
 ) -> dict[str, Any]:
     from embeddb.cost_model.model import CostModel
@@ -110,14 +116,14 @@ def _train(
     with needing("training"):
         from embeddb.learning.samples import samples_of
         from indexer.training.cost_model.model_place import save_model
-    request = _request(asked)
-    start = CostModel.load(asked["source"]) if asked["source"] else None
+    request = _request(options)
+    start = CostModel.load(options["source"]) if options["source"] else None
     with open_database(db, readonly=True) as opened:
         where, wanted = opened.platform(platform), _ops(ops)
-        known = samples_of(opened.index, where, wanted, featurizer=request.featurizer)
-        samples = request.limited(known)
-        file, folder = _place(opened.store, samples, out, asked["resume"])
-        training = Training(opened.index, known, request, start, folder, note)
+        all_samples = samples_of(opened.index, where, wanted, featurizer=request.featurizer)
+        samples = request.limited(all_samples)
+        file, folder = _place(opened.store, samples, out, options["resume"])
+        training = Training(opened.index, all_samples, request, start, folder, note)
         model = training.model(progress)
         home = opened.store.path
     version, problems = save_model(model, file, home, lambda: open_database(db).index)
@@ -129,20 +135,20 @@ def _train_whole(
     platform: str,
     ops: tuple[str, ...],
     out: str,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     progress: Progress,
 ) -> dict[str, Any]:
     with needing("training"):
         from embeddb.ui.cli.verbs.train_session import whole_request
         from indexer.training.cost_model.whole import encoder_file, save_whole
         from tuners.evaluation.whole_training import prepared
-    request = whole_request(asked)
+    request = whole_request(options)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         training = prepared(opened.index, where, _ops(ops), request, note=note, progress=progress)
         samples = training.samples
-        file, folder = _place(opened.store, samples, out, asked["resume"])
-        encoder_file(file)  # a name that cannot be is told before the hours of training
+        file, folder = _place(opened.store, samples, out, options["resume"])
+        encoder_file(file)  # fail on an invalid name before hours of training
         whole = training.whole(folder, progress)
         home = opened.store.path
     written = save_whole(whole, file, home, lambda: open_database(db).index)
@@ -156,9 +162,9 @@ def _ops(texts: tuple[str, ...]) -> list[Op]:
 
 
 def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path, Path]:
-    """The model's file and the folder of its checkpoints, told what is learned from.
+    """The model's file and the folder of its checkpoints; prints the training data.
 
-    Raises: UsageError if there is too little of it, or a training is unfinished there."""
+    Raises: UsageError for too few samples, or an unfinished training in that folder."""
     from indexer.training.cost_model.model_place import model_file
     from indexer.training.cost_model.train import unfinished
     from indexer.training.trainer import folder_of
@@ -168,30 +174,34 @@ def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path
     folder = folder_of(file)
     if not resume and unfinished(folder):
         raise UsageError(
-            f"{folder}: a training is unfinished there",
-            hint="add --resume to go on with it, or remove that folder to begin anew",
+            f"{folder}: has an unfinished training",
+            hint="add --resume to continue it, or remove that folder to start again",
         )
     show_samples(samples)
     return file, folder
 
 
 def _saved(
-    db: str, model: CostModel, at: tuple[Path, Path], written: tuple[str, list[str]], known: Samples
+    db: str,
+    model: CostModel,
+    at: tuple[Path, Path],
+    written: tuple[str, list[str]],
+    samples: Samples,
 ) -> dict[str, Any]:
-    """The document of a model that is saved; its checkpoints are dropped."""
+    """The document of a saved model; its checkpoints are removed."""
     from indexer.training.cost_model.train import curves, forget
 
     (file, folder), (version, problems) = at, written
     for line in problems:
         note(f"warning: {file} is saved and in use but not registered: {line}")
-        note(f"the next answer that rests on it, or `embeddb db rebuild {db}`, registers it")
+        note(f"the next answer that uses it, or `embeddb db rebuild {db}`, registers it")
     forget(folder)
-    drawn = [] if model.card["settings"]["predictor"] == "trees" else curves(folder)
-    told = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
-    return {"file": str(file), **told, "left_out": dict(known.left_out)}
+    drawn = [] if model.card["settings"]["predictor"] in ("gp", "trees") else curves(folder)
+    card = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
+    return {"file": str(file), **card, "left_out": dict(samples.left_out)}
 
 
-def _request(asked: dict[str, Any]) -> TrainingRequest:
+def _request(options: dict[str, Any]) -> TrainingRequest:
     names = ("predictor", "featurizer", "samples", "members", "epochs", "lr", "seed")
-    own = {name: asked[name] for name in names}
-    return TrainingRequest(**own, judged=not asked["no_judge"])
+    own = {name: options[name] for name in names}
+    return TrainingRequest(**own, judged=not options["no_judge"])

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from indexer.training.tensors.samples import KernelRuns
 
 _PREDICTORS = click.Choice(["auto", "network", "trees", "operations"])
-#: As the card has them, for people.
+#: Names of the card's methods in text.
 _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 
 
 @click.command("kernels")
 @click.argument("db")
 @click.option(
-    "--task", required=True, type=click.Choice(["tile", "fused"]), help="What is learned."
+    "--task", required=True, type=click.Choice(["tile", "fused"]), help="What to predict."
 )
-@click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
-@click.option("--platform", default="", help="The instance whose runs are taken.")
-@click.option("--tests", default="", metavar="DB", help="Kernels to judge by, never learned from.")
+@click.option("-o", "out", default="", metavar="FILE", help="[default: into the database, in use]")
+@click.option("--platform", default="", help="Instance of the runs.")
+@click.option("--tests", default="", metavar="DB", help="Database of test kernels.")
 @click.option("--predictor", default="auto", show_default=True, type=_PREDICTORS)
 @click.option(
     "--hidden",
@@ -51,62 +51,67 @@ _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 @click.option("--patience", default=10, show_default=True, type=click.IntRange(1))
 @click.option("--batch", default=8, show_default=True, type=click.IntRange(1, 4096))
 @click.option("--tiles", default=16, show_default=True, type=click.IntRange(2, 4096))
-@click.option("--steps", default=0, type=click.IntRange(0, 1_000_000), help="Batches of an epoch.")
+@click.option(
+    "--steps",
+    default=0,
+    type=click.IntRange(0, 1_000_000),
+    help="Batches of an epoch.  [default: all]",
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
-@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted training.")
 @json_option
-def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
+def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """Train the model of tensor kernels on the runs in DB.
 
-    --task tile learns to rank the tiles of a kernel, --task fused its seconds (A Learned
-    Performance Model for Tensor Processing Units). --predictor auto: the paper's network, or what
-    reads plain rows, whichever is better on what was held out. Of tiles these are boosted trees
-    (where lightgbm is installed), which learn what the analytical model misses, where it knows the
-    code; of fused kernels sums of what trees and a network say each operation takes (`operations`;
-    `trees`: without the network), which are better where probes ran (`kernel import --probes`).
-    A batch has --tiles tiles of each of --batch kernels, drawn evenly from the model families;
-    whole families are held out for early stopping and for that choice. Ctrl-C keeps finished
-    epochs. The paper's other networks are in reproductions/.
+    --task tile ranks the tiles of a kernel, --task fused predicts its seconds (A Learned
+    Performance Model for Tensor Processing Units). --predictor auto: the paper's network or trees,
+    whichever is better on held-out families. For tiles, that is boosted trees (if lightgbm is
+    installed) on the residual of the analytical model where it applies; for fused kernels, the sum
+    of each operation's seconds as predicted by trees and a network (`operations`; `trees`: without
+    the network), which is better if probes were measured (`kernel import --probes`).
+    A batch has --tiles tiles of each of --batch kernels, sampled evenly from the model families;
+    whole families are held out for early stopping and that choice. Ctrl-C keeps finished epochs.
+    The paper's other networks are in reproductions/.
 
     \b
     Example:
       embeddb train kernels kernels.db --task tile
       embeddb train kernels kernels.db --task fused --hidden 64 -o a.safetensors
     """
-    with session(asked["threads"]) as progress:
-        document = _train(db, asked, progress)
+    with session(options["threads"]) as progress:
+        document = _train(db, options, progress)
     if as_json:
         emit(document)
         return
     _show(document)
 
 
-def _train(db: str, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
-        from indexer.training.tensors.how import recipe
         from indexer.training.tensors.samples import about
+        from indexer.training.tensors.settings import recipe
         from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels
         from indexer.training.trainer import folder_of
     how = KernelTraining(
-        recipe(asked["task"], asked["hidden"], asked["lr"]),
-        epochs=asked["epochs"],
-        patience=asked["patience"],
-        kernels=asked["batch"],
-        tiles=asked["tiles"],
-        steps=asked["steps"],
-        seed=asked["seed"],
-        predictor=asked["predictor"],
+        recipe(options["task"], options["hidden"], options["lr"]),
+        epochs=options["epochs"],
+        patience=options["patience"],
+        kernels=options["batch"],
+        tiles=options["tiles"],
+        steps=options["steps"],
+        seed=options["seed"],
+        predictor=options["predictor"],
     )
-    runs = _runs(db, asked)
-    tests = _runs(asked["tests"], asked, runs.analysis).samples if asked["tests"] else []
+    runs = _runs(db, options)
+    tests = _runs(options["tests"], options, runs.analysis).samples if options["tests"] else []
     with open_database(db, readonly=True) as opened:
-        file = own_file(opened.store, "kernels", runs.platform, runs.op, asked["out"])
+        file = own_file(opened.store, "kernels", runs.platform, runs.op, options["out"])
         home = opened.store.path
     begun = folder_of(file).exists() and any(folder_of(file).glob("**/checkpoint*"))
-    if not asked["resume"] and (begun or (asked["out"] and file.exists())):
-        raise UsageError(f"{file} is there already", hint="--resume goes on, or name another file")
+    if not options["resume"] and (begun or (options["out"] and file.exists())):
+        raise UsageError(f"{file} already exists", hint="add --resume, or name another file")
     before = replaced_by(file)
     judge = partial(_judged, db, runs.platform)
     data = KernelData(runs.samples, tests, about(runs), runs.analysis, judge)
@@ -123,26 +128,28 @@ def _judged(
     weights: dict[str, NDArray[Any]],
     families: Sequence[str],
 ) -> dict[str, Any]:
-    """What the card says of the model beside neighbours, on the families that were held out."""
+    """Entries of the card that compare the model with neighbours on held-out families."""
     from embeddb.cost_model.graph_model import GraphModel, predictor_from
     from tuners.evaluation.kernel_models import judged_tiles
 
     model = GraphModel(predictor_from(card, weights))
     with open_database(db, readonly=True) as opened:
-        found = judged_tiles(opened.index, model, where, families)
-    if not found:
-        note("warning: nothing to judge it by beside neighbours: it will not rank")
+        quality = judged_tiles(opened.index, model, where, families)
+    if not quality:
+        note(
+            "warning: no held-out family to compare it with neighbours: queries will not rank by it"
+        )
         return {}
-    calibration = {**card["calibration"], "guard": found["guard"]}
-    judged = {name: {"tile": found[name]} for name in ("held_out", "hidden")}
-    return {**judged, "calibration": calibration, "judged_kernels": found["kernels"]}
+    calibration = {**card["calibration"], "guard": quality["guard"]}
+    judged = {name: {"tile": quality[name]} for name in ("held_out", "hidden")}
+    return {**judged, "calibration": calibration, "judged_kernels": quality["kernels"]}
 
 
-def _runs(db: str, asked: dict[str, Any], analysis: Analysis | None = None) -> KernelRuns:
+def _runs(db: str, options: dict[str, Any], analysis: Analysis | None = None) -> KernelRuns:
     from indexer.training.tensors.samples import runs_of
 
     with open_database(db, readonly=True) as opened:
-        runs = runs_of(opened.store, Op(asked["task"]), asked["platform"], analysis)
+        runs = runs_of(opened.store, Op(options["task"]), options["platform"], analysis)
     for reason, count in runs.left_out.items():
         note(f"warning: {plural(count, 'kernel')} of {db} left out: {reason}")
     real = [sample for sample in runs.samples if not is_probe(sample.group)]
@@ -163,14 +170,14 @@ def _show(document: dict[str, Any]) -> None:
         f"{document['file']}: version {document['version']}, {document['parameters']:,} parameters "
         f"from {document['parts']['train']['kernels']:,} kernels ({how})"
     )
-    told = {"ape": "loses {:.1f} % of the time", "mape": "errs by {:.1f} %", "tau": "tau {:.2f}"}
+    formats = {"ape": "loses {:.1f} % of the time", "mape": "errs by {:.1f} %", "tau": "tau {:.2f}"}
     for name, figures in document["figures"].items():
         others = {n: other[name] for n, other in document.get("others", {}).items()}
-        for which, found in {"": figures, **others}.items():
-            known = [text.format(found[at]) for at, text in told.items() if at in found]
+        for which, values in {"": figures, **others}.items():
+            errors = [text.format(values[at]) for at, text in formats.items() if at in values]
             kernels = plural(document["parts"][name]["kernels"], "kernel")
             beside = f" (not chosen: {which})" if which else ""
-            say(f"  {name}, {kernels}: {', '.join(known) or 'nothing to judge by'}{beside}")
+            say(f"  {name}, {kernels}: {', '.join(errors) or 'no measurements'}{beside}")
     for method, shares in document.get("held_out", {}).get("tile", {}).items():
         at = f"{shares['of_optimum@1']:.3f} / {shares['of_optimum@5']:.3f}"
         say(f"  of the optimum at 1 / 5 on held-out families, {_METHODS[method]}: {at}")

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @click.command("nests")
 @click.argument("db")
-@click.option("-o", "out", required=True, metavar="FILE", help="The model file to write.")
-@click.option("--platform", default="", help="The instance whose counts are taken.")
-@click.option("--tests", default="", metavar="DB", help="Nests to judge by, never learned from.")
+@click.option("-o", "out", required=True, metavar="FILE", help="Model file to write.")
+@click.option("--platform", default="", help="Instance of the counters.")
+@click.option("--tests", default="", metavar="DB", help="Database of test nests.")
 @click.option("--source", default="model", show_default=True, type=click.Choice(SOURCES))
 @click.option(
     "--inputs", default="both", show_default=True, type=click.Choice(["both", "static", "dynamic"])
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 4096))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
-@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted training.")
 @json_option
-def nests_verb(db: str, out: str, as_json: bool, **asked: Any) -> None:
-    """Train the network of nests on what `nest count` put into DB.
+def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
+    """Train the network of nests on the counters in DB (`nest count`).
 
-    It learns to predict metrics of the canonical schedule (Performance Embeddings, Section 3.3),
-    from the nest alone and from its counters; `embed DB --weights FILE` makes it a database's own.
-    Groups are held out for early stopping. Ctrl-C keeps finished epochs.
+    It predicts metrics of the canonical schedule (Performance Embeddings, Section 3.3) from the
+    nest alone and from its counters; `embed DB --weights FILE` uses it in a database. Groups are
+    held out for early stopping. Ctrl-C keeps finished epochs.
 
     \b
     Example:
@@ -53,54 +53,63 @@ def nests_verb(db: str, out: str, as_json: bool, **asked: Any) -> None:
     """
     file = Path(out)
     check_place(file)
-    with session(asked["threads"]) as progress:
-        document = _train(db, file, asked, progress)
+    with session(options["threads"]) as progress:
+        document = _train(db, file, options, progress)
     if as_json:
         emit(document)
         return
     _show(document)
 
 
-def _train(db: str, out: Path, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _train(db: str, out: Path, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.nests.train import NestTraining, train_nests
         from indexer.training.trainer import Settings, folder_of
-    if not asked["resume"] and (out.exists() or folder_of(out).exists()):
-        raise UsageError(f"{out} is there already", hint="--resume goes on, or name another file")
-    samples = _samples(db, asked["platform"], asked["source"])
-    tests = _samples(asked["tests"], asked["platform"], asked["source"]) if asked["tests"] else []
+    if not options["resume"] and (out.exists() or folder_of(out).exists()):
+        raise UsageError(f"{out} already exists", hint="add --resume, or name another file")
+    samples = _samples(db, options["platform"], options["source"])
+    tests = (
+        _samples(options["tests"], options["platform"], options["source"])
+        if options["tests"]
+        else []
+    )
     note(f"{plural(len(samples), 'nest')} of {plural(len({s.group for s in samples}), 'group')}")
     how = NestTraining(
         Settings(
-            epochs=asked["epochs"], lr=asked["lr"], patience=asked["patience"], seed=asked["seed"]
+            epochs=options["epochs"],
+            lr=options["lr"],
+            patience=options["patience"],
+            seed=options["seed"],
         ),
-        inputs=asked["inputs"],
-        batch=asked["batch"],
-        source=asked["source"],
+        inputs=options["inputs"],
+        batch=options["batch"],
+        source=options["source"],
     )
     return {"file": str(out), **train_nests(samples, how, out, tests=tests, progress=progress)}
 
 
 def _samples(db: str, platform: str, source: str) -> list[NestSample]:
-    """What was counted, on the one instance there is or the one named.
+    """Samples from the counters of one instance: the only one, or the named one.
 
-    Raises: NothingFound where nothing was; UsageError where several instances counted.
+    Raises: NothingFound without counters; UsageError if several instances have counters.
     """
     from indexer.nest_runs import counted
     from indexer.training.nests.samples import sample_of
 
     with open_database(db, readonly=True) as opened:
-        known = counting_platforms(opened.store)
-        places = [place for place in known if platform in ("", place)]
+        instances = counting_platforms(opened.store)
+        places = [place for place in instances if platform in ("", place)]
         if not places:
-            raise NothingFound(f"{db}: no nest was counted", hint=f"embeddb nest count {db}")
+            raise NothingFound(f"{db}: no nest has counters", hint=f"embeddb nest count {db}")
         if len(places) > 1:
             names = ", ".join(places)
-            raise UsageError(f"{db}: several machines counted", hint=f"--platform, one of {names}")
-        found = [c for c in counted(opened.store, places[0]) if c.counters.source == source]
-    if not found:
+            raise UsageError(
+                f"{db}: has counters of several machines", hint=f"--platform, one of {names}"
+            )
+        counts = [c for c in counted(opened.store, places[0]) if c.counters.source == source]
+    if not counts:
         raise NothingFound(f"{db}: no nest has counters of {source}", hint="another --source")
-    return [sample_of(one.nest, one.counters, one.seconds) for one in found]
+    return [sample_of(one.nest, one.counters, one.seconds) for one in counts]
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -111,10 +120,11 @@ def _show(document: dict[str, Any]) -> None:
     )
     for name, figures in document["pearson"].items():
         for inputs, rows in figures.items():
-            known = sorted(value for value in rows.values() if value is not None)
-            if known:
-                good = sum(value >= 0.8 for value in known)
+            correlations = sorted(value for value in rows.values() if value is not None)
+            if correlations:
+                good = sum(value >= 0.8 for value in correlations)
                 say(
-                    f"  {name}, {inputs}: correlation {known[0]:.2f} to {known[-1]:.2f}, at least "
-                    f"0.80 for {good} of {len(known)} metrics"
+                    f"  {name}, {inputs}: correlation {correlations[0]:.2f} to "
+                    f"{correlations[-1]:.2f}, at least "
+                    f"0.80 for {good} of {len(correlations)} metrics"
                 )

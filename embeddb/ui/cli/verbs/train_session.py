@@ -1,4 +1,4 @@
-"""Training on the command line: threads, resuming, presets, and the trained model in words."""
+"""Training on the command line: threads, resuming, presets, and the printed summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """torch computes with so many threads inside; 0 leaves it alone."""
+    """Limit torch to this many threads inside the block; 0: no limit."""
     if not count:
         yield
         return
@@ -43,18 +43,18 @@ def threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def session(count: int) -> Iterator[Progress]:
-    """What training happens in: its progress, its threads, and on Ctrl-C how to go on."""
+    """Context of a training: progress, threads, and on Ctrl-C the command that continues."""
     try:
         with Progress() as progress, threads(count):
             yield progress
     except KeyboardInterrupt:
         note("")
-        note(f"stopped; go on with: {command_again(click.get_current_context())}")
+        note(f"stopped; continue with: {command_again(click.get_current_context())}")
         raise
 
 
 def command_again(ctx: click.Context) -> str:
-    """The command line that goes on: what was given, and --resume."""
+    """The command line that continues: the options of the call, and --resume."""
     words = []
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
@@ -70,38 +70,38 @@ def command_again(ctx: click.Context) -> str:
     return shlex.join(["embeddb", "train", str(ctx.command.name), *words, "--resume"])
 
 
-#: Options that change a preset where they are given.
+#: Options that override a preset.
 _CHANGES = ("predictor", "epochs", "lr", "sites")
 
 
-def whole_request(asked: dict[str, Any]) -> WholeRequest:
-    """Of the options of the command that is running, by name.
+def whole_request(options: dict[str, Any]) -> WholeRequest:
+    """A request from the options of the current command, by name.
 
-    Raises: UsageError for a preset or setting that is not there.
+    Raises: UsageError for an unknown preset or setting.
     """
     with needing("training"):
         from indexer.training.cost_model.settings import preset
     source = click.get_current_context().get_parameter_source
-    given = {n: asked[n] for n in _CHANGES if source(n) is ParameterSource.COMMANDLINE}
-    if "epochs" in given:
-        given |= {"few_epochs": given["epochs"], "patience": given["epochs"]}
-    if given.get("predictor") in ("auto", "trees"):
+    overrides = {n: options[n] for n in _CHANGES if source(n) is ParameterSource.COMMANDLINE}
+    if "epochs" in overrides:
+        overrides |= {"few_epochs": overrides["epochs"], "patience": overrides["epochs"]}
+    if overrides.get("predictor") in ("auto", "gp", "trees"):
         raise UsageError("a preset's predictor is a network", hint="leave --predictor out")
     paths = {
-        name: Path(asked[option]) if asked[option] else None
+        name: Path(options[option]) if options[option] else None
         for name, option in (("start", "source"), ("weights", "encoder"), ("matrices", "matrices"))
     }
     return WholeRequest(
-        settings=preset(asked["preset"], seed=asked["seed"], **given),
-        samples=asked["samples"],
-        judged=not asked["no_judge"],
+        settings=preset(options["preset"], seed=options["seed"], **overrides),
+        samples=options["samples"],
+        judged=not options["no_judge"],
         **paths,
     )
 
 
-#: Who ranks, by the name under which a card judges it; of equals the first is taken.
+#: Rankers by their name in a card; of equals the first is taken.
 _BY = {"transfer": "neighbours", "rank": "the model", "transfer+rank": "both together"}
-#: With fewer held-out groups differences between rankers are mostly chance.
+#: With fewer held-out groups, differences between rankers are mostly chance.
 _FEWEST_GROUPS = 10
 _FIGURES = {
     "valid_opa": "ordered pairs",
@@ -111,7 +111,7 @@ _FIGURES = {
 
 
 def show_samples(samples: Samples) -> None:
-    """What is learned from, and what is left out and why, for whoever watches."""
+    """Print a summary of the training data, with rejected matrices and reasons, on stderr."""
     for reason, count in samples.left_out.items():
         note(f"warning: {plural(count, 'matrix', 'matrices')} left out: {reason}")
     groups = len(set(samples.groups))
@@ -122,9 +122,9 @@ def show_samples(samples: Samples) -> None:
 
 
 def show_trained(document: Mapping[str, Any], db: str) -> None:
-    """The document of `train costmodel`; `db` is the database that was named."""
+    """Print the document of `train costmodel`; `db` is the database on the command line."""
     figures = [f"{_FIGURES[n]} {v:.3f}" for n, v in document["metrics"].items() if n in _FIGURES]
-    judged = ", ".join(figures) or "too few groups to hold any out, so not judged"
+    judged = ", ".join(figures) or "too few groups for cross-validation"
     say(
         f"{document['file']}: version {document['version']}, {', '.join(document['ops'])} on "
         f"{document['platform']['name']}, {plural(document['settings']['members'], 'member')}; "
@@ -132,9 +132,9 @@ def show_trained(document: Mapping[str, Any], db: str) -> None:
     )
     error = document.get("squared_error")
     if error:
-        used = "used" if "source" in document else "left out"
+        used = "used" if "source" in document else "not used"
         say(
-            f"the source is {used}: squared error of gains on rows not seen "
+            f"the source is {used}: squared error of gains on held-out rows "
             f"{error['with_source']:.4f} with it, {error['alone']:.4f} without"
         )
     for op in document["ops"]:
@@ -142,24 +142,26 @@ def show_trained(document: Mapping[str, Any], db: str) -> None:
 
 
 def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
-    """Whether queries at an op will rank by the model, and why."""
-    held = document["held_out"].get(op, {})
-    if not held:
-        return f"{op}: queries do not rank by it, for it was not judged with groups held out"
-    able = [method for method in _BY if method in held]
-    best = max(able, key=lambda m: (held[m]["of_optimum@1"], held[m].get("of_optimum@5", 0.0)))
-    shares = ", ".join(f"{_BY[m]} {share(held[m]['of_optimum@1'])}" for m in able)
-    of = "of the fastest configuration that ran on each matrix, its group held out"
+    """One line: the ranker that queries of an op will use, and why."""
+    figures = document["held_out"].get(op, {})
+    if not figures:
+        return f"{op}: queries do not rank by it: it was not cross-validated"
+    able = [method for method in _BY if method in figures]
+    best = max(
+        able, key=lambda m: (figures[m]["of_optimum@1"], figures[m].get("of_optimum@5", 0.0))
+    )
+    shares = ", ".join(f"{_BY[m]} {share(figures[m]['of_optimum@1'])}" for m in able)
+    of = "of the fastest configuration on each matrix, cross-validated by group"
     if Path(document["file"]).parent.name != MODELS:
-        return f"{op}: queries of {db} do not rank by it, it lies elsewhere; {shares} {of}"
+        return f"{op}: queries of {db} do not rank by it: its file is elsewhere; {shares} {of}"
     how = "keep ranking by neighbours" if best == "transfer" else f"rank by {_BY[best]}"
-    alone = "" if best == "rank" else "; `embeddb query --tuner rank` asks the model alone"
-    return f"{op}: queries {how}: {_judged_on(held[best])}{shares} {of}{alone}"
+    alone = "" if best == "rank" else "; `embeddb query --tuner rank` uses the model alone"
+    return f"{op}: queries {how}: {_few_groups(figures[best])}{shares} {of}{alone}"
 
 
-def _judged_on(figures: Mapping[str, float]) -> str:
-    """The groups that a choice of ranker rests on, where they are few."""
+def _few_groups(figures: Mapping[str, float]) -> str:
+    """A warning if the choice of ranker rests on few groups."""
     groups = int(figures.get("groups", _FEWEST_GROUPS))
     if groups >= _FEWEST_GROUPS:
         return ""
-    return f"judged on only {plural(groups, 'group')}, too few to tell these apart: "
+    return f"evaluated on only {plural(groups, 'group')}, too few for a significant difference: "

@@ -1,5 +1,5 @@
-"""`tune`: which configuration a matrix, what a program should fuse, or which tiles its kernels
-should run, found by trying."""
+"""`tune`: search by measurement for the configuration of a matrix, the fusion plan of a program,
+or the tiles of its kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.subject import Subject
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
-from embeddb.ui.cli.arguments import Number, known_subjects, open_database
+from embeddb.ui.cli.arguments import Number, open_database, resolve_workloads
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.tune_text import (
@@ -29,19 +29,21 @@ from embeddb.ui.cli.tune_text import (
 from indexer.resolve import is_file
 
 _PLATFORMS = {"fusion": "xla-cpu", "tile": "tile-cpu"}
-#: Where operations on matrices run.
+#: Default platform of operations on matrices.
 _MATRICES = "cpu"
-#: What is tuned by each operation, the first where a file may be either.
+#: Kinds of workload tuned by each operation; the first is taken if a file may be either.
 _KINDS = {"fusion": ("program",), "tile": ("kernel", "program")}
-#: The document of what was found, and what shows it to people.
+#: The JSON document of a result, and the function that prints it.
 _Shown = tuple[dict[str, Any], Callable[[], None]]
 
 
 @click.command("tune")
 @click.argument("db")
 @click.argument("name")
-@click.option("--op", "op", required=True, help="KERNEL:WIDTH, as spmm:128; fusion or tile.")
-@click.option("--platform", default="", help="Else cpu; xla-cpu for fusion, tile-cpu for tile.")
+@click.option("--op", "op", required=True, help="KERNEL:WIDTH, such as spmm:128; fusion or tile.")
+@click.option(
+    "--platform", default="", help="[default: cpu; xla-cpu for fusion, tile-cpu for tile]"
+)
 @click.option("--model-seconds", "model_s", default=60.0, show_default=True, type=Number(0))
 @click.option("--hardware-seconds", "hardware_s", default=60.0, show_default=True, type=Number(0))
 @click.option(
@@ -51,26 +53,27 @@ _Shown = tuple[dict[str, Any], Callable[[], None]]
 @click.option(
     "--by",
     type=click.Choice(["analytical", "model", "neighbours"]),
-    help="Who ranks.  [default: as a query is answered; of tiles: docs/howto/tensor-kernels.md]",
+    help="Ranking method.  [default: same as `query`; for tiles see docs/howto/tensor-kernels.md]",
 )
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 100))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @json_option
-def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
-    """Find the configuration of NAME that is fastest on this machine, by running some.
+def tune_verb(db: str, name: str, as_json: bool, **options: Any) -> None:
+    """Search for the fastest configuration of NAME on this machine by measuring candidates.
 
-    NAME is a matrix, of DB or a file: configurations run in the order of who ranks (--by) for
-    --hardware-seconds, compiling counted. A model that cannot be asked about all of them at once is
-    searched for --model-seconds; with 0, annealing goes by measured seconds.
+    NAME is a matrix in DB or a file: configurations run in the order of a ranking method (--by) for
+    --hardware-seconds, compile time included. If a model cannot predict all of them at once, it is
+    searched for --model-seconds; with 0, simulated annealing uses measured seconds.
 
-    With --op fusion it is a tensor program, of which cuts are annealed for --model-seconds on what
-    the model of fused kernels predicts, then the best run in its order for --hardware-seconds.
-    Without a model, or with --model-seconds 0, annealing goes by measured seconds. --start is the
-    compiler's cut or one by chance. With --op tile, the -k tiles that the analytical model, the
-    learned one or neighbours (--by) like best run, of a kernel or each that a program is cut into.
+    With --op fusion NAME is a tensor program: simulated annealing searches fusion plans for
+    --model-seconds by the predicted seconds of the fused kernels, then the best plans run in that
+    order for --hardware-seconds. Without a model, or with --model-seconds 0, annealing uses
+    measured seconds. --start is the compiler's plan or a random one. With --op tile, the top -k
+    tiles of the analytical model, the trained model or neighbours (--by) run, for a kernel or for
+    each kernel that a program is cut into.
 
-    What won is run again beside the default in --rounds. All runs are kept in DB: after Ctrl-C the
-    same command goes on, and with larger budgets it goes further.
+    The winner is re-measured against the default in --rounds. All runs are stored in DB: after
+    Ctrl-C the same command continues, and with larger budgets it goes further.
 
     \b
     Example:
@@ -79,18 +82,18 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
       embeddb tune tensors.db unet.small --op fusion --model-seconds 0 --start random
       embeddb tune tensors.db unet.small --op tile -k 10
     """
-    op = Op.parse(asked["op"])
+    op = Op.parse(options["op"])
     with open_database(db) as opened, Progress() as progress:
-        platform = opened.platform(asked["platform"] or _PLATFORMS.get(op.kernel, _MATRICES))
+        platform = opened.platform(options["platform"] or _PLATFORMS.get(op.kernel, _MATRICES))
         if op.kernel not in platform.kernels or (op.kernel not in _TUNED and op.kind != "matrix"):
             hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"
             raise UsageError(f"{platform.name} tunes no {op}", hint=hint)
         subjects = _subjects(opened, name, op)
         how = {"platform": platform, "progress": progress, "note": note}
         try:
-            document, show = _TUNED.get(op.kernel, _matrix)(opened, subjects, asked, how)
+            document, show = _TUNED.get(op.kernel, _matrix)(opened, subjects, options, how)
         except KeyboardInterrupt:
-            note("stopped; the same command goes on")
+            note("stopped; the same command continues")
             raise
     if as_json:
         emit(document)
@@ -100,63 +103,63 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
         refuse_if_nothing_ran(len(document["kernels"]), document["skipped"])
 
 
-def _matrix(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) -> _Shown:
+def _matrix(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
     from tuners.tune_matrix import MatrixTuneRequest
 
-    budgets = {name: asked[name] for name in ("model_s", "hardware_s", "rounds", "seed")}
-    request = MatrixTuneRequest(by=asked["by"] or "", **budgets)
-    found = db.tune(subjects[0], request, op=asked["op"], **how)
-    return matrix_document(found, request), lambda: show_matrix(found, request)
+    budgets = {name: options[name] for name in ("model_s", "hardware_s", "rounds", "seed")}
+    request = MatrixTuneRequest(by=options["by"] or "", **budgets)
+    tuned = db.tune(subjects[0], request, op=options["op"], **how)
+    return matrix_document(tuned, request), lambda: show_matrix(tuned, request)
 
 
-def _fusion(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) -> _Shown:
+def _fusion(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
     from tuners.tune_fusion import TuneRequest
 
     if len(subjects) != 1:
         raise UsageError(
-            f"{len(subjects)} programs, and one is tuned", hint="import them, and give a name"
+            f"{len(subjects)} programs, but only one can be tuned", hint="import them and name one"
         )
     request = TuneRequest(
-        **{name: asked[name] for name in ("start", "model_s", "hardware_s", "rounds", "seed")}
+        **{name: options[name] for name in ("start", "model_s", "hardware_s", "rounds", "seed")}
     )
     done = db.tune(subjects[0], request, **how)
     return fusion_document(done, request), lambda: show_fusion(done, request)
 
 
-def _tiles(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) -> _Shown:
+def _tiles(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
     from tuners.tune_tiles import TileTuneRequest
 
-    own = {name: asked[name] for name in ("count", "rounds", "seed")}
-    done = db.tune(subjects, TileTuneRequest(by=asked["by"] or "", **own), **how)
+    own = {name: options[name] for name in ("count", "rounds", "seed")}
+    done = db.tune(subjects, TileTuneRequest(by=options["by"] or "", **own), **how)
     return tiles_document(done), lambda: show_tiles(done)
 
 
-#: Of what is no operation on matrices.
+#: Tuning function of operations on other workloads than matrices.
 _TUNED = {"fusion": _fusion, "tile": _tiles}
 
 
 def _subjects(db: Database, text: str, op: Op) -> list[Any]:
-    """Raises: UsageError for a subject of another kind; as `known_subjects` for what is not there;
-    NothingFound for one known by name only."""
+    """The workloads to tune. Raises: UsageError for one of another kind; as `resolve_workloads` for
+    a missing one; NothingFound for one stored by name only."""
     if op.kernel not in _KINDS:
-        return [_whole(db, text, one, Pattern) for one in known_subjects(db, text, op)]
+        return [_whole(db, text, one, Pattern) for one in resolve_workloads(db, text, op)]
     kinds = _KINDS[op.kernel]
     if is_file(text) and op.kernel == "tile":
         from indexer.frontends.hlo.files import read_tensors
 
         return list(read_tensors(text).tensors)
-    known = {info.kind for info in db.store.find(text)}
-    kind = next((kind for kind in kinds if kind in known), kinds[0])
-    if known and kind not in known and not is_file(text):
-        what = f"{text} is a {min(known)}, and --op {op} tunes a {' or a '.join(kinds)}"
+    stored = {info.kind for info in db.store.find(text)}
+    kind = next((kind for kind in kinds if kind in stored), kinds[0])
+    if stored and kind not in stored and not is_file(text):
+        what = f"{text} is a {min(stored)}, and --op {op} tunes a {' or a '.join(kinds)}"
         raise UsageError(what, hint="`embeddb kernel import` reads programs and kernels")
     tuned = Op("tile" if kind == "kernel" else "fusion")
-    return [_whole(db, text, one, Computation) for one in known_subjects(db, text, tuned)]
+    return [_whole(db, text, one, Computation) for one in resolve_workloads(db, text, tuned)]
 
 
 def _whole(db: Database, text: str, one: Subject | PatternInfo, kind: type[Subject]) -> Subject:
-    """With its structure. Raises: NothingFound for one known by name only."""
-    made = db.store.subject(one.id) if isinstance(one, PatternInfo) else one
-    if not isinstance(made, kind):
+    """A workload with its structure. Raises: NothingFound for one stored by name only."""
+    workload = db.store.subject(one.id) if isinstance(one, PatternInfo) else one
+    if not isinstance(workload, kind):
         raise NothingFound(f"{text} is only known by name", hint="give its file")
-    return made
+    return workload

@@ -1,8 +1,8 @@
-"""Probes: kernels made up to be learned from, some fourteen thousand.
+"""Probes: some fourteen thousand synthetic kernels for training.
 
-Kernels of real programs are alike: an operation that takes long is seen in few sizes, and mostly
-beside others. Probes have each kind of operation by itself and in small company, in sizes and
-forms drawn over all that a program may have. They are the same on every machine.
+Kernels of real programs are similar: a slow operation occurs in few sizes, and mostly beside
+others. Probes have each kind of operation by itself and with few others, in sizes and forms drawn
+over all that a program may have. They are the same on every machine.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _KINDS: Mapping[str, ModuleType] = {
 
 
 def probes() -> list[Computation]:
-    """All of them, each once, of groups `probe.KIND.CASE`."""
-    found: dict[str, Computation] = {}
+    """All probes, each once, of groups `probe.KIND.CASE`."""
+    kernels: dict[str, Computation] = {}
     for kind, module in _KINDS.items():
         cases: Mapping[str, tuple[int, Case]] = module.CASES
         for case, (count, drawn) in cases.items():
@@ -37,6 +37,6 @@ def probes() -> list[Computation]:
             for number in range(count):
                 draft = Draft(np.random.default_rng([*group.encode(), number]))
                 drawn(draft)
-                made = draft.kernel(f"{group}/{number}", group)
-                found.setdefault(made.id, made)
-    return list(found.values())
+                kernel = draft.kernel(f"{group}/{number}", group)
+                kernels.setdefault(kernel.id, kernel)
+    return list(kernels.values())

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from indexer.programs.tensors.probes.draft import Case, Dims, Draft
 from indexer.programs.tensors.probes.loops import followed
 
-#: Multiplications of the longest.
+#: Most multiplications.
 _MOST = 8e7
 
 
 class _Window(NamedTuple):
-    """How a window moves: stride, padding below and above, dilation of input and window (`holes`),
-    feature groups and batch groups; the same in each spatial dimension."""
+    """Movement of a window: stride, padding below and above, dilation of input and window
+    (`holes`), feature groups and batch groups; the same in each spatial dimension."""
 
     stride: int = 1
     low: int = 0
@@ -25,16 +25,16 @@ class _Window(NamedTuple):
 
 
 def _convolved(
-    draft: Draft, given: Dims, weights: Dims, out: Dims, labels: str, window: _Window
+    draft: Draft, image: Dims, weights: Dims, out: Dims, labels: str, window: _Window
 ) -> int:
-    """Add a convolution of `given` with `weights`; returns its place in the draft."""
+    """Add a convolution of `image` with `weights`; returns its place in the draft."""
     at = labels.partition("_")[2].partition("->")[0]
     size = tuple(weights[at.index(c)] for c in "0123" if c in at)
     rank = len(size)
     return draft.add(
         "convolution",
         out,
-        draft.given(*given),
+        draft.given(*image),
         draft.given(*weights),
         size=size,
         stride=(window.stride,) * rank,
@@ -78,7 +78,7 @@ def _plain(draft: Draft) -> int:
 
 
 def _first(draft: Draft) -> int:
-    """Of pictures, or to them: one to four channels."""
+    """Convolution from or to pictures: one to four channels."""
     few, many = draft.one(1, 1, 2, 3, 3, 4), draft.size(4, 128)
     channels, features = draft.one((few, many), (few, many), (many, few))
     window = draft.one(3, 3, 4, 5, 7, 9, 11)
@@ -101,7 +101,7 @@ def _of_pictures(draft: Draft) -> int:
 
 
 def _in_patches(draft: Draft) -> int:
-    """Windows that do not overlap: a picture's patches, or what is made smaller."""
+    """Windows that do not overlap: patches of a picture, or downsampling."""
     window, batch = draft.one(2, 2, 4, 4, 8, 8, 14, 16, 16, 32), draft.one(1, 1, 2, 4)
     features = draft.size(8, 512)
     channels = 3 if window > 8 or draft.chance(0.4) else draft.size(1, 256 / window)
@@ -110,8 +110,8 @@ def _in_patches(draft: Draft) -> int:
         (batch, *(2 * (side,)), last) for side, last in ((out * window, channels), (out, features))
     )
     weights, labels = (window, window, channels, features), "b01f_01io->b01f"
-    made = _convolved(draft, shape, weights, goal, labels, _Window(window))
-    return followed(draft, made)
+    convolved = _convolved(draft, shape, weights, goal, labels, _Window(window))
+    return followed(draft, convolved)
 
 
 def _pointwise(draft: Draft) -> int:
@@ -119,13 +119,13 @@ def _pointwise(draft: Draft) -> int:
 
 
 def _backward(draft: Draft) -> int:
-    """The gradient of what is given: weights turned round."""
+    """The gradient of the input: transposed weights."""
     channels, features = draft.size(4, 128), draft.size(1, 128)
     return _square(draft, draft.one(2, 3, 3, 4, 5), channels, features, draft.one(1, 1, 2), True)
 
 
 def _grouped(draft: Draft) -> int:
-    """Depthwise, or in a few groups."""
+    """Depthwise convolution, or in a few groups."""
     batch, window, stride = draft.one(1, 1, 2, 4), draft.one(1, 3, 3, 5, 7), draft.one(1, 1, 1, 2)
     channels, groups = draft.size(8, 256), 0
     if draft.chance(0.4):
@@ -142,8 +142,8 @@ def _grouped(draft: Draft) -> int:
     shape, goal = (batch, side, side, channels), (batch, out, out, channels)
     weights = (window, window, inside, channels)
     moves = _Window(stride, low, high, groups=groups)
-    made = _convolved(draft, shape, weights, goal, "b01f_01io->b01f", moves)
-    return followed(draft, made)
+    convolved = _convolved(draft, shape, weights, goal, "b01f_01io->b01f", moves)
+    return followed(draft, convolved)
 
 
 def _of_weights_apart(draft: Draft) -> int:
@@ -162,7 +162,7 @@ def _of_weights_apart(draft: Draft) -> int:
 
 
 def _enlarged(draft: Draft) -> int:
-    """With holes between what is given: the transposed convolution of a generator."""
+    """Transposed convolution of a generator, with holes between the inputs."""
     batch, window = draft.one(1, 2, 4), draft.one(2, 3, 4, 4)
     channels, features = draft.size(8, 192), draft.one(1, 3, draft.size(8, 192))
     side = draft.size(4, _side(batch, window, channels, features, 2, 64) // 2 + 2)
@@ -173,20 +173,20 @@ def _enlarged(draft: Draft) -> int:
     labels = f"b01f_01{'oi' if turned else 'io'}->b01f"
     shape, goal = (batch, side, side, channels), (batch, out, out, features)
     moves = _Window(low=low, high=high, holes=(2, 1))
-    made = _convolved(draft, shape, weights, goal, labels, moves)
-    return followed(draft, made)
+    convolved = _convolved(draft, shape, weights, goal, labels, moves)
+    return followed(draft, convolved)
 
 
 def _of_weights(draft: Draft) -> int:
-    """The gradient of weights: the window is as large as what was given out."""
+    """The gradient of weights: the window is as large as the output."""
     batch, window = draft.one(1, 2, 4, 8), draft.one(1, 2, 3, 3, 4)
     channels, features = draft.one(1, 3, draft.size(8, 128)), draft.size(8, 128)
     stride = draft.one(1, 1, 2)
     spread = window * window * channels * features * batch
     side = draft.size(3, max(3, min(96, (_MOST / spread) ** 0.5)))
-    given = (side - 1) * stride + window
-    low = window // 2 if given > 2 * (window // 2) + 1 else 0
-    shape = (batch, given - 2 * low, given - 2 * low, channels)
+    input_side = (side - 1) * stride + window
+    low = window // 2 if input_side > 2 * (window // 2) + 1 else 0
+    shape = (batch, input_side - 2 * low, input_side - 2 * low, channels)
     return _convolved(
         draft,
         shape,
@@ -198,7 +198,7 @@ def _of_weights(draft: Draft) -> int:
 
 
 def _in_time(draft: Draft) -> int:
-    """Along one dimension, sometimes with holes in the window."""
+    """Convolution along one dimension, sometimes with a dilated window."""
     batch, window = draft.one(1, 2, 8), draft.one(1, 2, 2, 3, 3, 5, 11)
     channels, features = draft.size(4, 256), draft.size(4, 256)
     hole = draft.one(1, 1, 2, 4, 8) if window > 1 else 1
@@ -206,8 +206,8 @@ def _in_time(draft: Draft) -> int:
     low = (window - 1) * hole
     shape, goal = (batch, length, channels), (batch, length, features)
     weights, moves = (window, channels, features), _Window(low=low, holes=(1, hole))
-    made = _convolved(draft, shape, weights, goal, "b0f_0io->b0f", moves)
-    return followed(draft, made)
+    convolved = _convolved(draft, shape, weights, goal, "b0f_0io->b0f", moves)
+    return followed(draft, convolved)
 
 
 CASES: Mapping[str, tuple[int, Case]] = {

@@ -1,4 +1,4 @@
-"""A probe in the making: every method adds one operation and gives its place."""
+"""Builder of a probe: every method adds one operation and returns its place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 
 class Draft:
-    """What a case draws from `rng` and puts together; what is added last is given out."""
+    """Random draws of a case from `rng` and the operations added so far; the last one is the
+    output."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -26,7 +27,7 @@ class Draft:
         last = len(self._operations) - 1
         return computation(self._operations, [last], name=name, group=group)
 
-    # -- what is drawn -----------------------------------------------------------------------------
+    # -- random draws ------------------------------------------------------------------------------
 
     def chance(self, share: float) -> bool:
         return bool(self._rng.random() < share)
@@ -35,7 +36,7 @@ class Draft:
         return choices[int(self._rng.integers(len(choices)))]
 
     def size(self, least: float, most: float) -> int:
-        """Evenly by logarithm; a half of them as programs have them, 2^k or 3 2^k."""
+        """Log-uniform; half of them as in programs, 2^k or 3 2^k."""
         value = math.exp(self._rng.uniform(math.log(least), math.log(most)))
         if value > 4 and self.chance(0.5):
             nearest = (2.0**k * part for k in range(24) for part in (1, 1.5))
@@ -43,20 +44,20 @@ class Draft:
         return min(max(round(value), math.ceil(least)), math.floor(most))
 
     def dims(self, rank: int, least: float, most: float, minor: int = 0) -> Dims:
-        """An array of so many elements, about; its minor dimension is `minor`, if that is given."""
+        """Shape of an array of about so many elements; its minor dimension is `minor`, if not 0."""
         elements = math.exp(self._rng.uniform(math.log(least), math.log(most)))
-        found = [minor] if minor else []
-        while len(found) < rank - 1:
-            left = max(elements / math.prod(found), 1)
-            found.insert(0, self.size(1, left ** (2 / (rank - len(found)))))
-        if len(found) < rank:
-            left = max(elements / math.prod(found), 1)
-            found.append(max(round(left), 1))
-            if rank > 1 and found[-1] > 4:
-                found[-1] = self.size(found[-1] * 0.75, found[-1] * 1.25)
-        return tuple(found)
+        shape = [minor] if minor else []
+        while len(shape) < rank - 1:
+            left = max(elements / math.prod(shape), 1)
+            shape.insert(0, self.size(1, left ** (2 / (rank - len(shape)))))
+        if len(shape) < rank:
+            left = max(elements / math.prod(shape), 1)
+            shape.append(max(round(left), 1))
+            if rank > 1 and shape[-1] > 4:
+                shape[-1] = self.size(shape[-1] * 0.75, shape[-1] * 1.25)
+        return tuple(shape)
 
-    # -- what is added -----------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def shape(self, at: int) -> Shape:
         return self._operations[at].shape
@@ -69,13 +70,14 @@ class Draft:
         dtype: Attribute = "",
         **attributes: Attribute,
     ) -> int:
-        """Of the type of its first operand, unless that is said."""
+        """Add an operation, by default of the type of its first operand."""
         dtype = str(dtype) or (self.shape(operands[0]).dtype if operands else "f32")
         self._operations.append(Operation(opcode, (Shape(dtype, dims),), operands, attributes))
         return len(self._operations) - 1
 
     def given(self, *dims: int, dtype: str = "f32") -> int:
-        """Row by row, or now and then in another order: a kernel takes what others left."""
+        """Add a parameter in row-major, or sometimes in another order: a kernel's input has its
+        producer's layout."""
         count = sum(op.opcode == "parameter" for op in self._operations)
         layout: Dims = ()
         if len(dims) > 1 and self.chance(0.08):
@@ -88,11 +90,11 @@ class Draft:
         return self.add("constant", (), value=value)
 
     def wide(self, at: int, dims: Dims, own: Dims = ()) -> int:
-        """An array as `dims`, its own dimensions at those places, repeated along the others."""
+        """An array broadcast to `dims`, its own dimensions at those places."""
         return self.add("broadcast", dims, at, dimensions=own)
 
     def each(self, opcode: str, *operands: int, **attributes: Attribute) -> int:
-        """Element by element."""
+        """Add an element-wise operation."""
         return self.add(opcode, self.shape(operands[0]).dims, *operands, **attributes)
 
     def sum(self, at: int, over: Sequence[int], combine: str = "add") -> int:
@@ -104,14 +106,14 @@ class Draft:
     def dot(
         self, lhs: int, rhs: int, over: tuple[Dims, Dims], batch: tuple[Dims, Dims] = ((), ())
     ) -> int:
-        kept = [
+        free = [
             tuple(dim for d, dim in enumerate(self.shape(at).dims) if d not in (*own, *each))
             for at, own, each in zip((lhs, rhs), over, batch, strict=True)
         ]
         first = tuple(self.shape(lhs).dims[d] for d in batch[0])
         names = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
         attributes = dict(zip(names, (*over, *batch), strict=True))
-        return self.add("dot", (*first, *kept[0], *kept[1]), lhs, rhs, **attributes)
+        return self.add("dot", (*first, *free[0], *free[1]), lhs, rhs, **attributes)
 
 
 #: Puts a probe together.

@@ -1,4 +1,4 @@
-"""Element by element: arithmetic, functions, comparisons, and what is repeated on the way."""
+"""Element-wise probes: arithmetic, functions, comparisons, and broadcasts on the way."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _other(draft: Draft, dims: Dims) -> int:
 
 
 def chained(draft: Draft, at: int, most: int) -> int:
-    """So many operations at most that follow each other."""
+    """Append at most so many consecutive operations."""
     for _ in range(draft.size(1, most)):
         kind = draft.one("pair", "pair", "pair", "single", "function", "choice", "same")
         if kind == "pair":
@@ -59,7 +59,7 @@ def chained(draft: Draft, at: int, most: int) -> int:
 
 
 def followed(draft: Draft, at: int) -> int:
-    """By a row that is added and what is larger than zero, sometimes."""
+    """Sometimes add a bias row and a ReLU."""
     dims = draft.shape(at).dims
     if dims and draft.chance(0.4):
         row = draft.wide(draft.given(dims[-1]), dims, (len(dims) - 1,))
@@ -90,18 +90,18 @@ def _narrow(draft: Draft) -> int:
 
 def _minor(draft: Draft) -> int:
     """Arrays whose minor dimension may be any small number: vectors are filled or not."""
-    given = draft.given(*draft.dims(draft.one(2, 3, 4), 2e4, 5e5, minor=draft.size(1, 64)))
-    dims = draft.shape(given).dims
+    data = draft.given(*draft.dims(draft.one(2, 3, 4), 2e4, 5e5, minor=draft.size(1, 64)))
+    dims = draft.shape(data).dims
     other = draft.given(*dims) if draft.chance(0.6) else _other(draft, dims)
-    return chained(draft, draft.each(draft.one(*_PAIRS), given, other), 3)
+    return chained(draft, draft.each(draft.one(*_PAIRS), data, other), 3)
 
 
 def _waves(draft: Draft) -> int:
-    """Functions of numbers beyond one period, which take another way."""
-    given = _plain(draft, 1e4, 4e5)
+    """Functions of arguments beyond one period, which take a slower path."""
+    data = _plain(draft, 1e4, 4e5)
     if draft.chance(0.4):
-        given = draft.each("add", given, _other(draft, draft.shape(given).dims))
-    scaled = draft.each("multiply", given, _number(draft, given, draft.one("1", "6", "30", "200")))
+        data = draft.each("add", data, _other(draft, draft.shape(data).dims))
+    scaled = draft.each("multiply", data, _number(draft, data, draft.one("1", "6", "30", "200")))
     return draft.each(draft.one("sine", "sine", "cosine"), scaled)
 
 
@@ -111,8 +111,8 @@ def _all_pairs(draft: Draft) -> int:
     rows = draft.size(32, max(33, (1e6 / width) ** 0.5))
     dims = (rows, rows, width)
     sides = [draft.wide(draft.given(rows, width), dims, own) for own in ((0, 2), (1, 2))]
-    made = chained(draft, draft.each(draft.one("subtract", "add", "multiply"), *sides), 2)
-    return draft.sum(made, (2,)) if draft.chance(0.4) else made
+    combined = chained(draft, draft.each(draft.one("subtract", "add", "multiply"), *sides), 2)
+    return draft.sum(combined, (2,)) if draft.chance(0.4) else combined
 
 
 def _masked(draft: Draft) -> int:

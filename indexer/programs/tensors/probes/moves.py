@@ -1,4 +1,4 @@
-"""What is moved: turned round, cut, joined, filled up, picked and put."""
+"""Data movement: transposes, slices, concatenations, padding, gathers and scatters."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def _transposed(draft: Draft) -> int:
     order = draft.one(*_ORDERS)
     minor = draft.one(0, 0, 0, 1, 2, 3, 4, 8, 16)
     dims = draft.dims(len(order), 2e4, 1e6, minor=minor)
-    given = draft.given(*dims)
+    data = draft.given(*dims)
     if draft.chance(0.3):
-        given = chained(draft, given, 2)
-    return draft.add("transpose", tuple(dims[d] for d in order), given, dimensions=order)
+        data = chained(draft, data, 2)
+    return draft.add("transpose", tuple(dims[d] for d in order), data, dimensions=order)
 
 
 def _transposed_inside(draft: Draft) -> int:
-    """Where what is next to each other is short: pictures put together, heads of attention."""
+    """Transposes with short inner dimensions: tiled pictures, heads of attention."""
     few, other, outer = draft.one(1, 2, 3, 4, 8), draft.one(2, 3, 4, 8, 16), draft.size(1, 4)
     side = draft.size(8, max(9, (6e5 / few / other / outer) ** 0.5))
     dims = (outer, side, side, other, few)
     order = draft.one((0, 1, 3, 2, 4), (0, 1, 3, 2, 4), (0, 1, 4, 2, 3), (0, 3, 1, 2, 4))
-    given = draft.given(*dims)
+    data = draft.given(*dims)
     if draft.chance(0.3):
-        given = chained(draft, given, 2)
-    return draft.add("transpose", tuple(dims[d] for d in order), given, dimensions=order)
+        data = chained(draft, data, 2)
+    return draft.add("transpose", tuple(dims[d] for d in order), data, dimensions=order)
 
 
 def _sliced(draft: Draft) -> int:
@@ -45,8 +45,8 @@ def _sliced(draft: Draft) -> int:
         stride.append(2 if draft.chance(0.1) else 1)
     sides = zip(start, limit, stride, strict=True)
     out = tuple(-(-(last - first) // step) for first, last, step in sides)
-    told = {"start": tuple(start), "limit": tuple(limit), "stride": tuple(stride)}
-    part = draft.add("slice", out, draft.given(*dims), **told)
+    bounds = {"start": tuple(start), "limit": tuple(limit), "stride": tuple(stride)}
+    part = draft.add("slice", out, draft.given(*dims), **bounds)
     return chained(draft, part, 2)
 
 
@@ -59,9 +59,9 @@ def _padded(draft: Draft) -> int:
     out = tuple(
         dim + a + b + (dim - 1) * c for dim, a, b, c in zip(dims, low, high, interior, strict=True)
     )
-    given, zero = draft.given(*dims), draft.number("0")
-    made = draft.add("pad", out, given, zero, low=low, high=high, interior=interior)
-    return chained(draft, made, 2)
+    data, zero = draft.given(*dims), draft.number("0")
+    padded = draft.add("pad", out, data, zero, low=low, high=high, interior=interior)
+    return chained(draft, padded, 2)
 
 
 def _joined(draft: Draft) -> int:
@@ -80,12 +80,12 @@ def _joined(draft: Draft) -> int:
 
 def _reversed(draft: Draft) -> int:
     rank = draft.one(2, 3, 4)
-    given = draft.given(*draft.dims(rank, 5e4, 1e6))
-    return draft.each("reverse", given, dimensions=draft.one((0,), (0, 1), (rank - 1,)))
+    data = draft.given(*draft.dims(rank, 5e4, 1e6))
+    return draft.each("reverse", data, dimensions=draft.one((0,), (0, 1), (rank - 1,)))
 
 
 def _picked(draft: Draft) -> int:
-    """Rows of a table, one for each of many numbers."""
+    """Rows of a table, one for each of many indices."""
     table, width = draft.size(64, 8192), draft.one(1, draft.size(2, 16), draft.size(16, 256))
     count = draft.size(1024, max(1025, min(131072, 3e6 / width)))
     numbers = draft.given(count, 1, dtype="s32")
@@ -93,12 +93,12 @@ def _picked(draft: Draft) -> int:
         "collapsed_slice_dims={0}, index_vector_dim=1, offset_dims={1}, "
         f"slice_sizes={{1,{width}}}, start_index_map={{0}}"
     )
-    given = draft.given(table, width)
-    return draft.add("gather", (count, width), given, numbers, raw=raw)
+    rows = draft.given(table, width)
+    return draft.add("gather", (count, width), rows, numbers, raw=raw)
 
 
 def _picked_sums(draft: Draft) -> int:
-    """Of some rows each: words of a sentence, neighbours of a node."""
+    """Sums of some rows each: words of a sentence, neighbours of a node."""
     rows = _picked(draft)
     count, width = draft.shape(rows).dims
     each = draft.one(2, 4, 6, 8, 16)
@@ -110,7 +110,7 @@ def _picked_sums(draft: Draft) -> int:
 
 
 def _first(count: int, width: int, each: int) -> dict[str, Dims]:
-    """As many rows as make whole parts."""
+    """Slice bounds of as many rows as make whole parts."""
     return {"start": (0, 0), "limit": (count // each * each, width), "stride": (1, 1)}
 
 
@@ -121,21 +121,21 @@ def _put(draft: Draft) -> int:
         "index_vector_dim=1, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, "
         "update_window_dims={1}"
     )
-    given, numbers = draft.given(table, width), draft.given(count, 1, dtype="s32")
+    target, numbers = draft.given(table, width), draft.given(count, 1, dtype="s32")
     rows = draft.given(count, width)
-    return draft.add("scatter", (table, width), given, numbers, rows, combine="add", raw=raw)
+    return draft.add("scatter", (table, width), target, numbers, rows, combine="add", raw=raw)
 
 
 def _at_places(draft: Draft) -> int:
-    """A slice of a place that a number says: taken, or written."""
+    """A slice at a computed place: read, or written."""
     width, part = draft.size(64, 1024), draft.one(4, 16, 64, 256)
     rows = draft.size(part + 1, 4096)
-    given, where = draft.given(rows, width), [draft.given(dtype="s32") for _ in range(2)]
+    data, where = draft.given(rows, width), [draft.given(dtype="s32") for _ in range(2)]
     if draft.chance(0.5):
         dims = (part, width)
-        return chained(draft, draft.add("dynamic-slice", dims, given, *where, sizes=dims), 1)
+        return chained(draft, draft.add("dynamic-slice", dims, data, *where, sizes=dims), 1)
     new = draft.given(part, width)
-    return draft.add("dynamic-update-slice", (rows, width), given, new, *where)
+    return draft.add("dynamic-update-slice", (rows, width), data, new, *where)
 
 
 def _reshaped(draft: Draft) -> int:

@@ -1,4 +1,4 @@
-"""Products of matrices: all ways in which the operands may lie, from one column to many."""
+"""Products of matrices: all layouts of the operands, from one column to many."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from indexer.programs.tensors.probes.loops import chained, followed
 
 
 def _sizes(draft: Draft) -> tuple[int, int, int]:
-    """Rows, terms and columns of a product that takes long enough to be timed, and not longer."""
+    """Rows, terms and columns of a product that is long enough to be timed, but not longer."""
     while True:
         m, k, n = (draft.size(2, 2048) for _ in range(3))
         if 3e5 < m * k * n < 1e8 and max(m * k, k * n, m * n) < 4e6:
             return m, k, n
 
 
-def _given(draft: Draft, rows: int, terms: int, *, turned: bool) -> int:
+def _parameter(draft: Draft, rows: int, terms: int, *, turned: bool) -> int:
     return draft.given(terms, rows) if turned else draft.given(rows, terms)
 
 
 def _turned(draft: Draft, m: int, k: int, n: int) -> int:
     first, second = draft.chance(0.25), draft.chance(0.25)
-    lhs = _given(draft, m, k, turned=first)
-    rhs = _given(draft, n, k, turned=not second)
+    lhs = _parameter(draft, m, k, turned=first)
+    rhs = _parameter(draft, n, k, turned=not second)
     return draft.dot(lhs, rhs, ((1 - first,), (int(second),)))
 
 
@@ -46,7 +46,7 @@ def _vector(draft: Draft) -> int:
 
 
 def _many_rows(draft: Draft) -> int:
-    """Of what has three or four dimensions, with a matrix."""
+    """Product of an array of three or four dimensions with a matrix."""
     m, k, n = _sizes(draft)
     rank = draft.one(3, 3, 4)
     outer = (1, m)
@@ -55,12 +55,12 @@ def _many_rows(draft: Draft) -> int:
             outer = (part, m // part)
     lhs = draft.given(*((1,) * (rank - 3)), *outer, k)
     turned = draft.chance(0.2)
-    rhs = _given(draft, n, k, turned=not turned)
+    rhs = _parameter(draft, n, k, turned=not turned)
     return followed(draft, draft.dot(lhs, rhs, ((rank - 1,), (int(turned),))))
 
 
 def _summed_twice(draft: Draft) -> int:
-    """Over rows of batches: gradients of weights."""
+    """Sum over rows of batches: gradients of weights."""
     m, k, n = _sizes(draft)
     part = draft.one(2, 4, 8)
     lhs, rhs = (draft.given(part, max(k // part, 1), size) for size in (m, n))
@@ -73,23 +73,23 @@ def _gradient(draft: Draft) -> int:
 
 
 def _narrow_gradient(draft: Draft) -> int:
-    """Of many rows, and few columns on both sides."""
+    """Gradient product with many rows, and few columns on both sides."""
     left, right = draft.size(1, 96), draft.size(1, 96)
     rows = draft.size(256, min(16384, 3e7 / left / right))
     return draft.dot(draft.given(rows, left), draft.given(rows, right), ((0,), (0,)))
 
 
 def _small(draft: Draft) -> int:
-    """Many products of matrices of a few rows and columns, however they lie."""
+    """Many products of matrices of a few rows and columns, in any layout."""
     m, k, n = (draft.size(1, 64) for _ in range(3))
     most = max(5, min(2048, 2e7 / (m * k * n), 2e6 / max(m * k, k * n, m * n)))
     batch = draft.size(4, most)
     sides = []
-    for kept in (m, n):
+    for outer in (m, n):
         order = draft.one((0, 1, 2), (0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 0, 1))
-        dims = (batch, kept, k)
-        given = draft.given(*(dims[d] for d in order))
-        sides.append((given, order.index(2), order.index(0)))
+        dims = (batch, outer, k)
+        operand = draft.given(*(dims[d] for d in order))
+        sides.append((operand, order.index(2), order.index(0)))
     (lhs, over, first), (rhs, summed, second) = sides
     return draft.dot(lhs, rhs, ((over,), (summed,)), ((first,), (second,)))
 
@@ -134,7 +134,7 @@ def _rows_by_matrices(draft: Draft) -> int:
 
 
 def _computed(draft: Draft) -> int:
-    """Of operands that are computed for it alone, or turned."""
+    """Product of operands that are computed for it alone, or transposed."""
     m, k, n = _sizes(draft)
     lhs = chained(draft, draft.given(m, k), 3)
     if draft.chance(0.4):

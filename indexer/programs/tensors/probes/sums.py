@@ -1,4 +1,4 @@
-"""What is summed: rows, columns, windows, and what is divided by them."""
+"""Reductions: over rows, columns, windows, and normalisations by them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def _rank(draft: Draft) -> int:
 
 def _plain(draft: Draft) -> int:
     rank = _rank(draft)
-    given = draft.given(*draft.dims(rank, 4e4, 3e6))
-    return draft.sum(given, draft.one(*_OVER[rank]), draft.one("add", "add", "maximum"))
+    data = draft.given(*draft.dims(rank, 4e4, 3e6))
+    return draft.sum(data, draft.one(*_OVER[rank]), draft.one("add", "add", "maximum"))
 
 
 def _computed(draft: Draft) -> int:
     rank = _rank(draft)
-    given = chained(draft, draft.given(*draft.dims(rank, 2e4, 8e5)), 4)
-    return draft.sum(given, draft.one(*_OVER[rank]), draft.one("add", "add", "maximum"))
+    data = chained(draft, draft.given(*draft.dims(rank, 2e4, 8e5)), 4)
+    return draft.sum(data, draft.one(*_OVER[rank]), draft.one("add", "add", "maximum"))
 
 
 def _narrow(draft: Draft) -> int:
-    """Few in each sum, or few sums."""
+    """Few terms in each sum, or few sums."""
     minor = draft.one(1, 2, 3, 4, 6, 8, 12)
-    given = draft.given(*draft.dims(3, 5e4, 1e6, minor=minor))
+    data = draft.given(*draft.dims(3, 5e4, 1e6, minor=minor))
     over = draft.one((2,), (0, 1), (1,), (0,))
-    return chained(draft, draft.sum(given, over), 2)
+    return chained(draft, draft.sum(data, over), 2)
 
 
 def _narrow_computed(draft: Draft) -> int:
-    """Few in each sum, of what is computed for it."""
+    """Few terms in each sum, computed for it."""
     rank = draft.one(2, 3, 3)
     dims = draft.dims(rank, 2e4, 1e6, minor=draft.size(1, 24))
     return draft.sum(chained(draft, draft.given(*dims), 3), (rank - 1,))
@@ -50,11 +50,11 @@ def _softmax(draft: Draft) -> int:
     rank = draft.one(2, 3, 4)
     dims = draft.dims(rank, 5e3, 5e5)
     rows = tuple(range(rank - 1))
-    given = draft.given(*dims)
+    data = draft.given(*dims)
     if draft.chance(0.4):
-        given = draft.each("multiply", given, draft.wide(draft.number("0.125"), dims))
-    top = draft.wide(draft.sum(given, (rank - 1,), "maximum"), dims, rows)
-    each = draft.each("exponential", draft.each("subtract", given, top))
+        data = draft.each("multiply", data, draft.wide(draft.number("0.125"), dims))
+    top = draft.wide(draft.sum(data, (rank - 1,), "maximum"), dims, rows)
+    each = draft.each("exponential", draft.each("subtract", data, top))
     return draft.each("divide", each, draft.wide(draft.sum(each, (rank - 1,)), dims, rows))
 
 
@@ -62,14 +62,14 @@ def _norm(draft: Draft) -> int:
     rank = draft.one(2, 3)
     dims = draft.dims(rank, 1e4, 1e6)
     rows, last = tuple(range(rank - 1)), (rank - 1,)
-    given = draft.given(*dims)
+    data = draft.given(*dims)
     share = draft.number("0.001")
 
     def mean(of: int) -> int:
         total = draft.sum(of, last)
         return draft.each("multiply", total, draft.wide(share, draft.shape(total).dims))
 
-    away = draft.each("subtract", given, draft.wide(mean(given), dims, rows))
+    away = draft.each("subtract", data, draft.wide(mean(data), dims, rows))
     spread = mean(draft.each("multiply", away, away))
     least = draft.wide(draft.number("1e-05"), draft.shape(spread).dims)
     scale = draft.each("rsqrt", draft.each("add", spread, least))
@@ -78,11 +78,11 @@ def _norm(draft: Draft) -> int:
 
 
 def _norm_of_features(draft: Draft) -> int:
-    """Sums over all but the features, and what follows them for all."""
+    """Sums over all but the features, subtracted from all elements."""
     dims = draft.dims(4, 1e4, 1e6, minor=draft.size(3, 256))
-    given = draft.given(*dims)
-    total = draft.sum(given, (0, 1, 2))
-    return draft.each("subtract", given, draft.wide(total, dims, (3,)))
+    data = draft.given(*dims)
+    total = draft.sum(data, (0, 1, 2))
+    return draft.each("subtract", data, draft.wide(total, dims, (3,)))
 
 
 def _pooled(draft: Draft) -> int:
@@ -92,12 +92,12 @@ def _pooled(draft: Draft) -> int:
     low = draft.one(0, 0, window // 2)
     out = (side + 2 * low - window) // stride + 1
     combine = draft.one("maximum", "add")
-    given = draft.given(batch, side, side, channels)
+    data = draft.given(batch, side, side, channels)
     start = draft.number("-inf" if combine == "maximum" else "0")
     return draft.add(
         "reduce-window",
         (batch, out, out, channels),
-        given,
+        data,
         start,
         combine=combine,
         size=(1, window, window, 1),
@@ -111,12 +111,12 @@ def _pooled(draft: Draft) -> int:
 
 def _unpooled(draft: Draft) -> int:
     batch, side, channels = draft.size(1, 4), 2 * draft.size(2, 16), draft.size(4, 128)
-    given = draft.given(batch, side, side, channels)
+    data = draft.given(batch, side, side, channels)
     source = draft.given(batch, side // 2, side // 2, channels)
     return draft.add(
         "select-and-scatter",
         (batch, side, side, channels),
-        given,
+        data,
         source,
         draft.number("0"),
         combine="add",

@@ -1,5 +1,5 @@
-"""The network of operations (`embeddb.cost_model.operation_sums`) in torch, learned from sums
-alone as the trees beside it are."""
+"""The network of operations (`embeddb.cost_model.operation_sums`) in torch, trained on sums alone
+as the trees beside it are."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from embeddb.core.reports import Progress
 from embeddb.cost_model.operation_sums import CLIP
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
 from indexer.training.tensors.grown_trees import evenly
-from indexer.training.tensors.operations.missed import FAR, level
+from indexer.training.tensors.operations.residuals import FAR, level
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.trainer import Job, Settings, fit
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkTraining:
-    """How it is learned: all epochs, with a rate that falls; what is held out stops nothing, since
-    its error goes up and down by more than it falls in the second half."""
+    """Settings of its training: all epochs, with a decaying rate and without early stopping, since
+    the held-out error fluctuates by more than it falls in the second half."""
 
     hidden: int = 256
     layers: int = 2
@@ -82,7 +82,7 @@ class _Network(nn.Module):
 
 
 class _Kernels:
-    """What is learned from, standardised once."""
+    """The training set, standardised once."""
 
     def __init__(self, train: Sequence[KernelSample]) -> None:
         rows = np.concatenate([sample.operations for sample in train])
@@ -115,8 +115,8 @@ def network_weights(
     folder: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> dict[str, NDArray[Any]]:
-    """Tensors of `operation_network.shapes_of`; families count the same. An unfinished training in
-    `folder` goes on.
+    """Tensors of `operation_network.shapes_of`; families have the same weight. Resumes an
+    unfinished training in `folder`.
 
     Raises: ModelError as `indexer.training.trainer.fit` does.
     """
@@ -128,8 +128,8 @@ def network_weights(
     network.scale = torch.from_numpy(kernels.scale.astype(np.float32))
     with torch.no_grad():
         network.head.bias.fill_(level(train))
-        # Of what was the same in all rows nothing is learned: an opcode that comes later adds
-        # nothing, where weights as they were drawn would.
+        # Columns that are constant in training get zero weights instead of their random initial
+        # ones, so that a new opcode adds nothing.
         network.get_parameter("layers.0.weight")[:, kernels.constant] = 0.0
     settings = Settings(
         *(how.epochs, how.lr),
@@ -162,6 +162,6 @@ def _job(network: _Network, kernels: _Kernels, count: int, how: NetworkTraining,
 
 
 def _named(train: Sequence[KernelSample], how: NetworkTraining) -> str:
-    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
-    told = json.dumps([content_of(train), operations_version(), asdict(how)])
-    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    """Hash of all settings of a checkpoint beside `lr` and `seed`."""
+    settings = json.dumps([content_of(train), operations_version(), asdict(how)])
+    return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Boosted trees of operations, of which only the sums are measured, learned by LightGBM."""
+"""Boosted trees of operations, trained by LightGBM on measured sums only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embeddb.core.reports import Progress
 from embeddb.tensors.encoding.operation_rows import USUAL
 from indexer.training.cost_model.trees import require, weights
 from indexer.training.tensors.grown_trees import evenly
-from indexer.training.tensors.operations.missed import FAR, level
+from indexer.training.tensors.operations.residuals import FAR, level
 from indexer.training.tensors.samples import KernelSample
 
 TREE_COUNT = 800
@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 def tree_weights(
     train: Sequence[KernelSample], seed: int = 0, *, progress: Progress = lambda *_: None
 ) -> dict[str, NDArray[Any]]:
-    """Tensors of trees on `operation_rows`; families count the same.
+    """Tensors of trees on `operation_rows`; families have the same weight.
 
     Raises: MissingDependency without LightGBM.
     """
@@ -61,13 +61,13 @@ def tree_weights(
     def grown(env: Any) -> None:
         progress("grow trees", env.iteration + 1, TREE_COUNT)
 
-    found = weights(lightgbm.train(settings, data, TREE_COUNT, callbacks=[grown]))
-    # Where all guesses are off by more than `FAR`, no split would be better than none: the level
-    # comes first, as a tree of one leaf.
+    tensors = weights(lightgbm.train(settings, data, TREE_COUNT, callbacks=[grown]))
+    # If all guesses are off by more than `FAR`, no split has a gain: the level is added as a first
+    # tree of one leaf.
     first = {"splits": 0, "value": above}
     return {
         name: np.insert(array, 0, first[name]) if name in first else array
-        for name, array in found.items()
+        for name, array in tensors.items()
     }
 
 
@@ -82,11 +82,11 @@ def _objective(train: Sequence[KernelSample]) -> Callable[[Floats, Any], tuple[F
     wanted = np.array([sample.logs.min() for sample in train])
     weight = evenly([sample.group for sample in train])
 
-    def told(said: Floats, _: Any) -> tuple[Floats, Floats]:
-        seconds = np.exp(said)
+    def gradients(predicted: Floats, _: Any) -> tuple[Floats, Floats]:
+        seconds = np.exp(predicted)
         total = np.add.reduceat(seconds, first)
         share = seconds / total[kernel] * weight[kernel]
         missed = np.clip(np.log(total) - wanted, -FAR, FAR)
         return share * missed[kernel], share
 
-    return told
+    return gradients

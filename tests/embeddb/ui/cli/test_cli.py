@@ -28,7 +28,7 @@ from embeddb.ui.cli import output
 from embeddb.ui.cli.main import VERBS, cli
 from indexer import starter
 from indexer.exchange.exchange import export_file
-from indexer.shipped.made import ship
+from indexer.shipped.create import ship
 
 ROOT = Path(__file__).resolve().parents[4]
 #: HLO of one kernel.
@@ -391,7 +391,7 @@ def test_every_verb_speaks_to_people(
         said[name] = capsys.readouterr().out
         assert said[name].strip() and "\x1b" not in said[name]
     assert "1 rejected" in said["index"] and "runs.csv.rejects.jsonl" in said["index"]
-    assert "ask: embeddb query" in said["index"]
+    assert "try: embeddb query" in said["index"]
     assert "why: embeddb explain" in said["query"] and "mode=b" in said["query"]
     assert "rests on" in said["explain"]
     assert "scale" not in said["eval"] and "static-best" in said["eval"]
@@ -478,10 +478,10 @@ def test_stubs_get_their_structure_when_the_matrices_arrive(
         (["query", "DB", "NEW", "--platform", "spade", "--op", "spmm:32"], 3, "no evidence"),
         (["query", "DB", "TOML", "--platform", "toy", "--op", "spmm:4"], 1, "not a matrix file"),
         (["explain", "DB", "r000000000000"], 3, "no recommendation"),
-        (["explain", "DB", "m1"], 3, "was never asked about"),
+        (["explain", "DB", "m1"], 3, "was never queried"),
         (["eval", "DB", "--platform", "none"], 3, "there are: spmm:32 on toy"),
         (["db", "export", "DB", "x.csv", "--op", "spmm:7"], 3, "no runs of spmm:7"),
-        (["db", "export", "DB", "x.what"], 2, "does not tell the format"),
+        (["db", "export", "DB", "x.what"], 2, "no export format has this file ending"),
         (["db", "export", "DB", "-", "--json"], 2, "stdout"),
         (["db", "import", "DB", "gone.jsonl"], 2, "no such file"),
         (["db", "import", "DB", "LOG"], 1, "header"),
@@ -565,7 +565,7 @@ def test_a_calibration_for_people(board: Board, capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr()
     assert "toy@t0: " in shown.out and " of 30 s" in shown.out
     assert "spmm:32 " in shown.out and "before, after: " in shown.out
-    assert "everything was measured" in shown.out
+    assert "nothing is left to measure" in shown.out
     assert "left out: " in shown.err and "bad.mtx" in shown.err
 
 

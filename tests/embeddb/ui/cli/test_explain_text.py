@@ -68,12 +68,12 @@ def test_an_answer_in_the_order_in_which_one_decides(show: Show) -> None:
         "gain    2.",
         "sure    ",
         "novelty ",
-        "rests on measured patterns near it",
-        "what simpler methods would have said",
-        "where the choice is open",
-        "what each parameter is worth here",
+        "rests on similar measured patterns",
+        "answers of simpler methods",
+        "undecided parameters",
+        "effect of each parameter",
         "what would change the answer",
-        "which part of the pattern counts",
+        "occlusion map",
         "what to measure next on this matrix",
     ]
     places = [text.index(part) for part in parts]
@@ -100,9 +100,9 @@ def test_nothing_was_ever_measured(show: Show) -> None:
     db = Database.in_memory()
     db.store.put_platform(tiny())
     text = show(_asked(db))
-    assert "rests on nothing that was measured" in text and "no neighbours were looked up" in text
-    assert "the platform's default, for want of evidence" in text
-    assert "nothing measured could be compared with it" in text
+    assert "rests on no measurement" in text and "no neighbours were searched" in text
+    assert "the platform's default, without evidence" in text
+    assert "no measured pattern is comparable" in text
 
 
 def test_only_winners_were_recorded(show: Show) -> None:
@@ -114,7 +114,7 @@ def test_only_winners_were_recorded(show: Show) -> None:
         db.index.record([run], p, platform)
     embed(db.index)
     text = show(_asked(db))
-    assert "gain    not known: what the default takes was never measured" in text
+    assert "gain    not known: the default was never measured" in text
     assert "is expected to be faster" in text
 
 
@@ -160,8 +160,8 @@ def test_runs_of_two_sessions_are_told(show: Show) -> None:
     )
     default = msgspec.structs.replace(own, config={"variant": "a"}, first=1e9 - 7200.0)
     e = msgspec.structs.replace(explain(made, store), own=[own, default])
-    assert "did not always run together (up to 2 h apart)" in " ".join(show(e).split())
-    assert "did not always run together" in explanation_html(e)
+    assert "ran in different sessions (up to 2 h apart)" in " ".join(show(e).split())
+    assert "ran in different sessions" in explanation_html(e)
     together = msgspec.structs.replace(default, first=1e9 - 60.0)
     simulated = msgspec.structs.replace(default, sources=["simulator"])
     for other in (together, simulated):
@@ -255,7 +255,7 @@ def test_a_hostile_name_through_the_command_line(
     cli.main(["explain", str(place), "last"], standalone_mode=False)
     out = capsys.readouterr().out
     assert all(line.isprintable() and len(line) < 300 for line in out.splitlines())
-    assert "ask again with `embeddb query ... --why`" in out
+    assert "query again with `embeddb query ... --why`" in out
 
 
 def test_json_is_the_document_of_the_explanation(
@@ -279,12 +279,12 @@ def test_why_is_asked_for_on_the_command_line(
         db.index.record(runs_of(known, tiny()), known, tiny())
     asked = ["query", str(place), known.id, "--platform", "tiny", "--op", "spmm:32"]
     cli.main(asked, standalone_mode=False)
-    assert "what each parameter is worth" not in capsys.readouterr().out
+    assert "effect of each parameter" not in capsys.readouterr().out
     cli.main([*asked, "--why"], standalone_mode=False)
     out = capsys.readouterr().out
-    assert "what each parameter is worth" in out and "which part of the pattern counts" in out
+    assert "effect of each parameter" in out and "occlusion map" in out
     cli.main(["explain", str(place), "last"], standalone_mode=False)
-    assert "what each parameter is worth" in capsys.readouterr().out
+    assert "effect of each parameter" in capsys.readouterr().out
 
 
 def test_a_report_file_is_written_whole_or_not_at_all(
@@ -372,12 +372,12 @@ def test_an_answer_of_the_model_has_no_votes(show: Show) -> None:
     asked = show(explain(made, store))
     assert all(word in asked for word in head)
     text = show(explain(_replaced(made, link="model"), store))
-    assert " vote  " not in text and "patterns near it, to compare" in text
+    assert " vote  " not in text and "similar patterns, for comparison" in text
 
 
 def test_whether_preparation_counts_is_said(show: Show) -> None:
     made, store = by_hand()
-    assert "preparing a format is left out" in show(explain(made, store))
+    assert "without format conversion" in show(explain(made, store))
     first = msgspec.structs.replace(
         made.candidates[0], seconds=2.0, status="ok", gain_low=2.0, gain_high=4.0
     )
@@ -385,7 +385,7 @@ def test_whether_preparation_counts_is_said(show: Show) -> None:
     told = explain(done, store)
     assert told.within_interval is None  # the prediction counts what the measurement leaves out
     text = " ".join(show(told).split())
-    assert "known, shared out over 1,000 calls; the measured times leave it out" in text
+    assert "known, amortised over 1,000 calls; measured times exclude it" in text
     assert "the interval" not in text
 
 
@@ -394,7 +394,7 @@ def test_ties_of_times_that_never_varied_are_no_noise(show: Show) -> None:
     level = [msgspec.structs.replace(c, score=-1.0) for c in made.candidates]
     assert "within the noise" in show(explain(_replaced(made, candidates=level), store))
     text = show(explain(_replaced(made, candidates=level, noise=0.0), store))
-    assert "as good no difference is known, with" in text and "within the noise" not in text
+    assert "as good no evidence of a difference, with" in text and "within the noise" not in text
 
 
 def test_simulated_times_say_so_in_every_answer(
@@ -425,7 +425,7 @@ def test_moves_of_a_measured_pattern_leave_its_measurements_aside(show: Show) ->
     db = fill(Database.in_memory(), tiny())
     told = db.explain(db.query(patterns()[2], platform="tiny", op=OP, why=True).id)
     assert told.recommendation.link == "measured"
-    assert "its own measurements are left aside" in show(told)
+    assert "its own measurements are ignored" in show(told)
     assert "left aside" not in show(_asked(db, why=True))
 
 

@@ -18,7 +18,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.tensors.tensor_text import tensor_from_text
-from embeddb.ui.cli.arguments import known_subjects
+from embeddb.ui.cli.arguments import resolve_workloads
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs import tensors
@@ -84,7 +84,7 @@ def test_programs_are_on_no_map(tmp_path: Path, capsys: pytest.CaptureFixture[st
         str(tmp_path / "m.svg"),
     )
     code, said = refused(capsys, *words)
-    assert code == 3 and "programs have no places on a map" in said
+    assert code == 3 and "programs have no embedding to draw" in said
 
 
 def test_what_is_there_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ def test_a_dump_once_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
     again = printed(capsys, "kernel", "import", db, str(dump), "--json")
     assert again["added"] == [] and len(again["known"]) == 8
     assert run_verb(["kernel", "import", db, str(dump)]) == 0
-    assert "8 known already" in capsys.readouterr().out
+    assert "8 already stored" in capsys.readouterr().out
     assert printed(capsys, "db", "stat", db, "--json")["counts"]["tensor"] == 8
     assert run_verb(["db", "check", db]) == 0
     assert "no problems" in capsys.readouterr().out
@@ -124,12 +124,10 @@ def test_what_is_known_keeps_its_name_and_group(
     copy.write_text(Path(MLP).read_text().replace("HloModule jit_mlp", "HloModule jit_other"))
     told = printed(capsys, "kernel", "import", db, str(copy), "--group", "mine", "--json")
     assert [(one["name"], one["group"]) for one in told["known"]] == [("mlp", "mlp")]
-    assert told["notes"] == [
-        "--group is for what is new; 1 known before stay in theirs: mlp in mlp"
-    ]
+    assert told["notes"] == ["--group is for new kernels; 1 stored before keep theirs: mlp in mlp"]
     assert printed(capsys, "kernel", "show", db, "mlp", "--json")["group"] == "mlp"
     assert "notes" in told and run_verb(["kernel", "import", db, MLP, "--group", "mlp"]) == 0
-    assert "stay in theirs" not in capsys.readouterr().err
+    assert "keep theirs" not in capsys.readouterr().err
 
 
 def test_programs_of_a_dump_are_taken_once_and_others_of_a_name_told_apart(
@@ -171,7 +169,7 @@ def test_a_kernel_and_a_program_of_one_name_are_told_apart_by_kind(
     kernel.write_text(json.dumps(shown["tensor"]))
     assert run_verb(["kernel", "import", db, str(kernel)]) == 0
     code, said = refused(capsys, "kernel", "show", db, "mlp")
-    assert code == 2 and "a kernel and a program are called mlp (say which: --kind" in said
+    assert code == 2 and "a kernel and a program are called mlp (choose one: --kind" in said
     for kind in ("kernel", "program"):
         shown = printed(capsys, "kernel", "show", db, "mlp", "--kind", kind, "--json")
         assert shown["kind"] == kind
@@ -200,7 +198,7 @@ def test_probes_are_imported_as_kernels_of_their_own_groups(
     assert all(one["group"].startswith("probe.") for one in done["added"])
     # Their tiles are measured where they are named alone.
     _, said = refused(capsys, "kernel", "measure", db)
-    assert "no tensor kernel is known here" in said
+    assert "no tensor kernel is stored" in said
 
 
 def test_files_that_are_cut_off_are_noted_beside_others(
@@ -293,9 +291,9 @@ def test_a_file_is_what_the_operation_runs_on(tmp_path: Path) -> None:
     (tmp_path / "dense.txt").write_text(PLAIN)
     assert run_verb(["kernel", "import", str(tmp_path / "t.db"), MLP]) == 0
     with Database.open(tmp_path / "t.db", readonly=True) as db:
-        (kernel,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("tile"))
-        (program,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("fusion"))
-        several = known_subjects(db, str(FOLDER / "mlp.after.txt"), Op("fused"))
+        (kernel,) = resolve_workloads(db, str(tmp_path / "dense.txt"), Op("tile"))
+        (program,) = resolve_workloads(db, str(tmp_path / "dense.txt"), Op("fusion"))
+        several = resolve_workloads(db, str(FOLDER / "mlp.after.txt"), Op("fused"))
     assert (kernel.kind, program.kind, len(several)) == ("kernel", "program", 7)
 
 
@@ -308,7 +306,7 @@ def test_a_program_that_is_taken_as_one_kernel_is_noted(
     asks = ("--platform", str(toy), "--op", "tile")
     told = refused(capsys, "query", db, MLP, *asks)[1]
     assert f"{MLP} is a whole program, here taken as one kernel" in told
-    assert "--cut` keeps the 3 kernels" in told
+    assert "--cut` stores the 3 kernels" in told
     kernel = read_tensors(FOLDER / "mlp.after.txt").tensors[0]
     Path(whole).write_text(hlo_text(kernel))
     assert "whole program" not in refused(capsys, "query", db, whole, *asks)[1]
@@ -328,12 +326,12 @@ def test_an_answer_about_a_file_is_explained_by_the_file(
     toy.write_text(TOML, encoding="utf-8")
     assert run_verb(["init", db]) == 0
     code, said = refused(capsys, "explain", db, MLP)
-    assert code == 3 and "was never asked about" in said
+    assert code == 3 and "was never queried" in said
     assert run_verb(["query", db, MLP, "--platform", str(toy), "--op", "tile"]) == 3
     capsys.readouterr()
     assert run_verb(["explain", db, MLP]) == 0
     told = capsys.readouterr().out
-    assert "nothing is known of any other: `embeddb measure` or `embeddb tune` runs some" in told
+    assert "no evidence on any other: `embeddb measure` or `embeddb tune` runs some" in told
     assert "ask again with" not in told
     cut.write_text(Path(MLP).read_text()[:300])
     code, said = refused(capsys, "explain", db, str(cut))

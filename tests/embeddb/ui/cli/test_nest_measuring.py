@@ -136,7 +136,7 @@ def test_only_nests_are_counted_first(tmp_path: Path, capsys: pytest.CaptureFixt
     code, told = refused(capsys, "query", db, *words)
     assert code == 2 and "--count is for loop nests" in told
     code, told = refused(capsys, "nest", "count", db, "gemm", "--all")
-    assert code == 2 and "--all counts the nests of DB" in told
+    assert code == 2 and "--all counts the nests in DB" in told
     code, told = refused(capsys, "nest", "count", str(tmp_path / "none.db"), "--all")
     assert code != 0 and not (tmp_path / "none.db").exists()
 
@@ -146,7 +146,7 @@ def test_programs_and_sizes_that_are_none(
 ) -> None:
     db = str(tmp_path / "n.db")
     code, told = refused(capsys, "nest", "measure", db, "nonsense")
-    assert code == 2 and "nonsense: no file, and none of our programs" in told
+    assert code == 2 and "nonsense: neither a file nor a shipped program" in told
     code, told = refused(capsys, "nest", "measure", db, "gemm", "--size", "huge")
     assert code == 2 and "no size 'huge'" in told
     assert not (tmp_path / "n.db").exists(), "nothing is made for what cannot be read"
@@ -158,7 +158,7 @@ def test_training_needs_something_counted(
     db, out = str(tmp_path / "n.db"), str(tmp_path / "w.safetensors")
     assert run_verb(["init", db]) == 0
     code, told = refused(capsys, "train", "nests", db, "-o", out)
-    assert code == 3 and "no nest was counted" in told and "nest count" in told
+    assert code == 3 and "no nest has counters" in told and "nest count" in told
     (tmp_path / "w.safetensors").write_bytes(b"")
     code, told = refused(capsys, "train", "nests", db, "-o", out)
     assert code == 2 and "is there already" in told

@@ -58,7 +58,7 @@ def test_no_sentence_about_a_nest_is_about_a_matrix(
     for text in (answered, explained):
         assert "matri" not in text and "nonzero" not in text and "('" not in text
     assert "product: 96 x 96 x 96 turns" in answered
-    assert "gains are per call: a nest has no format to prepare" in explained
+    assert "gains are per call: a nest has no format conversion" in explained
     assert "not measured on this nest" in " ".join(explained.split())
 
 
@@ -82,7 +82,7 @@ def test_the_nest_the_answer_and_the_way_there(
     nest = made["pattern"]["nest"]
     assert told[: len(nest["answer"])] == nest["answer"]
     own = [t for t in made["transfers"] if t["config"] == made["answer"]]
-    assert sum(x.startswith("carried over from") for x in lines) == min(len(own), 2)
+    assert sum(x.startswith("transferred from") for x in lines) == min(len(own), 2)
 
 
 @pytest.mark.parametrize("tuner", ["static-best", "transfer", "random", "default", "rank"])

@@ -61,7 +61,7 @@ def test_import_once_and_again(
     again = printed(capsys, "nest", "import", db, file, "--json")
     assert again["added"] == [] and len(again["known"]) == len(NESTS)
     assert run_verb(["nest", "import", db, file]) == 0
-    assert "0 nests added, 6 known already" in capsys.readouterr().out
+    assert "0 nests added, 6 already stored" in capsys.readouterr().out
     assert printed(capsys, "db", "stat", db, "--json")["counts"]["nest"] == 6
     assert run_verb(["db", "check", db]) == 0
     assert "no problems" in capsys.readouterr().out
@@ -144,12 +144,12 @@ def test_show_as_a_schedule(file: str, capsys: pytest.CaptureFixture[str]) -> No
         (("import", "{db}"), 2, "which program?"),
         (("import", "{db}", "nothing.c"), 1, "no such file"),
         (("import", "{db}", "{folder}/p.py"), 1, "--dace"),
-        (("import", "{db}", "{file}", "-D", "N"), 2, "defines nothing"),
+        (("import", "{db}", "{file}", "-D", "N"), 2, "not NAME=NUMBER"),
         (("show", "{file}"), 2, "has 6 nests"),
         (("show", "{file}", "nobody"), 3, "no nest 'nobody'"),
         (("show", "{db}"), 2, "which nest of"),
         (("show", "{db}", "nobody"), 1, "no pattern of that name"),
-        (("show", "{folder}/p.py", "x"), 1, "not read without being run"),
+        (("show", "{folder}/p.py", "x"), 1, "must be run to be read"),
     ],
 )
 def test_refusals_say_why(

@@ -27,8 +27,8 @@ from embeddb.ui.cli.main import VERBS
 from embeddb.ui.cli.output import COMPLETING
 from embeddb.ui.cli.welcome import EXAMPLE, welcome
 from indexer import starter
+from indexer.shipped.create import ship
 from indexer.shipped.file import unpack
-from indexer.shipped.made import ship
 
 HEAD = ("rank", "name", "seconds", "configuration")
 ROWS = [

@@ -32,15 +32,18 @@ def _document(**changes: Any) -> dict[str, Any]:
         ({}, "queries keep ranking by neighbours: neighbours 98 %, the model 97 % of the fastest"),
         (
             {"held_out": {"spmm:64": {"rank": {"of_optimum@1": 0.9}}}},
-            "queries rank by the model: the model 90 % of the fastest configuration that ran",
+            "queries rank by the model: the model 90 % of the fastest configuration",
         ),
-        ({"held_out": {}}, "queries do not rank by it, for it was not judged"),
-        ({"file": "mine.safetensors"}, "queries of runs.db do not rank by it, it lies elsewhere"),
+        ({"held_out": {}}, "queries do not rank by it: it was not cross-validated"),
+        (
+            {"file": "mine.safetensors"},
+            "queries of runs.db do not rank by it: its file is elsewhere",
+        ),
         (
             {"squared_error": {"alone": 0.2, "with_source": 0.1}, "source": {}},
-            "the source is used: squared error of gains on rows not seen 0.1000 with it, 0.2000",
+            "the source is used: squared error of gains on held-out rows 0.1000 with it, 0.2000",
         ),
-        ({"squared_error": {"alone": 0.1, "with_source": 0.2}}, "the source is left out"),
+        ({"squared_error": {"alone": 0.1, "with_source": 0.2}}, "the source is not used"),
     ],
 )
 def test_the_last_lines_say_who_ranks(

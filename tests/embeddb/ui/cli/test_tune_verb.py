@@ -135,7 +135,7 @@ def test_ctrl_c_says_that_it_goes_on(
     played.left, played.stop = 6, KeyboardInterrupt
     words = ("tune", db, "chain12", "--op", "fusion", "--hardware-seconds", "1")
     code = run_verb(words)
-    assert code == 130 and "the same command goes on" in capsys.readouterr().err
+    assert code == 130 and "the same command continues" in capsys.readouterr().err
     with Database.open(db, readonly=True) as opened:
         kept = sum(1 for one in played.timed for _ in opened.store.runs(HERE.id, Op("fused"), one))
     assert kept == 6
@@ -255,7 +255,7 @@ def test_a_matrix_of_which_nothing_is_known(
 ) -> None:
     words = ("tune", *matrix, "--op", "spmm:32", "--hardware-seconds", "0.05", "--rounds", "1")
     assert run_verb([*words]) == 0
-    assert "ranked by: hardware (nobody knows any)" in capsys.readouterr().out
+    assert "ranked by: hardware (no candidates)" in capsys.readouterr().out
     code, said = refused(capsys, *words, "--by", "neighbours")
     assert code == 3 and "--by analytical needs none" in said
     code, said = refused(capsys, "tune", *matrix, "--op", "spmm:32", "--platform", "tile-cpu")

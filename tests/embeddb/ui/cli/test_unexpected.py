@@ -24,7 +24,7 @@ def test_it_is_one_line_and_says_where_the_details_lie(
     assert run_verb(["platform", "list"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("embeddb: KeyError: ")
-    found = re.search(r"the details lie in (.+\.txt)\)", line)
+    found = re.search(r"traceback in (.+\.txt)\)", line)
     assert found is not None
     held = Path(found[1]).read_text()
     assert "Traceback" in held and "in broken" in held and "Python 3" in held

@@ -224,7 +224,7 @@ def test_the_figures_are_told() -> None:
         "embeddb explain DB r0123456789ab",
         "The answer ran on this matrix: 1 ms, 900 µs to 1.2 ms; 3 runs, 15 repeats in all, "
         "1970-01-02 to 1970-01-04; hardware",
-        "preparing a format is left out",
+        "without format conversion",
         "embeddb measure DB MATRIX --platform tiny.toml --op spmm:32",
         "DB is the folder of the database; MATRIX is the file of the matrix",
         "tiny.toml is the file that describes the platform",
@@ -268,7 +268,7 @@ def test_every_link_has_its_words() -> None:
 
 def test_ties_are_no_noise_where_nothing_ran_twice() -> None:
     text = _Page(explanation_html(answered(full(), noise=0.0))).text
-    assert "no difference is known" in text and "within the noise" not in text
+    assert "no evidence of a difference" in text and "within the noise" not in text
 
 
 def test_no_command_measures_where_nothing_can_run() -> None:
@@ -278,14 +278,14 @@ def test_no_command_measures_where_nothing_can_run() -> None:
 
 def test_counted_preparation_is_told() -> None:
     text = _Page(explanation_html(answered(full(), calls=1000.0))).text
-    assert "known, shared out over 1,000 calls; the measured times leave it out" in text
+    assert "known, amortised over 1,000 calls; measured times exclude it" in text
 
 
 def test_without_evidence_it_says_so() -> None:
     text = _Page(explanation_html(bare())).text
     assert "Nothing is known: keep the default" in text
     assert "no comparable matrix was measured" in text
-    assert "for want of evidence" in text
+    assert "without evidence" in text
 
 
 def test_the_body_goes_into_another_page() -> None:

@@ -89,7 +89,7 @@ def test_a_browser_is_asked_for_the_token_once(db: Database, browser: Browser) -
         assert Axe().run(page).violations_count == 0
         page.get_by_label("Token").fill("wrong")
         page.get_by_role("button", name="Go on").click()
-        expect(page.get_by_text("that is not the token")).to_be_visible()
+        expect(page.get_by_text("wrong token")).to_be_visible()
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Go on").click()
         expect(page).to_have_url(f"http://127.0.0.1:{port}/runs?platform=tiny")

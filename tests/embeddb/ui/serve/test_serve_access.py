@@ -190,7 +190,7 @@ def test_the_form_refuses_what_is_none(db: Database) -> None:
 
 def test_a_wrong_token_keeps_the_way(db: Database) -> None:
     reply = login(visitor(db), "wrong", after='/runs?op="><script>')
-    assert reply.status_code == 401 and "that is not the token" in reply.text
+    assert reply.status_code == 401 and "wrong token" in reply.text
     assert "&#34;&gt;&lt;script&gt;" in reply.text and "<script>" not in reply.text
 
 
@@ -205,7 +205,7 @@ def test_a_token_comes_from_a_file_that_others_cannot_read(
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o644)
-    with pytest.raises(UsageError, match="everybody here can read it"):
+    with pytest.raises(UsageError, match="other users can read it"):
         read_token(str(file))
     file.chmod(0o600)
     assert read_token(str(file)) == TOKEN
@@ -231,14 +231,14 @@ def test_a_token_comes_from_a_file_that_others_cannot_read(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--host", "0.0.0.0"], "need a token"),
-        (["--host", "::"], "need a token"),
-        (["--public-url", "https://tuning.example.org"], "need a token"),
+        (["--host", "0.0.0.0"], "needs a token"),
+        (["--host", "::"], "needs a token"),
+        (["--public-url", "https://tuning.example.org"], "needs a token"),
         (["--host", "tuning.example.org"], "not an IP address"),
         (["--host", "192.0.2.77", "--token-file", "token"], "not an address of this machine"),
         (
             ["--public-url", "tuning.example.org", "--token-file", "token"],
-            "not the address of a page",
+            "not a URL of a page",
         ),
         (["--token-file", "short"], "24 random characters"),
         (["--workers", "0"], "--workers"),

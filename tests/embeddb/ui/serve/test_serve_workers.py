@@ -127,7 +127,7 @@ def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(folder: Path) -> Non
         assert here.process.wait(20) == 0 and gone(workers)
         assert here.process.stderr is not None
         said = here.process.stderr.read()
-        assert said.count("ended (signal 9); another takes its place") == 2, said
+        assert said.count("ended (signal 9); restarting") == 2, said
 
 
 def test_a_worker_that_cannot_start_is_told_less_and_less_often(
@@ -141,9 +141,9 @@ def test_a_worker_that_cannot_start_is_told_less_and_less_often(
         os.kill(here.workers()[0], signal.SIGKILL)
         assert here.process.stderr is not None
         said = [here.process.stderr.readline() for _ in range(3)]
-        assert "(signal 9); another takes its place in 0.2 s" in said[0]
+        assert "(signal 9); restarting in 0.2 s" in said[0]
         for line, pause in zip(said[1:], ("0.4 s", "0.8 s"), strict=True):
-            assert "no database there; another takes its place in " + pause in line, said
+            assert "no database there; restarting in " + pause in line, said
         here.process.send_signal(signal.SIGINT)
         assert here.process.wait(20) == 0
 

@@ -26,14 +26,14 @@ from indexer.training.tensors.figures import kendall  # noqa: E402
 from indexer.training.tensors.grown_trees import (  # noqa: E402
     boosted_by_family,
     grown,
-    said_by,
+    tree_predictions,
     tree_weights,
     trees_card,
 )
-from indexer.training.tensors.how import recipe  # noqa: E402
 from indexer.training.tensors.operations import sums  # noqa: E402
 from indexer.training.tensors.operations.sums import summed  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
+from indexer.training.tensors.settings import recipe  # noqa: E402
 from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -72,7 +72,7 @@ def test_trees_tell_what_an_analysis_misses(tmp_path: Path) -> None:
     assert card["network"]["analysis"] == ANALYSIS_VERSION
     again, own = predictor_of(out), grown(split(samples, "family", 0)[0], 0, analysis)
     for kernel, sample in zip(made, samples, strict=True):
-        told = said_by(own, sample, analysed=True)
+        told = tree_predictions(own, sample, analysed=True)
         np.testing.assert_array_equal(again.scores(kernel, sample.configs), told.astype(np.float32))
         # Of a tile alone what is said of it among others.
         alone = [again.scores(kernel, [config])[0] for config in sample.configs]
@@ -81,8 +81,8 @@ def test_trees_tell_what_an_analysis_misses(tmp_path: Path) -> None:
     mended, alone = (
         np.mean([kendall(said, s.seconds) or 0.0 for s, said in zip(valid, told, strict=True)])
         for told in (
-            [said_by(own, s, analysed=True) for s in valid],
-            [s.said for s in valid],
+            [tree_predictions(own, s, analysed=True) for s in valid],
+            [s.analysed_logs for s in valid],
         )
     )
     assert mended > alone + 0.1

@@ -40,7 +40,7 @@ from indexer.training.tensors.operations.network import (  # noqa: E402
 from indexer.training.tensors.operations.sums import (  # noqa: E402
     MEMBERS,
     summed_card,
-    summed_said,
+    summed_predictions,
     summed_weights,
 )
 from indexer.training.tensors.samples import KernelSample, sample_of, split  # noqa: E402
@@ -110,7 +110,7 @@ def test_what_never_met_is_summed(learned: dict[str, OperationSums]) -> None:
     ]
     held, flat = samples(iter(met)), SECONDS["trees"](samples(apart()), 0)
     told = {
-        name: [float(np.exp(said[0])) for said in summed_said(one, held)]
+        name: [float(np.exp(said[0])) for said in summed_predictions(one, held)]
         for name, one in learned.items()
     }
     errors = {
@@ -127,7 +127,7 @@ def test_seconds_are_told_by_operation(both: OperationSums) -> None:
     assert sine == pytest.approx(8e-4, rel=0.3)
     assert call < sine / 5 and add < sine / 5
     assert both.seconds(made) == pytest.approx(call + sine + add)
-    assert summed_said(both, samples(iter([made])))[0][0] == pytest.approx(
+    assert summed_predictions(both, samples(iter([made])))[0][0] == pytest.approx(
         np.log(call + sine + add)
     )
     without = np.exp(both.without(made, [{}])[:, 0])
@@ -167,7 +167,7 @@ def test_a_file_says_what_was_learned(both: OperationSums, tmp_path: Path) -> No
 
 def test_both_are_the_geometric_mean_of_their_sums(learned: dict[str, OperationSums]) -> None:
     asked = samples(kernels(WORDS, 5, 6))
-    said = {name: np.concatenate(summed_said(one, asked)) for name, one in learned.items()}
+    said = {name: np.concatenate(summed_predictions(one, asked)) for name, one in learned.items()}
     np.testing.assert_allclose(said["both"], (said["trees"] + said["network"]) / 2, atol=1e-9)
     rows = np.concatenate([sample.operations for sample in asked])
     parts = learned["both"].parts(rows)  # of all kernels at once, and of each by itself
@@ -189,7 +189,7 @@ def test_numpy_says_what_torch_does() -> None:
     model = OperationSums(
         summed_card(("network",)), {NETWORK + name: array for name, array in made.items()}
     )
-    said = np.concatenate(summed_said(model, asked))
+    said = np.concatenate(summed_predictions(model, asked))
     np.testing.assert_allclose(said, wanted.numpy(), atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""What answers the calls of a handle at a time: a compiled kernel with its matrix, or scipy."""
+"""`KernelCall`: the current code of a handle, a compiled kernel with its matrix, or scipy."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledK
 from embeddb.kernels.forms import FormSpec, Refusal, as_scipy
 
 Floats = NDArray[Any]
-#: Terms of SDDMM computed together without a kernel.
+#: Terms of SDDMM computed at a time by scipy.
 _CHUNK = 1 << 15
-#: A form of the matrix is refused beyond this.
+#: Largest form of a matrix.
 _MAX_BYTES = 1 << 34
 
 
 class _Process:
-    """What became of OpenMP in this process: after a fork libgomp waits for threads that are not
-    there, unless it is asked for one only."""
+    """State of OpenMP in this process: after a fork libgomp waits for missing threads, unless only
+    one is requested."""
 
     most = 0
     used = False
@@ -40,13 +40,13 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class FormRefused(EmbeddbError):
-    """A matrix does not go into a form: it would store too much, or take too long to make."""
+    """A form is refused for a matrix: too large, or too slow to convert."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Served:
-    """A matrix and the kernel bound to it (None: scipy computes). `buffers` are for operands whose
-    rows are no multiple of a block: b, then c."""
+class KernelCall:
+    """A matrix and the kernel bound to it (None: scipy). `buffers` are for operands whose rows are
+    no multiple of a block: b, then c."""
 
     matrix: Matrix
     sparse: Any
@@ -57,8 +57,8 @@ class Served:
     conversion_s: float = 0.0
 
     def compute(self, b: Floats, c: Floats | None, out: Floats | None) -> Floats:
-        """The result in `out`, which must be as `operands.result_of` says, or in a new array; b is
-        dtype[n,k] (SpMV: also dtype[n]), c dtype[m,k] for SDDMM."""
+        """Compute into `out`, for which `result_of` must be true, or a new array; b is dtype[n,k]
+        (SpMV: also dtype[n]), c dtype[m,k] for SDDMM."""
         bound = self.bound
         if bound is None:
             return _taking(self._by_scipy(b, c), out)
@@ -66,26 +66,26 @@ class Served:
         shape = (self.matrix.values.size,) if c is not None else (m, *b.shape[1:])
         beyond = bound.rows[2] > m
         if beyond:
-            made = np.empty((bound.rows[2], *shape[1:]), dtype=b.dtype)
+            result = np.empty((bound.rows[2], *shape[1:]), dtype=b.dtype)
         else:
-            made = np.empty(shape, dtype=b.dtype) if out is None else out
+            result = np.empty(shape, dtype=b.dtype) if out is None else out
         first, second = self.buffers
-        held_b = b if first is None else first.filled(b.reshape(b.shape[0], -1))
-        held_c = c if second is None or c is None else second.filled(c)
+        operand_b = b if first is None else first.filled(b.reshape(b.shape[0], -1))
+        operand_c = c if second is None or c is None else second.filled(c)
         _Process.used = True
-        at_c = 0 if held_c is None else address(held_c)
-        done = bound(address(held_b), at_c, address(made), _Process.most)
+        at_c = 0 if operand_c is None else address(operand_c)
+        done = bound(address(operand_b), at_c, address(result), _Process.most)
         if first is not None:
-            first.give_back(held_b)
-        if second is not None and held_c is not None:
-            second.give_back(held_c)
+            first.give_back(operand_b)
+        if second is not None and operand_c is not None:
+            second.give_back(operand_c)
         if done == NO_MEMORY:
-            raise MemoryError("no room for what the kernel's threads need beside the result")
+            raise MemoryError("no memory for the threads' scratch space beside the result")
         if done == NOT_A_NUMBER:
             return _taking(self._by_scipy(b, c), out)
-        return _taking(made[:m], out) if beyond else made
+        return _taking(result[:m], out) if beyond else result
 
-    def with_values(self, matrix: Matrix) -> Served:
+    def with_values(self, matrix: Matrix) -> KernelCall:
         """The same with other values of the same pattern."""
         sparse = as_scipy(matrix.form())
         if self.bound is None or self.kernel is None:
@@ -102,33 +102,33 @@ class Served:
         if c is None:
             return np.asarray(self.sparse @ b)
         ptr, idx = self.matrix.pattern.indptr, self.matrix.pattern.indices
-        made = np.empty(idx.size, dtype=b.dtype)
+        result = np.empty(idx.size, dtype=b.dtype)
         step = max(1, _CHUNK // max(1, self.op.width))
         for low in range(0, idx.size, step):
             part = slice(low, min(low + step, idx.size))
             rows = np.searchsorted(ptr, np.arange(part.start, part.stop), side="right") - 1
             dots = np.einsum("ij,ij->i", c[rows], b[idx[part]])
-            made[part] = self.matrix.values[part] * dots
-        return made
+            result[part] = self.matrix.values[part] * dots
+        return result
 
 
-def by_scipy(matrix: Matrix, op: Op) -> Served:
-    """Nothing compiled."""
-    return Served(matrix, as_scipy(matrix.form()), op)
+def by_scipy(matrix: Matrix, op: Op) -> KernelCall:
+    """A call that scipy computes."""
+    return KernelCall(matrix, as_scipy(matrix.form()), op)
 
 
-def by_kernel(matrix: Matrix, op: Op, config: Config) -> Served:
-    """The matrix in the form of a configuration, with its code, which is built if need be.
+def by_kernel(matrix: Matrix, op: Op, config: Config) -> KernelCall:
+    """The matrix in the form of a configuration, with its kernel, built if necessary.
 
     Raises: RunnerUnavailable if it cannot be built or trusted here; FormRefused; SpaceError for a
-    configuration that is none.
+    illegal configuration.
     """
-    made_by = cpu_build.compiler(), cpu_build.flags(), cpu_build.cache_folder()
-    kernel = _kernel(config, op, made_by)
+    builder = cpu_build.compiler(), cpu_build.flags(), cpu_build.cache_folder()
+    kernel = _kernel(config, op, builder)
     ordered = op.kernel == "sddmm" and not is_plain(kernel.launch.form)
     form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
     if isinstance(form, Refusal):
-        raise FormRefused(f"the matrix does not go into that form: {form.reason}")
+        raise FormRefused(f"the form is refused for this matrix: {form.reason}")
     bound = kernel.bind(form, matrix.values.size)
     m, n = matrix.pattern.shape
     dtype, k = matrix.values.dtype, op.width
@@ -138,22 +138,22 @@ def by_kernel(matrix: Matrix, op: Op, config: Config) -> Served:
         Buffers((rows_c, k), dtype) if rows_c > m else None,
     )
     sparse = as_scipy(matrix.form())
-    return Served(matrix, sparse, op, kernel, bound, buffers, form.conversion_s)
+    return KernelCall(matrix, sparse, op, kernel, bound, buffers, form.conversion_s)
 
 
 @lru_cache(maxsize=128)
 def _kernel(config: Config, op: Op, _made_by: tuple[object, ...]) -> CalledKernel:
-    """Loaded and checked once in a process, however many matrices it is bound to."""
+    """A kernel, loaded and checked once per process."""
     return CalledKernel(config, op)
 
 
 def is_plain(spec: FormSpec) -> bool:
-    """Whether a form is the matrix as it comes."""
+    """True for plain CSR."""
     return spec == FormSpec("csr")
 
 
-def _taking(made: Floats, out: Floats | None) -> Floats:
+def _taking(result: Floats, out: Floats | None) -> Floats:
     if out is None:
-        return made
-    out[...] = made
+        return result
+    out[...] = result
     return out

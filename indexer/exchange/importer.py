@@ -1,4 +1,4 @@
-"""What somebody else's database tells, into a store: the same gate for exports and for pushes."""
+"""Import of another database's records into a store: the same checks for exports and for pushes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record
 
 #: Records per transaction.
 _BATCH = 10_000
-#: Cards and codes per transaction: a hostile one may be of a quarter of a megabyte.
+#: Model cards and codes per transaction: a hostile one may have a quarter of a megabyte.
 _MODELS = _CODED = 64
 _MOST_REASONS = 10
 
 
 @dataclass(slots=True)
 class ImportReport(Report):
-    """What became of every record of one export. `rejected` records were not taken; `kept` ones
-    say something else than is known here, which stays: nothing but that was left out of them."""
+    """Counts of the records of one export by outcome. `rejected` records are unusable; `kept` ones
+    contradict stored facts, which stay, and are added without the contradiction."""
 
     file: str
     platforms: list[str] = field(default_factory=list)
@@ -53,10 +53,10 @@ class ImportReport(Report):
     seconds: float = 0.0
 
 
-class Taking:
-    """What somebody else's database tells, on its way into a store: every record is checked, and
-    adds to what is known without changing it. `rejects` is the file for what is not taken, and
-    `pushing` whose it is, where that is kept."""
+class Importer:
+    """Import of another database's records: every record is checked, and adds to the store without
+    changing what it has. `rejects` is the file for unusable records, `pushing` the source to
+    record, if any."""
 
     def __init__(
         self, store: Store, name: str, rejects: Path | None, pushing: Pushing | None = None
@@ -69,7 +69,7 @@ class Taking:
         self._store = store
         self._pushing = pushing
         self._rejects_path = rejects
-        #: The first of what was not taken or kept out, in words.
+        #: The first reasons of rejected and contradicting records.
         self.reasons: list[str] = []
         self._rejects_out: TextIO | None = None
         self._ids: set[str] = set()
@@ -78,7 +78,7 @@ class Taking:
     def all_of(
         self, records: Iterable[Record], progress: Callable[[int], None] | None = None
     ) -> ImportReport:
-        """Take everything, a batch a transaction."""
+        """Import all records, a batch per transaction."""
         started = time.monotonic()
         try:
             for record in records:
@@ -95,7 +95,8 @@ class Taking:
         return self.report
 
     def take(self, record: Record) -> None:
-        """A record that fails costs itself alone; a store that fails ends the import."""
+        """Import one record: an unusable one is rejected alone; an error of the store ends the
+        import."""
         try:
             if isinstance(record, Run):
                 self.report.runs += 1
@@ -118,7 +119,7 @@ class Taking:
         elif isinstance(record, PlatformDoc):
             self._put_platform(record)
         elif isinstance(record, ModelDoc):
-            # Of a model without a file: it is not in use here. A known version stays as it is.
+            # A card without its model file: it is not in use here. A stored version is not changed.
             entry = ModelEntry(record.version, record.card, registered=record.registered)
             self.models.append(checked(entry))
             self.report.models += 1
@@ -145,7 +146,8 @@ class Taking:
             self.report.platforms.append(doc.id)
 
     def _check(self, run: Run) -> None:
-        """Raises: ReaderError unless platform and configuration are what the platform says."""
+        """Raises: ReaderError unless platform and configuration agree with the platform's
+        description."""
         space, legal = self._space_of(run)
         if run.config.json not in legal:
             with refusing(ReaderError):
@@ -158,21 +160,23 @@ class Taking:
             self._ids.add(run.pattern_id)
 
     def _space_of(self, run: Run) -> tuple[ConfigSpace, set[str]]:
-        """The space and what was found legal in it: one for all matrices, and for the workload of
-        another kind that the runs were on last, whose own rules decide."""
+        """The configuration space and the configurations checked in it: one for all matrices, and
+        one for the last workload of another kind, which has rules of its own."""
         own = "" if run.op.workload.sparse else run.pattern_id
-        known, found = self._spaces.get((run.platform, run.op), ("", None))
-        if found is None or known != own:
-            # The stored one: what the file says of it may be wider.
+        owner, judge = self._spaces.get((run.platform, run.op), ("", None))
+        if judge is None or owner != own:
+            # The stored platform: the description in the file may allow more.
             platform = self._store.platform(run.platform)
             if platform is None:
-                raise ReaderError(f"platform {run.platform} is not known")
+                raise ReaderError(
+                    f"platform {run.platform} is unknown: the export has no description of it"
+                )
             facts = PatternInfo(id=own, kind=run.op.kind)
             subject = (self.coded.get(own) or self._store.known(facts)) if own else facts
             with refusing(ReaderError):
-                found = (space_of(platform, run.op, subject), set())
-            self._spaces[run.platform, run.op] = (own, found)
-        return found
+                judge = (space_of(platform, run.op, subject), set())
+            self._spaces[run.platform, run.op] = (own, judge)
+        return judge
 
     def _contradicted(self, against: Contradiction) -> None:
         reject = Reject(0, against.reason, against.what)
@@ -180,13 +184,13 @@ class Taking:
             self._reject(reject)
         else:
             self.report.kept += 1
-            self._tell(reject, kept=True)
+            self._log_reject(reject, partly=True)
 
     def _reject(self, reject: Reject) -> None:
         self.report.rejected += 1
-        self._tell(reject)
+        self._log_reject(reject)
 
-    def _tell(self, reject: Reject, *, kept: bool = False) -> None:
+    def _log_reject(self, reject: Reject, *, partly: bool = False) -> None:
         if len(self.reasons) < _MOST_REASONS:
             self.reasons.append(f"{reject.text}: {reject.reason}")
         if self._rejects_path is None:
@@ -195,7 +199,7 @@ class Taking:
             self.report.rejects_file = str(self._rejects_path)
             raw = _opened(self._rejects_path)
             self._rejects_out = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
-        body = {"line": reject.line, "reason": reject.reason, "text": reject.text, "kept": kept}
+        body = {"line": reject.line, "reason": reject.reason, "text": reject.text, "kept": partly}
         self._rejects_out.write(json.dumps({k: v for k, v in body.items() if v}) + "\n")
 
     def write(self) -> None:
@@ -218,14 +222,14 @@ class Taking:
 
 
 def _opened(rejects: Path) -> BinaryIO:
-    """Raises: InputError where a link or something else stands in its place."""
+    """Open the file of rejects. Raises: InputError if a link or something else is in its place."""
     with refusing(InputError, where=str(rejects), hint="it is written beside the file: remove it"):
         return open_own(rejects, "wb")
 
 
 def _check_pattern(info: PatternInfo) -> None:
-    """Raises: ReaderError, also for a stub under another id than its own: the pattern that adopts
-    it would get the runs of the pattern that has this id."""
+    """Raises: ReaderError for an inconsistent record, also for a stub under a foreign id: the
+    pattern that adopts it would get the runs of the pattern with that id."""
     _check_id(info.id)
     if not kind_exists(info.kind) or (info.named and info.workload.sparse):
         raise ReaderError(f"no kind of pattern {info.kind[:40]!r} that has sizes {info.sizes}")
@@ -233,7 +237,7 @@ def _check_pattern(info: PatternInfo) -> None:
     if info.stub and not own:
         raise ReaderError("a stub, but its id is not that of its name and sizes")
     if own and not info.stub:
-        raise ReaderError(f"its id is that of a stub, but it is told as a {info.kind}")
+        raise ReaderError(f"its id is that of a stub, but its record is of a {info.kind}")
 
 
 def _check_id(pattern_id: str) -> None:

@@ -1,4 +1,4 @@
-"""How a model of kernels is trained, and the losses that its network may have."""
+"""Settings of a kernels' model, and the losses of its network."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from embeddb.tensors.encoding.spec import NetworkSpec
 from indexer.training.tensors.network import TrainedNetwork
 from indexer.training.trainer import Settings
 
-#: The scalar to be minimised, of what is predicted float32[b] (lower is faster), standardised log
+#: The scalar to be minimised, of predictions float32[b] (lower is faster), standardised log
 #: seconds float32[b] and which kernel each is of, int64[b].
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def wrong_orders(each: Callable[[Tensor], Tensor]) -> Loss:
     """The rank loss of the paper's Eq. 1: `each` of y'_i - y'_j for each pair of tiles of one
-    kernel where i is slower than j, by the number of such pairs."""
+    kernel where i is slower than j, divided by the number of such pairs."""
 
-    def loss(said: Tensor, logs: Tensor, owner: Tensor) -> Tensor:
+    def loss(scores: Tensor, logs: Tensor, owner: Tensor) -> Tensor:
         slower = (logs[:, None] > logs[None]) & (owner[:, None] == owner[None])
-        apart = said[:, None] - said[None]
+        apart = scores[:, None] - scores[None]
         return torch.where(slower, each(apart), 0).sum() / slower.sum().clamp(min=1)
 
     return loss
 
 
-def _squared(said: Tensor, logs: Tensor, owner: Tensor) -> Tensor:
-    """For absolute seconds."""
-    return (said - logs).square().mean()
+def _squared(predicted: Tensor, logs: Tensor, owner: Tensor) -> Tensor:
+    """Squared error, for absolute seconds."""
+    return (predicted - logs).square().mean()
 
 
 _HINGE = wrong_orders(lambda apart: functional.relu(1 - apart))
@@ -40,8 +40,9 @@ _HINGE = wrong_orders(lambda apart: functional.relu(1 - apart))
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A network and how it is fitted: the loss and its name, the rate and by what it falls each
-    epoch, the longest gradient (0: any), and who makes the network of a spec and a dropout."""
+    """A network and its training: the loss and its name, the learning rate and its decay per epoch,
+    the gradient clipping (0: none), and the constructor of the network from a spec and a
+    dropout."""
 
     spec: NetworkSpec
     loss_name: str = "hinge"
@@ -54,15 +55,15 @@ class Recipe:
     network: Callable[[NetworkSpec, float], TrainedNetwork] = TrainedNetwork
 
     @property
-    def told(self) -> dict[str, object]:
-        """Its part of a card's settings."""
+    def settings_card(self) -> dict[str, object]:
+        """Settings in the model's card."""
         names = ("name", "lr", "decay", "clip", "dropout")
         return {**{name: getattr(self, name) for name in names}, "loss": self.loss_name}
 
 
 def recipe(task: str, hidden: int = 0, lr: float = 0.0) -> Recipe:
-    """Ours, small enough to be trained and asked on two cores; `hidden` and `lr` are the usual ones
-    where they are 0."""
+    """Default recipe, small enough for two cores; `hidden` and `lr` are the defaults where they are
+    0."""
     spec = NetworkSpec(task, hidden) if hidden else NetworkSpec(task)
     if task == "fused":
         return Recipe(spec, "squared", _squared, lr=lr or 1e-3)
@@ -71,11 +72,11 @@ def recipe(task: str, hidden: int = 0, lr: float = 0.0) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class KernelTraining:
-    """How a model of kernels is trained.
+    """Settings of a kernels' model.
 
     A batch has `tiles` tiles of each of `kernels` kernels; an epoch has `steps` batches (0: as many
-    as show each kernel once). `by`, one of `SPLITS`, is what is held out for early stopping and for
-    the choice of `predictor`: `auto` (the better one for the task), `network`, `trees` or
+    as show each kernel once). `by`, one of `SPLITS`, is the unit held out for early stopping and
+    for the choice of `predictor`: `auto` (the better one for the task), `network`, `trees` or
     `operations`.
     """
 

@@ -1,4 +1,4 @@
-"""The file that ships, made from exports."""
+"""Creation of the shipped file from exports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from indexer.shipped.file import pack
 
 
 def import_all(db: Lookup, exports: Sequence[Path]) -> None:
-    """Read exports, one after the other, into an empty database, and compute its vectors.
+    """Import exports, one after the other, into an empty database, and compute its vectors.
 
     Raises: InputError for a damaged line.
     """
@@ -27,7 +27,7 @@ def import_all(db: Lookup, exports: Sequence[Path]) -> None:
 
 
 def ship(exports: Sequence[Path], to: Path) -> None:
-    """Write the file that ships. The same exports and featurizers give the same bytes.
+    """Write the shipped file. The same exports and featurizers give the same bytes.
 
     Raises: InputError for a damaged export; UsageError as `pack`; OSError.
     """

@@ -1,4 +1,4 @@
-"""A child process that answers requests, seen from the parent: sent, awaited, killed."""
+"""A worker process that answers requests, seen from the parent: sent, awaited, killed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-class Session:
+class WorkerProcess:
     """One worker process at a time, started when first needed and again after it died.
 
-    `request` answers with the worker's reply, or with `{"status": "timeout"}` or
-    `{"status": "crash"}` and an `error` when there is none; the worker is gone then, and
-    `generation` differs for the next one. Not thread-safe; belongs to the process that made it.
-
-    A worker that cannot be started, that somebody or the system killed or stopped, or that says
-    `{"status": "machine"}`, raises RunnerUnavailable: that is no answer to any request. `python` is
-    the interpreter, this one unless said.
+    `request` returns the worker's reply, or `{"status": "timeout"}` or `{"status": "crash"}` and an
+    `error` when there is none; the worker is gone then, and `generation` differs for the next one.
+    Not thread-safe; belongs to the process that created it. A worker that cannot be started, that
+    was killed or stopped from outside, or that replies `{"status": "machine"}`, raises
+    RunnerUnavailable: that is no answer to any request. `python` is the interpreter, by default
+    this one.
     """
 
     def __init__(self, module: str, *, env: Mapping[str, str], python: str = "") -> None:
@@ -81,9 +80,9 @@ class Session:
     def request(
         self, message: Mapping[str, Any], payload: Sequence[Any] = (), *, timeout_s: float
     ) -> dict[str, Any]:
-        """Send one request, with buffers of raw bytes behind it, and wait for its reply.
+        """Send one request, followed by buffers of raw bytes, and wait for its reply.
 
-        Raises: RunnerUnavailable if the machine has kept the worker from answering.
+        Raises: RunnerUnavailable if a failure of the machine prevented an answer.
         """
         self.ensure()
         process = self._process
@@ -144,11 +143,11 @@ class Session:
             process.kill()
             code = process.wait()
         errors.seek(0)
-        said = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        last_line = errors.read().decode(errors="replace").strip().splitlines()[-1:]
         self.close()
         how = f"exit status {code}" if code >= 0 else f"signal {_name(-code)}"
-        error = ": ".join([f"the worker ended with {how}", *said])
-        blamed = killed_by(code) or any(map(blamed_line, said))
+        error = ": ".join([f"the worker ended with {how}", *last_line])
+        blamed = killed_by(code) or any(map(blamed_line, last_line))
         return {"status": "machine" if blamed else "crash", "error": error}
 
     def close(self) -> None:
@@ -173,7 +172,7 @@ def _name(number: int) -> str:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a process waits for SIGCONT, where the system tells."""
+    """True if a process waits for SIGCONT, as far as the system reports it."""
     try:
         about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -187,7 +186,7 @@ def _send(stream: IO[bytes], data: memoryview) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> None:
-    """Kill the worker and close what is open to it, unless this is a fork of its owner."""
+    """Kill the worker and close its pipes, unless this is a fork of its owner."""
     if os.getpid() != owner:
         return
     # The whole session: compilers that the worker started must not outlive it either.

@@ -1,4 +1,4 @@
-"""What a database tells another: platforms, patterns with their vectors, runs in fewer numbers."""
+"""Records of an export: platforms, patterns with their vectors, runs with fewer numbers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from embeddb.store.model_files import MODELS, register_files
 from embeddb.store.models import facts_of
 from indexer.readers.embeddb import ModelDoc, PlatformDoc
 
-#: The featurizers whose vectors travel with the patterns, so that they answer without structure.
+#: Featurizers whose vectors are exported with the patterns.
 _TRAVELS = ("stats", "scnn")
 
 
 def abridged(run: Run) -> Run:
-    """The run, its repeats told by minimum, median and maximum, its moment to the minute, and of
-    its context what decides whether it counts, and what tells it from an equal one."""
+    """The run with its repeats summarised by minimum, median and maximum, its time rounded to the
+    minute, and of its context only the entries that decide whether it counts or distinguish it from
+    an equal one."""
     m = run.measurement
     short = msgspec.structs.replace(
         m,
@@ -50,7 +51,7 @@ def _quantiles(times: tuple[float, ...], at: tuple[float, ...]) -> tuple[float, 
 
 
 def platform_docs(store: Store) -> list[PlatformDoc]:
-    """Every platform that can be read, as an export tells it."""
+    """Export records of every readable platform."""
     docs = []
     for platform_id in store.platforms():
         platform = store.platform(platform_id)
@@ -60,7 +61,8 @@ def platform_docs(store: Store) -> list[PlatformDoc]:
 
 
 def with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
-    """Patterns with their vector among the features: that is what answers where it is read."""
+    """Patterns with their vectors among the features, so that they can be compared without
+    structure."""
     there = db.featurizers()
     readers: list[Travelling | RowHistograms] = [
         plug for name in _TRAVELS if isinstance(plug := there.get(name), Travelling)
@@ -80,8 +82,8 @@ _ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
 
 
 def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDoc]:
-    """What the registered models learned from, by version; of a selection only cost models for
-    it. The models themselves stay behind."""
+    """Cards of the registered models, by version; of a selection only cost models for it. The
+    models themselves are left out."""
     wanted = {(p.platform.partition("@")[0], p.op.kernel) for p in chosen or ()}
     for entry in store.models.entries():
         facts = facts_of(entry)
@@ -91,17 +93,15 @@ def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDo
 
 def adopt_models(db: Lookup, folder: Path) -> int:
     """Copy the cost models in `folder`, and those of tensor kernels, into a database on disk and
-    register them; how many there were.
-
-    Those of the starter lie beside its file: an export holds runs, not what was learned from them.
-    """
+    register them; returns their number. Those of the starter lie beside its file: an export has
+    runs, not models."""
     assert db.store.path is not None
     home = OwnFolder(db.store.path, MODELS)
-    found = sorted(path for names in _ADOPTED for path in folder.glob(names))
-    for model in found:
+    models = sorted(path for names in _ADOPTED for path in folder.glob(names))
+    for model in models:
         home.write(model.name, model.read_bytes())
     register_files(db.store)
-    return len(found)
+    return len(models)
 
 
 #: Bytes and nests of a file; `indexer.frontends` reads twice as much of one.
@@ -109,7 +109,7 @@ _MOST_BYTES, _MOST_NESTS = 8 << 20, 5000
 
 
 def one_name_each(infos: Iterable[PatternInfo]) -> list[PatternInfo]:
-    """With the id for a name where a nest has none, or several have the same."""
+    """Replace the name by the id where a nest has no name, or several share it."""
     infos = list(infos)
     count = Counter(info.name for info in infos if info.kind == "nest")
     return [
@@ -121,8 +121,8 @@ def one_name_each(infos: Iterable[PatternInfo]) -> list[PatternInfo]:
 
 
 def write_nests(nests: Iterable[tuple[str, Nest]], export: Path) -> list[str]:
-    """Nests by the names they go by in an export, into as few files as can be read: of `runs.csv`
-    beside it `runs.nests.json`, then `runs.nests-2.json`. The names of these files.
+    """Write nests by their export names into as few files as can be read: beside `runs.csv`
+    `runs.nests.json`, then `runs.nests-2.json`. Returns the names of these files.
 
     Raises: OSError.
     """
@@ -138,13 +138,13 @@ def write_nests(nests: Iterable[tuple[str, Nest]], export: Path) -> list[str]:
 
 
 def _files(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    kept: list[bytes] = []
+    batch: list[bytes] = []
     size = 0
     for text in texts:
-        if kept and (size + len(text) > _MOST_BYTES or len(kept) == _MOST_NESTS):
-            yield kept
-            kept, size = [], 0
-        kept.append(text)
+        if batch and (size + len(text) > _MOST_BYTES or len(batch) == _MOST_NESTS):
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
         size += len(text)
-    if kept:
-        yield kept
+    if batch:
+        yield batch
