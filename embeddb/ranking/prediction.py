@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -65,7 +66,10 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
             lengths = lookup.lengths(pattern) if getattr(model, "reads_lengths", False) else None
-            found = with_prediction(query, model, vector, store=lookup.store, lengths=lengths)
+            retrieve = partial(lookup.retrieved, pattern, query.platform, query.op, query.space)
+            found = with_prediction(
+                query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
+            )
             return with_judgement(found, model)
     except EmbeddbError as e:
         return replace(
@@ -99,10 +103,11 @@ def with_prediction(
     *,
     store: Store | None = None,
     lengths: RowLengths | None = None,
+    retrieve: Callable[[], Sequence[Config]] = tuple,
 ) -> Query:
     """The query with what a scorer predicts from raw features float32[d] and row lengths; a spread
     may be nan. Where the space is too large to be predicted whole, a store adds other platforms'
-    winners.
+    winners, and `retrieve` the configurations whose vectors are nearest to the workload's.
 
     Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
@@ -113,7 +118,8 @@ def with_prediction(
         # New values of an open choice are not enumerated: they are known by having run.
         known = (*space.enumerate(), *query.vote.configs)
     else:
-        known = (*query.vote.configs, *(foreign_winners(store, query) if store is not None else ()))
+        foreign = foreign_winners(store, query) if store is not None else ()
+        known = (*query.vote.configs, *retrieve(), *foreign)
     # All of these are legal, but for the default where nothing is.
     first = (query.default,) if space.reason(query.default) is None else ()
     configs = tuple(dict.fromkeys([*first, *known]))
