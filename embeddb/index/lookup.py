@@ -3,7 +3,7 @@ index together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import (
+    EmbeddbError,
     MissingDependency,
     ModelError,
     NothingFound,
@@ -22,7 +23,6 @@ from embeddb.core.errors import (
 )
 from embeddb.core.files.model_file import read_card
 from embeddb.core.kinds import kind_of
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.subject import Subject
@@ -30,8 +30,10 @@ from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.features import LearnedFrom
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
+from embeddb.index.lengths import lengths_of
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import (
@@ -56,9 +58,14 @@ if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
     from embeddb.featurizers.row_lengths import RowHistograms
+    from embeddb.platforms.space.space import ConfigSpace
 
 #: Matrices, and runs of each, that tell whether anything ran on an instance.
 _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
+
+
+#: Configurations that are retrieved by the inner product, for the cost model to rank again.
+_MOST_RETRIEVED = 512
 
 
 class _Derived:
@@ -154,19 +161,19 @@ class Lookup:
         return str(self.featurizers().named(name).version) if name else ""
 
     def use_weights(self, file: str | Path) -> str:
-        """Make a model file the weights of this database's `scnn`, or `nest-embedding`, whichever
-        it is for; returns their version. The vectors are made by `indexer.embed.embed`.
+        """Make a model file the weights of this database's `tower`, `scnn` or `nest-embedding`,
+        whichever it is for; returns their version. `indexer.embed.embed` computes the vectors.
 
         Raises: ModelError for a file that cannot be used; UsageError for a database in memory;
         MissingDependency without torch, with which that of `scnn` is checked.
         """
-        from embeddb.featurizers import nest_embedding, scnn
+        from embeddb.featurizers import nest_embedding, scnn, tower
 
         if self.store.path is None:
             raise UsageError("a database in memory has no folder for weights")
         before = model_entries(self.store)
-        nests = read_card(file)["kind"] == "nests"
-        install = nest_embedding.install if nests else scnn.install
+        installs = {"nests": nest_embedding.install, "towers": tower.install}
+        install = installs.get(str(read_card(file)["kind"]), scnn.install)
         version = install(Path(file), self.store.path)
         self._derived.reload()
         register_files(self.store, before)
@@ -320,6 +327,12 @@ class Lookup:
         found = run_matrix_of(self.store, op, scope, only=only)
         return found, self._files.readable(found, self.featurizers())
 
+    def learned_from(
+        self, vectors: Mapping[str, Mapping[str, NDArray[np.float32]]]
+    ) -> dict[str, LearnedFrom]:
+        """Of featurizers with raw vectors by pattern id: how each is judged (`Features`)."""
+        return self._files.learned_from(vectors, self.featurizers())
+
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""
         found = self.partition(op, platform)
@@ -404,6 +417,17 @@ class Lookup:
         be used."""
         return self.models.find(platform, op, self.featurizer_version)
 
+    def retrieved(
+        self, pattern: Subject | PatternInfo, platform: Platform, op: Op, space: ConfigSpace
+    ) -> list[Config]:
+        """Legal configurations whose vectors have the highest inner product with the pattern's,
+        best first; none where no towers were trained for the op on the platform."""
+        with suppress(EmbeddbError):
+            tower = self.models.tower(platform, op)
+            if tower is not None:
+                return tower.best(self.vector(pattern, "tower"), space, _MOST_RETRIEVED)
+        return []
+
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one
         that is there cannot be used."""
@@ -439,30 +463,8 @@ class Lookup:
         return np.asarray(found, dtype=np.float32)
 
     def lengths(self, pattern: Subject | PatternInfo) -> RowLengths | None:
-        """The row lengths of a matrix: counted where its structure is given or stored, else those
-        that were stored or came with its runs, else estimated from its statistics or sizes; None
-        of what is no matrix, or has no known size."""
-        from embeddb.featurizers.row_lengths import ROW_LENGTHS, estimate, histogram
-
-        if pattern.kind != "matrix":
-            return None
-        if isinstance(pattern, Pattern):
-            return histogram(pattern)
-        info = PatternInfo.of(pattern)
-        with suppress(StoreCorrupt):
-            vector = self.store.vectors.get(ROW_LENGTHS.name, ROW_LENGTHS.version, [info.id]).get(
-                info.id
-            )
-            vector = ROW_LENGTHS.from_info(info) if vector is None else vector
-            lengths = None if vector is None else ROW_LENGTHS.lengths(vector, info)
-            if lengths is not None:
-                return lengths
-            structure = self.store.subject(info.id)
-            if isinstance(structure, Pattern):
-                return histogram(structure)
-        plug = self.featurizers().named("stats")
-        stored = self.store.vectors.get(plug.name, plug.version, [info.id], dim=plug.dim)
-        return estimate(info, stored.get(info.id, plug.from_info(info)))
+        """The row lengths of a matrix (`embeddb.index.lengths`)."""
+        return lengths_of(self.store, self.featurizers(), pattern)
 
     def add_pattern(self, pattern: Subject, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -37,6 +38,11 @@ MOST_PREDICTED = 4096
 _MOST_FOREIGN = 8
 
 
+#: Standard errors by which a model that a query learned must be better than neighbours, as for
+#: costly featurizers: an answer by neighbours is the one that can be followed by hand.
+_ERRORS = 2.0
+
+
 class Scorer(Protocol):
     """What ranks: a cost model, or what takes its place in an evaluation."""
 
@@ -60,7 +66,10 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
             lengths = lookup.lengths(pattern) if getattr(model, "reads_lengths", False) else None
-            found = with_prediction(query, model, vector, store=lookup.store, lengths=lengths)
+            retrieve = partial(lookup.retrieved, pattern, query.platform, query.op, query.space)
+            found = with_prediction(
+                query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
+            )
             return with_judgement(found, model)
     except EmbeddbError as e:
         return replace(
@@ -73,7 +82,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
 
 def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     """The model of the instance's own runs, if it is better than the neighbours' vote with groups
-    held out, by a standard error."""
+    held out, by two standard errors."""
     voted = query.vote.quality.of_optimum
     if not query.op.workload.learned or not math.isfinite(voted):
         return None
@@ -84,7 +93,7 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     model = learned_model(lookup, partition, query.platform, query.op)
     figures = {} if model is None else judged(model.card, query.op).get("rank", {})
     share, error = figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
-    return model if share - error > voted else None
+    return model if share - _ERRORS * error > voted else None
 
 
 def with_prediction(
@@ -94,10 +103,11 @@ def with_prediction(
     *,
     store: Store | None = None,
     lengths: RowLengths | None = None,
+    retrieve: Callable[[], Sequence[Config]] = tuple,
 ) -> Query:
     """The query with what a scorer predicts from raw features float32[d] and row lengths; a spread
     may be nan. Where the space is too large to be predicted whole, a store adds other platforms'
-    winners.
+    winners, and `retrieve` the configurations whose vectors are nearest to the workload's.
 
     Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
@@ -108,7 +118,8 @@ def with_prediction(
         # New values of an open choice are not enumerated: they are known by having run.
         known = (*space.enumerate(), *query.vote.configs)
     else:
-        known = (*query.vote.configs, *(foreign_winners(store, query) if store is not None else ()))
+        foreign = foreign_winners(store, query) if store is not None else ()
+        known = (*query.vote.configs, *retrieve(), *foreign)
     # All of these are legal, but for the default where nothing is.
     first = (query.default,) if space.reason(query.default) is None else ()
     configs = tuple(dict.fromkeys([*first, *known]))

@@ -35,9 +35,9 @@ from embeddb.learning.calibration import (
     judged_only,
     trust,
 )
-from embeddb.learning.samples import Samples
 from embeddb.learning.few_samples import process_card
 from embeddb.learning.process import learn
+from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
 from indexer.training.cost_model.encoder import Reading
 from indexer.training.cost_model.latent_fit import FITTERS

@@ -145,3 +145,8 @@ def test_few_groups_or_a_good_vote_learn_nothing(tmp_path: Path) -> None:
         answer = db.query(matrices(1, first=100)[0], platform="pieces", op=OP)
         assert answer.link != "model"
         assert db.index.models.learned(parse_platform(TOML), OP) is None
+
+
+def test_a_learned_file_is_no_fault_of_a_database(opened: Database) -> None:
+    shares(opened)
+    assert not opened.check()

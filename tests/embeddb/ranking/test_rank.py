@@ -566,7 +566,11 @@ def test_what_a_database_can_answer_names_the_model(
     assert "cost model feedc0de on stats, held out: rank" in capsys.readouterr().out
 
 
-def test_without_a_model_nothing_of_it_is_imported(place: Path) -> None:
+def test_without_a_model_nothing_of_it_is_imported(tmp_path: Path) -> None:
+    """There are too few groups to learn one from."""
+    place = tmp_path / "few"
+    with Database.create(place) as db:
+        fill(db, tiny(), patterns(4))
     code = f"""
         import sys
         from embeddb.database import Database
