@@ -22,7 +22,6 @@ from embeddb.core.errors import (
 )
 from embeddb.core.files.model_file import read_card
 from embeddb.core.kinds import kind_of
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.subject import Subject
@@ -32,6 +31,7 @@ from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
+from embeddb.index.lengths import lengths_of
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import (
@@ -439,30 +439,8 @@ class Lookup:
         return np.asarray(found, dtype=np.float32)
 
     def lengths(self, pattern: Subject | PatternInfo) -> RowLengths | None:
-        """The row lengths of a matrix: counted where its structure is given or stored, else those
-        that were stored or came with its runs, else estimated from its statistics or sizes; None
-        of what is no matrix, or has no known size."""
-        from embeddb.featurizers.row_lengths import ROW_LENGTHS, estimate, histogram
-
-        if pattern.kind != "matrix":
-            return None
-        if isinstance(pattern, Pattern):
-            return histogram(pattern)
-        info = PatternInfo.of(pattern)
-        with suppress(StoreCorrupt):
-            vector = self.store.vectors.get(ROW_LENGTHS.name, ROW_LENGTHS.version, [info.id]).get(
-                info.id
-            )
-            vector = ROW_LENGTHS.from_info(info) if vector is None else vector
-            lengths = None if vector is None else ROW_LENGTHS.lengths(vector, info)
-            if lengths is not None:
-                return lengths
-            structure = self.store.subject(info.id)
-            if isinstance(structure, Pattern):
-                return histogram(structure)
-        plug = self.featurizers().named("stats")
-        stored = self.store.vectors.get(plug.name, plug.version, [info.id], dim=plug.dim)
-        return estimate(info, stored.get(info.id, plug.from_info(info)))
+        """The row lengths of a matrix (`embeddb.index.lengths`)."""
+        return lengths_of(self.store, self.featurizers(), pattern)
 
     def add_pattern(self, pattern: Subject, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
