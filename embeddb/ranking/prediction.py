@@ -130,8 +130,7 @@ def with_prediction(
         # New values of an open choice are not enumerated: they are known by having run.
         known = (*space.enumerate(), *query.vote.configs)
     else:
-        known = (*query.vote.configs, *retrieve())
-        known += tuple(foreign_winners(store, query)) if store is not None else ()
+        known = (*query.vote.configs, *retrieve(), *foreign_winners(store, query))
     # All of these are legal, but for the default where nothing is.
     first = (query.default,) if space.reason(query.default) is None else ()
     configs = tuple(dict.fromkeys([*first, *known]))
@@ -186,14 +185,17 @@ def shared_out(
     return np.log1p(base) - np.log(cost), both
 
 
-def foreign_winners(store: Store, query: Query) -> list[Config]:
+def foreign_winners(store: Store | None, query: Query) -> list[Config]:
     """What was fastest on other platforms, on this pattern and then on its neighbours, as the
-    nearest legal configurations here; at most 8, none where the platforms share no loop nest."""
+    nearest legal configurations here; at most 8, none where the platforms share no loop nest or
+    there is no store."""
     from embeddb.cost_model.encoders.nearest import nearest_legal
 
     info = query.pattern
     ids = list(dict.fromkeys([info.id, *(n.pattern_id for n in query.vote.neighbours)]))
     found: dict[Config, None] = {}
+    if store is None:
+        return []
     for partition in store.partitions():
         source = store.sound_platform(partition.platform)
         same = (partition.op.kernel, partition.op.dtype) == (query.op.kernel, query.op.dtype)
