@@ -5,10 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from embeddb.featurizers import Featurizer, learned_from
+from embeddb.featurizers.base import CrossFitted, Joint
+
+if TYPE_CHECKING:
+    from embeddb.store import Store
 
 Vectors = Mapping[str, NDArray[np.float32]]
 #: The space of the featurizer's own vectors; others are numbered by the fold they did not see.
@@ -23,6 +29,27 @@ class LearnedFrom(NamedTuple):
     groups: Collection[str] = ()
     fold_of: Mapping[str, int] = {}
     by_fold: Sequence[Vectors] = ()
+
+
+def learned_by(
+    store: Store, featurizers: Mapping[str, Featurizer], vectors: Mapping[str, Vectors]
+) -> dict[str, LearnedFrom]:
+    """Of featurizers with raw vectors by pattern id: what each learned from, and how it is judged
+    there."""
+    return {name: _learned_by(store, featurizers[name], of) for name, of in vectors.items()}
+
+
+def _learned_by(store: Store, featurizer: Featurizer, ids: Collection[str]) -> LearnedFrom:
+    groups = learned_from(featurizer)
+    if not (isinstance(featurizer, CrossFitted) and isinstance(featurizer, Joint)):
+        return LearnedFrom(groups)
+    part = featurizer.parts[0]
+    known = store.vectors.get(part.name, part.version, ids, dim=part.dim)
+    if len(known) < len(ids):  # vectors that came from elsewhere, without those of the part
+        return LearnedFrom(groups)
+    by_fold = featurizer.fold_vectors(np.array(list(known.values()), dtype=np.float32))
+    unseen = [dict(zip(known, vectors, strict=True)) for vectors in by_fold]
+    return LearnedFrom(groups, featurizer.folds, unseen)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,11 +24,11 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.wording import plural
-from embeddb.featurizers import COSTLY, Featurizer, learned_from, missing, reads
-from embeddb.featurizers.base import CrossFitted, Joint, counted_parts
+from embeddb.featurizers import COSTLY, Featurizer, missing, reads
+from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.features import LearnedFrom
+from embeddb.index.features import learned_by
 from embeddb.index.index_folder import IndexFolder, PartitionNote
 from embeddb.index.large import sampling
 from embeddb.index.large.neighbourhood import wanted, widened
@@ -149,7 +149,7 @@ class IndexFiles:
             tried,
             scope=scope,
             facts=facts,
-            learned_from=self.learned_from(tried, featurizers),
+            learned_from=learned_by(self._store, featurizers, tried),
         )
         built = replace(built, generation=generation, counters=counters)
         if only is not None:
@@ -229,27 +229,6 @@ class IndexFiles:
         }
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {name: v for name, v in found.items() if name == fullest}
-
-    def learned_from(
-        self,
-        vectors: Mapping[str, Mapping[str, NDArray[np.float32]]],
-        featurizers: Mapping[str, Featurizer],
-    ) -> dict[str, LearnedFrom]:
-        """By featurizer of raw vectors by pattern id: which groups it learned from, and how it is
-        judged there."""
-        return {name: self._learned_from(featurizers[name], v) for name, v in vectors.items()}
-
-    def _learned_from(self, featurizer: Featurizer, ids: Collection[str]) -> LearnedFrom:
-        groups = learned_from(featurizer)
-        if not (isinstance(featurizer, CrossFitted) and isinstance(featurizer, Joint)):
-            return LearnedFrom(groups)
-        known = self._vectors(featurizer.parts[0], ids)
-        if len(known) < len(ids):  # vectors that came from elsewhere, without those of the part
-            return LearnedFrom(groups)
-        by_fold = featurizer.fold_vectors(np.array(list(known.values()), dtype=np.float32))
-        return LearnedFrom(
-            groups, featurizer.folds, [dict(zip(known, part, strict=True)) for part in by_fold]
-        )
 
     def _vectors(
         self, featurizer: Featurizer, ids: Collection[str]

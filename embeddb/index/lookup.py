@@ -3,7 +3,7 @@ index together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Config, Op
+from embeddb.core.config import Op
 from embeddb.core.errors import (
-    EmbeddbError,
     MissingDependency,
     ModelError,
     NothingFound,
@@ -30,7 +29,6 @@ from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.features import LearnedFrom
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
 from embeddb.index.lengths import lengths_of
@@ -58,14 +56,9 @@ if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
     from embeddb.featurizers.row_lengths import RowHistograms
-    from embeddb.platforms.space.space import ConfigSpace
 
 #: Matrices, and runs of each, that tell whether anything ran on an instance.
 _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
-
-
-#: Configurations that are retrieved by the inner product, for the cost model to rank again.
-_MOST_RETRIEVED = 512
 
 
 class _Derived:
@@ -327,12 +320,6 @@ class Lookup:
         found = run_matrix_of(self.store, op, scope, only=only)
         return found, self._files.readable(found, self.featurizers())
 
-    def learned_from(
-        self, vectors: Mapping[str, Mapping[str, NDArray[np.float32]]]
-    ) -> dict[str, LearnedFrom]:
-        """Of featurizers with raw vectors by pattern id: how each is judged (`Features`)."""
-        return self._files.learned_from(vectors, self.featurizers())
-
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""
         found = self.partition(op, platform)
@@ -416,17 +403,6 @@ class Lookup:
         """The cost model for an op on a platform, or one line on why the one that is there cannot
         be used."""
         return self.models.find(platform, op, self.featurizer_version)
-
-    def retrieved(
-        self, pattern: Subject | PatternInfo, platform: Platform, op: Op, space: ConfigSpace
-    ) -> list[Config]:
-        """Legal configurations whose vectors have the highest inner product with the pattern's,
-        best first; none where no towers were trained for the op on the platform."""
-        with suppress(EmbeddbError):
-            tower = self.models.tower(platform, op)
-            if tower is not None:
-                return tower.best(self.vector(pattern, "tower"), space, _MOST_RETRIEVED)
-        return []
 
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one

@@ -113,7 +113,7 @@ def tower_data(db: Lookup, *, progress: Progress, platform: str = "") -> TowerDa
     Raises: UsageError if there is too little to learn from.
     """
     kin = platform.partition("@")[0]
-    scopes = [(op, scope) for op, scope in db.scopes(kin) if op.kind == "matrix"]
+    scopes = [(op, scope) for op, scope in db.scopes(kin) if op.workload.embedded]
     units: list[Unit] = []
     trunks: dict[tuple[str, str], int] = {}
     for at, (op, scope) in enumerate(scopes):
@@ -284,13 +284,12 @@ def fitted_towers(
         run=run_name([u.samples.hash for u in data.units], sorted(learned), WIDTH, HIDDEN),
         decay=(_LAST_LR / _LR) ** (1 / epochs),
     )
-    name = f"train {step[0] + 1} of {step[1]}"
     fit(
         towers,
         job,
         settings=settings,
         folder=folder_of(out) / str(step[0]),
-        progress=lambda _, done, total: progress(name, done, total),
+        progress=lambda _, at, total: progress(f"train {step[0] + 1} of {step[1]}", at, total),
     )
     return towers
 

@@ -18,7 +18,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.features import WHOLE, LearnedFrom
+from embeddb.index.features import WHOLE, LearnedFrom, learned_by
 from embeddb.index.held_out import COUNTED_SHARE, split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
@@ -88,7 +88,7 @@ class Bench:
     ) -> None:
         self.op, self.scope, self.instance = op, scope, instance
         evidence, self.vectors = db.evidence(op, scope)
-        self._learned_from = db.learned_from(self.vectors)
+        self._learned_from = learned_by(db.store, db.featurizers(), self.vectors)
         read = {row.pattern_id for row in evidence.rows}
         #: Patterns that were left out because there are very many.
         self.unread = len(members_of(db.store, op, scope)) - len(read)
