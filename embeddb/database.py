@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Progress
 from embeddb.core.shown import html_of
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
@@ -129,7 +129,7 @@ class Database:
 
     # -- looking around --------------------------------------------------------------------
 
-    def find(self, text: str, *, kind: str = "") -> Subject | PatternInfo:
+    def find(self, text: str, *, kind: str = "") -> Workload | WorkloadInfo:
         """Return the workload that a text means: the only one in an existing file, else that with
         this id, else the only one of this name; with `kind`, a `matrix`, `nest`, `kernel` or
         `program`.
@@ -144,7 +144,7 @@ class Database:
         instance has stands for it. Raises: UsageError if there is none, or more than one."""
         return self.index.platform(text)
 
-    def patterns(self, *, kind: str = "") -> Rows[PatternInfo]:
+    def patterns(self, *, kind: str = "") -> Rows[WorkloadInfo]:
         """Every pattern that is known, one after the other; with `kind`, those that are a `matrix`,
         `nest`, `kernel` or `program`. `.columns()` and `.frame()` tell of all at once."""
         return pattern_rows(self.store, kind)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.index.lookup import Lookup
 from indexer.campaign.budget.samplers import cluster
 
@@ -23,8 +23,8 @@ class PatternCluster:
     """Patterns that are alike, and the one nearest to their centre; `spread` is how far they are
     from it, standardised (root mean square)."""
 
-    members: list[PatternInfo]
-    representative: PatternInfo
+    members: list[WorkloadInfo]
+    representative: WorkloadInfo
     spread: float
 
     @property

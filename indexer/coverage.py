@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Op
 from embeddb.core.kinds import kind_of
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.guards import GOOD
 from embeddb.index.lookup import Lookup
@@ -127,7 +127,7 @@ def unembedded(db: Lookup, op: Op, scope: str) -> bool:
     return any(info is not None and _readable(info) for info in infos)
 
 
-def _readable(info: PatternInfo) -> bool:
+def _readable(info: WorkloadInfo) -> bool:
     """Whether a featurizer could read it: its structure or code is stored, or its size known."""
     return not info.stub or min(info.sizes) > 0
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
@@ -140,7 +140,7 @@ class _Stored:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def have(self, plug: Featurizer, infos: Sequence[PatternInfo]) -> Collection[str]:
+    def have(self, plug: Featurizer, infos: Sequence[WorkloadInfo]) -> Collection[str]:
         """Ids of patterns that need none."""
         return self.get(plug, [info.id for info in infos]).keys()
 
@@ -158,7 +158,7 @@ class _Anew:
         self._store = store
         self.made: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
 
-    def have(self, plug: Featurizer, infos: Sequence[PatternInfo]) -> Collection[str]:
+    def have(self, plug: Featurizer, infos: Sequence[WorkloadInfo]) -> Collection[str]:
         """None but where nothing can be made here: then the stored ones are all there is."""
         made = self.made.setdefault((plug.name, plug.version), {})
         if lacking(plug):
@@ -178,7 +178,7 @@ def _embed_all(
     db: Lookup,
     vectors: _Stored | _Anew,
     featurizer: Featurizer,
-    missing: Sequence[PatternInfo],
+    missing: Sequence[WorkloadInfo],
     progress: Progress | None,
 ) -> tuple[int, list[str]]:
     """How many vectors were made and kept, and what kept it from making the others."""
@@ -212,7 +212,7 @@ def _embed_all(
 
 
 def _joined(
-    vectors: _Stored | _Anew, featurizer: Featurizer, info: PatternInfo
+    vectors: _Stored | _Anew, featurizer: Featurizer, info: WorkloadInfo
 ) -> NDArray[np.float32] | None:
     """The vector of a featurizer that only joins others', from what these left."""
     parts = featurizer.parts if isinstance(featurizer, Joint) else ()
@@ -235,9 +235,9 @@ def adopt_stubs(db: Lookup, library: Library) -> int:
     return moved
 
 
-def adopted(db: Lookup, stub: PatternInfo, pattern: Subject) -> int:
+def adopted(db: Lookup, stub: WorkloadInfo, pattern: Workload) -> int:
     """Give a stub its structure; returns the number of runs that moved to its pattern."""
-    found = PatternInfo.whole(pattern)
+    found = WorkloadInfo.whole(pattern)
     if stub.group not in ("", stub.name):  # the run log knew the family
         found = msgspec.structs.replace(found, group=stub.group)
     db.store.put_structure(pattern, found)

@@ -19,7 +19,7 @@ from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageErr
 from embeddb.core.files.gate import open_regular, refusing
 from embeddb.core.files.own_files import open_own
 from embeddb.core.kinds import operation_of
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.of_subject import space_of
@@ -348,7 +348,7 @@ class _Job:
         return (row.platform, row.instance) != self._place
 
     def _judge_of(
-        self, platform: Platform, op: Op, info: PatternInfo
+        self, platform: Platform, op: Op, info: WorkloadInfo
     ) -> tuple[ConfigSpace, dict[str, Config]]:
         """The space, and what was found legal in it; one for all matrices where sizes do not
         matter to it. Of nests and tensor kernels each has rules of its own."""

@@ -9,7 +9,7 @@ import msgspec
 from embeddb.core.errors import ReaderError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import stub_id
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import UNKNOWN
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
@@ -56,11 +56,11 @@ class RowSubjects:
 
     def __init__(self, store: Store, library: Library, report: Met) -> None:
         self._store, self.library, self._report = store, library, report
-        self._known: dict[tuple[str, str, int, int, int, str], tuple[PatternInfo, str]] = {}
-        self._fresh: list[PatternInfo] = []
+        self._known: dict[tuple[str, str, int, int, int, str], tuple[WorkloadInfo, str]] = {}
+        self._fresh: list[WorkloadInfo] = []
         self._structures: dict[str, bool] = {}
 
-    def of(self, ref: MatrixRef, kind: str) -> tuple[PatternInfo, str]:
+    def of(self, ref: MatrixRef, kind: str) -> tuple[WorkloadInfo, str]:
         own = ref.content.id if ref.content is not None else ""
         key = (kind, ref.name, ref.m, ref.n, ref.nnz, own)
         found = self._known.get(key)
@@ -79,12 +79,12 @@ class RowSubjects:
             report.matrices_missing = [n for n, there in self._structures.items() if not there]
             report.matrices_found = len(self._structures) - len(report.matrices_missing)
 
-    def fresh(self) -> list[PatternInfo]:
+    def fresh(self) -> list[WorkloadInfo]:
         """Patterns met since the last call; they are written with the runs that need them."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
-    def _resolved(self, ref: MatrixRef, kind: str) -> PatternInfo:
+    def _resolved(self, ref: MatrixRef, kind: str) -> WorkloadInfo:
         if not ref.sizes.possible:
             raise ReaderError(f"{ref.name[:80]}: {ref.sizes} is impossible")
         if not kind_of(kind).sparse and ref.sizes != UNKNOWN:
@@ -95,7 +95,7 @@ class RowSubjects:
         if pattern is None:
             pattern = ref.content
         if pattern is not None:
-            info = _told(PatternInfo.whole(pattern), ref)
+            info = _told(WorkloadInfo.whole(pattern), ref)
             self._store.put_structure(pattern, info)
             self._report.patterns += 1
             return info
@@ -109,8 +109,8 @@ class RowSubjects:
         self._report.stubs += 1
         return self._note(ref, stub_id(ref.name, *wanted, kind=kind), kind, stub=True)
 
-    def _note(self, ref: MatrixRef, pattern_id: str, kind: str, *, stub: bool) -> PatternInfo:
-        info = PatternInfo(
+    def _note(self, ref: MatrixRef, pattern_id: str, kind: str, *, stub: bool) -> WorkloadInfo:
+        info = WorkloadInfo(
             id=pattern_id,
             m=ref.m,
             n=ref.n,
@@ -126,7 +126,7 @@ class RowSubjects:
         return info
 
 
-def _told(info: PatternInfo, ref: MatrixRef) -> PatternInfo:
+def _told(info: WorkloadInfo, ref: MatrixRef) -> WorkloadInfo:
     """A pattern of the library with what the row says of it: the run log knows the families."""
     return msgspec.structs.replace(
         info,

@@ -14,14 +14,14 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
 from embeddb.core.machine_state import between
 from embeddb.core.records import IN_A_ROW, Measurement, Run, in_context
-from embeddb.core.subject import Subject
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
+from embeddb.core.workload import Workload
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import why_not
 from indexer.measure import Design, Machine
 from indexer.runners.base import HARDWARE_S
@@ -50,13 +50,13 @@ class TileDesign(Design):
         return f"{_PREFIX}{self.tiles}x{self.rounds}/{self.seed}"
 
     def configs(
-        self, here: Platform, workload: Subject, stored: Sequence[Run], rng: np.random.Generator
+        self, here: Platform, workload: Workload, stored: Sequence[Run], rng: np.random.Generator
     ) -> list[Config]:
         """The untiled form and the tiles that are left; empty if none is left.
 
         Raises: TensorError for a kernel without tiles.
         """
-        assert isinstance(workload, Computation)
+        assert isinstance(workload, TensorGraph)
         if reason := why_not(workload):
             raise TensorError(reason)
         default = default_of(here, self.op, workload)
@@ -81,7 +81,7 @@ class MeasuresPrograms(Protocol):
     """Times the partitions of one program (`indexer.runners.xla_code.measuring.ProgramTimes`)."""
 
     known: dict[str, float]
-    fresh: list[tuple[Computation, Measurement]]
+    fresh: list[tuple[TensorGraph, Measurement]]
 
     def measure(self, partition: Partition, *, chained: bool = False) -> Any: ...
 
@@ -92,7 +92,7 @@ class CutRun:
     the processor's seconds of all its kernels run in a row, None where that was not asked for."""
 
     measurement: Measurement
-    fresh: tuple[tuple[Computation, Measurement], ...]
+    fresh: tuple[tuple[TensorGraph, Measurement], ...]
     in_a_row: float | None
 
     @property
@@ -104,7 +104,7 @@ class CutRun:
 class CutRuns:
     """Measures cuts of a program on a machine with a runner of `xla-cpu`."""
 
-    def __init__(self, machine: Machine, program: Computation) -> None:
+    def __init__(self, machine: Machine, program: TensorGraph) -> None:
         self.machine, self.program = machine, program
         self._times: MeasuresPrograms = machine.runner.program(program, machine.options)
         self._state = machine.state()
@@ -153,7 +153,7 @@ class CutRuns:
                     known[placed.kernel.id] = seconds
 
     def _store(
-        self, subject: Computation, op: Op, config: Config, found: Measurement, campaign: str
+        self, subject: TensorGraph, op: Op, config: Config, found: Measurement, campaign: str
     ) -> None:
         here = self.machine.here
         run = Run(subject.id, op, here.id, config, found, campaign)
@@ -169,7 +169,7 @@ def seconds_known(machine: Machine, kernel_id: str, *, in_program: bool = False)
     runs = list(store.runs(machine.here.id, _FUSED, kernel_id))
     if not runs:
         return None
-    timed = timings_of(runs)
+    timed = summarise_runs(runs)
     seconds = timed[Config({})].seconds if Config({}) in timed else math.inf
     drawn = math.isfinite(seconds) and not any(run.measurement.of_program for run in runs)
     return None if in_program and drawn else seconds
@@ -212,7 +212,7 @@ class FusionTally:
     failed: dict[str, str] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
 
-    def add(self, kernel: Computation, found: Measurement) -> None:
+    def add(self, kernel: TensorGraph, found: Measurement) -> None:
         """A kernel that was measured now, or failed."""
         if not found.ok:
             self.failed[kernel.told_as(self.failed)] = found.error
@@ -230,7 +230,7 @@ class FusionJob:
 
     def programs(
         self,
-        programs: Sequence[Computation],
+        programs: Sequence[TensorGraph],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> FusionTally:
         """Every program, its partitions one after the other, each written back with its kernels
@@ -257,7 +257,7 @@ class FusionJob:
 
     def kernels(
         self,
-        kernels: Sequence[Computation],
+        kernels: Sequence[TensorGraph],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> FusionTally:
         """Every kernel by itself, checked, some of them in turns and kept together; those that were
@@ -284,7 +284,7 @@ class FusionJob:
 
     # -- one program -------------------------------------------------------------------------------
 
-    def _program(self, program: Computation, cuts: Sequence[Cut], tally: FusionTally) -> None:
+    def _program(self, program: TensorGraph, cuts: Sequence[Cut], tally: FusionTally) -> None:
         runs = CutRuns(self.machine, program)
         rng = np.random.default_rng([self.request.seed, 1])
         for cut in cuts:
@@ -298,7 +298,7 @@ class FusionJob:
             if not told.measurement.ok:
                 tally.failed.setdefault(program.name or program.id[:12], told.measurement.error)
 
-    def _asked(self, program: Computation) -> list[Cut]:
+    def _asked(self, program: TensorGraph) -> list[Cut]:
         """The cuts that are still to be measured. Raises: TensorError for a program without."""
         edges = edges_of(program)
         if len(edges.pairs) > MOST_EDGES:

@@ -18,7 +18,7 @@ import pytest
 from embeddb.core import kinds
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.database import Database, open_database
 from embeddb.testing.workloads import WorkloadKindContract
 
@@ -114,7 +114,7 @@ class TestContract(WorkloadKindContract):
     kind = "dense"
 
     @pytest.fixture
-    def workloads(self, dense: Path) -> list[Subject]:
+    def workloads(self, dense: Path) -> list[Workload]:
         return list(kinds.kind_of("dense").samples())
 
 

@@ -2,7 +2,7 @@
 
 A kind is a plug-in (`embeddb.core.plugins`): one object with static facts, and methods for what
 the rooms of the package do with workloads of that kind. Rooms ask `kind_of(name)`, `Op.workload` or
-`PatternInfo.workload`, and compare no names. Those that ship are in `embeddb/workloads/`; others
+`WorkloadInfo.workload`, and compare no names. Those that ship are in `embeddb/workloads/`; others
 are found in a folder of `EMBEDDB_PLUGINS`, by an entry point `embeddb.workload`, or given to
 `register`.
 """
@@ -52,7 +52,7 @@ class Limit(NamedTuple):
 class WorkloadKind:
     """One kind of workload. Subclass it, set the facts, override what differs from the default.
 
-    A workload is any object with `embeddb.core.subject.Subject`'s five attributes. Arguments are
+    A workload is any object with `embeddb.core.workload.Workload`'s five attributes. Arguments are
     untyped here because this module is below those of their types, which each method names.
     """
 
@@ -76,7 +76,7 @@ class WorkloadKind:
         return " x ".join(f"{s:,}" for name, s in named.items() if name not in self.structural)
 
     def brief(self, info: Any) -> str:
-        """Kind and sizes of a `PatternInfo`, for its repr."""
+        """Kind and sizes of a `WorkloadInfo`, for its repr."""
         return f"{self.name}, {info.sizes}"
 
     # -- platforms -----------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class WorkloadKind:
     answer_keys: ClassVar[frozenset[str]] = frozenset()
 
     def facts(self, workload: Any) -> dict[str, Any]:
-        """Fields of the `PatternInfo` that only the whole workload gives."""
+        """Fields of the `WorkloadInfo` that only the whole workload gives."""
         return {}
 
     def parts(self, workload: Any) -> Iterable[Any]:
@@ -161,7 +161,7 @@ class WorkloadKind:
 
     def transferred(self, query: Any, partition: Any, workload: Any, known: Any) -> Any:
         """The `Query` with the best configurations of its neighbours, transferred to the workload,
-        as votes; None where they are copied or the workload is known by name only (`PatternInfo`).
+        as votes; None where they are copied or the workload is known by name only (`WorkloadInfo`).
         `known` gives a neighbour by its id."""
         return None
 

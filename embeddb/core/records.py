@@ -16,7 +16,7 @@ from embeddb.core.files.gate import reason_of
 from embeddb.core.kinds import WorkloadKind, kind_of
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 
 #: What can become of one run. Everything but `ok` is a failure of that configuration.
 STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
@@ -135,12 +135,12 @@ class Run:
         return h.hexdigest()
 
 
-class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the store knows of a pattern. Sizes are -1 where unknown (a stub may lack them).
 
     `stub` is true while the structure has never been seen. `thumbnail` is the 32x32 density map,
     uint8[1024] on a log scale, row-major. `features` are statistics that came with the runs
-    (by name), used where the structure is missing. `kind` is as in `Subject`; of what is no matrix
+    (by name), used where the structure is missing. `kind` is as in `Workload`; of what is no matrix
     `named` are the sizes, and m, n, nnz stay -1.
     """
 
@@ -166,9 +166,9 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
         return kind_of(self.kind)
 
     @classmethod
-    def of(cls, subject: Subject | PatternInfo) -> PatternInfo:
+    def of(cls, subject: Workload | WorkloadInfo) -> WorkloadInfo:
         """The sizes and name of a pattern, or of another subject."""
-        if isinstance(subject, PatternInfo):
+        if isinstance(subject, WorkloadInfo):
             return subject
         m, n, nnz = subject.sizes
         return cls(
@@ -183,13 +183,13 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def whole(cls, workload: Subject) -> PatternInfo:
+    def whole(cls, workload: Workload) -> WorkloadInfo:
         """All facts that are stored beside a workload, some of which take its content to tell."""
         facts = kind_of(workload.kind).facts(workload)
         return msgspec.structs.replace(cls.of(workload), **facts)
 
     def __repr__(self) -> str:
-        return f"PatternInfo({self.name or self.id[:12]!r}, {self.workload.brief(self)})"
+        return f"WorkloadInfo({self.name or self.id[:12]!r}, {self.workload.brief(self)})"
 
     def _repr_html_(self) -> str:
         return html_of(self)

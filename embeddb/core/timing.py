@@ -12,7 +12,7 @@ from embeddb.core.machine_state import State, astray, tells_state
 from embeddb.core.records import Run
 
 
-class Timing(NamedTuple):
+class TimingSummary(NamedTuple):
     """What one configuration did on one pattern, over all its runs.
 
     `seconds` is the median over runs of what each says (`Run.seconds`: its median), of tiles and
@@ -30,9 +30,9 @@ class Timing(NamedTuple):
     status: str
 
 
-def timings_of(
+def summarise_runs(
     runs: Iterable[Run], normal: Callable[[], State] | None = None
-) -> dict[Config, Timing]:
+) -> dict[Config, TimingSummary]:
     """Runs of one pattern, op and platform, joined per configuration. `normal` gives the usual
     state of the machine (`embeddb.store.usual_state.usual_at`); called where runs tell theirs."""
     by_config: dict[Config, list[Run]] = {}
@@ -46,15 +46,15 @@ def joined_seconds(op: Op, told: Sequence[float]) -> float:
     return min(told) if op.traits.minimum else statistics.median(told)
 
 
-def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
+def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> TimingSummary:
     # Medians are worth computing once: this is called for every configuration of a partition.
     if len(runs) == 1 and 0 < (seconds := (only := runs[0]).seconds) < math.inf:
-        return Timing(seconds, 0.0, only.measurement.conversion_s or 0.0, 1, "ok")
+        return TimingSummary(seconds, 0.0, only.measurement.conversion_s or 0.0, 1, "ok")
     told = [(r.seconds, r.measurement.conversion_s) for r in runs]
     timed = [(s, c) for s, c in told if 0 < s < math.inf]
     if not timed:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
-        return Timing(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
+        return TimingSummary(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
     if len(timed) > 1:
         if runs[0].op.traits.minimum:
             timed = _of_program(runs, told) or timed
@@ -64,7 +64,9 @@ def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
     seconds = joined_seconds(runs[0].op, times)
     known = [c for _, c in timed if c is not None]
     spread = (times[-1] - times[0]) / (2 * seconds)
-    return Timing(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
+    return TimingSummary(
+        seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok"
+    )
 
 
 def _of_program(

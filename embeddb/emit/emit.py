@@ -16,9 +16,9 @@ from embeddb.emit.tile import TileLibrary
 from embeddb.index.lookup import Lookup
 from embeddb.kernels.cuda.plan import fit
 from embeddb.ranking.recommendation import Recommendation
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.printer import fused_text, hlo_text
 from tuners.rule.learn import learn_rule
 
@@ -81,7 +81,7 @@ def _earlier(path: Path) -> list[str]:
     return found.files
 
 
-def fusion_files(program: Computation, config: Config, made_from: str = "") -> dict[str, str]:
+def fusion_files(program: TensorGraph, config: Config, made_from: str = "") -> dict[str, str]:
     """The program, the program with a fusion for each kernel of the plan, and each kernel as a
     module, in order; `made_from`, for the README: what the plan comes from.
 
@@ -149,7 +149,7 @@ def _is_library(config: Config) -> bool:
 
 
 def emit_tensor(
-    subject: Computation, made: Recommendation, place: str | Path, *, prefix: str = ""
+    subject: TensorGraph, made: Recommendation, place: str | Path, *, prefix: str = ""
 ) -> Manifest:
     """The best configuration of an answer about a tensor kernel or program, in a folder: of a tile
     its C, of a fusion plan the program's HLO.

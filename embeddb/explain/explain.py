@@ -17,8 +17,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.timing import Timing, joined_seconds, timings_of
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.timing import TimingSummary, joined_seconds, summarise_runs
 from embeddb.core.wording import many_of, value_text
 from embeddb.explain.explanation import (
     Agreement,
@@ -161,13 +161,13 @@ def _neighbours(
         op = Op.parse(near.op or made.evidence_op)
         platform = platforms.setdefault(near.platform, store.sound_platform(near.platform))
         pattern_id = store.resolve(near.pattern_id)
-        info = store.pattern(pattern_id) or PatternInfo(id=pattern_id)
+        info = store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
         runs = list(store.runs(near.platform, op, pattern_id))
         counts.update(run.measurement.status for run in runs)
         default = Config(made.default)
         if platform is not None:
             default = default_of(platform, op, store.known(info))
-        curve = timings_of(runs, usual_at(store, near.platform))
+        curve = summarise_runs(runs, usual_at(store, near.platform))
         found = _evidence(near, info, curve, default, _there(made, near.pattern_id, answer))
         by = whose.of(near.platform, op, pattern_id)
         yield msgspec.structs.replace(found, provenance=by) if by else found
@@ -184,7 +184,7 @@ def _there(made: Recommendation, pattern_id: str, answer: Config) -> Config:
 def _pattern(made: Recommendation, store: Store) -> PatternView:
     """As it was asked about; of older answers what the store knows."""
     known = store.pattern(store.resolve(made.pattern_id))
-    info = made.pattern or known or PatternInfo(id=made.pattern_id)
+    info = made.pattern or known or WorkloadInfo(id=made.pattern_id)
     picture = info.thumbnail or (known.thumbnail if known is not None else b"")
     return PatternView(
         id=made.pattern_id,
@@ -251,8 +251,8 @@ def _within(first: Candidate | None, gain: float | None) -> bool | None:
 
 def _evidence(
     near: RecommendedNeighbour,
-    info: PatternInfo,
-    curve: dict[Config, Timing],
+    info: WorkloadInfo,
+    curve: dict[Config, TimingSummary],
     default: Config,
     answer: Config,
 ) -> NeighbourEvidence:

@@ -189,7 +189,7 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored of one configuration on the very pattern, at the width asked about: `runs`
-    that are ok with `times` repeats in all, `seconds` what they tell together (`Timing`),
+    that are ok with `times` repeats in all, `seconds` what they tell together (`TimingSummary`),
     `fastest` and `slowest` the extremes of all repeats, `first` and `last` when they ran, seconds
     since the epoch (0: not known), `sources` where their times come from, `provenance` whose they
     are, in a database that others pushed into."""

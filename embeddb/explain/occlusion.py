@@ -18,7 +18,7 @@ from embeddb.ranking.kernels.view import MOST_SHOWN
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.recommendation import Occluded
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 Floats = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ _MOST_SIZES = 12
 
 
 def kernel_occlusion(
-    ranker: Ranker, db: Lookup, kernel: Computation | None
+    ranker: Ranker, db: Lookup, kernel: TensorGraph | None
 ) -> tuple[str, list[Occluded]]:
     """By what it was found out (`Diagnostics.occluded_by`), and each part, what changes most first;
     ("", []) where nothing can be said. A kernel of more than `MOST_SHOWN` operations is not looked
@@ -108,7 +108,7 @@ def kernel_occlusion(
         return "", []
 
 
-def _by_model(query: Query, db: Lookup, kernel: Computation) -> list[Occluded]:
+def _by_model(query: Query, db: Lookup, kernel: TensorGraph) -> list[Occluded]:
     """How much more the best tile promises over the default without an operation."""
     model, _ = db.graph_model(query.platform, query.op)
     if model is None or query.default not in query.prediction.configs:
@@ -126,7 +126,7 @@ def _by_model(query: Query, db: Lookup, kernel: Computation) -> list[Occluded]:
 
 
 def _by_neighbours(
-    query: Query, db: Lookup, kernel: Computation | None
+    query: Query, db: Lookup, kernel: TensorGraph | None
 ) -> tuple[str, list[Occluded]]:
     partition = db.answering(query.op, query.platform)
     if partition is None or partition.featurizer != query.vote.featurizer:
@@ -145,7 +145,7 @@ def _by_neighbours(
     return "sizes", sorted(found, key=lambda one: -one.moved)[:_MOST_SIZES]
 
 
-def _operations(kernel: Computation, moved: NDArray[np.float64]) -> list[Occluded]:
+def _operations(kernel: TensorGraph, moved: NDArray[np.float64]) -> list[Occluded]:
     found = [
         Occluded(what=op.opcode, place=at, moved=float(moved[at]))
         for at, op in enumerate(kernel.operations)

@@ -164,7 +164,7 @@ class Featurizers(Mapping[str, Featurizer]):
 
 
 def reads(featurizer: Featurizer, kind: str) -> bool:
-    """Whether it can embed subjects of a kind (`Subject.kind`)."""
+    """Whether it can embed subjects of a kind (`Workload.kind`)."""
     return kind in getattr(featurizer, "kinds", ("matrix",))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.nests.counters import CounterVector
 
 #: From the ids of a nest and a platform instance to what was counted there; None: nothing was.
@@ -51,7 +51,7 @@ class Featurizer(Protocol):
         Raises: MissingDependency or ModelError where it cannot be computed on this machine.
         """
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """float32[d] from what is known of a stub; None where that does not suffice."""
 
 
@@ -79,7 +79,7 @@ class Occluding(Protocol):
     """Can say what a part of a tensor kernel adds."""
 
     def without(self, kernel: Any) -> Sequence[NDArray[np.float32]]:
-        """The vector float32[d] of a `Computation` with each of its operations hidden, in their
+        """The vector float32[d] of a `TensorGraph` with each of its operations hidden, in their
         order. Raises: ModelError as `Featurizer.embed`."""
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.core.extras import install_hint
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.dynamics.profile import profile
 from embeddb.dynamics.record import Cache
 from embeddb.dynamics.walk import middle_of, plain
@@ -79,7 +79,7 @@ class DynamicsFeatures:
         part = middle_of(pattern, _WALKED)
         return np.concatenate([_of_run(part, op) for op in self._ops]).astype(np.float32)
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """None: nothing but the structure tells."""
         return None
 

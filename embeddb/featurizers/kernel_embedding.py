@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files.model_file import read_card, version_of
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import FromWeights
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 from embeddb.tensors.encoding.predictor import reads_rows
+from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Where a database keeps models of tiles, below its folder.
 OWN = "models/kernels-*-tile.safetensors"
@@ -64,26 +64,26 @@ class KernelEmbedding:
         return None if first is None else cls(first)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Computation` of kind `kernel`; its names and group do not enter.
+        """float32[d] of a `TensorGraph` of kind `kernel`; its names and group do not enter.
 
         Raises: ModelError if the weights take it beyond what a number can hold.
         """
-        kernel: Computation = pattern
+        kernel: TensorGraph = pattern
         return self._embedded(kernel, graph_of(kernel))
 
-    def without(self, kernel: Computation) -> list[NDArray[np.float32]]:
+    def without(self, kernel: TensorGraph) -> list[NDArray[np.float32]]:
         """The vectors of the kernel with each of its operations hidden. Raises: as `embed`."""
         graph = graph_of(kernel)
         return [self._embedded(kernel, hidden(graph, at)) for at in range(len(graph))]
 
-    def _embedded(self, kernel: Computation, graph: KernelGraph) -> NDArray[np.float32]:
+    def _embedded(self, kernel: TensorGraph, graph: KernelGraph) -> NDArray[np.float32]:
         with np.errstate(over="ignore", invalid="ignore"):
             found: NDArray[np.float32] = self.network.embeddings(graph, tile_rows(kernel, [{}]))[0]
         if not np.isfinite(found).all():
             raise ModelError("its output is not finite", where=str(self.weights))
         return found
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """None: it is the vector of this database's own model, and does not travel."""
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.tensors.analysis import TRANSCENDENTAL, work_of
-from embeddb.tensors.computation import DTYPES, Computation, Shape
+from embeddb.tensors.tensor_graph import DTYPES, Shape, TensorGraph
 
 _MOST_DIMS = 6
 #: What an opcode is for; a transcendental one is `function`, what is not listed is arithmetic.
@@ -64,8 +64,8 @@ class KernelStats:
     dim = len(_NAMES)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Computation` of kind `kernel`; its names and group do not enter."""
-        kernel: Computation = pattern
+        """float32[d] of a `TensorGraph` of kind `kernel`; its names and group do not enter."""
+        kernel: TensorGraph = pattern
         values = _root(kernel.root) | _dims(kernel) | _work(kernel) | _made_of(kernel)
         return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float32)
 
@@ -73,7 +73,7 @@ class KernelStats:
         """A vector by name, keys `kernel-stats.NAME`: the form that travels in exports."""
         return {f"kernel-stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """The inverse of `as_features`; None unless every name is there."""
         found = [info.features.get(f"kernel-stats.{n}") for n in self.names]
         return None if None in found else np.array(found, dtype=np.float32)
@@ -102,7 +102,7 @@ def _root(root: Shape) -> dict[str, float]:
     }
 
 
-def _dims(kernel: Computation) -> dict[str, float]:
+def _dims(kernel: TensorGraph) -> dict[str, float]:
     """By place: of a kernel with more than six dimensions the first are one."""
     sizes = kernel.sizes.symbols
     known = {at: sizes.get(f"DIM_{at}", 0) for at in range(1, _MOST_DIMS + 1)}
@@ -112,7 +112,7 @@ def _dims(kernel: Computation) -> dict[str, float]:
     }
 
 
-def _work(kernel: Computation) -> dict[str, float]:
+def _work(kernel: TensorGraph) -> dict[str, float]:
     work = work_of(kernel)
     return {
         "log_flops": _log(work.flops),
@@ -124,7 +124,7 @@ def _work(kernel: Computation) -> dict[str, float]:
     }
 
 
-def _made_of(kernel: Computation) -> dict[str, float]:
+def _made_of(kernel: TensorGraph) -> dict[str, float]:
     classes = Counter(_CLASS_OF.get(op.opcode, "arithmetic") for op in kernel.operations)
     return {
         "log_given": _log(len(kernel.parameters)),

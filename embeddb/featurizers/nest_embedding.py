@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.files.model_file import version_of
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import CountersOf, Travelling, counted_name
 from embeddb.featurizers.own_weights import adopt
 from embeddb.nests.check import canonical_schedule
@@ -91,7 +91,7 @@ class NestEmbedding:
         digits: the form that travels in exports."""
         return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """The inverse of `as_features`; None unless every name is there, with these weights."""
         found = [info.features.get(f"{self.name}.{n}") for n in self.names]
         return None if None in found else np.array(found, dtype=np.float32)
@@ -140,7 +140,7 @@ class CountedEmbedding:
             )
         return self._plain.embed_counted(pattern, counters)
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """None: counters do not travel with features."""
 
 

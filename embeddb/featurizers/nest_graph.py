@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.encoding.features import FEATURES, KINDS
@@ -53,7 +53,7 @@ class NestGraphFeatures:
         """A vector by name, keys `nest-graph.NAME`: the form that travels in exports."""
         return {f"nest-graph.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """The inverse of `as_features`; None unless every name is there."""
         found = [info.features.get(f"nest-graph.{n}") for n in self.names]
         return None if None in found else np.array(found, dtype=np.float32)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.nests.check import parallel_loops, reduction_loops
 from embeddb.nests.encoding.features import (
@@ -81,7 +81,7 @@ class NestStats:
         """A vector by name, keys `nest-stats.NAME`: the form that travels in exports."""
         return {f"nest-stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """The inverse of `as_features`; None unless every name is there."""
         found = [info.features.get(f"nest-stats.{n}") for n in self.names]
         return None if None in found else np.array(found, dtype=np.float32)

@@ -22,7 +22,7 @@ from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, Mod
 from embeddb.core.extras import install_hint
 from embeddb.core.files.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.featurizers.own_weights import adopt
 
@@ -104,10 +104,10 @@ class Scnn:
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
         """A vector by name, keys `scnn.VERSION.NUMBER`, with the version's first 8 digits: the
-        form that travels in `PatternInfo.features`."""
+        form that travels in `WorkloadInfo.features`."""
         return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """The inverse of `as_features`; None unless every name is there, with these weights."""
         found = [info.features.get(f"{self.name}.{n}") for n in self.names]
         return None if None in found else np.array(found, dtype=np.float32)

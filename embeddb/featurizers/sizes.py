@@ -2,7 +2,7 @@
 
 Also home of what the three featurizers for stubs share. `sizes`, `rows` and `given` differ only
 in the names they choose from `coordinates`; each is for sources that know that much and no more.
-All take the canonical statistics below from `PatternInfo.features` and compute the same ones from
+All take the canonical statistics below from `WorkloadInfo.features` and compute the same ones from
 a structure, so a real pattern can be compared with stubs.
 
 Canonical statistics, for `row` (nonzeros per row) and `col` (per column): `row_min`, `row_q1`,
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.stats import Lengths, column_lengths, pattern_symmetry, row_lengths
 
@@ -55,7 +55,7 @@ class LogSizes:
         assert found is not None  # a structure has every statistic
         return found
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """float32[d] from the sizes and features of a stub; None when one is missing."""
         if min(info.sizes) < 0:
             return None

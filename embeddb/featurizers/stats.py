@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 
 #: Rows looked at together; whole slices of 32 of them.
@@ -143,10 +143,10 @@ class Stats:
         return np.array([values[n] for n in self.names], dtype=np.float32)
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `stats.NAME`: the form that travels in `PatternInfo.features`."""
+        """A vector by name, keys `stats.NAME`: the form that travels in `WorkloadInfo.features`."""
         return {f"stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """The inverse of `as_features`; None unless every name is there."""
         return _take(info.features, [f"stats.{n}" for n in self.names])
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
@@ -44,7 +44,7 @@ class StatsScnn:
         """float32[d] of the structure. Raises: as `Scnn.embed`."""
         return np.concatenate([part.embed(pattern) for part in self.parts])
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """From the features of both parts; None unless both are whole."""
         found = [v for part in self.parts if (v := part.from_info(info)) is not None]
         return np.concatenate(found) if len(found) == len(self.parts) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 _UNITS = {"f32": 2.0**-24, "f64": 2.0**-53}
 #: Roundings that one operation may cost: vector functions and reciprocals are not exact.
@@ -27,7 +27,7 @@ def relative_error(dtype: str, length: int) -> float:
     return float(_UNITS[dtype] * (_COST + 4 * length**0.5 + length / 32))
 
 
-def kernel_error(kernel: Computation) -> float:
+def kernel_error(kernel: TensorGraph) -> float:
     """The relative error of a tensor kernel, of the type that computes and its longest sum; 0 for
     whole numbers."""
     types = {shape.dtype for op in kernel.operations for shape in op.results}
@@ -36,7 +36,7 @@ def kernel_error(kernel: Computation) -> float:
     return relative_error("f32" if "f32" in types else "f64", kernel.reduced)
 
 
-def may_jump(kernel: Computation) -> bool:
+def may_jump(kernel: TensorGraph) -> bool:
     """Whether rounding can turn a decision; a few elements may then be anything."""
     exact: list[bool] = []
     for op in kernel.operations:
@@ -49,6 +49,6 @@ def may_jump(kernel: Computation) -> bool:
     return False
 
 
-def needs_positive(kernel: Computation) -> bool:
+def needs_positive(kernel: TensorGraph) -> bool:
     """Whether an operation of the kernel is not defined for negative numbers."""
     return any(op.opcode in _POSITIVE for op in kernel.operations)

@@ -16,14 +16,14 @@ from embeddb.store.lmdb_files import DATA_FILE, is_begun
 from embeddb.store.memory import MemoryEngine
 from embeddb.store.merge_facts import Contradiction
 from embeddb.store.merge_runs import AppendResult
-from embeddb.store.store import Partition, Store, Taken
+from embeddb.store.store import RunTable, Store, Taken
 
 __all__ = [
     "SCHEMA",
     "AppendResult",
     "Contradiction",
     "Engine",
-    "Partition",
+    "RunTable",
     "Store",
     "Taken",
     "Txn",

@@ -9,7 +9,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, StoreCorrupt
 from embeddb.core.files.gate import refusing
 from embeddb.core.kinds import kinds
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
@@ -47,7 +47,7 @@ def inconsistencies(engine: Engine, documents: Mapping[str, Decode] | None = Non
     return found
 
 
-def _of_patterns(patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_patterns(patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     for key, info in patterns.items():
         if info.id != key.hex():
             yield f"pattern {key.hex()}: its facts are those of pattern {info.id[:40]!r}"
@@ -55,7 +55,7 @@ def _of_patterns(patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
             yield f"pattern {key.hex()}: {info.sizes} is impossible"
 
 
-def _of_structures(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_structures(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     for key, raw in txn.scan("structure"):
         try:
             pattern = codec.decode_structure(raw, pattern_id=key.hex(), name="", group="")
@@ -69,7 +69,7 @@ def _of_structures(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[
             yield f"pattern {key.hex()}: says {info.sizes}, its structure is {sizes}"
 
 
-def _of_coded(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_coded(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     tables = {kind.table: kind for kind in reversed(kinds()) if not kind.sparse}
     for table, key, raw in ((name, *row) for name in sorted(tables) for row in txn.scan(name)):
         info = patterns.get(key)
@@ -86,7 +86,7 @@ def _of_coded(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
             yield f"pattern {key.hex()}: {says}"
 
 
-def _of_names(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_names(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     """Names are found by the table alone, so it has to have them all."""
     for key, info in patterns.items():
         if info.name and txn.get("name", name_key(info.name) + key) is None:
@@ -96,7 +96,7 @@ def _of_names(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
             yield f"name {name[:-17].decode(errors='replace')[:80]!r}: its pattern is missing"
 
 
-def _of_aliases(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_aliases(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     for key, _ in txn.scan("alias"):
         try:
             if resolved(txn, key) not in patterns:
@@ -124,7 +124,7 @@ def _of_documents(txn: Txn, table: str, decode: Decode) -> Iterator[str]:
 
 
 def _of_runs(
-    txn: Txn, configs: Mapping[bytes, Config], patterns: Mapping[bytes, PatternInfo]
+    txn: Txn, configs: Mapping[bytes, Config], patterns: Mapping[bytes, WorkloadInfo]
 ) -> list[str]:
     found: list[str] = []
     members = {key for key, _ in txn.scan("member")}

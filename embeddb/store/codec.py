@@ -16,15 +16,15 @@ from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import MAX_DIM, Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.store.engine import text_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
-_info_decoder = msgspec.msgpack.Decoder(PatternInfo)
+_info_decoder = msgspec.msgpack.Decoder(WorkloadInfo)
 #: Deflate cannot make data shrink further than this.
 _MOST_SHRUNK = 1032
 
@@ -102,7 +102,7 @@ def decode_config(raw: bytes) -> Config:
     return Config.from_json(raw)
 
 
-def encode_info(info: PatternInfo) -> bytes:
+def encode_info(info: WorkloadInfo) -> bytes:
     """Raises: UsageError if a field cannot be stored."""
     try:
         raw = _encoder.encode(info)
@@ -113,7 +113,7 @@ def encode_info(info: PatternInfo) -> bytes:
 
 
 @_decodes("a stored pattern")
-def decode_info(raw: bytes) -> PatternInfo:
+def decode_info(raw: bytes) -> WorkloadInfo:
     """Raises: StoreCorrupt."""
     return _info_decoder.decode(raw)
 
@@ -130,7 +130,7 @@ def decode_partition(key: bytes, number: bytes) -> tuple[Op, str]:
         raise StoreCorrupt(f"partition {text[:80]!r} is none: {reason_of(e)}") from e
 
 
-def encode_workload(workload: Subject, info: PatternInfo) -> tuple[str, bytes]:
+def encode_workload(workload: Workload, info: WorkloadInfo) -> tuple[str, bytes]:
     """Table and bytes of a workload. Raises: UsageError for facts about another one."""
     if info.id != workload.id:
         raise UsageError(f"the facts are about pattern {info.id}, not {workload.id}")

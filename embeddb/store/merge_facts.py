@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.platforms.platform import Platform
 from embeddb.store import codec
 from embeddb.store.engine import Txn
@@ -79,21 +79,21 @@ def resolved(txn: Txn, key: bytes) -> bytes:
     return key
 
 
-def look_ahead(txn: Txn, infos: Iterable[PatternInfo]) -> None:
+def look_ahead(txn: Txn, infos: Iterable[WorkloadInfo]) -> None:
     """Ask at once for what will be asked of each: an engine may be far away."""
     keys = dict.fromkeys(codec.pattern_key(info.id) for info in infos)
     aliases = txn.get_many("alias", keys).values()
     txn.get_many("pattern", [*keys, *aliases])
 
 
-def merge_infos(txn: Txn, infos: Collection[PatternInfo]) -> None:
+def merge_infos(txn: Txn, infos: Collection[WorkloadInfo]) -> None:
     """`merge_info` of each."""
     look_ahead(txn, infos)
     for info in infos:
         merge_info(txn, info)
 
 
-def merge_info(txn: Txn, info: PatternInfo) -> None:
+def merge_info(txn: Txn, info: WorkloadInfo) -> None:
     """Own facts: where they differ from what is known, they are newer."""
     target, info = _addressed(txn, info)
     if info.name:
@@ -106,7 +106,7 @@ def merge_info(txn: Txn, info: PatternInfo) -> None:
         txn.put("pattern", target, encoded)
 
 
-def _addressed(txn: Txn, info: PatternInfo) -> tuple[bytes, PatternInfo]:
+def _addressed(txn: Txn, info: WorkloadInfo) -> tuple[bytes, WorkloadInfo]:
     """The pattern that facts belong to; a stub's sizes say nothing of the one that adopted it."""
     key = codec.pattern_key(info.id)
     target = resolved(txn, key)
@@ -115,7 +115,7 @@ def _addressed(txn: Txn, info: PatternInfo) -> tuple[bytes, PatternInfo]:
     return target, info
 
 
-def complete_info(txn: Txn, info: PatternInfo) -> Contradiction | None:
+def complete_info(txn: Txn, info: WorkloadInfo) -> Contradiction | None:
     """Facts that an import tells: they fill what is empty. Of a pattern whose structure is here its
     features are not taken at all, for they follow from it."""
     target, info = _addressed(txn, info)
@@ -143,8 +143,8 @@ def complete_info(txn: Txn, info: PatternInfo) -> Contradiction | None:
 
 
 def _completed(
-    known: PatternInfo, told: PatternInfo, *, structured: bool
-) -> tuple[PatternInfo, list[str]]:
+    known: WorkloadInfo, told: WorkloadInfo, *, structured: bool
+) -> tuple[WorkloadInfo, list[str]]:
     """What is known with its gaps filled, and the names of what is told otherwise."""
     fields = ("name", "group", "thumbnail")
     have: dict[str, Any] = {name: getattr(known, name) for name in fields}
@@ -163,11 +163,11 @@ def _completed(
     return full, other
 
 
-def _sizes(known: PatternInfo, told: PatternInfo) -> Iterable[tuple[str, int, int]]:
+def _sizes(known: WorkloadInfo, told: WorkloadInfo) -> Iterable[tuple[str, int, int]]:
     return zip(("m", "n", "nnz"), known.sizes, told.sizes, strict=True)
 
 
-def _merged(old: PatternInfo, new: PatternInfo) -> PatternInfo:
+def _merged(old: WorkloadInfo, new: WorkloadInfo) -> WorkloadInfo:
     return msgspec.structs.replace(
         old,
         m=new.m if new.m >= 0 else old.m,
@@ -184,7 +184,7 @@ def _merged(old: PatternInfo, new: PatternInfo) -> PatternInfo:
     )
 
 
-def adopted_info(info: PatternInfo, stub: PatternInfo) -> PatternInfo:
+def adopted_info(info: WorkloadInfo, stub: WorkloadInfo) -> WorkloadInfo:
     """The real pattern takes the stub's group: folds must not move when a matrix arrives."""
     return msgspec.structs.replace(
         info,

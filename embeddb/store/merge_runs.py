@@ -10,8 +10,8 @@ from typing import NamedTuple
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.kinds import kind_of
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.subject import Subject
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.workload import Workload
 from embeddb.store import codec
 from embeddb.store.engine import Txn, raise_generation
 from embeddb.store.merge_facts import (
@@ -199,7 +199,7 @@ def renamed(runs: Sequence[Run], pattern_id: str) -> dict[str, Run]:
 
 
 def adopt(
-    txn: Txn, stub: str, info: PatternInfo, runs_of: Callable[[Txn, str], Mapping[bytes, Run]]
+    txn: Txn, stub: str, info: WorkloadInfo, runs_of: Callable[[Txn, str], Mapping[bytes, Run]]
 ) -> int:
     """Move every run of a stub, whoever's word it is, to the real pattern; the number of them.
     `runs_of` gives all runs of a pattern by their keys. Raises: NothingFound, UsageError."""
@@ -240,17 +240,17 @@ def _word(raw: bytes) -> Word:
 class Told:
     """What can be stored of it; `unfit` says why the rest cannot."""
 
-    infos: tuple[PatternInfo, ...]
-    coded: tuple[Subject, ...]
+    infos: tuple[WorkloadInfo, ...]
+    coded: tuple[Workload, ...]
     runs: tuple[tuple[Run, bytes], ...]
     unfit: tuple[Contradiction, ...]
 
     @classmethod
     def of(
-        cls, runs: Iterable[Run], patterns: Iterable[PatternInfo], coded: Iterable[Subject]
+        cls, runs: Iterable[Run], patterns: Iterable[WorkloadInfo], coded: Iterable[Workload]
     ) -> Told:
         unfit: list[Contradiction] = []
-        infos: list[PatternInfo] = []
+        infos: list[WorkloadInfo] = []
         keyed: list[tuple[Run, bytes]] = []
         for info in patterns:
             try:
@@ -283,7 +283,7 @@ class Told:
         return done, tuple(against)
 
 
-def _complete_code(txn: Txn, given: Subject) -> Contradiction | None:
+def _complete_code(txn: Txn, given: Workload) -> Contradiction | None:
     """The code of what facts are known of: it fits its id, so that it can only be missing."""
     key = codec.pattern_key(given.id)
     raw = txn.get("pattern", key)

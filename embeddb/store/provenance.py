@@ -14,7 +14,7 @@ from embeddb.store import codec
 from embeddb.store.engine import Txn
 from embeddb.store.merge_runs import counting
 from embeddb.store.sources import Source
-from embeddb.store.store import Partition, Store
+from embeddb.store.store import RunTable, Store
 from embeddb.store.withdrawn import hidden_under
 
 #: What the runs are called that nobody pushed: made, read in or imported here.
@@ -83,7 +83,7 @@ def _provenance(source: Source | None, platform: str, rows: Sequence[codec.RunRo
     )
 
 
-def runs_by_source(store: Store, partition: Partition) -> Iterator[dict[int, list[Run]]]:
+def runs_by_source(store: Store, partition: RunTable) -> Iterator[dict[int, list[Run]]]:
     """The runs that count of every pattern of a partition, by the number of who brought them. Read
     in pieces, as `Store.runs` does."""
     ids = deque(store.members(partition))
@@ -102,7 +102,7 @@ def runs_by_source(store: Store, partition: Partition) -> Iterator[dict[int, lis
 
 
 def _by_source(
-    rows: Sequence[codec.RunRow], where: Partition, pattern_id: str, configs: dict[bytes, Config]
+    rows: Sequence[codec.RunRow], where: RunTable, pattern_id: str, configs: dict[bytes, Config]
 ) -> dict[int, list[Run]]:
     found: dict[int, list[Run]] = {}
     for row in rows:
@@ -118,7 +118,7 @@ def _know(txn: Txn, configs: dict[bytes, Config], rows: Sequence[codec.RunRow]) 
         configs |= {key: codec.decode_config(raw) for key, raw in found.items()}
 
 
-def _rows(txn: Txn, partition: Partition, pattern_id: str) -> list[codec.RunRow]:
+def _rows(txn: Txn, partition: RunTable, pattern_id: str) -> list[codec.RunRow]:
     head = partition.number.to_bytes(4, "big") + codec.pattern_key(pattern_id)
     hidden = hidden_under(txn, head)
     rows = {k: codec.decode_row(raw) for k, raw in txn.scan("run", head) if k not in hidden}

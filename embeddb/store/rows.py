@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from embeddb.core.config import Op, Value
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.shown import html_of
-from embeddb.store import Partition, Store
+from embeddb.store import RunTable, Store
 
 T = TypeVar("T")
 #: Rows that a notebook shows, and what makes a frame of columns.
@@ -66,7 +66,7 @@ class Rows(Generic[T]):
         return self.columns(_SHOWN)
 
 
-def pattern_rows(store: Store, kind: str = "") -> Rows[PatternInfo]:
+def pattern_rows(store: Store, kind: str = "") -> Rows[WorkloadInfo]:
     """What is known of each pattern; with `kind`, of matrices, nests, kernels or programs alone."""
     return Rows(
         lambda: (info for info in store.patterns() if kind in ("", info.kind)), _pattern_columns
@@ -88,12 +88,12 @@ def run_rows(store: Store, *, platform: str, op: Op | None, pattern_id: str) -> 
     return Rows(partial(_runs, store, chosen, pattern_id), partial(_run_columns, store))
 
 
-def _runs(store: Store, partitions: Iterable[Partition], pattern_id: str) -> Iterator[Run]:
+def _runs(store: Store, partitions: Iterable[RunTable], pattern_id: str) -> Iterator[Run]:
     for p in partitions:
         yield from store.runs(p.platform, p.op, pattern_id or None)
 
 
-def _pattern_columns(infos: Iterable[PatternInfo]) -> Columns:
+def _pattern_columns(infos: Iterable[WorkloadInfo]) -> Columns:
     rows = [
         {
             "name": info.name,

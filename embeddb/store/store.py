@@ -15,8 +15,8 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.subject import Subject
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.workload import Workload
 from embeddb.nests.nest import Nest
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
@@ -47,7 +47,7 @@ from embeddb.store.postgres.local_folder import LocalNotes
 from embeddb.store.sources import Pushing, SourceTable
 from embeddb.store.tables import AnswerTable, BlobTable, Notes, VectorTable, decoded, reading
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Runs read in one transaction, about.
 _PIECE = 8192
@@ -64,7 +64,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class RunTable:
     """All runs of one op on one platform; `number` is its key prefix."""
 
     number: int
@@ -92,7 +92,7 @@ class Store:
         self.path: Path | None = engine.path
         self.place, self.shared = engine.place, engine.shared
         self._configs: dict[bytes, Config] = {}
-        self._partitions: dict[tuple[str, Op], Partition] = {}
+        self._partitions: dict[tuple[str, Op], RunTable] = {}
         self.vectors = VectorTable(engine)
         self.recommendations = AnswerTable(engine, "recommendation")
         self.notes = BlobTable(engine, "note")
@@ -137,7 +137,7 @@ class Store:
         self,
         runs: Iterable[Run],
         *,
-        patterns: Iterable[PatternInfo] = (),
+        patterns: Iterable[WorkloadInfo] = (),
         journal: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         """Add own runs, the patterns they are on, and how far the reading of a file has come.
@@ -160,8 +160,8 @@ class Store:
     def take(
         self,
         runs: Iterable[Run],
-        patterns: Iterable[PatternInfo],
-        coded: Iterable[Subject] = (),
+        patterns: Iterable[WorkloadInfo],
+        coded: Iterable[Workload] = (),
         *,
         pushing: Pushing | None = None,
     ) -> Taken:
@@ -196,7 +196,7 @@ class Store:
     def _pattern_runs(
         self,
         txn: Txn,
-        partition: Partition,
+        partition: RunTable,
         pattern_id: str,
         *,
         replaced: bool = False,
@@ -223,18 +223,18 @@ class Store:
             raise StoreCorrupt(f"configuration {min(lost).hex()} is missing")
         self._configs |= {key: codec.decode_config(raw) for key, raw in found.items()}
 
-    def partition(self, platform: str, op: Op) -> Partition | None:
+    def partition(self, platform: str, op: Op) -> RunTable | None:
         found = self._partitions.get((platform, op))
         if found is None:
             with self._engine.read() as txn:
                 raw = txn.get("partition", f"{op}\0{platform}".encode())
             if raw is None:
                 return None
-            found = Partition(int.from_bytes(raw, "big"), op, platform)
+            found = RunTable(int.from_bytes(raw, "big"), op, platform)
             self._partitions[platform, op] = found
         return found
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[RunTable]:
         """Those with runs that count."""
         with self._engine.read() as txn:
             rows = list(txn.scan("partition"))
@@ -243,7 +243,7 @@ class Store:
             found = [_partition(key, raw) for key, raw in rows]
         return sorted(found, key=lambda p: (p.platform, p.op))
 
-    def sample(self, partition: Partition, *, patterns: int, runs: int) -> list[Run]:
+    def sample(self, partition: RunTable, *, patterns: int, runs: int) -> list[Run]:
         """At most `runs` runs, replaced ones too, of each of at most `patterns` patterns that lie
         evenly among the members: quick, however many runs there are."""
         ids = list(self.members(partition))
@@ -259,21 +259,21 @@ class Store:
                 found += [r.run(pattern_id, op, platform, configs[r.config_id]) for r in rows]
         return found
 
-    def first_members(self, partition: Partition, count: int) -> list[str]:
+    def first_members(self, partition: RunTable, count: int) -> list[str]:
         """The first pattern ids with runs in a partition, at most `count`."""
         with self._engine.read() as txn:
             return [
                 key[4:].hex() for key, _ in islice(txn.scan("member", _prefix(partition)), count)
             ]
 
-    def members(self, partition: Partition) -> dict[str, int]:
+    def members(self, partition: RunTable) -> dict[str, int]:
         """Pattern ids with runs in a partition, and the generation that last added a run or a
         vector."""
         with self._engine.read() as txn:
             rows = txn.scan("member", _prefix(partition))
             return {key[4:].hex(): int.from_bytes(raw, "big") for key, raw in rows}
 
-    def count_runs(self, partition: Partition | None = None) -> int:
+    def count_runs(self, partition: RunTable | None = None) -> int:
         """Without those that were withdrawn."""
         with self._engine.read() as txn:
             if partition is None:
@@ -283,16 +283,16 @@ class Store:
 
     # -- patterns --------------------------------------------------------------------------
 
-    def put_patterns(self, infos: Iterable[PatternInfo]) -> None:
+    def put_patterns(self, infos: Iterable[WorkloadInfo]) -> None:
         """Add or complete what is known of patterns; known fields are never emptied."""
         batch = list(infos)
         self._engine.write(lambda txn: merge_infos(txn, batch))
 
-    def put_structure(self, pattern: Subject, info: PatternInfo) -> None:
+    def put_structure(self, pattern: Workload, info: WorkloadInfo) -> None:
         """Keep a pattern's structure, or its code, (deflated) with what is known of it."""
         self.put_structures([(pattern, info)])
 
-    def put_structures(self, told: Iterable[tuple[Subject, PatternInfo]]) -> None:
+    def put_structures(self, told: Iterable[tuple[Workload, WorkloadInfo]]) -> None:
         """The same of several patterns, in one transaction."""
         rows = [(info, *codec.encode_workload(one, info)) for one, info in told]
 
@@ -305,12 +305,12 @@ class Store:
 
         self._engine.write(body)
 
-    def pattern(self, pattern_id: str) -> PatternInfo | None:
+    def pattern(self, pattern_id: str) -> WorkloadInfo | None:
         with self._engine.read() as txn:
             raw = txn.get("pattern", codec.pattern_key(pattern_id))
         return None if raw is None else codec.decode_info(raw)
 
-    def patterns(self) -> Iterator[PatternInfo]:
+    def patterns(self) -> Iterator[WorkloadInfo]:
         with self._engine.read() as txn:
             raws = [raw for _, raw in txn.scan("pattern")]
         return map(codec.decode_info, raws)
@@ -323,12 +323,12 @@ class Store:
         """The nest of that id, with those of its matrices that are kept. Raises: StoreCorrupt."""
         return cast("Nest | None", self.subject(pattern_id, table="nest"))
 
-    def tensor(self, pattern_id: str) -> Computation | None:
+    def tensor(self, pattern_id: str) -> TensorGraph | None:
         """The tensor kernel or program of that id, if there is one. Raises: StoreCorrupt."""
         found = self.subject(pattern_id, table="tensor")
-        return found if isinstance(found, Computation) else None  # other kinds are kept there too
+        return found if isinstance(found, TensorGraph) else None  # other kinds are kept there too
 
-    def subject(self, pattern_id: str, *, table: str = "") -> Subject | None:
+    def subject(self, pattern_id: str, *, table: str = "") -> Workload | None:
         """The workload kept under that id, or kept there in this table. Raises: StoreCorrupt."""
         key = codec.pattern_key(pattern_id)
         with self._engine.read() as txn:
@@ -341,14 +341,14 @@ class Store:
         if raw is None:
             return None
         found = kind.decode(raw, pattern_id=pattern_id, name=info.name, group=info.group)
-        whole: Subject = kind.complete(found, self.structure)
+        whole: Workload = kind.complete(found, self.structure)
         return whole
 
-    def known(self, info: PatternInfo) -> Subject | PatternInfo:
+    def known(self, info: WorkloadInfo) -> Workload | WorkloadInfo:
         """The workload that facts are about, where its own rules count; else the facts."""
         return info if info.workload.sparse else (self.subject(info.id) or info)
 
-    def find(self, name: str) -> list[PatternInfo]:
+    def find(self, name: str) -> list[WorkloadInfo]:
         """Every pattern that was called `name`, complete ones before stubs."""
         with self._engine.read() as txn:
             prefix = name_key(name)
@@ -362,7 +362,7 @@ class Store:
         with self._engine.read() as txn:
             return resolved(txn, codec.pattern_key(pattern_id)).hex()
 
-    def adopt(self, stub: str, info: PatternInfo) -> int:
+    def adopt(self, stub: str, info: WorkloadInfo) -> int:
         """Move every run of a stub to the real pattern; later runs of the stub follow.
 
         Returns the number of runs moved. Raises: NothingFound if there is no such stub.
@@ -490,10 +490,10 @@ def _stamp_schema(txn: Txn) -> None:
         txn.put("meta", b"schema", str(SCHEMA).encode())
 
 
-def _partition(key: bytes, raw: bytes) -> Partition:
+def _partition(key: bytes, raw: bytes) -> RunTable:
     op, platform = codec.decode_partition(key, raw)
-    return Partition(int.from_bytes(raw, "big"), op, platform)
+    return RunTable(int.from_bytes(raw, "big"), op, platform)
 
 
-def _prefix(partition: Partition) -> bytes:
+def _prefix(partition: RunTable) -> bytes:
     return partition.number.to_bytes(4, "big")

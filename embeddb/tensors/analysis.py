@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Attribute, Computation, Operation, Shape, reduced
 from embeddb.tensors.edges import ConvolutionLabels, spatial_meeting
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph, reduced
 
 #: What a body is called by, where it is this one operation on its two parameters.
 COMBINES = ("add", "multiply", "minimum", "maximum", "and", "or")
@@ -144,7 +144,7 @@ class Work:
         )
 
 
-def work_of(computation: Computation) -> Work:
+def work_of(computation: TensorGraph) -> Work:
     """Of all operations in one kernel: parameters are read and what is given out is written, once;
     nothing between goes to memory.
 
@@ -270,7 +270,7 @@ def _whole(op: Operation, name: str) -> int:
     return found if isinstance(found, int) else 1
 
 
-def _read(computation: Computation, at: int) -> int:
+def _read(computation: TensorGraph, at: int) -> int:
     """Of a parameter, the bytes that are needed of it."""
     whole = sum(shape.bytes for shape in computation.operations[at].results)
     if at in computation.outputs:
@@ -288,7 +288,7 @@ def _read(computation: Computation, at: int) -> int:
     return min(needed, whole)
 
 
-def _written(computation: Computation, at: int) -> int:
+def _written(computation: TensorGraph, at: int) -> int:
     op = computation.operations[at]
     in_place = op.opcode == "dynamic-update-slice" and len(op.operands) > 1
     if in_place and computation.operations[op.operands[0]].opcode == "parameter":

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.computation import DTYPES, KINDS, MOST_RANK, Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import DTYPES, KINDS, MOST_RANK, Operation, Shape, TensorGraph
 
 MOST_OPERATIONS = 200_000
 #: The largest array, in elements, and the most attributes and results of one operation.
@@ -25,7 +25,7 @@ def computation(
     name: str = "",
     group: str = "",
     names: Sequence[str] = (),
-) -> Computation:
+) -> TensorGraph:
     """With only what the outputs depend on, operands first, parameters numbered as they are met.
 
     Raises: TensorError, one line that names the operation.
@@ -48,7 +48,7 @@ def computation(
         replace(operations[old], operands=tuple(place[o] for o in operations[old].operands))
         for old in order
     ]
-    return Computation(
+    return TensorGraph(
         tuple(_numbered(kept)),
         tuple(place[at] for at in outputs),
         kind=kind,

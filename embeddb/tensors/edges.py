@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation, Operation
+from embeddb.tensors.tensor_graph import Operation, TensorGraph
 
 #: The parameter of a configuration that is a cut.
 CUT = "cut"
@@ -73,7 +73,7 @@ class Edges:
     iotas and what is made of these alone by moving: no value is worth handing on. What takes one of
     several results out is always with what makes them (`_tied`)."""
 
-    def __init__(self, program: Computation) -> None:
+    def __init__(self, program: TensorGraph) -> None:
         """Raises: TensorError for a program that gives several results out as one."""
         operations = program.operations
         for place in program.outputs:
@@ -150,7 +150,7 @@ class Edges:
 
 
 @lru_cache(maxsize=64)
-def edges_of(program: Computation) -> Edges:
+def edges_of(program: TensorGraph) -> Edges:
     """Raises: TensorError as `Edges`."""
     return Edges(program)
 

@@ -18,8 +18,8 @@ import numpy as np
 from embeddb.core.config import Value
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, Edges, edges_of
+from embeddb.tensors.tensor_graph import Operation, TensorGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PlacedKernel:
     """A kernel of a partition. `takes` are the places in the program of what its parameters are
     given, `gives` those of what its outputs are, both in its own order."""
 
-    kernel: Computation
+    kernel: TensorGraph
     takes: tuple[int, ...]
     gives: tuple[int, ...]
 
@@ -38,11 +38,11 @@ class Partition:
     is in, -1 for what is in none: parameters, and constants, which every kernel has for itself.
     Numbered are kernels in an order in which each needs only what those before it give."""
 
-    program: Computation
+    program: TensorGraph
     kernel_of: tuple[int, ...]
 
     @classmethod
-    def of(cls, program: Computation, cut: Cut | str) -> Partition:
+    def of(cls, program: TensorGraph, cut: Cut | str) -> Partition:
         """By a cut, or its text. Raises: TensorError for a cut of another program, and where
         kernels would need each other (`embeddb.tensors.partition` mends such a cut)."""
         edges = edges_of(program)
@@ -76,7 +76,7 @@ class Partition:
         return tuple(placed_kernel(self.program, members) for members in self.members)
 
 
-def placed_kernel(program: Computation, members: Sequence[int]) -> PlacedKernel:
+def placed_kernel(program: TensorGraph, members: Sequence[int]) -> PlacedKernel:
     """The kernel of these operations, by their places in order; what else is in a partition does
     not change it."""
     inside, given_out = frozenset(members), frozenset(program.outputs)
@@ -105,11 +105,11 @@ def placed_kernel(program: Computation, members: Sequence[int]) -> PlacedKernel:
     )
 
 
-def _name(program: Computation, place: int) -> str:
+def _name(program: TensorGraph, place: int) -> str:
     return program.names[place] if program.names else str(place)
 
 
-def _operations(program: Computation, members: Sequence[int]) -> tuple[list[Operation], list[int]]:
+def _operations(program: TensorGraph, members: Sequence[int]) -> tuple[list[Operation], list[int]]:
     """Of one kernel, with the places in the program that they stand for."""
     copied = edges_of(program).copied
     needed, open_ = set(members), list(members)
@@ -135,7 +135,7 @@ def _operations(program: Computation, members: Sequence[int]) -> tuple[list[Oper
     return operations, list(known)
 
 
-def why_not(program: Computation, labels: Sequence[int]) -> str:
+def why_not(program: TensorGraph, labels: Sequence[int]) -> str:
     """Which operations of one kernel have one of another between them; empty if none have.
     `labels` as `Edges.labels` gives them."""
     edges = edges_of(program)
@@ -162,7 +162,7 @@ def why_not(program: Computation, labels: Sequence[int]) -> str:
     )
 
 
-def _in_order(program: Computation, edges: Edges, labels: Sequence[int]) -> list[int]:
+def _in_order(program: TensorGraph, edges: Edges, labels: Sequence[int]) -> list[int]:
     """The labels of kernels, each behind those that it needs; of several that could come next, the
     one whose first operation is first."""
     needs: dict[int, set[int]] = {}
@@ -200,7 +200,7 @@ class CutJudge:
 
     names = frozenset({CUT})
 
-    def __init__(self, program: Computation) -> None:
+    def __init__(self, program: TensorGraph) -> None:
         self.program = program
         self.text = f"the cuts of {program.name or program.id[:12]}"
 
@@ -231,14 +231,14 @@ class CutJudge:
         return "" if text == cut.text else f"is written {cut.text}"
 
 
-def random_cut(program: Computation, rng: np.random.Generator) -> Cut:
+def random_cut(program: TensorGraph, rng: np.random.Generator) -> Cut:
     """A legal cut, drawn in one of two ways: a share of edges that is itself drawn is cut, which
     makes many small kernels; or the whole program is parted again and again, into a number of
     kernels that is itself drawn, so that kernels of many operations are found too."""
     return _torn(program, rng) if rng.random() < 0.5 else _parted(program, rng)
 
 
-def _torn(program: Computation, rng: np.random.Generator) -> Cut:
+def _torn(program: TensorGraph, rng: np.random.Generator) -> Cut:
     """Where kernels need each other, half of the edges inside them are cut too, until none do."""
     edges = edges_of(program)
     makers = np.array([maker for maker, _ in edges.pairs], np.int64)
@@ -255,7 +255,7 @@ def _torn(program: Computation, rng: np.random.Generator) -> Cut:
         bits |= half if half.any() else torn
 
 
-def _parted(program: Computation, rng: np.random.Generator) -> Cut:
+def _parted(program: TensorGraph, rng: np.random.Generator) -> Cut:
     edges = edges_of(program)
     most = max(len(edges.computing), 1)
     least = max(most / MOST_AVERAGE, 1)
@@ -267,7 +267,7 @@ def _parted(program: Computation, rng: np.random.Generator) -> Cut:
     return cut
 
 
-def flipped(program: Computation, cut: Cut, edge: int) -> Cut:
+def flipped(program: TensorGraph, cut: Cut, edge: int) -> Cut:
     """The legal cut with one edge (a number) the other way, from a legal one. An edge that was cut
     joins two kernels, and those that lie between them; along one that was not, its user and what
     in the kernel depends on it go into a kernel of their own.
@@ -292,7 +292,7 @@ def flipped(program: Computation, cut: Cut, edge: int) -> Cut:
     return edges.between(edges.labels(edges.between(apart)))
 
 
-def near_cut(program: Computation, cut: Cut, rng: np.random.Generator) -> Cut:
+def near_cut(program: TensorGraph, cut: Cut, rng: np.random.Generator) -> Cut:
     """One edge flipped: where both can be, as often one that is cut as one that is not. The same
     cut where the program has no edges."""
     kinds = [np.flatnonzero(np.array(cut.bits, bool) == bit) for bit in (True, False)]

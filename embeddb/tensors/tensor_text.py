@@ -17,7 +17,14 @@ from typing import Any
 from embeddb.core.errors import TensorError
 from embeddb.core.files.gate import refusing
 from embeddb.tensors.check import MOST_OPERATIONS, computation
-from embeddb.tensors.computation import MOST_RANK, Attribute, Computation, Operation, Shape, code_of
+from embeddb.tensors.tensor_graph import (
+    MOST_RANK,
+    Attribute,
+    Operation,
+    Shape,
+    TensorGraph,
+    code_of,
+)
 
 #: Longer texts are no computations.
 MOST_TEXT = 1 << 26
@@ -26,7 +33,7 @@ _FORM = 1
 _MOST_NUMBERS, _MOST_WORD, _MOST_ATTRIBUTE = 256, 400, 1024
 
 
-def tensor_text(made: Computation) -> bytes:
+def tensor_text(made: TensorGraph) -> bytes:
     """The file form, one line of UTF-8."""
     told = {
         "tensors": _FORM,
@@ -39,7 +46,7 @@ def tensor_text(made: Computation) -> bytes:
     return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def tensor_from_text(text: bytes | str, *, where: str = "") -> Computation:
+def tensor_from_text(text: bytes | str, *, where: str = "") -> TensorGraph:
     """The file form read back and checked. Raises: TensorError, one line that names the part."""
     with refusing(TensorError, where=where):
         if len(text) > MOST_TEXT:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiling.plan import Plan, plan_of
 
 #: Dimensions of a root that can be tiled: as many as there are parameters.
@@ -51,7 +51,7 @@ class TileJudge:
     below the dimensions, a bounded number of tiles. Scratch memory bounds kernels: no tile needs
     more than the kernel as it stands."""
 
-    def __init__(self, kernel: Computation, given: frozenset[str] = frozenset(PARAMETERS)) -> None:
+    def __init__(self, kernel: TensorGraph, given: frozenset[str] = frozenset(PARAMETERS)) -> None:
         self.plan, self._refused = _planned(kernel)
         self.names = given & frozenset((*PARAMETERS[: kernel.sizes.symbols["RANK"]], "tr"))
         self.text = f"the tiles of {kernel.name or kernel.id[:12]}"
@@ -73,18 +73,18 @@ class TileJudge:
         return _reason(self.plan, Tile.of(values, len(self.plan.dims)))
 
 
-def why_not(kernel: Computation) -> str:
+def why_not(kernel: TensorGraph) -> str:
     """Why a kernel has no tiles here, in one line; empty where it has."""
     return _planned(kernel)[1]
 
 
-def untiled(kernel: Computation) -> Tile:
+def untiled(kernel: TensorGraph) -> Tile:
     """The kernel as it stands: one tile."""
     return Tile((0,) * int(kernel.sizes.symbols["RANK"]))
 
 
 @lru_cache(maxsize=256)
-def _planned(kernel: Computation) -> tuple[Plan | None, str]:
+def _planned(kernel: TensorGraph) -> tuple[Plan | None, str]:
     count = len(kernel.operations)
     if count > MOST_OPERATIONS:
         return None, f"{count} operations, at most {MOST_OPERATIONS} are computed in one kernel"
@@ -134,7 +134,7 @@ class Carried(NamedTuple):
         return "" if self.size == self.wanted else f"all of it: {self.wanted} is as long"
 
 
-def carried(tile: Mapping[str, Any], source: Computation, target: Computation) -> Iterator[Carried]:
+def carried(tile: Mapping[str, Any], source: TensorGraph, target: TensorGraph) -> Iterator[Carried]:
     """The sizes of the target's tile; one as long as its dimension is 0, the whole. A dimension
     that nothing is matched with is taken element by element where the tile does not take all of
     its kernel, so that it stays about as large."""
@@ -152,12 +152,12 @@ def carried(tile: Mapping[str, Any], source: Computation, target: Computation) -
     yield Carried("tr", terms if terms < sizes["REDUCED"] else 0, "tr", terms, "sums")
 
 
-def carried_tile(tile: Mapping[str, Any], source: Computation, target: Computation) -> Config:
+def carried_tile(tile: Mapping[str, Any], source: TensorGraph, target: TensorGraph) -> Config:
     """The tile that `carried` describes; it need not be legal."""
     return Config({one.parameter: one.size for one in carried(tile, source, target)})
 
 
-def _order(kernel: Computation) -> list[int]:
+def _order(kernel: TensorGraph) -> list[int]:
     """The dimensions of the root as parameters number them, from the minor to the major one."""
     root, rank = kernel.root, kernel.sizes.symbols["RANK"]
     return list(root.layout) if root.rank == rank else list(reversed(range(rank)))

@@ -1,4 +1,4 @@
-"""Tensor kernels: `embeddb.tensors.computation.Computation`."""
+"""Tensor kernels: `embeddb.tensors.tensor_graph.TensorGraph`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embeddb.core.kinds import Limit, Operation, WorkloadKind
 from embeddb.core.sizes import UNKNOWN, Sizes
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.index.answer_index import AnswerIndex
     from embeddb.index.lookup import Lookup
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from embeddb.ranking.rankers.base import Ranker
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store import Store
-    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.tensor_graph import TensorGraph
     from embeddb.tensors.tiles import TileJudge
 
 #: Dimensions of the kernels that a space is tried with, and the terms of their sums.
@@ -37,12 +37,12 @@ _KERNELS = (((1,), 1), ((4096,), 500), ((7, 3000), 1), ((8, 56, 56, 64), 576), (
 class TensorComputation(WorkloadKind):
     """Kernels and programs: HLO graphs, kept and shown alike."""
 
-    def write(self, workload: Computation) -> bytes:
+    def write(self, workload: TensorGraph) -> bytes:
         from embeddb.tensors.tensor_text import tensor_text
 
         return tensor_text(workload)
 
-    def read(self, raw: bytes) -> Computation:
+    def read(self, raw: bytes) -> TensorGraph:
         from embeddb.tensors.tensor_text import tensor_from_text
 
         return tensor_from_text(raw)
@@ -52,7 +52,7 @@ class TensorComputation(WorkloadKind):
     def model(self, lookup: Lookup, platform: Platform, op: Op) -> GraphModel | None:
         return lookup.graph_model(platform, op)[0]
 
-    def answer(self, workload: Computation) -> dict[str, Any]:
+    def answer(self, workload: TensorGraph) -> dict[str, Any]:
         from embeddb.ranking.kernels.view import kernel_view
 
         return {"kernel": kernel_view(workload)}
@@ -71,7 +71,7 @@ class TensorComputation(WorkloadKind):
 
         return tensor_files(folder)
 
-    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Computation]:
+    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[TensorGraph]:
         from indexer.frontends.hlo.files import read_tensors
 
         return read_tensors(path, kind=self.name if alone else "").tensors
@@ -79,12 +79,12 @@ class TensorComputation(WorkloadKind):
     file = "file with HLO"
     many_file = "HLO.txt"
 
-    def page(self, info: PatternInfo, store: Store) -> dict[str, Any]:
+    def page(self, info: WorkloadInfo, store: Store) -> dict[str, Any]:
         found = store.tensor(info.id)
         shown: dict[str, Any] = {} if found is None else msgspec.to_builtins(self.answer(found))
         return shown
 
-    def description(self, info: PatternInfo, store: Store) -> str:
+    def description(self, info: WorkloadInfo, store: Store) -> str:
         """Variants of a program for another batch have as many operations, so also what it does."""
         from embeddb.core.wording import plural
         from embeddb.tensors.analysis import work_of
@@ -130,7 +130,9 @@ class TensorKernel(TensorComputation):
     max_slower = Limit(0.02, 1.2)
     answer_keys = frozenset({"kernel", "transfers", "occluded", "occluded_by"})
 
-    def check_default(self, info: PatternInfo, op: Op, space: ConfigSpace, default: Config) -> None:
+    def check_default(
+        self, info: WorkloadInfo, op: Op, space: ConfigSpace, default: Config
+    ) -> None:
         if op.kernel == "tile" and (reason := space.reason(default)) is not None:
             raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
 
@@ -138,37 +140,37 @@ class TensorKernel(TensorComputation):
         self, query: Query, partition: AnswerIndex, workload: Any, known: Callable[[str], Any]
     ) -> Query | None:
         from embeddb.ranking.kernels.carried import with_carried_tiles
-        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tensor_graph import TensorGraph
 
-        if query.op.kernel != "tile" or not isinstance(workload, Computation):
+        if query.op.kernel != "tile" or not isinstance(workload, TensorGraph):
             return None
         return with_carried_tiles(query, partition, workload, known=known)
 
     def predicted(self, query: Query, lookup: Lookup, workload: Any) -> Query | None:
         from embeddb.ranking.kernels.prediction import predicted_tiles
-        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tensor_graph import TensorGraph
 
-        kernel = workload if isinstance(workload, Computation) else None
+        kernel = workload if isinstance(workload, TensorGraph) else None
         return predicted_tiles(query, lookup, kernel)
 
     def occluded(
         self, ranker: Ranker, lookup: Lookup, workload: Any, progress: Any
     ) -> dict[str, Any]:
         from embeddb.explain.occlusion import kernel_occlusion
-        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tensor_graph import TensorGraph
 
-        whole = isinstance(workload, Computation)
+        whole = isinstance(workload, TensorGraph)
         kernel = workload if whole else lookup.store.tensor(workload.id)
         by, parts = kernel_occlusion(ranker, lookup, kernel)
         return {"occluded_by": by, "occluded": parts}
 
     def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
         """Which tiles a kernel cannot have is known of those that the runner `tile` computes."""
-        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tensor_graph import TensorGraph
         from embeddb.tensors.tiles import PARAMETERS
 
         own = op.kernel == runner == "tile" and bool(given & set(PARAMETERS))
-        return _judge(workload, given) if own and isinstance(workload, Computation) else None
+        return _judge(workload, given) if own and isinstance(workload, TensorGraph) else None
 
     placeholder = "KERNEL"
     measures = "`embeddb kernel measure`"
@@ -184,8 +186,8 @@ class TensorKernel(TensorComputation):
                 return {"mape": float(card["figures"]["valid"]["mape"])}
         return {}
 
-    def program(self, info: PatternInfo) -> str:
-        from embeddb.tensors.computation import program_of
+    def program(self, info: WorkloadInfo) -> str:
+        from embeddb.tensors.tensor_graph import program_of
 
         return program_of(info.name, info.id)
 
@@ -196,7 +198,7 @@ def _sizes(dims: tuple[int, ...], reduced: int) -> Sizes:
 
 
 @lru_cache(maxsize=256)
-def _judge(kernel: Computation, given: frozenset[str]) -> TileJudge:
+def _judge(kernel: TensorGraph, given: frozenset[str]) -> TileJudge:
     from embeddb.tensors.tiles import TileJudge
 
     return TileJudge(kernel, given)

@@ -11,7 +11,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import MATRIX_SYMBOLS, Sizes
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.index.lookup import Lookup
     from embeddb.ranking.rankers.base import Ranker
 
@@ -69,7 +69,7 @@ class Matrix(WorkloadKind):
     extent = "nonzeros"
     placeholder = "MATRIX"
 
-    def description(self, info: PatternInfo, store: Any) -> str:
+    def description(self, info: WorkloadInfo, store: Any) -> str:
         return f"{info.m} x {info.n}, {info.nnz}"
 
     def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Pattern]:

@@ -13,7 +13,7 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 
 if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.index.answer_index import AnswerIndex
     from embeddb.nests.nest import Nest
     from embeddb.platforms.platform import Platform
@@ -135,7 +135,7 @@ class LoopNest(WorkloadKind):
     many_file = "PROGRAM.c"
     measures = "`embeddb nest measure`"
 
-    def page(self, info: PatternInfo, store: Store) -> dict[str, Any]:
+    def page(self, info: WorkloadInfo, store: Store) -> dict[str, Any]:
         from embeddb.nests.lines import loop_lines, statement_line
 
         nest = store.nest(info.id)

@@ -13,12 +13,12 @@ from typing import TextIO
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.files.own_files import whole_file
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
-from embeddb.store import Partition, Store
+from embeddb.store import RunTable, Store
 from indexer.exchange.taking import ImportReport, Taking
 from indexer.exchange.telling import (
     abridged,
@@ -166,7 +166,7 @@ def _named_nests(store: Store, platform: str, op: Op | None) -> Iterator[tuple[s
             yield info.name, nest
 
 
-def _selected(store: Store, platform: str, op: Op | None) -> list[Partition]:
+def _selected(store: Store, platform: str, op: Op | None) -> list[RunTable]:
     found = [
         p
         for p in store.partitions()
@@ -180,11 +180,11 @@ def _selected(store: Store, platform: str, op: Op | None) -> list[Partition]:
     return found
 
 
-def _members(store: Store, partitions: Iterable[Partition]) -> set[str]:
+def _members(store: Store, partitions: Iterable[RunTable]) -> set[str]:
     return {pattern_id for p in partitions for pattern_id in store.members(p)}
 
 
-def _runs(store: Store, partitions: Iterable[Partition]) -> Iterator[Run]:
+def _runs(store: Store, partitions: Iterable[RunTable]) -> Iterator[Run]:
     for p in partitions:
         yield from store.runs(p.platform, p.op)
 
@@ -195,9 +195,9 @@ def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
         yield run
 
 
-def _coded(store: Store, infos: list[PatternInfo]) -> Iterator[Subject]:
+def _coded(store: Store, infos: list[WorkloadInfo]) -> Iterator[Workload]:
     found = (store.known(info) for info in infos)
-    return (one for one in found if not isinstance(one, PatternInfo))
+    return (one for one in found if not isinstance(one, WorkloadInfo))
 
 
 # -- in ----------------------------------------------------------------------------------------

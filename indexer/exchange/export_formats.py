@@ -15,8 +15,8 @@ import msgspec
 
 from embeddb.core.config import Config, Value
 from embeddb.core.kinds import kind_of, nameless
-from embeddb.core.records import Measurement, PatternInfo, Run
-from embeddb.core.subject import Subject
+from embeddb.core.records import Measurement, Run, WorkloadInfo
+from embeddb.core.workload import Workload
 from indexer.readers.csv import quoted
 from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
 
@@ -42,7 +42,7 @@ _COLUMNS = (
 )
 
 
-def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
+def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[WorkloadInfo]) -> None:
     """`time_s` is what the run tells (`Run.seconds`), `times_s` every repeat separated by `;`, a
     parameter P the column `config.P`. A text that a spreadsheet would compute (it begins with `=`,
     `+`, `-` or `@`) gets a quote before it, which the `csv` reader takes away. Not kept: contexts,
@@ -54,7 +54,7 @@ def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo])
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow([*_COLUMNS, *(f"config.{name}" for name in params)])
     for run in runs:
-        info = known.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = known.get(run.pattern_id) or WorkloadInfo(id=run.pattern_id)
         platform, _, instance = run.platform.partition("@")
         rows.writerow(
             [
@@ -95,16 +95,16 @@ def _flat(text: str) -> str:
 
 
 _UNMEASURED = list(msgspec.to_builtins(Measurement()))
-_UNKNOWN = [getattr(PatternInfo(id=""), name) for name in PatternInfo.__struct_fields__]
+_UNKNOWN = [getattr(WorkloadInfo(id=""), name) for name in WorkloadInfo.__struct_fields__]
 
 
 def write_jsonl(
     out: TextIO,
     runs: Iterable[Run],
-    patterns: Iterable[PatternInfo],
+    patterns: Iterable[WorkloadInfo],
     platforms: Iterable[PlatformDoc] = (),
     models: Iterable[ModelDoc] = (),
-    coded: Iterable[Subject] = (),
+    coded: Iterable[Workload] = (),
 ) -> None:
     """Write a complete export: loss-free, and the same bytes for the same records in the same
     order. Patterns and platforms that only runs mention are written with their id alone."""
@@ -113,7 +113,7 @@ def write_jsonl(
     for platform in platforms:
         lines.number("platform", platform.id, [platform.id, platform.text, platform.environment])
     for info in patterns:
-        fields = [getattr(info, name) for name in PatternInfo.__struct_fields__]
+        fields = [getattr(info, name) for name in WorkloadInfo.__struct_fields__]
         lines.number("pattern", info.id, _trimmed(fields, _UNKNOWN))
     for one in coded:
         number = lines.number("pattern", one.id, [one.id])
@@ -192,7 +192,7 @@ _INVALIDITY = {
 }
 
 
-def write_t4(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
+def write_t4(out: TextIO, runs: Iterable[Run], patterns: Iterable[WorkloadInfo]) -> None:
     """Times in milliseconds, as Kernel Tuner writes them. The schema knows one problem per file;
     which matrix, op and platform a result belongs to is added to it as the object `embeddb`."""
     known = {info.id: info for info in patterns}
@@ -200,12 +200,12 @@ def write_t4(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) 
     head = {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}}
     out.write(encode(head).decode()[:-1] + ',"results":[')
     for place, run in enumerate(runs):
-        info = known.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = known.get(run.pattern_id) or WorkloadInfo(id=run.pattern_id)
         out.write(("," if place else "") + "\n" + encode(_result(run, info)).decode())
     out.write("\n]}\n")
 
 
-def _result(run: Run, info: PatternInfo) -> dict[str, Any]:
+def _result(run: Run, info: WorkloadInfo) -> dict[str, Any]:
     found = run.measurement
     times: dict[str, Any] = {"runtimes": [time * 1e3 for time in found.times_s]}
     if found.compile_s is not None:
@@ -315,7 +315,7 @@ _FIXED = """\
     double seconds;"""
 
 
-def write_c_header(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
+def write_c_header(out: TextIO, runs: Iterable[Run], patterns: Iterable[WorkloadInfo]) -> None:
     """One table `embeddb_<platform>` per platform with its length `embeddb_<platform>_count`, valid
     C11. Rows are sorted by pattern id, then op. Parameters are fields by name: `long long` (true
     is 1), `double` or `const char *` (lists joined by spaces); one that a configuration does not
@@ -345,7 +345,7 @@ def _rank(run: Run) -> tuple[float, str]:
 
 
 def _write_table(
-    out: TextIO, symbol: str, runs: list[Run], known: Mapping[str, PatternInfo]
+    out: TextIO, symbol: str, runs: list[Run], known: Mapping[str, WorkloadInfo]
 ) -> None:
     fields = c_fields([run.config for run in runs])
     out.write(f"\nstruct {symbol}_row {{\n{_FIXED}\n")
@@ -353,7 +353,7 @@ def _write_table(
         out.write(f"    {kind}{field};\n")
     out.write(f"}};\n\nstatic const struct {symbol}_row {symbol}[] = {{\n")
     for run in runs:
-        info = known.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = known.get(run.pattern_id) or WorkloadInfo(id=run.pattern_id)
         cells = [
             *map(c_text, (run.pattern_id, info.name, str(run.op), str(run.config))),
             *(f"{size}LL" for size in info.sizes),

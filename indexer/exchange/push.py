@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Progress, Report
 from embeddb.index.lookup import Lookup
-from embeddb.store import Partition
+from embeddb.store import RunTable
 from embeddb.store.sources import Push, Pushing
 from indexer.exchange.taking import Taking
 from indexer.exchange.telling import platform_docs, with_features
@@ -101,7 +101,7 @@ def push(
     )
 
 
-def _own_partitions(db: Lookup, platform: str) -> list[Partition]:
+def _own_partitions(db: Lookup, platform: str) -> list[RunTable]:
     named = (
         p
         for p in db.store.partitions()
@@ -110,7 +110,7 @@ def _own_partitions(db: Lookup, platform: str) -> list[Partition]:
     return [p for p in named if any(True for _ in db.store.runs(p.platform, p.op, own=True))]
 
 
-def _records(db: Lookup, chosen: list[Partition]) -> Iterator[Record]:
+def _records(db: Lookup, chosen: list[RunTable]) -> Iterator[Record]:
     """As an export tells them: platforms, then patterns and their code, then runs."""
     store, wanted = db.store, {p.platform for p in chosen}
     yield from (doc for doc in platform_docs(store) if doc.id in wanted)
@@ -119,11 +119,11 @@ def _records(db: Lookup, chosen: list[Partition]) -> Iterator[Record]:
     yield from with_features(db, infos)
     for info in infos:
         code = store.known(info)
-        if not isinstance(code, PatternInfo):
+        if not isinstance(code, WorkloadInfo):
             yield code
     for p in chosen:
         yield from _own_runs(db, p)
 
 
-def _own_runs(db: Lookup, partition: Partition) -> Iterator[Run]:
+def _own_runs(db: Lookup, partition: RunTable) -> Iterator[Run]:
     return db.store.runs(partition.platform, partition.op, own=True)

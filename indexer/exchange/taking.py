@@ -16,9 +16,9 @@ from embeddb.core.files.gate import refusing
 from embeddb.core.files.own_files import open_own
 from embeddb.core.kinds import kind_exists
 from embeddb.core.pattern import stub_id
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
@@ -63,8 +63,8 @@ class Taking:
     ) -> None:
         self.report = ImportReport(name)
         self.runs: list[Run] = []
-        self.infos: list[PatternInfo] = []
-        self.coded: dict[str, Subject] = {}
+        self.infos: list[WorkloadInfo] = []
+        self.coded: dict[str, Workload] = {}
         self.models: list[ModelEntry] = []
         self._store = store
         self._pushing = pushing
@@ -110,8 +110,8 @@ class Taking:
             text = getattr(record, "id", getattr(record, "version", ""))
             self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
 
-    def _take(self, record: PlatformDoc | PatternInfo | Subject | ModelDoc | Reject) -> None:
-        if isinstance(record, PatternInfo):
+    def _take(self, record: PlatformDoc | WorkloadInfo | Workload | ModelDoc | Reject) -> None:
+        if isinstance(record, WorkloadInfo):
             _check_pattern(record)
             self.report.patterns += 1
             self.infos.append(record)
@@ -167,7 +167,7 @@ class Taking:
             platform = self._store.platform(run.platform)
             if platform is None:
                 raise ReaderError(f"platform {run.platform} is not known")
-            facts = PatternInfo(id=own, kind=run.op.kind)
+            facts = WorkloadInfo(id=own, kind=run.op.kind)
             subject = (self.coded.get(own) or self._store.known(facts)) if own else facts
             with refusing(ReaderError):
                 found = (space_of(platform, run.op, subject), set())
@@ -223,7 +223,7 @@ def _opened(rejects: Path) -> BinaryIO:
         return open_own(rejects, "wb")
 
 
-def _check_pattern(info: PatternInfo) -> None:
+def _check_pattern(info: WorkloadInfo) -> None:
     """Raises: ReaderError, also for a stub under another id than its own: the pattern that adopts
     it would get the runs of the pattern that has this id."""
     _check_id(info.id)

@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 
 from embeddb.core.files.own_files import OwnFolder, whole_file
-from embeddb.core.records import ARRAYS, REPEAT, PatternInfo, Run
+from embeddb.core.records import ARRAYS, REPEAT, Run, WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
-from embeddb.store import Partition, Store
+from embeddb.store import RunTable, Store
 from embeddb.store.model_files import MODELS, register_files
 from embeddb.store.models import facts_of
 from indexer.readers.embeddb import ModelDoc, PlatformDoc
@@ -58,7 +58,7 @@ def platform_docs(store: Store) -> list[PlatformDoc]:
     return docs
 
 
-def with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
+def with_features(db: Lookup, infos: list[WorkloadInfo]) -> Iterator[WorkloadInfo]:
     """Patterns with their vector among the features: that is what answers where it is read."""
     there = db.featurizers()
     readers = [(n, plug) for n in _TRAVELS if isinstance(plug := there.get(n), Travelling)]
@@ -75,7 +75,7 @@ def with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]
 _ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
 
 
-def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDoc]:
+def model_docs(store: Store, chosen: list[RunTable] | None) -> Iterator[ModelDoc]:
     """What the registered models learned from, by version; of a selection only cost models for
     it. The models themselves stay behind."""
     wanted = {(p.platform.partition("@")[0], p.op.kernel) for p in chosen or ()}
@@ -104,7 +104,7 @@ def adopt_models(db: Lookup, folder: Path) -> int:
 _MOST_BYTES, _MOST_NESTS = 8 << 20, 5000
 
 
-def one_name_each(infos: Iterable[PatternInfo]) -> list[PatternInfo]:
+def one_name_each(infos: Iterable[WorkloadInfo]) -> list[WorkloadInfo]:
     """With the id for a name where a nest has none, or several have the same."""
     infos = list(infos)
     count = Counter(info.name for info in infos if info.kind == "nest")

@@ -38,8 +38,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.kinds import kinds
-from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
-from embeddb.core.subject import Subject
+from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, WorkloadInfo
+from embeddb.core.workload import Workload
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
@@ -71,7 +71,7 @@ class ModelDoc:
 
 
 #: What a line of an export may hold.
-Record = PlatformDoc | PatternInfo | Subject | Run | ModelDoc | Reject
+Record = PlatformDoc | WorkloadInfo | Workload | Run | ModelDoc | Reject
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class _Seen:
     """What the lines so far have defined, by number."""
 
     platforms: dict[int, PlatformDoc] = field(default_factory=dict)
-    patterns: dict[int, PatternInfo] = field(default_factory=dict)
+    patterns: dict[int, WorkloadInfo] = field(default_factory=dict)
     ops: dict[int, Op] = field(default_factory=dict)
     configs: dict[int, Config] = field(default_factory=dict)
     runs: int = 0
@@ -227,15 +227,15 @@ def _defined(kind: str, known: dict[int, T], number: int) -> T:
     return known[number]
 
 
-_FIELDS = PatternInfo.__struct_fields__
+_FIELDS = WorkloadInfo.__struct_fields__
 
 
-def _pattern(rest: list[Any]) -> PatternInfo:
+def _pattern(rest: list[Any]) -> WorkloadInfo:
     """Thumbnails come as base64, which `msgspec.convert` undoes."""
-    return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), PatternInfo)
+    return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), WorkloadInfo)
 
 
-def _coded(word: str, pattern: PatternInfo, told: Any) -> Subject:
+def _coded(word: str, pattern: WorkloadInfo, told: Any) -> Workload:
     """Named as its pattern is. Raises: ReaderError unless it is what the pattern's line says."""
     found = pattern.workload.read(json.dumps(told).encode())
     if found.id != pattern.id:
@@ -244,7 +244,7 @@ def _coded(word: str, pattern: PatternInfo, told: Any) -> Subject:
         raise ReaderError(
             f"a {pattern.kind} of {pattern.sizes}, its code is a {found.kind} of {found.sizes}"
         )
-    named: Subject = replace(found, name=pattern.name, group=pattern.group)
+    named: Workload = replace(found, name=pattern.name, group=pattern.group)
     return named
 
 
@@ -282,7 +282,7 @@ class EmbeddbReader:
         """Rows of every platform in the file; `row.platform` and `row.instance` say which."""
         matrices: dict[str, MatrixRef] = {}
         for line, found in _numbered(path):
-            if isinstance(found, PatternInfo):
+            if isinstance(found, WorkloadInfo):
                 matrices[found.id] = MatrixRef(
                     found.name or found.id,
                     found.m,

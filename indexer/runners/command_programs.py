@@ -28,7 +28,7 @@ from embeddb.nests.nest import Nest
 
 if TYPE_CHECKING:
     from embeddb.core.config import Op
-    from embeddb.core.subject import Subject
+    from embeddb.core.workload import Workload
     from embeddb.platforms.command import CommandSpec, TimeSpec
 
 
@@ -212,14 +212,14 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(text)
 
 
-def most_bytes(subject: Subject) -> int:
+def most_bytes(subject: Workload) -> int:
     """What its file may need."""
     if isinstance(subject, Pattern):
         return subject.nnz * _ENTRY_BYTES + subject.shape[0] * _ROW_BYTES
     return len(kind_of(subject.kind).write(subject))
 
 
-def write_subject(subject: Subject, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
+def write_subject(subject: Workload, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
     """Write a matrix with values, in the form that a command asks for, or the JSON of what is none.
 
     Raises: RunnerUnavailable if it cannot be written whole; UsageError for a nest that holds a

@@ -22,7 +22,7 @@ from indexer.runners.tile_code.job import MeasuredKernel
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
-    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.tensor_graph import TensorGraph
 
 _WORKER = "indexer.runners.tile_code.job"
 _PLATFORM = "tile-cpu"
@@ -58,7 +58,7 @@ class TileRunner(LocalRunner):
         return self.platform_as(identity, threads=threads)
 
     def run(
-        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self, kernel: TensorGraph, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for another operation than `tile`; TensorError for a kernel that has
         no tiles, of which nothing is compiled; RunnerUnavailable, also for what the machine fails
@@ -81,7 +81,7 @@ class TileRunner(LocalRunner):
             at_once=_AT_ONCE,
         )
 
-    def _measuring(self, kernel: Computation, options: RunOptions) -> Measuring[Tile]:
+    def _measuring(self, kernel: TensorGraph, options: RunOptions) -> Measuring[Tile]:
         """That of the last call, if it was of the same kernel."""
         if self._last is not None and self._last[:2] == (kernel.id, options):
             return self._last[2]

@@ -22,8 +22,8 @@ from indexer.runners.xla_code.measuring import KernelTimes, ProgramTimes, compil
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
-    from embeddb.tensors.computation import Computation
     from embeddb.tensors.edges import Cut
+    from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Names the interpreter that has jax, where it is not this one.
 VARIABLE = "EMBEDDB_JAX_PYTHON"
@@ -87,7 +87,7 @@ class XlaRunner(LocalRunner):
         return self.platform_as({"flags": _FLAGS, **self._versions()}, threads=threads)
 
     def run(
-        self, subject: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self, subject: TensorGraph, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """A kernel under `fused`, a program under `fusion`; kernels of the one before are timed
         anew. With `options.check` a kernel's results are compared with those of the same kernel,
@@ -117,8 +117,8 @@ class XlaRunner(LocalRunner):
                 yield config, found
 
     def kernels(
-        self, kernels: Sequence[Computation], options: RunOptions
-    ) -> Iterator[list[tuple[Computation, Measurement]]]:
+        self, kernels: Sequence[TensorGraph], options: RunOptions
+    ) -> Iterator[list[tuple[TensorGraph, Measurement]]]:
         """Kernels by themselves, some at a time, which take turns: in the seconds that one waits
         for a quiet moment the others run.
 
@@ -131,12 +131,12 @@ class XlaRunner(LocalRunner):
             if number % _TURNS_A_WORKER == 0:
                 self.session.close()
 
-    def program(self, program: Computation, options: RunOptions) -> ProgramTimes:
+    def program(self, program: TensorGraph, options: RunOptions) -> ProgramTimes:
         """What times partitions of a program, in the worker, which holds one program at a time."""
         self.next_subject()
         return ProgramTimes(program, self.session, options)
 
-    def compiler_cut(self, program: Computation) -> Cut:
+    def compiler_cut(self, program: TensorGraph) -> Cut:
         """The cut that comes nearest to what XLA fuses by itself.
 
         Raises: TensorError for a program that XLA does not compile; RunnerUnavailable.

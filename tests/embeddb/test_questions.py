@@ -202,3 +202,8 @@ def test_an_editor_is_told_of_every_public_name() -> None:
     assert set(dir(embeddb)) == set(embeddb.__all__)
     assert all(getattr(embeddb, name) is not None for name in embeddb.__all__)
     assert (Path(embeddb.__file__).parent / "py.typed").is_file()
+
+
+def test_the_old_name_of_a_public_type_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="WorkloadInfo"):
+        assert embeddb.PatternInfo is embeddb.WorkloadInfo

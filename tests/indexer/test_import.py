@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreFull, UsageError
 from embeddb.core.pattern import Pattern, stub_id
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.ui.cli.main import cli
@@ -190,7 +190,7 @@ def test_who_told_first_of_a_pattern_without_structure_is_believed(tmp_path: Pat
         report = taken(db, tmp_path, ["pattern", 0, one, 8, 6, 9, "x"])
         assert "says 8 x 6 with 9 entries, it is known as 5 x 6" in told_of(report)[0]["reason"]
         # The structure, or a log of one's own, knows better.
-        db.store.put_patterns([PatternInfo(id=one, m=5, n=7, nnz=9, features={"a": 4.0})])
+        db.store.put_patterns([WorkloadInfo(id=one, m=5, n=7, nnz=9, features={"a": 4.0})])
         found = db.store.pattern(one)
         assert found is not None and (found.n, found.features["a"]) == (7, 4.0)
 
@@ -214,8 +214,8 @@ def test_a_stub_has_the_id_of_its_name_and_sizes(db: Database, tmp_path: Path) -
 def test_a_structure_is_nobodys_stub(db: Database) -> None:
     """Whatever an import of before left behind: the id of a structure is that of its content."""
     matrix = band(40, 3, name="later")
-    db.store.put_patterns([PatternInfo(id=matrix.id, name="forged", stub=True)])
-    db.store.adopt(matrix.id, PatternInfo.of(OWN))
+    db.store.put_patterns([WorkloadInfo(id=matrix.id, name="forged", stub=True)])
+    db.store.adopt(matrix.id, WorkloadInfo.of(OWN))
     assert db.store.resolve(matrix.id) == OWN.id
     db.index.record(runs_of(matrix, TINY), matrix, TINY)
     assert db.store.resolve(matrix.id) == matrix.id

@@ -10,7 +10,7 @@ import pytest
 
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import stub_id
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.store.withdrawn import RunSelection
 from indexer.exchange.exchange import export_file, import_file
@@ -98,11 +98,11 @@ def test_adoption_keeps_whose_run_it_is() -> None:
     own, team = contributor(), Database.in_memory()
     (pattern, *_) = builders.patterns(1, first=50)
     m, n, nnz = pattern.sizes
-    stub = PatternInfo(id=stub_id("later", m, n, nnz), m=m, n=n, nnz=nnz, name="later", stub=True)
+    stub = WorkloadInfo(id=stub_id("later", m, n, nnz), m=m, n=n, nnz=nnz, name="later", stub=True)
     told = [replace(r, pattern_id=stub.id) for r in builders.runs_of(pattern, PLATFORM)]
     own.store.append(told, patterns=[stub])
     push(own.index, team.index, source="ann")
-    team.store.adopt(stub.id, PatternInfo.of(pattern))
+    team.store.adopt(stub.id, WorkloadInfo.of(pattern))
     before = runs(team)
     team.store.withdrawn.withdraw(RunSelection(source="ann"))
     assert before and not runs(team)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import MAX_DIM, Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.sizes import coordinates
 
 _SIZES = ("rows", "cols", "nnz", "density", "aspect", "row_mean")
@@ -62,7 +62,7 @@ def features_of(pattern: Pattern) -> NDArray[np.float64]:
     return np.array(values, dtype=np.float64)
 
 
-def told_features(info: PatternInfo) -> NDArray[np.float64]:
+def told_features(info: WorkloadInfo) -> NDArray[np.float64]:
     """float64[d] of a pattern whose structure is not kept, from what came with its runs; nan for
     what nothing tells. What `features_of` samples was found on more non-zeros there."""
     values = dict.fromkeys(NAMES, math.nan)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.emitter import Lines, signature, step
 from embeddb.kernels.tiles.expressions import C_TYPES, Elements, combined, form_text
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.forms import Form, Forms, Span, Var, of_var, whole
 from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of
@@ -34,7 +34,7 @@ def flags() -> tuple[str, ...]:
     return (*FLAGS, cpu_build.flags()[1])
 
 
-def c_function(kernel: Computation, tile: Tile, name: str) -> str:
+def c_function(kernel: TensorGraph, tile: Tile, name: str) -> str:
     """`void NAME(...)`, which takes pointers to the parameters in their order, to the outputs, and
     to the buffers (`arguments`), and needs `PRELUDE` above it.
 
@@ -43,7 +43,7 @@ def c_function(kernel: Computation, tile: Tile, name: str) -> str:
     return _Function(plan_of(kernel), tile, name).text()
 
 
-def arguments(kernel: Computation, tile: Tile) -> str:
+def arguments(kernel: TensorGraph, tile: Tile) -> str:
     """What a call of it is given, out of `a`: parameters, outputs, scratch memory."""
     plan = plan_of(kernel)
     count = len(kernel.parameters) + len(plan.kernel.outputs)

@@ -20,7 +20,7 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.nests.matching.transfer import StepOutcome
 from embeddb.ranking.query import Query, Transferred
 from embeddb.ranking.transferred import with_votes
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Carried, carried, carried_tile
 
 #: The nearest neighbours whose tiles are carried over, and how many of each, fastest first.
@@ -30,9 +30,9 @@ NEIGHBOURS, MOST_CARRIED = 10, 4
 def with_carried_tiles(
     query: Query,
     partition: AnswerIndex,
-    kernel: Computation,
+    kernel: TensorGraph,
     *,
-    known: Callable[[str], Computation | None],
+    known: Callable[[str], TensorGraph | None],
 ) -> Query:
     """The query with the best tiles of its neighbours, and their untiled forms, as votes on what
     these are here, if nothing else votes; `known` gives a neighbour's kernel by its id."""

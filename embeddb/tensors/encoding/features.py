@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.tensors.analysis import work_of
-from embeddb.tensors.computation import DTYPES, Computation, Operation, Shape, reduced
 from embeddb.tensors.encoding.operation_rows import OPCODES
+from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape, TensorGraph, reduced
 
 #: Numbers of a vector before its sum and product.
 _PLACES = 6
@@ -63,7 +63,7 @@ def encoding_version() -> str:
     return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
 
 
-def node_row(kernel: Computation, at: int) -> list[float]:
+def node_row(kernel: TensorGraph, at: int) -> list[float]:
     """The operation at a place, in the order of `NODE`."""
     op, given = kernel.operations[at], kernel.operand_shapes(at)
     shape = op.shape
@@ -89,20 +89,20 @@ def node_row(kernel: Computation, at: int) -> list[float]:
     return row
 
 
-def static_row(kernel: Computation) -> NDArray[np.float32]:
+def static_row(kernel: TensorGraph) -> NDArray[np.float32]:
     """float32[4] in the order of `STATIC`."""
     work = work_of(kernel)
     told = (work.flops, work.bytes_read, work.bytes_written, work.transcendentals)
     return np.array([_read(value) for value in told], dtype=np.float32)
 
 
-def tile_rows(kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+def tile_rows(kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
     """float32[c,t] of c configurations in the order of `TILE`; a size that is 0, or not there, or
     larger than its dimension, is that dimension's."""
     sizes = kernel.sizes.symbols
     rank, terms = sizes["RANK"], sizes["REDUCED"]
     root = kernel.root
-    # Dimensions before the last six are one (`Computation.sizes`): its places are then as logical.
+    # Dimensions before the last six are one (`TensorGraph.sizes`): its places are then as logical.
     order = root.layout if root.rank == rank else tuple(reversed(range(rank)))
     dims = [sizes[f"DIM_{d + 1}"] for d in order]
     names = [f"t{d + 1}" for d in order]

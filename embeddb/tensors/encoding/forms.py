@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import MOVING, TRANSCENDENTAL, Work, operation_work
-from embeddb.tensors.computation import Operation, Shape, reduced
 from embeddb.tensors.edges import ConvolutionLabels
+from embeddb.tensors.tensor_graph import Operation, Shape, reduced
 
 #: What `operation_forms.form_of` may tell. `run`: elements that lie and are walked in one piece;
 #: `minor`: whether the dimension that is vectorised is the one that the operation is about;

@@ -19,11 +19,11 @@ from scipy.sparse import csr_array
 
 from embeddb.core.files import model_file
 from embeddb.core.nn_numpy import check_weights, linear, relu
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.predictor import GraphPredictor
 from embeddb.tensors.encoding.spec import FINAL, LAYERS, WAYS, NetworkSpec, shapes_of
+from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Numbers scaled by the training set that are further out than this are not believed.
 CLIP = (-1.0, 2.0)
@@ -63,7 +63,7 @@ class KernelNetwork(GraphPredictor):
     def task(self) -> str:
         return self.spec.task
 
-    def embedding(self, kernel: Computation) -> Floats:
+    def embedding(self, kernel: TensorGraph) -> Floats:
         """float32[e] of the kernel as one tile."""
         graph = graph_of(kernel)
         found: Floats = self.embeddings(graph, tile_rows(kernel, [{}]))[0]

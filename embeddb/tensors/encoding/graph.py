@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import NODE, node_row, static_row
 from embeddb.tensors.encoding.operation_rows import opcode_number
+from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Neighbours of a node in one direction; what is beyond is left out (Table 5).
 MOST_NEIGHBOURS = 20
@@ -34,7 +34,7 @@ class KernelGraph:
         return len(self.opcodes)
 
 
-def graph_of(kernel: Computation) -> KernelGraph:
+def graph_of(kernel: TensorGraph) -> KernelGraph:
     """Names do not enter."""
     operations = kernel.operations
     rows = [node_row(kernel, at) for at in range(len(operations))]

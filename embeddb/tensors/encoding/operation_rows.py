@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.tensors.analysis import FREE, TRANSCENDENTAL, Work, operation_work, work_of
-from embeddb.tensors.computation import DTYPES, Computation, Operation, Shape
 from embeddb.tensors.encoding.forms import FORM, counted, form_of, halvings, rough_seconds
+from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape, TensorGraph
 
 #: Those of HLO that a kernel may have; place 0 stands for all others.
 OPCODES: tuple[str, ...] = (
@@ -99,12 +99,12 @@ def operations_version() -> str:
     return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
 
 
-def operation_places(kernel: Computation) -> tuple[int, ...]:
+def operation_places(kernel: TensorGraph) -> tuple[int, ...]:
     """The places of the operations that have a row: those that do something."""
     return tuple(at for at, op in enumerate(kernel.operations) if op.opcode not in FREE)
 
 
-def operation_rows(kernel: Computation) -> NDArray[np.float32]:
+def operation_rows(kernel: TensorGraph) -> NDArray[np.float32]:
     """float32[1+n,f] in the order of `OPERATION`: the call, then the n operations at
     `operation_places`."""
     places = operation_places(kernel)
@@ -162,7 +162,7 @@ def _shape(op: Operation, given: Sequence[Shape], work: Work) -> dict[str, float
 
 
 def _of_kernel(
-    kernel: Computation, words: list[str], places: tuple[int, ...], largest: int, usual: float
+    kernel: TensorGraph, words: list[str], places: tuple[int, ...], largest: int, usual: float
 ) -> dict[str, float]:
     work = work_of(kernel)
     given = [kernel.operations[at].shape.elements for at in kernel.parameters]
@@ -188,7 +188,7 @@ def _word(opcode: str) -> str:
     return next((name for name, opcodes in _KINDS if opcode in opcodes), _OTHER)
 
 
-def _depths(kernel: Computation) -> tuple[list[int], list[int]]:
+def _depths(kernel: TensorGraph) -> tuple[list[int], list[int]]:
     """Of every operation, how many follow each other up to it and behind it, at most."""
     above, below = [0] * len(kernel.operations), [0] * len(kernel.operations)
     for at, op in enumerate(kernel.operations):

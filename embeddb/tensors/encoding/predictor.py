@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files.gate import refusing
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 from embeddb.tensors.encoding.spec import TRAIN_AGAIN
+from embeddb.tensors.tensor_graph import TensorGraph
 
 Floats = NDArray[np.float32]
 _OF_ROWS = ("trees", "operations")
@@ -42,15 +42,15 @@ class KernelPredictor(ABC):
         """`tile` or `fused`."""
 
     @abstractmethod
-    def scores(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+    def scores(self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> Floats:
         """float32[c]: lower is faster; of use only among tiles of one kernel, unless it learned
         seconds, of which these are then the natural logarithms."""
 
     @abstractmethod
-    def without(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+    def without(self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> Floats:
         """float32[n,c]: `scores` if the n-th operation were hidden."""
 
-    def seconds(self, kernel: Computation) -> float:
+    def seconds(self, kernel: TensorGraph) -> float:
         """Of a fused kernel. Raises: ModelError for what ranks tiles."""
         if self.task != "fused":
             raise ModelError(
@@ -67,14 +67,14 @@ class GraphPredictor(KernelPredictor):
     def predicted(self, graph: KernelGraph, rows: Floats) -> Floats:
         """float32[c] under tiles float32[c,t] as `rows` gives them."""
 
-    def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+    def rows(self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> Floats:
         """float32[c,t]: what is read of a kernel beside its graph."""
         return tile_rows(kernel, tiles)
 
-    def scores(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+    def scores(self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> Floats:
         return self.predicted(graph_of(kernel), self.rows(kernel, tiles))
 
-    def without(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+    def without(self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> Floats:
         """An operation that is hidden is told by its edges alone (`hidden`)."""
         graph, rows = graph_of(kernel), self.rows(kernel, tiles)
         return np.stack([self.predicted(hidden(graph, at), rows) for at in range(len(graph))])

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.tensors.analysis import work_of
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline import traffic
 from embeddb.tensors.roofline.arithmetic import Arithmetic
 from embeddb.tensors.roofline.loops import Extents, Floats, Loops, Nest, by_loops, runs_of
 from embeddb.tensors.roofline.machine import LINE, Cache, Machine, function_cycles
 from embeddb.tensors.roofline.nests import nests_of
 from embeddb.tensors.roofline.traffic import Layout, Levels
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile, untiled
 from embeddb.tensors.tiling.plan import plan_of
 
@@ -33,7 +33,7 @@ class TileModel:
     Raises: TensorError for a kernel that is not computed tile by tile.
     """
 
-    def __init__(self, kernel: Computation, machine: Machine) -> None:
+    def __init__(self, kernel: TensorGraph, machine: Machine) -> None:
         self.machine, self.plan = machine, plan_of(kernel)
         self.nests = nests_of(self.plan)
 
@@ -139,7 +139,7 @@ _MOVING = frozenset(("gather", "scatter", "sort", "transpose", "concatenate", "p
 _FUNCTION = "exponential"
 
 
-def type_of(kernel: Computation) -> str:
+def type_of(kernel: TensorGraph) -> str:
     """One of `TYPES`."""
     opcodes = {operation.opcode for operation in kernel.operations}
     for name in ("convolution", "dot"):
@@ -152,7 +152,7 @@ def type_of(kernel: Computation) -> str:
     return "moving" if opcodes & _MOVING else "element-wise"
 
 
-def fused_seconds(kernel: Computation, machine: Machine) -> float:
+def fused_seconds(kernel: TensorGraph, machine: Machine) -> float:
     """The larger of two: until its parameters and results came from the nearest cache that holds
     them all, and until its flops and functions are computed at the machine's best."""
     work = work_of(kernel)
@@ -186,14 +186,14 @@ class Analysis:
     facts: Mapping[str, str]
 
     def logs(
-        self, kernel: Computation, configs: Sequence[Mapping[str, Any]]
+        self, kernel: TensorGraph, configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
         """float64[c] natural logarithms of seconds. Raises: TensorError for a kernel without
         tiles."""
         return np.log(TileModel(kernel, Machine.of(self.facts)).seconds(configs))
 
     def rows(
-        self, kernel: Computation, configs: Sequence[Mapping[str, Any]]
+        self, kernel: TensorGraph, configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
         """float64[c,12], logarithms: `logs`; these over that of the untiled kernel; the share of
         the whole of each part (operations, each of four caches), and each part over that of the

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tiling.forms import ZERO, Forms, divided, modulo, whole
 from embeddb.tensors.tiling.sums import Sums
 from embeddb.tensors.tiling.values import SUPPORTED, Value, Values, number_of, strides_of
@@ -16,7 +16,7 @@ from embeddb.tensors.tiling.values import SUPPORTED, Value, Values, number_of, s
 _SAME = ("copy", "optimization-barrier", "domain", "reduce-precision")
 
 
-def values_of(kernel: Computation) -> Values:
+def values_of(kernel: TensorGraph) -> Values:
     """Raises: TensorError, one line that names the operation that cannot be told so."""
     made = _Made(kernel)
     for at, operation in enumerate(kernel.operations):
@@ -38,7 +38,7 @@ def values_of(kernel: Computation) -> Values:
 class _Made(Sums):
     """Values so far, and by operation the place of the value it became."""
 
-    def __init__(self, kernel: Computation) -> None:
+    def __init__(self, kernel: TensorGraph) -> None:
         super().__init__()
         self.place: list[int] = []
         self._given = 0

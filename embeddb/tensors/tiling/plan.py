@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiling.forms import (
     ZERO,
     Form,
@@ -173,7 +173,7 @@ class Plan:
     `order` its dimensions from the one with the largest stride to that with the smallest: the
     order of the loops over tiles."""
 
-    kernel: Computation
+    kernel: TensorGraph
     values: Values
     dims: tuple[int, ...]
     order: tuple[int, ...]
@@ -214,7 +214,7 @@ class Plan:
         return max(open_, default=0)
 
 
-def plan_of(kernel: Computation) -> Plan:
+def plan_of(kernel: TensorGraph) -> Plan:
     """Raises: TensorError, one line that says what cannot be computed tile by tile."""
     if kernel.kind != "kernel":
         raise TensorError("a program has no tiles: it is cut into kernels first")
@@ -224,7 +224,7 @@ def plan_of(kernel: Computation) -> Plan:
 class _Planning:
     """Values from the results to the parameters, each with the indices it is needed at."""
 
-    def __init__(self, kernel: Computation, values: Values) -> None:
+    def __init__(self, kernel: TensorGraph, values: Values) -> None:
         self.kernel, self.values = kernel, values.values
         self.told = values
         self.loops = Loops(values.values)

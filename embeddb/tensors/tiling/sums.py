@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape
 from embeddb.tensors.tiling.forms import ZERO, Form, Forms, Var, divided
 from embeddb.tensors.tiling.values import Access, Value
 

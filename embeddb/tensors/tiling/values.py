@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from embeddb.tensors.computation import Shape
+from embeddb.tensors.tensor_graph import Shape
 from embeddb.tensors.tiling.forms import ZERO, Forms, Var, of_var
 
 #: Types that are computed with.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from embeddb.core.errors import TensorError
 from embeddb.core.wording import clean, duration, factor, plural, short_time
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from embeddb.core.config import Op
-    from embeddb.core.records import PatternInfo
-    from embeddb.core.subject import Subject
+    from embeddb.core.records import WorkloadInfo
+    from embeddb.core.workload import Workload
     from embeddb.database import Database
     from embeddb.ranking.kernels.fused_seconds import FusedSeconds
     from embeddb.ranking.kernels.view import KernelView
@@ -50,13 +50,13 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
     table(("left out", "then" if insight.occluded_by == "model" else "moves by"), rows, indent="  ")
 
 
-def fused_seconds(db: Database, subject: Subject | PatternInfo, op: Op) -> Sequence[FusedSeconds]:
+def fused_seconds(db: Database, subject: Workload | WorkloadInfo, op: Op) -> Sequence[FusedSeconds]:
     """What a kernel takes, measured and predicted: all that is to be known of op `fused`."""
     if op.kernel != "fused":
         return ()
     from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
 
-    kernel = subject if isinstance(subject, Computation) else db.store.tensor(subject.id)
+    kernel = subject if isinstance(subject, TensorGraph) else db.store.tensor(subject.id)
     return () if kernel is None else fused_seconds_of(db.index, kernel)
 
 

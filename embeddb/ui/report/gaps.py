@@ -18,7 +18,7 @@ from embeddb.ui.report import commands
 from embeddb.ui.report.winners import is_shared
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.database import Database
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.ui.report.scopes import ScopeFacts
@@ -50,7 +50,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 def gaps_of(
     db: Database,
     scopes: Sequence[ScopeFacts],
-    infos: Mapping[str, PatternInfo],
+    infos: Mapping[str, WorkloadInfo],
     place: str,
 ) -> list[Gap]:
     """`place` is how commands name the database."""
@@ -74,7 +74,7 @@ class _Finder:
         self,
         db: Database,
         scopes: Sequence[ScopeFacts],
-        infos: Mapping[str, PatternInfo],
+        infos: Mapping[str, WorkloadInfo],
         place: str,
     ) -> None:
         self._db = db

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from embeddb.core.errors import StoreError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store import Store, Txn
 from embeddb.store.lmdb_engine import DATA_FILE
@@ -91,14 +91,14 @@ class ServerAnswer(NamedTuple):
     """An answer and the pattern it is about, which the database may not know."""
 
     made: Recommendation
-    info: PatternInfo
+    info: WorkloadInfo
 
 
 class _Row(msgspec.Struct):
     """Of an answer, in the order they were given; `size` is that of the whole."""
 
     head: AnswerHead
-    info: PatternInfo
+    info: WorkloadInfo
     size: int
 
 
@@ -118,7 +118,7 @@ class ServerAnswers:
     def version(self) -> object:
         return self._engine.version()
 
-    def keep(self, made: Recommendation, info: PatternInfo) -> None:
+    def keep(self, made: Recommendation, info: WorkloadInfo) -> None:
         raw = msgspec.json.encode(made)
         row = msgspec.json.encode(_Row(stored_head(made.id, raw), info, len(raw)))
 
@@ -156,7 +156,7 @@ class ServerAnswers:
         with self._engine.read() as txn:
             return [row.head for _, row in _rows(txn)]
 
-    def pattern(self, pattern_id: str) -> PatternInfo | None:
+    def pattern(self, pattern_id: str) -> WorkloadInfo | None:
         """What is known of a pattern that was asked about."""
         with self._engine.read() as txn:
             infos = [row.info for _, row in _rows(txn) if row.info.id == pattern_id]

@@ -11,7 +11,7 @@ import msgspec
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, StoreError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import one_of
 from embeddb.database import Database
 from embeddb.explain.explain import explain
@@ -43,7 +43,7 @@ def _name(db: Database) -> str:
 class Catalog(NamedTuple):
     """Every pattern without its thumbnail, and the text each is searched by."""
 
-    infos: dict[str, PatternInfo]
+    infos: dict[str, WorkloadInfo]
     texts: list[tuple[str, str, str]]  # name, group, id; lower case
 
 
@@ -131,7 +131,7 @@ class AppState:
         return self.cache.get("catalog", read)
 
     def kinds(self) -> list[str]:
-        """Of the patterns here (`embeddb.core.subject`)."""
+        """Of the patterns here (`embeddb.core.workload`)."""
         infos = self.catalog().infos
         found = self.cache.get("kinds", lambda: sorted({info.kind for info in infos.values()}))
         self.kinds_seen = found
@@ -160,7 +160,7 @@ class AppState:
             raise NothingFound(f"no platform {text[:80]!r}", hint=f"known here: {here}")
         return self.db.platform(text)
 
-    def pattern(self, text: str) -> PatternInfo:
+    def pattern(self, text: str) -> WorkloadInfo:
         """A pattern by id or by the name of just one, with its thumbnail.
 
         Raises: NothingFound.
@@ -203,7 +203,7 @@ class AnswerCache:
         self._state = state
 
     def ask(
-        self, pattern: Pattern | PatternInfo, platform: Platform, op: Op, thumbnail: bytes = b""
+        self, pattern: Pattern | WorkloadInfo, platform: Platform, op: Op, thumbnail: bytes = b""
     ) -> str:
         """The id of the answer. `thumbnail` is the pattern's where it is known already.
 
@@ -223,7 +223,7 @@ class AnswerCache:
             warnings = [w for w in made.warnings if _NOT_STORED not in w]  # its page says so
             made = msgspec.structs.replace(made, warnings=warnings)
             state.answers.keep(made, _info(state.db, pattern, thumbnail))
-        elif not isinstance(pattern, PatternInfo):
+        elif not isinstance(pattern, WorkloadInfo):
             state.db.store.put_patterns([_info(state.db, pattern, thumbnail)])
         state.answers.remember(question, made.id)
         return made.id
@@ -236,16 +236,16 @@ class AnswerCache:
         )
 
 
-def _info(db: Database, pattern: Pattern | PatternInfo, thumbnail: bytes) -> PatternInfo:
+def _info(db: Database, pattern: Pattern | WorkloadInfo, thumbnail: bytes) -> WorkloadInfo:
     """What is known of the pattern, with its thumbnail."""
-    if isinstance(pattern, PatternInfo):
+    if isinstance(pattern, WorkloadInfo):
         return pattern
     known = db.store.pattern(pattern.id)
     if known is not None and known.thumbnail:
         return known
     if thumbnail:
-        return msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail)
-    return PatternInfo.whole(pattern)
+        return msgspec.structs.replace(WorkloadInfo.of(pattern), thumbnail=thumbnail)
+    return WorkloadInfo.whole(pattern)
 
 
 def answer(state: AppState, asked: Mapping[str, str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform
@@ -85,7 +85,7 @@ def answer_line(a: AnswerHead) -> dict[str, Any]:
     return dict(line)
 
 
-def pattern_line(info: PatternInfo) -> dict[str, Any]:
+def pattern_line(info: WorkloadInfo) -> dict[str, Any]:
     """What lists say of a pattern; of what is no matrix its kind and sizes as well."""
     line: dict[str, Any] = {
         "id": info.id,
@@ -159,7 +159,7 @@ def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
+def _neighbours(state: AppState, info: WorkloadInfo) -> list[dict[str, Any]]:
     """For each operation and platform that ran it: the measured patterns nearest to it."""
     found = []
     for scope in state.scopes():
@@ -172,7 +172,7 @@ def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
         ids, distances = partition.nearest(vector, exclude=[info.id])
         known = state.catalog().infos
         rows = [
-            {**pattern_line(known.get(i, PatternInfo(id=i))), "distance": float(d)}
+            {**pattern_line(known.get(i, WorkloadInfo(id=i))), "distance": float(d)}
             for i, d in zip(ids, distances, strict=True)
         ]
         found.append(

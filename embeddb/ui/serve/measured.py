@@ -11,7 +11,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.index.run_matrix import Extent
 from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
@@ -59,12 +59,12 @@ def runs(state: AppState, asked: Asked) -> dict[str, Any]:
     return {**facts, **summary, "page": page, "pages": last, "total": len(found), "rows": shown}
 
 
-def _sorted_runs(state: AppState, info: PatternInfo, name: str, op: Op) -> list[dict[str, Any]]:
+def _sorted_runs(state: AppState, info: WorkloadInfo, name: str, op: Op) -> list[dict[str, Any]]:
     found = sorted(state.db.store.runs(name, op, info.id), key=lambda r: (r.seconds, r.config.json))
     return [run_line(run) for run in found]
 
 
-def _places(state: AppState, info: PatternInfo) -> list[tuple[str, Op]]:
+def _places(state: AppState, info: WorkloadInfo) -> list[tuple[str, Op]]:
     return sorted(place for place, ids in state.members().items() if info.id in ids)
 
 
@@ -118,7 +118,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
         best = float(ok.min()) if ok.size else math.nan
         rows.append(
             {
-                **pattern_line(known.get(pattern_id, PatternInfo(id=pattern_id))),
+                **pattern_line(known.get(pattern_id, WorkloadInfo(id=pattern_id))),
                 "platform": name,
                 "configs": int(seconds.size),
                 "failed": int(seconds.size - ok.size),
@@ -176,7 +176,7 @@ def _shared(state: AppState) -> list[dict[str, Any]]:
         counts.update((i, op) for i in ids)
     known = state.catalog().infos
     return [
-        {**pattern_line(known.get(i, PatternInfo(id=i))), "op": str(op), "platforms": n}
+        {**pattern_line(known.get(i, WorkloadInfo(id=i))), "op": str(op), "platforms": n}
         for (i, op), n in counts.most_common(20)
         if n > 1
     ]
@@ -187,7 +187,7 @@ def _words(state: AppState, name: str) -> str:
     return "" if platform is None else platform.what
 
 
-def _one_side(state: AppState, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:
+def _one_side(state: AppState, info: WorkloadInfo, name: str, other: str, op: Op) -> dict[str, Any]:
     """`ratios` are seconds over the best's, ascending; `default_at` and `other_at` positions in it:
     of the default, and of the configuration that is best on the other platform."""
     held = curve(state, info, name, op)
@@ -271,7 +271,7 @@ class Campaigns:
         page, last = page_of(asked, len(ids), _PAGE)
         known = self._state.catalog().infos
         shown = sorted(
-            ({**pattern_line(known.get(i, PatternInfo(id=i))), "runs": n} for i, n in ids.items()),
+            ({**pattern_line(known.get(i, WorkloadInfo(id=i))), "runs": n} for i, n in ids.items()),
             key=lambda r: (r["name"].lower(), r["id"]),
         )
         return {

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from embeddb.core import __version__
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import UNKNOWN
 from embeddb.core.wording import line, many_of, one_of, sentence, shown
 from embeddb.ranking.kernels.view import KernelView
@@ -145,7 +145,7 @@ def files() -> dict[str, File]:
     return {**found, "report.css": _file(str(page_style()), ".css")}
 
 
-def thumb(info: PatternInfo) -> File:
+def thumb(info: WorkloadInfo) -> File:
     """The spy plot of a pattern as a picture of its own. Raises: NothingFound."""
     if not info.workload.sparse:
         raise NothingFound(f"{info.id}: a {one_of(info.kind)} has no non-zeros to draw")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from embeddb.core.errors import TensorError
 from embeddb.core.files.gate import open_regular, read_bounded, refusing
-from embeddb.tensors.computation import KINDS, Computation
+from embeddb.tensors.tensor_graph import KINDS, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text
 from indexer.frontends.hlo.module import MOST_TEXT, read_module
 from indexer.frontends.hlo.subjects import kernels_of, program_of
@@ -28,7 +28,7 @@ _DUMPED = (_BEFORE, "after_optimizations.txt")
 class TensorFile:
     """What a file holds, and what was left out or taken for something else, one line each."""
 
-    tensors: tuple[Computation, ...]
+    tensors: tuple[TensorGraph, ...]
     notes: tuple[str, ...] = ()
 
 

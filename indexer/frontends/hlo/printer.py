@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import Region, region_of
-from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 
 #: What is written of a window, by our names; pads are written together.
 _WINDOW = (("stride", "stride"), ("lhs_dilate", "lhs_dilate"), ("rhs_dilate", "rhs_dilate"))
@@ -16,7 +16,7 @@ _LOST = frozenset(("while", "conditional", "custom-call", "fusion", "call", "asy
 _COMBINED = ("reduce", "reduce-window", "scatter", "sort", "map", "all-reduce", "reduce-scatter")
 
 
-def hlo_text(made: Computation) -> str:
+def hlo_text(made: TensorGraph) -> str:
     """One module whose entry takes the parameters in their order, and gives what is given out: one
     array, or a tuple of them. A bitcast, which only an optimised module may have, is written as
     the transposes and the reshape that it stands for.
@@ -71,7 +71,7 @@ def _copied(partition: Partition, regions: dict[str, str]) -> list[str]:
     return [_line(program, at, regions) for at in sorted(needed)]
 
 
-def _kind(kernel: Computation) -> str:
+def _kind(kernel: TensorGraph) -> str:
     """The kind of fusion that XLA has for what a kernel computes."""
     opcodes = {op.opcode for op in kernel.operations}
     if opcodes & {"dot", "convolution"}:
@@ -79,23 +79,23 @@ def _kind(kernel: Computation) -> str:
     return "kInput" if "reduce" in opcodes else "kLoop"
 
 
-def _head(made: Computation) -> str:
+def _head(made: TensorGraph) -> str:
     shapes = [_shape(made.operations[at].shape) for at in made.parameters]
     layout = f"entry_computation_layout={{({', '.join(shapes)})->{_given_out(made)}}}"
     return f"HloModule {_word(made.name) or 'kernel'}, {layout}"
 
 
-def _given_out(made: Computation) -> str:
+def _given_out(made: TensorGraph) -> str:
     outputs = [_shapes(made.operations[at].results) for at in made.outputs]
     return outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
 
 
-def _computation(head: str, made: Computation, regions: dict[str, str]) -> str:
+def _computation(head: str, made: TensorGraph, regions: dict[str, str]) -> str:
     lines = [_line(made, at, regions) for at in range(len(made.operations))]
     return "\n".join([f"{head} {{", *_with_root(made, lines, _given_out(made)), "}"])
 
 
-def _with_root(made: Computation, lines: list[str], given: str) -> list[str]:
+def _with_root(made: TensorGraph, lines: list[str], given: str) -> list[str]:
     if len(made.outputs) > 1:
         root = f"  ROOT out = {given} tuple({', '.join(map(_name, made.outputs))})"
         return [*lines, root]
@@ -129,7 +129,7 @@ def _shapes(results: Sequence[Shape]) -> str:
     return f"({', '.join(map(_shape, results))})"
 
 
-def _line(made: Computation, at: int, regions: dict[str, str]) -> str:
+def _line(made: TensorGraph, at: int, regions: dict[str, str]) -> str:
     op = made.operations[at]
     if op.opcode in _LOST:
         raise TensorError(
@@ -165,7 +165,7 @@ def _bitcast(at: int, op: Operation, given: Shape) -> str:
     )
 
 
-def _where(made: Computation, at: int) -> str:
+def _where(made: TensorGraph, at: int) -> str:
     return f"operation {made.names[at] if made.names else at}"
 
 
@@ -209,7 +209,7 @@ _WRITTEN: dict[str, Callable[[Operation], list[str]]] = {
 }
 
 
-def _attributes(made: Computation, at: int, regions: dict[str, str]) -> list[str]:
+def _attributes(made: TensorGraph, at: int, regions: dict[str, str]) -> list[str]:
     op = made.operations[at]
     if op.opcode in _WRITTEN:
         return _WRITTEN[op.opcode](op) + _bodies(made, at, regions)
@@ -219,7 +219,7 @@ def _attributes(made: Computation, at: int, regions: dict[str, str]) -> list[str
     return ([raw] if raw else []) + _bodies(made, at, regions)
 
 
-def _bodies(made: Computation, at: int, regions: dict[str, str]) -> list[str]:
+def _bodies(made: TensorGraph, at: int, regions: dict[str, str]) -> list[str]:
     """What an operation applies to elements, each body once in `regions`."""
     op = made.operations[at]
     if op.opcode == "select-and-scatter":
@@ -231,7 +231,7 @@ def _bodies(made: Computation, at: int, regions: dict[str, str]) -> list[str]:
     return [f"{key}={_body(made, at, word, text, regions)}" for key, word, text in both]
 
 
-def _body(made: Computation, at: int, word: str, text: str, regions: dict[str, str]) -> str:
+def _body(made: TensorGraph, at: int, word: str, text: str, regions: dict[str, str]) -> str:
     op = made.operations[at]
     combine = str(op.attributes.get(word, "other"))
     if combine != "other":

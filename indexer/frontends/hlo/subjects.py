@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from indexer.frontends.hlo.attributes import canonical
 from indexer.frontends.hlo.graph import Graph, Value, body_of, in_order
 from indexer.frontends.hlo.instructions import ENTERED, IDLE, Body, Instruction, Module
@@ -13,7 +13,7 @@ _CALLED = ("to_apply", "body", "condition", "branch_computations")
 _CALLED_BEFORE = ("true_computation", "false_computation")
 
 
-def program_of(module: Module, *, name: str = "", group: str = "") -> Computation:
+def program_of(module: Module, *, name: str = "", group: str = "") -> TensorGraph:
     """The entry, with calls and fusions inlined; what its root tuple holds is given out. Loops,
     branches and custom calls are single operations, with a note.
 
@@ -33,7 +33,7 @@ def program_of(module: Module, *, name: str = "", group: str = "") -> Computatio
     )
 
 
-def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Computation]:
+def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[TensorGraph]:
     """Each fusion and each lone operation that computes or moves something, in order: those of the
     entry, of what it calls, and, once, of the bodies of its loops and of its branches.
 
@@ -42,7 +42,7 @@ def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Compu
     Raises: TensorError, with the line, where the module does not fit together.
     """
     head = name or _plain(module)
-    found: list[Computation] = []
+    found: list[TensorGraph] = []
     waiting, seen = [module.entry], {module.entry}
     while waiting:
         body = module.bodies[waiting.pop(0)]
@@ -73,7 +73,7 @@ def _entered(one: Instruction) -> list[str]:
     return [token.removeprefix("%") for token in tokens if token not in ("{", "}", ",")]
 
 
-def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str) -> Computation:
+def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str) -> TensorGraph:
     graph = Graph(module)
     operands = [_given(graph, body.instructions[below]) for below in one.operands]
     if one.opcode in ("fusion", "async-start"):

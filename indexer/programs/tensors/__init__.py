@@ -10,7 +10,7 @@ import gzip
 from pathlib import Path
 
 from embeddb.core.errors import UsageError
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.files import read_tensors
 from indexer.programs.tensors.cutting import distinct_kernels
 
@@ -29,18 +29,18 @@ def families() -> list[str]:
     return sorted({name.partition(".")[0] for name in program_names()})
 
 
-def program(name: str) -> Computation:
+def program(name: str) -> TensorGraph:
     """A program called FAMILY.SIZE, of the group FAMILY. Raises: UsageError where there is none."""
     found = read_tensors(_path(name), kind="program", name=name, group=name.partition(".")[0])
     return found.tensors[0]
 
 
-def programs() -> list[Computation]:
+def programs() -> list[TensorGraph]:
     """All of them, by name: some five seconds of reading."""
     return [program(name) for name in program_names()]
 
 
-def kernels() -> list[Computation]:
+def kernels() -> list[TensorGraph]:
     """What all programs are cut into, each kernel once (`distinct_kernels`)."""
     return distinct_kernels(programs())
 

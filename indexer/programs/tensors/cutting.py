@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation
+from embeddb.tensors.tensor_graph import Operation, TensorGraph
 
 #: Of one kernel, parameters and copies counted.
 MOST_OPERATIONS = 64
@@ -35,30 +35,30 @@ class Piece:
     given, in its order, `gives` that of what it gives out, `members` those of its operations that
     no other kernel has."""
 
-    kernel: Computation
+    kernel: TensorGraph
     takes: tuple[int, ...]
     gives: int
     members: tuple[int, ...]
 
 
-def pieces_of(program: Computation) -> list[Piece]:
+def pieces_of(program: TensorGraph) -> list[Piece]:
     """In an order in which they can run; numbered so behind the name of the program."""
     cutting = _Cutting(program)
     return [cutting.piece(at, members) for at, members in enumerate(cutting.groups())]
 
 
-def distinct_kernels(programs: Iterable[Computation]) -> list[Computation]:
+def distinct_kernels(programs: Iterable[TensorGraph]) -> list[TensorGraph]:
     """What programs are cut into, called PROGRAM/NUMBER and of the group of the first program that
     has it. Kernels that differ only in where slices begin, as those of the steps of a recurrent
     network, are one."""
-    found: dict[str, Computation] = {}
+    found: dict[str, TensorGraph] = {}
     for program in programs:
         for piece in pieces_of(program):
             found.setdefault(_sliced_alike(piece.kernel).id, piece.kernel)
     return list(found.values())
 
 
-def _sliced_alike(kernel: Computation) -> Computation:
+def _sliced_alike(kernel: TensorGraph) -> TensorGraph:
     """With every slice from 0 on."""
     return replace(kernel, operations=tuple(map(_from_zero, kernel.operations)))
 
@@ -75,7 +75,7 @@ class _Cutting:
     """Groups of operations, by the one that began each; of a group only the last operation is read
     by others. Nothing is joined that would change that, so that groups never need each other."""
 
-    def __init__(self, program: Computation) -> None:
+    def __init__(self, program: TensorGraph) -> None:
         self.program = program
         self.outputs = frozenset(program.outputs)
         self.own = [
@@ -211,7 +211,7 @@ def _copied(op: Operation) -> bool:
     return op.opcode in VIEWS or op.opcode in ("parameter", "constant")
 
 
-def _readers(program: Computation, own: list[bool]) -> list[list[int]]:
+def _readers(program: TensorGraph, own: list[bool]) -> list[list[int]]:
     """By place the operations that read it, be it through copied ones."""
     found: list[list[int]] = [[] for _ in own]
     for at in reversed(range(len(own))):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
 
 COLUMNS = 140
 #: Entries of a list that are told.
@@ -270,7 +270,7 @@ _WITH_BODY = frozenset(
 
 def kernel_of_graph(
     features: NDArray[Any], opcodes: NDArray[Any], edges: NDArray[Any], *, name: str, group: str
-) -> Computation:
+) -> TensorGraph:
     """`features`: float[n,140], `opcodes`: int[n], `edges`: int[e,2], each from an operation to one
     whose result it takes.
 
@@ -329,7 +329,7 @@ def _outputs(
     return list(dict.fromkeys(found)) or roots
 
 
-def notes_on(kernel: Computation) -> dict[str, str]:
+def notes_on(kernel: TensorGraph) -> dict[str, str]:
     """About a kernel with opcodes that are not known: which, and how many."""
     counts = Counter(op.opcode for op in kernel.operations if op.opcode.startswith("unknown-"))
     told = ", ".join(f"{word} ({count})" for word, count in sorted(counts.items()))

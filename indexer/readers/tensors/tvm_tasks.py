@@ -15,7 +15,7 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError, TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
 from indexer.readers.base.row import integer
 
 _DTYPES = {
@@ -33,7 +33,7 @@ _PLAIN_LAYOUT = re.compile(r"(NC|OI)HW(\d*[a-z])*")
 Pair = tuple[int, int]
 
 
-def kernel_of_task(task: str, arguments: Sequence[Any]) -> Computation:
+def kernel_of_task(task: str, arguments: Sequence[Any]) -> TensorGraph:
     """Named by operator and sizes, so that equal names are equal kernels.
 
     Raises: ReaderError (reason only) for an operator that is not known, or whose arguments are not
@@ -51,7 +51,7 @@ def kernel_of_task(task: str, arguments: Sequence[Any]) -> Computation:
     raise ReaderError(f"the template {task[:60]!r} is not known as a kernel")
 
 
-def _dense(given: Sequence[Any]) -> Computation:
+def _dense(given: Sequence[Any]) -> TensorGraph:
     """data [m, k], weight [n, k] (or packed: [n / c, k, c]), bias or null, type of the result."""
     data, weight = _tensor(given[0]), _tensor(given[1])
     if weight.rank == 3:
@@ -74,7 +74,7 @@ def _dense(given: Sequence[Any]) -> Computation:
     return _named("dense", operations, ["bias"] if biased else [])
 
 
-def _batch_matmul(given: Sequence[Any]) -> Computation:
+def _batch_matmul(given: Sequence[Any]) -> TensorGraph:
     """x [b, m, k], y [b, n, k], sizes of the result, its type, then whether x and whether y is
     transposed (no, yes)."""
     x, y = _tensor(given[0]), _tensor(given[1])
@@ -95,14 +95,14 @@ def _batch_matmul(given: Sequence[Any]) -> Computation:
     return _named("batch_matmul", operations, ["xt"] * turned[0] + ["y"] * (not turned[1]))
 
 
-def _convolution(given: Sequence[Any]) -> Computation:
+def _convolution(given: Sequence[Any]) -> TensorGraph:
     """data [n, c, h, w], weight [o, i, h, w] (or packed), strides, padding, dilation, perhaps the
     number of groups, layouts, and the type of the result."""
     weight = _unpacked(_tensor(given[1]), 2)
     return _convolved("conv2d", given, weight, _groups(given[5:]))
 
 
-def _depthwise(given: Sequence[Any]) -> Computation:
+def _depthwise(given: Sequence[Any]) -> TensorGraph:
     """As `_convolution` with one group a channel; weight [c, results a channel, h, w]."""
     weight = _unpacked(_tensor(given[1]), 2)
     channels, each = weight.dims[:2]
@@ -110,7 +110,7 @@ def _depthwise(given: Sequence[Any]) -> Computation:
     return _convolved("depthwise_conv2d", given, turned, channels)
 
 
-def _convolved(name: str, given: Sequence[Any], weight: Shape, groups: int) -> Computation:
+def _convolved(name: str, given: Sequence[Any], weight: Shape, groups: int) -> TensorGraph:
     data = _unpacked(_tensor(given[0]), 1)
     for layout in given[5:]:
         if isinstance(layout, str) and layout not in _DTYPES and not _plain(layout):
@@ -142,7 +142,7 @@ def _convolved(name: str, given: Sequence[Any], weight: Shape, groups: int) -> C
 
 
 #: By a pattern of the operator's name.
-_OPERATORS: dict[str, Callable[[Sequence[Any]], Computation]] = {
+_OPERATORS: dict[str, Callable[[Sequence[Any]], TensorGraph]] = {
     "dense(_(pack|nopack|small_batch|large_batch|tensorcore|int8|cblas|mkl|dnnl|cublas))?": _dense,
     "batch_matmul(_(tensorcore|int8|cblas|mkl|cublas))?": _batch_matmul,
     "depthwise_conv2d_(nchw|NCHWc)(_spatial_pack)?": _depthwise,
@@ -208,7 +208,7 @@ def _inputs(*shapes: Shape) -> list[Operation]:
     return [Operation("parameter", (s,), (), {"number": at}) for at, s in enumerate(shapes)]
 
 
-def _named(operator: str, operations: list[Operation], told: Sequence[str]) -> Computation:
+def _named(operator: str, operations: list[Operation], told: Sequence[str]) -> TensorGraph:
     """`dense_128x768_768x768`, `conv2d_1x3x224x224_64x3x7x7_s2x2_...`; types where not all are
     f32."""
     arrays = [op.shape for op in operations[:2]] + [operations[-1].shape]

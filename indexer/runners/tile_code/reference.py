@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from indexer.runners.tile_code.operations import (
     FUNCTIONS,
     Bilinear,
@@ -65,7 +65,7 @@ def physical(array: _Array, shape: Shape) -> _Array:
     return np.ascontiguousarray(array.transpose(tuple(reversed(shape.layout)))).reshape(-1)
 
 
-def evaluate(kernel: Computation, arrays: Sequence[_Array]) -> list[Told]:
+def evaluate(kernel: TensorGraph, arrays: Sequence[_Array]) -> list[Told]:
     """The outputs, as arrays of their dimensions, from the parameters, each flat as it lies in
     memory. Nothing given is changed.
 

@@ -13,9 +13,9 @@ import msgspec
 
 from embeddb.core.errors import TensorError
 from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, in_context
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.runners.base import RunOptions
 
@@ -32,7 +32,7 @@ class PartitionTimes:
     the processor's seconds of runs of all kernels in a row, where they were asked for."""
 
     measurement: Measurement
-    fresh: tuple[tuple[Computation, Measurement], ...] = ()
+    fresh: tuple[tuple[TensorGraph, Measurement], ...] = ()
     chain_s: tuple[float, ...] = ()
 
 
@@ -42,11 +42,11 @@ class ProgramTimes:
     by their ids, infinite for what failed; what is timed is added. `fresh` are those that were
     timed for the last partition, also where that was interrupted."""
 
-    program: Computation
+    program: TensorGraph
     session: Session
     options: RunOptions
     known: dict[str, float] = field(default_factory=dict)
-    fresh: list[tuple[Computation, Measurement]] = field(default_factory=list)
+    fresh: list[tuple[TensorGraph, Measurement]] = field(default_factory=list)
     _generation: int = -1
     _refused: str = ""
 
@@ -91,7 +91,7 @@ class ProgramTimes:
             times_s=tuple(reply["times_s"]), cpu_sum_s=tuple(reply["cpu_s"]), when=time.time()
         )
 
-    def _time(self, partition: Partition, kernels: Sequence[Computation]) -> Measurement | None:
+    def _time(self, partition: Partition, kernels: Sequence[TensorGraph]) -> Measurement | None:
         """Into `fresh`, until one fails: then why. They are timed with what the program hands them
         when its kernels are run in a row, for what some take depends on it."""
         times = KernelTimes(self.session, self.options)
@@ -113,7 +113,7 @@ class ProgramTimes:
                 self._told(kernel, in_context(told[kernel.id], {ARRAYS: OF_PROGRAM}))
         return None
 
-    def _blamed(self, kernels: Sequence[Computation], problem: Measurement) -> Measurement:
+    def _blamed(self, kernels: Sequence[TensorGraph], problem: Measurement) -> Measurement:
         """What is wrong with a partition, and into `fresh` with which of its kernels: of wrong
         results any may be the reason, so that none is known by it; a crash is that of those which
         crash alone."""
@@ -129,7 +129,7 @@ class ProgramTimes:
                 self._told(kernel, found)
         return problem
 
-    def _told(self, kernel: Computation, found: Measurement) -> None:
+    def _told(self, kernel: TensorGraph, found: Measurement) -> None:
         self.fresh.append((kernel, found))
         self.known[kernel.id] = found.least
 
@@ -195,9 +195,9 @@ def effort(asked: RunOptions) -> dict[str, float]:
     return {name: getattr(asked, name) for name in ("repeats", "max_repeats", "min_time_s")}
 
 
-def together(kernels: Iterable[Computation], most: int = 1 << 30) -> Iterator[list[Computation]]:
+def together(kernels: Iterable[TensorGraph], most: int = 1 << 30) -> Iterator[list[TensorGraph]]:
     """Each once, as many at a time as have room, `most` of them."""
-    held: list[Computation] = []
+    held: list[TensorGraph] = []
     room = _TOGETHER
     for kernel in {kernel.id: kernel for kernel in kernels}.values():
         need = bytes_of(kernel)
@@ -210,12 +210,12 @@ def together(kernels: Iterable[Computation], most: int = 1 << 30) -> Iterator[li
         yield held
 
 
-def parameters_of(made: Computation) -> list[tuple[str, list[int]]]:
+def parameters_of(made: TensorGraph) -> list[tuple[str, list[int]]]:
     shapes = [made.operations[at].shape for at in made.parameters]
     return [(shape.dtype, list(shape.dims)) for shape in shapes]
 
 
-def bytes_of(made: Computation) -> int:
+def bytes_of(made: TensorGraph) -> int:
     """Of what is given in and out, and, of a program, of all between."""
     if made.kind == "program":
         return sum(shape.bytes for op in made.operations for shape in op.results)
@@ -270,8 +270,8 @@ class KernelTimes:
         self._session, self._options = session, options
 
     def in_turns(
-        self, kernels: Sequence[Computation], *, check: bool
-    ) -> list[tuple[Computation, Measurement]]:
+        self, kernels: Sequence[TensorGraph], *, check: bool
+    ) -> list[tuple[TensorGraph, Measurement]]:
         """Each with what came out of it; where the worker dies of one, each is tried alone.
 
         Whatever goes wrong is a status. Raises: RunnerUnavailable.
@@ -305,7 +305,7 @@ class KernelTimes:
             found[name] = msgspec.structs.replace(ready[name], **told)
         return found, None
 
-    def ready(self, kernel: Computation, *, called: bool = True, check: bool) -> Measurement:
+    def ready(self, kernel: TensorGraph, *, called: bool = True, check: bool) -> Measurement:
         """Compiled and, unless that is all, called: without times, if it is ok.
 
         Raises: RunnerUnavailable.
@@ -341,7 +341,7 @@ _BODY = re.compile(r"^(ENTRY )?%?([\w.-]+) ")
 _CALLED = re.compile(r"fusion\(.*calls=%?([\w.-]+)")
 
 
-def compiler_cut(program: Computation, session: Session) -> Cut:
+def compiler_cut(program: TensorGraph, session: Session) -> Cut:
     """Raises: TensorError for a program that XLA does not compile; RunnerUnavailable."""
     text = hlo_text(program)
     reply = session.request({"do": "optimised"}, [text.encode()], timeout_s=_LIMIT_S)
@@ -350,7 +350,7 @@ def compiler_cut(program: Computation, session: Session) -> Cut:
     return cut_of(program, reply["text"])
 
 
-def cut_of(program: Computation, optimised: str) -> Cut:
+def cut_of(program: TensorGraph, optimised: str) -> Cut:
     """By the text of the optimised module, in which each instruction names the one that it was made
     of. What lies in several fusions, since XLA computes it in each, goes with the first of them;
     what none of them names, for it was simplified away, with its first operand, else its user.

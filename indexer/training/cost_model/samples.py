@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
@@ -177,7 +177,7 @@ def _density(sizes: Sizes) -> float:
 def from_evidence(
     evidence: RunMatrix,
     vectors: Mapping[str, NDArray[np.float32]],
-    infos: Mapping[str, PatternInfo],
+    infos: Mapping[str, WorkloadInfo],
     platform: Platform,
     op: Op,
     *,
@@ -201,7 +201,7 @@ def from_evidence(
         if reason:
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
-        info = infos.get(row.pattern_id) or PatternInfo(id=row.pattern_id)
+        info = infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id)
         rows.append(SampleRow(row.pattern_id, op, row.group, info.sizes))
         parts.append((runs.column, _gains(runs.seconds, float(evidence.default_s[at]), cut)))
     dim = len(next(iter(vectors.values()))) if vectors else 0

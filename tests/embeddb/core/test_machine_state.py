@@ -16,7 +16,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import APART, apart, astray, between, state_now, state_of, usual
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, in_context
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
 from embeddb.ranking.measure import Remeasurement, measure_answer
@@ -90,13 +90,13 @@ def _run(seconds: float, context: Mapping[str, float], variant: int = 0) -> Run:
 def test_runs_in_the_usual_state_decide_where_there_are_some() -> None:
     quiet, busy = between(QUIET, QUIET), between(BUSY, BUSY)
     mixed = [_run(1.0, quiet), _run(2.0, busy), _run(2.2, busy)]
-    (curve,) = timings_of(mixed, lambda: QUIET).values()
+    (curve,) = summarise_runs(mixed, lambda: QUIET).values()
     assert (curve.seconds, curve.spread, curve.runs) == (1.0, 0.0, 3)
-    (curve,) = timings_of(mixed).values()
+    (curve,) = summarise_runs(mixed).values()
     assert curve.seconds == 2.0
-    (curve,) = timings_of(mixed[1:], lambda: QUIET).values()
+    (curve,) = summarise_runs(mixed[1:], lambda: QUIET).values()
     assert curve.seconds == pytest.approx(2.1)
-    (curve,) = timings_of([*mixed[1:], _run(3.0, {})], lambda: QUIET).values()
+    (curve,) = summarise_runs([*mixed[1:], _run(3.0, {})], lambda: QUIET).values()
     assert curve.seconds == 3.0, "a run that tells nothing is not spoken against"
 
 
@@ -104,8 +104,8 @@ def test_the_usual_state_is_only_looked_up_where_runs_tell_theirs() -> None:
     def never() -> dict[str, float]:
         raise AssertionError("asked for")
 
-    timings_of([_run(1.0, {}), _run(2.0, {"load1": 1.0})], never)
-    timings_of([_run(1.0, between(BUSY, BUSY)), _run(1.0, {}, variant=1)], never)
+    summarise_runs([_run(1.0, {}), _run(2.0, {"load1": 1.0})], never)
+    summarise_runs([_run(1.0, between(BUSY, BUSY)), _run(1.0, {}, variant=1)], never)
 
 
 def test_evidence_rests_on_the_usual_state_of_the_instance() -> None:

@@ -28,7 +28,7 @@ from embeddb.core.errors import (
     StoreVersion,
     UsageError,
 )
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import open_database
 from embeddb.store import Engine, Txn, is_database, open_store
 
@@ -168,7 +168,7 @@ def test_a_newer_schema_is_met_by_whoever_is_still_connected(url: str) -> None:
     store, newer = open_store(url), PostgresEngine(url)
     newer.write(lambda txn: txn.put("meta", b"schema", b"2"))
     with pytest.raises(StoreVersion, match="written with schema 2"):
-        store.put_patterns([PatternInfo(id=f"{1:032x}")])
+        store.put_patterns([WorkloadInfo(id=f"{1:032x}")])
     newer.close()
     store.close()
 
@@ -243,7 +243,7 @@ def test_roles_as_the_page_says(server: Server, tmp_path: Path) -> None:
     server.sql("CREATE USER ann IN ROLE team_reader", "CREATE USER bob IN ROLE team_contributor")
     reader = open_store(server.url("team", user="ann"))
     with pytest.raises(StoreReadOnly, match="this user may only read there"):
-        reader.put_patterns([PatternInfo(id=f"{1:032x}")])
+        reader.put_patterns([WorkloadInfo(id=f"{1:032x}")])
     with open_database(server.url("team", user="bob")) as db:
         postgres_writer.append(db.store, 0)
         with pytest.raises(StoreReadOnly, match="only its owner may compact"):

@@ -8,11 +8,11 @@ from tensors import conv, dot_add, op, row_sum
 
 from embeddb.core.config import Config
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Shape
+from embeddb.tensors.tensor_graph import Shape, TensorGraph
 from embeddb.tensors.tiles import carried, carried_tile
 
 
-def unary(*dims: int, layout: tuple[int, ...] = ()) -> Computation:
+def unary(*dims: int, layout: tuple[int, ...] = ()) -> TensorGraph:
     first = op("parameter", dims, number=0)
     shape = (Shape("f32", dims, layout),)
     return computation(

@@ -14,14 +14,14 @@ from embeddb.core.errors import TensorError
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, Partition, flipped, near_cut, random_cut
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 
 ROW = (8,)
 
 
-def sorted_pair() -> Computation:
+def sorted_pair() -> TensorGraph:
     """An operation with two results, each of which is used."""
     two = (Shape("f32", ROW), Shape("f32", ROW))
     operations = [
@@ -37,7 +37,7 @@ def sorted_pair() -> Computation:
     return computation(operations, [7, 3], kind="program", name="sorted")
 
 
-def drawn(seed: int, count: int = 24) -> Computation:
+def drawn(seed: int, count: int = 24) -> TensorGraph:
     """A program of random sums."""
     rng = np.random.default_rng(seed)
     operations = [op("parameter", ROW, number=0), op("constant", ROW, value="1")]
@@ -46,7 +46,7 @@ def drawn(seed: int, count: int = 24) -> Computation:
     return computation(operations, [count - 1, count - 2, 1], kind="program", name=f"drawn{seed}")
 
 
-def sums(made: Computation, given: list[float]) -> list[float]:
+def sums(made: TensorGraph, given: list[float]) -> list[float]:
     """What a computation of sums gives, one number for an array."""
     values: list[float] = []
     parameters = iter(given)

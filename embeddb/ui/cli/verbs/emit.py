@@ -9,7 +9,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.tensors.computation import KINDS, Computation
+from embeddb.tensors.tensor_graph import KINDS, TensorGraph
 from embeddb.ui.cli import output
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import json_option, note, say
@@ -111,10 +111,10 @@ def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
     return emit_tensor(subject, asked, place, prefix=prefix)
 
 
-def _in_file(text: str, id: str) -> Computation | None:
+def _in_file(text: str, id: str) -> TensorGraph | None:
     """The kernel or program of that id, where an answer was given by its file."""
     from indexer.library import every_content
     from indexer.resolve import is_file
 
     held = every_content(text) if is_file(text) else []
-    return next((one for one in held if isinstance(one, Computation) and one.id == id), None)
+    return next((one for one in held if isinstance(one, TensorGraph) and one.id == id), None)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.errors import NothingFound, TensorError, UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import counted, plural
 from embeddb.ranking.kernels.fused_seconds import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
-from embeddb.tensors.computation import KINDS, Computation, is_probe
+from embeddb.tensors.tensor_graph import KINDS, TensorGraph, is_probe
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.ui.cli.arguments import database_to_fill, open_database
 from embeddb.ui.cli.kernel_text import show_fused_seconds, time_of
@@ -22,7 +22,7 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.verbs.kernel_measure import measure_verb
 
 if TYPE_CHECKING:
-    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.tensor_graph import TensorGraph
     from indexer.add import Added
 
 #: Rows of what was read that are shown, and notes.
@@ -87,7 +87,7 @@ def import_verb(
         _show_import(db, done)
 
 
-def _groups_that_stay(known: list[Computation], given: list[Computation], group: str) -> list[str]:
+def _groups_that_stay(known: list[TensorGraph], given: list[TensorGraph], group: str) -> list[str]:
     """That --group is of what is new, where some of what it was given for has another."""
     asked = {one.id for one in given if group and one.group == group}
     others = [one for one in known if one.id in asked and one.group != group]
@@ -107,7 +107,7 @@ def _note(notes: list[str]) -> None:
         note(f"and {len(notes) - _MOST_NOTES:,} more notes: --json has them all")
 
 
-def _told(done: Added[Computation]) -> dict[str, object]:
+def _told(done: Added[TensorGraph]) -> dict[str, object]:
     return {
         "added": [_import_document(one) for one in done.added],
         "known": [_import_document(one) for one in done.known],
@@ -115,7 +115,7 @@ def _told(done: Added[Computation]) -> dict[str, object]:
     }
 
 
-def _show_import(db: str, done: Added[Computation]) -> None:
+def _show_import(db: str, done: Added[TensorGraph]) -> None:
     told = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
     rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in told]
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
@@ -127,7 +127,7 @@ def _show_import(db: str, done: Added[Computation]) -> None:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")
 
 
-def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computation], list[str]]:
+def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[TensorGraph], list[str]]:
     """The computations of all files, and what was noted, by file. Of a folder, files that cannot be
     read are noted.
 
@@ -135,7 +135,7 @@ def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computati
     """
     from indexer.frontends.hlo.files import read_tensors, tensor_files
 
-    found: list[Computation] = []
+    found: list[TensorGraph] = []
     notes: list[str] = []
     for given in files:
         folder = Path(given).is_dir()
@@ -158,11 +158,11 @@ def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computati
     return found, notes
 
 
-def _counted(tensors: list[Computation]) -> str:
+def _counted(tensors: list[TensorGraph]) -> str:
     return counted({kind: sum(one.kind == kind for one in tensors) for kind in KINDS})
 
 
-def _import_document(made: Computation) -> dict[str, object]:
+def _import_document(made: TensorGraph) -> dict[str, object]:
     sizes = dict(made.sizes.named)
     return {
         "id": made.id,
@@ -257,7 +257,7 @@ def _list(place: str, kind: str, *, as_json: bool) -> None:
         note(f"and {len(rows) - _MOST_OPERATIONS:,} more: --json has them all")
 
 
-def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[FusedSeconds]]:
+def _of_database(place: str, name: str, kind: str) -> tuple[TensorGraph, list[FusedSeconds]]:
     """Raises: NothingFound for a computation that is not there, or whose operations are not;
     UsageError for the name of a kernel and a program."""
     with open_database(place, readonly=True) as opened:
@@ -267,14 +267,14 @@ def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[Fu
             raise UsageError(f"a kernel and a program are called {name}", hint=hint)
         there = kinds or {info.kind for info in opened.store.patterns() if info.kind in KINDS}
         found = opened.find(name, kind=kind or min(there, default="kernel"))
-        made = opened.store.tensor(found.id) if isinstance(found, PatternInfo) else None
+        made = opened.store.tensor(found.id) if isinstance(found, WorkloadInfo) else None
         if made is None:
             hint = "`embeddb kernel import` adds kernels and programs"
             raise NothingFound(f"{name} is no tensor kernel, or known by its name only", hint=hint)
         return made, fused_seconds_of(opened.index, made)
 
 
-def _of_file(place: str, name: str, kind: str) -> Computation:
+def _of_file(place: str, name: str, kind: str) -> TensorGraph:
     from indexer.frontends.hlo.files import read_tensors
 
     read = read_tensors(place, kind=kind)
@@ -289,7 +289,7 @@ def _of_file(place: str, name: str, kind: str) -> Computation:
     raise UsageError(f"{place} has {len(fits)} kernels", hint=f"name one: {names}")
 
 
-def _rows(made: Computation) -> list[dict[str, Any]]:
+def _rows(made: TensorGraph) -> list[dict[str, Any]]:
     rows = []
     for at, op in enumerate(made.operations):
         work = operation_work(op, made.operand_shapes(at))
@@ -308,7 +308,7 @@ def _rows(made: Computation) -> list[dict[str, Any]]:
     return rows
 
 
-def _document(made: Computation, took: list[FusedSeconds]) -> dict[str, Any]:
+def _document(made: TensorGraph, took: list[FusedSeconds]) -> dict[str, Any]:
     work = work_of(made)
     return {
         "id": made.id,
@@ -326,7 +326,7 @@ def _document(made: Computation, took: list[FusedSeconds]) -> dict[str, Any]:
     }
 
 
-def _show(made: Computation, took: list[FusedSeconds]) -> None:
+def _show(made: TensorGraph, took: list[FusedSeconds]) -> None:
     work = work_of(made)
     say(f"{made.name or 'a computation'} ({made.id}): a {made.kind}, {made.sizes}")
     fused = "" if made.kind == "kernel" else " if all of it were one kernel"

@@ -11,10 +11,10 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import plural
 from embeddb.database import Database
-from embeddb.tensors.computation import Computation, is_probe
+from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
@@ -23,7 +23,7 @@ _MOST_NOTES = 10
 
 
 def measure_fusions(
-    db: Database, subjects: Sequence[Computation], asked: dict[str, Any], *, as_json: bool
+    db: Database, subjects: Sequence[TensorGraph], asked: dict[str, Any], *, as_json: bool
 ) -> None:
     """Measure programs under many cuts, or kernels as they are, and say how it went.
 
@@ -114,7 +114,7 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
 
 
 def _tiles(
-    db: Database, kernels: Sequence[Computation], asked: dict[str, Any], *, as_json: bool
+    db: Database, kernels: Sequence[TensorGraph], asked: dict[str, Any], *, as_json: bool
 ) -> None:
     """Raises: RunnerUnavailable; TensorError where none of them has tiles."""
     from indexer.measure import Machine, MeasureJob
@@ -156,7 +156,7 @@ def _tiles(
         say(f"Kendall's tau of the rounds {median(taus):.2f} (median), {tally.again:,} run again")
 
 
-def _asked(db: Database, names: Sequence[str], op: Op) -> list[Computation]:
+def _asked(db: Database, names: Sequence[str], op: Op) -> list[TensorGraph]:
     """The kernels, or programs, of these names, or all.
 
     Raises: NothingFound where there is none.
@@ -166,10 +166,10 @@ def _asked(db: Database, names: Sequence[str], op: Op) -> list[Computation]:
     else:
         there = (info for info in db.store.patterns() if info.kind == op.kind and not info.stub)
         asked = [one for one in there if op.kernel != "tile" or not is_probe(one.group)]
-    found: dict[str, Computation] = {}
+    found: dict[str, TensorGraph] = {}
     for one in asked:
-        made = db.store.tensor(one.id) if isinstance(one, PatternInfo) else one
-        if isinstance(made, Computation):
+        made = db.store.tensor(one.id) if isinstance(one, WorkloadInfo) else one
+        if isinstance(made, TensorGraph):
             found[made.id] = made
     if not found:
         hint = "`embeddb kernel import DB FILE` adds those of HLO text"

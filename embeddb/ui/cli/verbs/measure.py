@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import duration, factor, plural
 from embeddb.ui.cli.arguments import (
     known_subjects,
@@ -21,7 +21,7 @@ from embeddb.ui.cli.arguments import (
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
-    from embeddb.core.subject import Subject
+    from embeddb.core.workload import Workload
     from embeddb.database import Database
 
 #: Lines of the table for people; `--json` has all.
@@ -99,8 +99,8 @@ def _refuse_if_nothing_ran(documents: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _whole(db: Database, subject: Subject | PatternInfo) -> Subject:
-    found = db.store.subject(subject.id) if isinstance(subject, PatternInfo) else subject
+def _whole(db: Database, subject: Workload | WorkloadInfo) -> Workload:
+    found = db.store.subject(subject.id) if isinstance(subject, WorkloadInfo) else subject
     if found is None:
         raise NothingFound(
             f"{subject.name}: its structure is not in the database, so it cannot be measured",

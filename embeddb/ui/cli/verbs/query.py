@@ -43,8 +43,8 @@ from embeddb.ui.views import Ranking, subject_line
 from indexer.resolve import is_file
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
-    from embeddb.core.subject import Subject
+    from embeddb.core.records import WorkloadInfo
+    from embeddb.core.workload import Workload
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
 
@@ -128,7 +128,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
 def _emit(
     db: Database,
     text: str,
-    subjects: Sequence[Subject | PatternInfo],
+    subjects: Sequence[Workload | WorkloadInfo],
     answers: Sequence[Recommendation],
     asked: Mapping[str, Any],
 ) -> None:
@@ -143,7 +143,7 @@ def _emit(
 
 def _answered(
     db: Database,
-    subject: Subject | PatternInfo,
+    subject: Workload | WorkloadInfo,
     platform: Platform,
     op: Op,
     measure: bool,
@@ -168,7 +168,7 @@ def _answered(
 def _measured(
     db: Database,
     made: Recommendation,
-    pattern: Subject | PatternInfo,
+    pattern: Workload | WorkloadInfo,
     platform: Platform,
     asked: Mapping[str, Any],
     progress: Progress,
@@ -187,7 +187,7 @@ def _measured(
     )
 
 
-def _show_answer(made: Recommendation, pattern: Subject | PatternInfo, place: str) -> None:
+def _show_answer(made: Recommendation, pattern: Workload | WorkloadInfo, place: str) -> None:
     say(f"{subject_line(pattern.name, pattern.sizes)}; {made.op} on {made.platform}")
     measured = any(c.status for c in made.candidates)
     link = link_words(made.link, pattern.kind, then_measured=measured)

@@ -11,10 +11,10 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
-from embeddb.core.subject import Subject
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.workload import Workload
 from embeddb.database import Database
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.ui.cli.arguments import Number, known_subjects, open_database
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note
@@ -151,12 +151,12 @@ def _subjects(db: Database, text: str, op: Op) -> list[Any]:
         what = f"{text} is a {min(known)}, and --op {op} tunes a {' or a '.join(kinds)}"
         raise UsageError(what, hint="`embeddb kernel import` reads programs and kernels")
     tuned = Op("tile" if kind == "kernel" else "fusion")
-    return [_whole(db, text, one, Computation) for one in known_subjects(db, text, tuned)]
+    return [_whole(db, text, one, TensorGraph) for one in known_subjects(db, text, tuned)]
 
 
-def _whole(db: Database, text: str, one: Subject | PatternInfo, kind: type[Subject]) -> Subject:
+def _whole(db: Database, text: str, one: Workload | WorkloadInfo, kind: type[Workload]) -> Workload:
     """With its structure. Raises: NothingFound for one known by name only."""
-    made = db.store.subject(one.id) if isinstance(one, PatternInfo) else one
+    made = db.store.subject(one.id) if isinstance(one, WorkloadInfo) else one
     if not isinstance(made, kind):
         raise NothingFound(f"{text} is only known by name", hint="give its file")
     return made

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from embeddb.tensors.computation import PROBE, Computation
+from embeddb.tensors.tensor_graph import PROBE, TensorGraph
 from indexer.programs.tensors.probes import convolutions, loops, moves, products, sums
 from indexer.programs.tensors.probes.draft import Case, Draft
 
@@ -27,9 +27,9 @@ _KINDS: Mapping[str, ModuleType] = {
 }
 
 
-def probes() -> list[Computation]:
+def probes() -> list[TensorGraph]:
     """All of them, each once, of groups `probe.KIND.CASE`."""
-    found: dict[str, Computation] = {}
+    found: dict[str, TensorGraph] = {}
     for kind, module in _KINDS.items():
         cases: Mapping[str, tuple[int, Case]] = module.CASES
         for case, (count, drawn) in cases.items():

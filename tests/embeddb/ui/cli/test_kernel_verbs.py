@@ -15,7 +15,7 @@ from played_xla import HERE, chain, played
 from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.tensors.tensor_text import tensor_from_text
 from embeddb.ui.cli.arguments import known_subjects
@@ -59,7 +59,7 @@ def test_cuts_in_a_log_are_judged_by_their_own_programs(
     db, log = str(tmp_path / "t.db"), tmp_path / "cuts.csv"
     with Database.create(tmp_path / "t.db") as made:
         for program in (chain(6).renamed("six", "a"), chain(9).renamed("nine", "b")):
-            made.store.put_structure(program, PatternInfo.whole(program))
+            made.store.put_structure(program, WorkloadInfo.whole(program))
     rows = ["six,5:80,1", "six,whole,2", "nine,8:80,1", "nine,5:80,1"]
     log.write_text("\n".join(["matrix,cut,time_ms", *rows]) + "\n")
     words = ("index", db, str(log), "--platform", "xla-cpu", "--op", "fusion", "--json")

@@ -11,7 +11,7 @@ from embeddb.core.kinds import kind_exists
 from embeddb.core.sizes import Sizes
 
 
-class Subject(Protocol):
+class Workload(Protocol):
     """Something with an id, whose runs, vectors and answers are kept under it.
 
     `kind` names its kind (`embeddb.core.kinds`), as `Op.kind` says what an operation runs on; `id`
@@ -35,7 +35,7 @@ class Subject(Protocol):
     def sizes(self) -> Sizes: ...
 
 
-def is_workload(value: object) -> TypeGuard[Subject]:
+def is_workload(value: object) -> TypeGuard[Workload]:
     """Return true if an object is a workload of a registered kind."""
     kind = getattr(value, "kind", None)
     return isinstance(kind, str) and hasattr(value, "sizes") and kind_exists(kind)

@@ -140,7 +140,7 @@ _OPERATION = re.compile(r"\.[\w-]+(\.\d+)?$")
 
 
 @dataclass(frozen=True, eq=False)
-class Computation:
+class TensorGraph:
     """Operations in an order in which operands come first, and the places of what is given out.
 
     Made by `computation` (`embeddb.tensors.check`), which checks it and brings it into the order
@@ -162,13 +162,13 @@ class Computation:
         return hashlib.blake2b(f"{self.kind}\0{code}".encode(), digest_size=16).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Computation) and self.id == other.id
+        return isinstance(other, TensorGraph) and self.id == other.id
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"Computation({self.name or self.id[:12]!r}, {self.kind}, {self.sizes})"
+        return f"TensorGraph({self.name or self.id[:12]!r}, {self.kind}, {self.sizes})"
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -178,7 +178,7 @@ class Computation:
         short = self.id[:12]
         return f"{self.name} ({short})" if self.name in taken else self.name or short
 
-    def renamed(self, name: str, group: str) -> Computation:
+    def renamed(self, name: str, group: str) -> TensorGraph:
         return replace(self, name=name, group=group)
 
     def operand_shapes(self, at: int) -> tuple[Shape, ...]:
@@ -232,7 +232,7 @@ def program_of(name: str, kernel_id: str) -> str:
     return name.rpartition("/")[0] or name
 
 
-def code_of(computation: Computation) -> dict[str, Any]:
+def code_of(computation: TensorGraph) -> dict[str, Any]:
     """Operations and outputs as plain JSON values, as `embeddb.tensors.tensor_text` describes."""
     return {
         "operations": [

@@ -10,7 +10,7 @@ from tensors import conv, dot_add, op, row_sum, sample_tensors
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 
 
@@ -49,7 +49,7 @@ def test_the_id_does_not_depend_on_names_or_the_order_written() -> None:
 
 
 @pytest.mark.parametrize("made", sample_tensors().values(), ids=sample_tensors())
-def test_the_text_gives_it_back(made: Computation) -> None:
+def test_the_text_gives_it_back(made: TensorGraph) -> None:
     found = tensor_from_text(tensor_text(made))
     assert found == made and found.operations == made.operations
     assert (found.name, found.group, found.names) == (made.name, made.group, made.names)
