@@ -22,7 +22,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
-from embeddb.core.shown import draw_with
+from embeddb.core.repr_html import set_html_renderer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,13 +115,13 @@ sys.modules["embeddb.query"] = ModuleType("embeddb.query")
 sys.modules["embeddb.query"].__dict__["__getattr__"] = ranking.__getattr__
 
 
-def _drawn(thing: object) -> str:
+def _html(thing: object) -> str:
     from embeddb.ui.notebook import html_of
 
     return html_of(thing)
 
 
-draw_with(_drawn)
+set_html_renderer(_html)
 
 
 #: Old names of public types and what they are called now; each warns for one release.

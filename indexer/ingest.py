@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageError
-from embeddb.core.files.gate import open_regular, refusing
-from embeddb.core.files.own_files import open_own
+from embeddb.core.files.safe_read import open_regular, refusing
+from embeddb.core.files.safe_write import open_own
 from embeddb.core.kinds import operation_of
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report

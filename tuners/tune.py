@@ -44,7 +44,7 @@ def tuned(
         return tune_tiles(db, kernels, _platform(db, how, "tile-cpu"), request, **told)
     where = _platform(db, how, "cpu")
     op = Op.parse(str(how.get("op", "")))
-    if not op.workload.sparse or op.kernel not in where.kernels:
+    if not op.workload.sparse or op.name not in where.kernels:
         hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"
         raise UsageError(f"{where.name} tunes no {op}", hint=hint)
     return tune_matrix(db, _matrix(db, subject), (op, where), request, **told)

@@ -1,4 +1,4 @@
-"""What is tuned: a sparse matrix, a loop nest, a tensor kernel or a tensor program."""
+"""The common interface of workloads: sparse matrices, loop nests, tensor kernels and programs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from embeddb.core.sizes import Sizes
 
 
 class Workload(Protocol):
-    """Something with an id, whose runs, vectors and answers are kept under it.
+    """Something to tune: runs, vectors and answers are stored under its id.
 
-    `kind` names its kind (`embeddb.core.kinds`), as `Op.kind` says what an operation runs on; `id`
-    is a digest of the content, 32 hex digits; those of one `group` are held out together in every
-    evaluation. In keys, columns and JSON the word is *pattern*, whatever the kind.
+    `kind` names its kind (`embeddb.core.kinds`), like `Op.kind`; `id` is a digest of the content,
+    32 hex digits; workloads of one `group` are held out together in every evaluation. In keys,
+    columns and JSON the word is *pattern*, whatever the kind.
     """
 
     @property
@@ -42,7 +42,8 @@ def is_workload(value: object) -> TypeGuard[Workload]:
 
 
 def matrices_only(ops: Iterable[Op], what: str) -> None:
-    """Raises: UsageError for an operation on something else, for `what` that is about matrices."""
+    """Check that all operations are on matrices. Raises: UsageError naming `what`, the feature that
+    needs it."""
     for op in ops:
         if not op.workload.sparse:
             raise UsageError(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.files import model_file
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.cost_model import Problem
 from embeddb.cost_model.model import space_digest
 from embeddb.cost_model.operation_sums import OperationSums
@@ -171,10 +171,10 @@ class GraphModel:
             return f"trained for the platform {known['name']}, not {platform.name}"
         if "@" in self.instance and self.instance != platform.id:
             return f"trained on the runs of {self.instance}, and this is {platform.id}"
-        if self.network.task != op.kernel or op.kernel not in platform.kernels:
-            return f"trained for {self.network.task}, not {op.kernel}"
+        if self.network.task != op.name or op.name not in platform.kernels:
+            return f"trained for {self.network.task}, not {op.name}"
         if known["space"] != space_digest(platform, op):
-            return f"trained for another space of {platform.name} {op.kernel} than it has now"
+            return f"trained for another space of {platform.name} {op.name} than it has now"
         return ""
 
     def predict(self, kernel: TensorGraph, configs: Sequence[Config]) -> Floats:
@@ -233,8 +233,8 @@ class KernelScorer:
 
         Raises: UsageError for another op; ModelError as `predict`.
         """
-        if asked.op.kernel != self.model.network.task:
-            raise UsageError(f"the model is of {self.model.network.task}, not {asked.op.kernel}")
+        if asked.op.name != self.model.network.task:
+            raise UsageError(f"the model is of {self.model.network.task}, not {asked.op.name}")
         fit = self.model.card["calibration"]
         said = self.model.predict(self.kernel, configs)
         return -fit["slope"] * (said - said.mean()), np.full(len(said), fit["floor"])

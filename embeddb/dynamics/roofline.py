@@ -105,7 +105,7 @@ def cycles_of(
 ) -> Cycles:
     """Of a configuration of the cpu platform; `length`: mean entries or blocks of a segment."""
     lanes = max(1, vector_bytes // (8 if op.dtype == "f64" else 4))
-    if op.kernel == "spmv":
+    if op.name == "spmv":
         return _spmv(config, ex, lanes, length)
     tile = min(int(config.get("ktile", op.width)), op.width)
     widths = [tile] * (op.width // tile) + ([op.width % tile] if op.width % tile else [])
@@ -114,7 +114,7 @@ def cycles_of(
         return _plain(op, parts[0])
     unroll = int(config.get("unroll", 1))
     registers = _REGISTERS.get(vector_bytes, _FEW_REGISTERS)
-    if op.kernel == "sddmm":
+    if op.name == "sddmm":
         found = [_dots(ex, part, unroll, several=len(parts) > 1) for part in parts]
     elif config.get("format") == "csc":
         found = [Cycles(part + 1.5, part / _LOADS + _LOOP) for part in parts]
@@ -131,7 +131,7 @@ def _vectors(width: int, lanes: int) -> int:
 def _plain(op: Op, parts: int) -> Cycles:
     """The compiler's own loop over the dense columns, started for every entry. SpMM stores the row
     of the result each time; the dot products of SDDMM do not wait for one another."""
-    if op.kernel == "sddmm":
+    if op.name == "sddmm":
         return Cycles(max(1.0 * parts, 2.0) + _SUM + _LOOP / 2, _LOOP)
     return Cycles(1.0 * parts + _LOOP, parts + _LOOP)
 
@@ -319,7 +319,7 @@ class Roofline:
         matrix = walk.matrix_bytes * nnz
         scattered = config.get("format") == "csc"
         reached, streamed = (m, n) if scattered else (min(n, nnz), m)
-        result = nnz * walk.stored * value if op.kernel == "sddmm" else 0.0
+        result = nnz * walk.stored * value if op.name == "sddmm" else 0.0
         kept = (matrix + result + streamed * row) / apart + reached * row
         if kept <= size:
             return 0.0
@@ -328,9 +328,9 @@ class Roofline:
         again = matrix * passes if matrix / apart > size else matrix
         # The operand that is met row by row: once for each segment that it is met in.
         met = max(walk.segments * nnz, streamed) if walk.phases > 1 else streamed
-        written = 2.0 if op.kernel != "sddmm" and not scattered else 1.0
+        written = 2.0 if op.name != "sddmm" and not scattered else 1.0
         missed = self._missed(ex, op, walk, size, reached)
-        other = 2.0 if scattered and op.kernel != "sddmm" else 1.0
+        other = 2.0 if scattered and op.name != "sddmm" else 1.0
         found = again + 2 * result + met * row * written + missed * other
         if config.get("merge") == "private":
             found += 3.0 * ex.threads * m * row

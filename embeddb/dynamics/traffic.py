@@ -204,7 +204,7 @@ class Parts:
     @property
     def sampled(self) -> bool:
         """SDDMM: the result lies beside the sparse matrix."""
-        return self.op.kernel == "sddmm"
+        return self.op.name == "sddmm"
 
 
 def by_thread(p: Parts) -> NDArray[np.float64]:

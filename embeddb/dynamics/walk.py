@@ -300,7 +300,7 @@ def execution_of(
     nest = platform.loopnest(op, config, pattern.sizes)
     if nest is None:
         raise UsageError(
-            f"platform {platform.id} has no loop nest for {op.kernel}",
+            f"platform {platform.id} has no loop nest for {op.name}",
             hint="leave the platform out: rows in order, one thread per block of rows",
         )
     notes = []

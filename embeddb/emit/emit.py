@@ -9,7 +9,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.emit.cuda import CudaLibrary
 from embeddb.emit.library import Library, RuleText, filled
 from embeddb.emit.tile import TileLibrary

@@ -115,7 +115,7 @@ def _own(
 ) -> Iterator[OwnRuns]:
     """Of the answer and of the default, where they ran on the pattern itself."""
     op = Op.parse(made.op)
-    if platform is None or op.kernel not in platform.ops:
+    if platform is None or op.name not in platform.ops:
         return
     stored, pattern_id = platform.space(op, pattern.sizes).canonical, store.resolve(made.pattern_id)
     held: dict[Config, list[Run]] = {}

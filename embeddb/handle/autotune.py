@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_write import whole_file
 from embeddb.handle.choice import Choice, Wishes
 from embeddb.handle.matrix import Matrix
 from embeddb.handle.served import Served, by_kernel
@@ -94,7 +94,7 @@ def too_costly(op: Op, choice: Choice, held: Matrix, wishes: Wishes) -> str:
 
 def level_with_scipy(op: Op, held: Matrix) -> bool:
     """Whether scipy may be as fast as any kernel."""
-    return op.kernel == "spmv" and held.values.size < _LEVEL_SPMV
+    return op.name == "spmv" and held.values.size < _LEVEL_SPMV
 
 
 @lru_cache(maxsize=64)
@@ -102,9 +102,9 @@ def usual_config(op: Op) -> Config:
     """Of configurations on plain CSR, the one with the highest share of the best, geometric mean
     over the matrices of the starter, on most of its instances; between its widths, of eight
     matrices on one machine (docs/howto/compile.md)."""
-    if op.kernel == "spmv":
+    if op.name == "spmv":
         return Config.parse(_USUAL_SPMV)
-    blocks, unroll = _BLOCKS[op.kernel]
+    blocks, unroll = _BLOCKS[op.name]
     ktile = next(blocks[least] for least in sorted(blocks, reverse=True) if least <= op.width)
     return Config.parse(_USUAL_DENSE.format(ktile, unroll))
 
@@ -152,7 +152,7 @@ def measured(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Choice:
     rng = np.random.default_rng(0)
     m, n = held.pattern.shape
     b = rng.random((n, op.width)).astype(held.values.dtype)
-    c = rng.random((m, op.width)).astype(held.values.dtype) if op.kernel == "sddmm" else None
+    c = rng.random((m, op.width)).astype(held.values.dtype) if op.name == "sddmm" else None
     end = time.perf_counter() + wishes.seconds
     configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
     took: dict[Config, float] = {}

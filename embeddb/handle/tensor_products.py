@@ -39,7 +39,7 @@ class HostProducts(Products):
         compiled: dict[str, Handle] | None = None,
     ) -> None:
         places = None if order[0] is None else torch.from_numpy(order[0])
-        super().__init__(asked.op.kernel, places, order[1])
+        super().__init__(asked.op.name, places, order[1])
         self.asked = asked
         self.csr = asked.sparse()
         self._compile = compile_one

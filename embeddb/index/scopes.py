@@ -70,7 +70,7 @@ def run_matrix_of(
 
 def scope_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:
     """Those at just this op."""
-    return [p for p in _scope(store, op.kernel, scope) if p.op == op]
+    return [p for p in _scope(store, op.name, scope) if p.op == op]
 
 
 def members_of(store: Store, op: Op, scope: str) -> set[str]:
@@ -82,7 +82,7 @@ def _scope(store: Store, kernel: str, scope: str) -> list[RunTable]:
     """Partitions of a kernel whose platform is of the scope, and not only named like it."""
     found = []
     for partition in store.partitions():
-        if partition.op.kernel == kernel and scope in (
+        if partition.op.name == kernel and scope in (
             partition.platform,
             _name(partition.platform),
         ):
@@ -96,7 +96,7 @@ def pooled_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:
     """The partitions whose runs answer for an op in a scope: those at this op, and where these hold
     few patterns those at other widths and value types too, for runs add to what is known and never
     replace it. Empty where nothing of this kernel was measured."""
-    mine = _scope(store, op.kernel, scope)
+    mine = _scope(store, op.name, scope)
     exact = [p for p in mine if p.op == op]
     known = {i for p in exact for i in store.first_members(p, _ENOUGH_PATTERNS)}
     return exact if len(known) >= _ENOUGH_PATTERNS else mine
@@ -104,7 +104,7 @@ def pooled_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:
 
 def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
     """Those of the same kernel, nearest width first: by ratio; of two equally far the narrower."""
-    same = [o for o in ops if (o.kernel, o.dtype) == (op.kernel, op.dtype)]
+    same = [o for o in ops if (o.name, o.dtype) == (op.name, op.dtype)]
     return sorted(same, key=lambda o: (abs(math.log(o.width / op.width)), o.width))
 
 

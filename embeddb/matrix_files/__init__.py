@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.recognise import (
     FORMATS,

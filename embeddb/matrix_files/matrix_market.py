@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.matrix_files.source import (
     LONGEST_LINE,

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.matrix_files.edge_list import HEADINGS, MOST_HEADING
 from embeddb.matrix_files.matrix_market import is_right_hand_side
 from embeddb.matrix_files.source import head_bytes, plain_text, without_mark

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.files.gate import open_regular
+from embeddb.core.files.safe_read import open_regular
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.npz_archive import Member, NpzArchive
 from embeddb.matrix_files.source import Source

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import open_regular
+from embeddb.core.files.safe_read import open_regular
 from embeddb.core.pattern import MAX_DIM
 
 #: No deflate stream expands further than this (zlib manual, "maximum compression factor").

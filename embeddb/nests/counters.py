@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NestError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 
 #: Table 5, in its order. Of instructions: the first twelve and loads and stores; arithmetic by type
 #: and width, in the scalar class where the source knows no width. Of cache lines: the last six.

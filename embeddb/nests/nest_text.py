@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from embeddb.core.errors import NestError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.nests.check import LARGEST, MOST_DIMENSIONS, check
 from embeddb.nests.code import code_of
 from embeddb.nests.nest import Nest

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import APART, State, apart, between, state_now, state_of
+from embeddb.core.machine_state import APART, State, between, distance, state_now, state_of
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.reports import Progress
 from embeddb.core.timing import TimingSummary, summarise_runs
@@ -134,7 +134,7 @@ def _measured(made: Recommendation) -> list[Config]:
 
 def state_warning(context: Mapping[str, Any], normal: State) -> str:
     """One sentence where this machine is not in the state its stored runs were made in."""
-    far = apart(state_of(context), normal)
+    far = distance(state_of(context), normal)
     if far is None or far <= APART:
         return ""
     return (

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
@@ -146,7 +146,7 @@ def foreign_winners(store: Store, query: Query) -> list[Config]:
     found: dict[Config, None] = {}
     for partition in store.partitions():
         source = store.sound_platform(partition.platform)
-        same = (partition.op.kernel, partition.op.dtype) == (query.op.kernel, query.op.dtype)
+        same = (partition.op.name, partition.op.dtype) == (query.op.name, query.op.dtype)
         if source is None or source.name == query.platform.name or not same:
             continue
         normal = usual_at(store, source.id)

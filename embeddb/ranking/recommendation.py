@@ -10,7 +10,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import WorkloadInfo
-from embeddb.core.shown import html_of
+from embeddb.core.repr_html import html_of
 from embeddb.core.wording import one_of
 from embeddb.ranking.kernels.view import KernelView
 

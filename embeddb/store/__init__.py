@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embeddb.core.errors import StoreError
 from embeddb.core.extras import needing
-from embeddb.core.files.own_files import own_size
+from embeddb.core.files.safe_write import own_size
 from embeddb.core.server_url import is_server_url
 from embeddb.store.engine import SCHEMA, Engine, Txn
 from embeddb.store.failures import no_database, translating

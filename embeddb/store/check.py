@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, StoreCorrupt
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.kinds import kinds
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import Sizes

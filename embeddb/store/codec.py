@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo

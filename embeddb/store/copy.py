@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from embeddb.core.errors import StoreError
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.reports import Progress, Report, ignore_progress
 from embeddb.store import is_database, open_engine
 from embeddb.store.engine import COPYING, TABLES, Engine, Txn, refuse_other_schema

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import lmdb
 
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.core.files.own_files import open_own, own_size
+from embeddb.core.files.safe_write import open_own, own_size
 from embeddb.store.engine import TABLES
 from embeddb.store.failures import is_full
 from embeddb.store.pages import has_no_table, page_faults

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embeddb.core.errors import StoreError, StoreLocked
-from embeddb.core.files.own_files import open_own
+from embeddb.core.files.safe_write import open_own
 from embeddb.store.failures import translating
 
 _POLL_S = 0.005

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from embeddb.core.errors import ModelError, StoreCorrupt
 from embeddb.core.files import model_file
 from embeddb.core.files.model_file import digest, version_of
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.store.models import ModelEntry, checked, in_use
 
 if TYPE_CHECKING:

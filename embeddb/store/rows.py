@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from embeddb.core.config import Op, Value
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
 from embeddb.core.records import Run, WorkloadInfo
-from embeddb.core.shown import html_of
+from embeddb.core.repr_html import html_of
 from embeddb.store import RunTable, Store
 
 T = TypeVar("T")

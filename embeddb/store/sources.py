@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.store.codec import pattern_key
 from embeddb.store.engine import Engine, Txn, raise_generation, text_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from embeddb.core.machine_state import State, state_of, usual
+from embeddb.core.machine_state import State, median_state, state_of
 from embeddb.store.store import Store
 
 #: The usual state is told from so many patterns of each operation, and so many runs of each.
@@ -24,6 +24,6 @@ def usual_at(store: Store, platform_id: str) -> Callable[[], State]:
             if partition.platform == platform_id
             for run in store.sample(partition, patterns=_PATTERNS, runs=_RUNS)
         )
-        return usual(state for context in drawn if (state := state_of(context)))
+        return median_state(state for context in drawn if (state := state_of(context)))
 
     return found

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from embeddb.core.shown import html_of
+from embeddb.core.repr_html import html_of
 from embeddb.core.sizes import UNKNOWN, Sizes
 
 #: Bytes of an element, by HLO's name of the type.

@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 from embeddb.core.errors import TensorError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.tensors.check import MOST_OPERATIONS, computation
 from embeddb.tensors.tensor_graph import (
     MOST_RANK,

@@ -12,7 +12,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, TensorError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.kinds import Limit, Operation, WorkloadKind
 from embeddb.core.sizes import UNKNOWN, Sizes
 
@@ -133,7 +133,7 @@ class TensorKernel(TensorComputation):
     def check_default(
         self, info: WorkloadInfo, op: Op, space: ConfigSpace, default: Config
     ) -> None:
-        if op.kernel == "tile" and (reason := space.reason(default)) is not None:
+        if op.name == "tile" and (reason := space.reason(default)) is not None:
             raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
 
     def transferred(
@@ -142,7 +142,7 @@ class TensorKernel(TensorComputation):
         from embeddb.ranking.kernels.carried import with_carried_tiles
         from embeddb.tensors.tensor_graph import TensorGraph
 
-        if query.op.kernel != "tile" or not isinstance(workload, TensorGraph):
+        if query.op.name != "tile" or not isinstance(workload, TensorGraph):
             return None
         return with_carried_tiles(query, partition, workload, known=known)
 
@@ -169,7 +169,7 @@ class TensorKernel(TensorComputation):
         from embeddb.tensors.tensor_graph import TensorGraph
         from embeddb.tensors.tiles import PARAMETERS
 
-        own = op.kernel == runner == "tile" and bool(given & set(PARAMETERS))
+        own = op.name == runner == "tile" and bool(given & set(PARAMETERS))
         return _judge(workload, given) if own and isinstance(workload, TensorGraph) else None
 
     placeholder = "KERNEL"
@@ -181,7 +181,7 @@ class TensorKernel(TensorComputation):
 
     def model_facts(self, op: Op, card: Mapping[str, Any]) -> dict[str, Any]:
         """Of a model of seconds (op `fused`) by how many percent it was off, `mape`."""
-        if op.kernel == "fused":
+        if op.name == "fused":
             with suppress(ModelError), refusing(ModelError):  # anybody may have written the card
                 return {"mape": float(card["figures"]["valid"]["mape"])}
         return {}

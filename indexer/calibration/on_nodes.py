@@ -19,7 +19,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import matrices_only

@@ -13,7 +13,7 @@ from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.machine_state import state_now
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_write import whole_file
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
 from embeddb.core.workload import Workload

@@ -12,8 +12,8 @@ from typing import BinaryIO, TextIO
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError, ReaderError, StoreError
-from embeddb.core.files.gate import refusing
-from embeddb.core.files.own_files import open_own
+from embeddb.core.files.safe_read import refusing
+from embeddb.core.files.safe_write import open_own
 from embeddb.core.kinds import kind_exists
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import Run, WorkloadInfo

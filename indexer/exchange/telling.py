@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from embeddb.core.files.own_files import OwnFolder, whole_file
+from embeddb.core.files.safe_write import OwnFolder, whole_file
 from embeddb.core.records import ARRAYS, REPEAT, Run, WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
@@ -78,7 +78,7 @@ _ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
 def model_docs(store: Store, chosen: list[RunTable] | None) -> Iterator[ModelDoc]:
     """What the registered models learned from, by version; of a selection only cost models for
     it. The models themselves stay behind."""
-    wanted = {(p.platform.partition("@")[0], p.op.kernel) for p in chosen or ()}
+    wanted = {(p.platform.partition("@")[0], p.op.name) for p in chosen or ()}
     for entry in store.models.entries():
         facts = facts_of(entry)
         if chosen is None or (facts.platform, facts.kernel) in wanted:

@@ -36,7 +36,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.core.kinds import kinds
 from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, WorkloadInfo
 from embeddb.core.workload import Workload

@@ -169,7 +169,7 @@ class _Job:
             "output": str(output),
             "threads": str(_threads(self.options.threads)),
             "repeats": str(self.options.repeats),
-            "op.kernel": self.op.kernel,
+            "op.kernel": self.op.name,
             "op.width": str(self.op.width),
             "op.dtype": self.op.dtype,
             **{f"config.{name}": _text(value) for name, value in values.items()},

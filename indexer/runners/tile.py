@@ -65,7 +65,7 @@ class TileRunner(LocalRunner):
         at in the middle of it."""
         from embeddb.platforms.platform import load_platform
 
-        if op.kernel != "tile":
+        if op.name != "tile":
             raise UsageError(f"the tile runner has no {op}", hint="its operation is `tile`")
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)

@@ -98,12 +98,12 @@ class XlaRunner(LocalRunner):
         """
         from embeddb.platforms.platform import load_platform
 
-        if op.kernel not in ("fused", "fusion"):
+        if op.name not in ("fused", "fusion"):
             raise UsageError(f"the xla runner has no {op}", hint="it has fused and fusion")
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)
         space = space_of(load_platform(_PLATFORM), op, subject)
-        times = self.program(subject, options) if op.kernel == "fusion" else None
+        times = self.program(subject, options) if op.name == "fusion" else None
         for config in configs:
             if (refused := space.reason(config)) is not None:
                 yield config, Measurement("invalid", error=refused, when=time.time())

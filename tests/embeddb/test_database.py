@@ -41,7 +41,7 @@ from embeddb.core.errors import (
 )
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, WorkloadInfo
-from embeddb.core.shown import html_of
+from embeddb.core.repr_html import html_of
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.ranking.recommendation import Recommendation

@@ -74,7 +74,7 @@ def test_sparse_tensors_of_torch_are_taken() -> None:
 
 @pytest.mark.parametrize("thing", [np.eye(3), 7, [[1, 2]], None])
 def test_what_is_no_sparse_matrix_is_refused(thing: Any) -> None:
-    with pytest.raises(MatrixError, match="is no sparse matrix") as e:
+    with pytest.raises(MatrixError, match="is not a sparse matrix") as e:
         Pattern.from_matrix(thing)
     assert "csr_array" in e.value.hint
 

@@ -63,9 +63,9 @@ def kernel_rankers(
         where: Platform,
         op: Op,
     ) -> KernelTreesScorer:
-        if op.kernel != "tile":
+        if op.name != "tile":
             raise UsageError(f"trees of kernels rank tiles, not {op}")
-        analysis = analysis_of(where.name, op.kernel, where.environment)
+        analysis = analysis_of(where.name, op.name, where.environment)
         samples = _samples(evidence, known, analysis)
         return KernelTreesScorer(grown(samples, analysis=analysis), found)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.graph import NestGraph, Node, graph_of

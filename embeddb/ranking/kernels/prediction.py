@@ -13,7 +13,7 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError, ModelError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.cost_model import Problem
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import drawn_tiles
@@ -36,7 +36,7 @@ def predicted_tiles(query: Query, lookup: Lookup, kernel: TensorGraph | None) ->
     """The query with what the learned model says of the kernel's tiles, or with a note why it says
     nothing; None where there is no such model, and of op `fused`, where nothing is to be chosen
     (`fused_seconds`). `kernel` is None where it is known by name only."""
-    if query.op.kernel == "fused":
+    if query.op.name == "fused":
         return None
     model, note = lookup.graph_model(query.platform, query.op)
     if model is None:

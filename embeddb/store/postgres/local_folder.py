@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.store.failures import translating
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 from embeddb.tensors.encoding.spec import TRAIN_AGAIN

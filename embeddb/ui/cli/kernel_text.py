@@ -52,7 +52,7 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
 
 def fused_seconds(db: Database, subject: Workload | WorkloadInfo, op: Op) -> Sequence[FusedSeconds]:
     """What a kernel takes, measured and predicted: all that is to be known of op `fused`."""
-    if op.kernel != "fused":
+    if op.name != "fused":
         return ()
     from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
 

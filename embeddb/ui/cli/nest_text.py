@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_write import whole_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import clean, duration, factor

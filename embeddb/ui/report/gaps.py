@@ -187,13 +187,13 @@ class _Finder:
             missing: set[str] = set()
             for other in self._scopes:
                 near = Op.parse(other.op)
-                if other.platform == s.platform and near.kernel == op.kernel:
+                if other.platform == s.platform and near.name == op.name:
                     missing |= self._patterns(other) - self._patterns(s)
             if len(missing) > 0.1 * s.patterns:
                 yield Gap(
                     kind="width",
                     what=f"{counted({op.kind: len(missing)})}: {s.op} on {s.platform}",
-                    why=f"measured at another width of {op.kernel}, never at this one",
+                    why=f"measured at another width of {op.name}, never at this one",
                     command=self._campaign(s, s.op),
                 )
 
@@ -202,7 +202,7 @@ class _Finder:
 
     def kernels(self) -> Iterator[Gap]:
         """Kernels that a platform has and nobody measured there."""
-        ran = {(s.platform, Op.parse(s.op).kernel) for s in self._scopes}
+        ran = {(s.platform, Op.parse(s.op).name) for s in self._scopes}
         for s in {s.platform: s for s in self._scopes}.values():
             platform = self._db.store.platform(s.instances[0])
             for kernel in platform.ops if platform else ():

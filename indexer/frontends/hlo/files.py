@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embeddb.core.errors import TensorError
-from embeddb.core.files.gate import open_regular, read_bounded, refusing
+from embeddb.core.files.safe_read import open_regular, read_bounded, refusing
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text
 from indexer.frontends.hlo.module import MOST_TEXT, read_module

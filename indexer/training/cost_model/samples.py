@@ -249,7 +249,7 @@ def join(parts: Iterable[Samples]) -> Samples:
         raise UsageError("there are no samples to join")
     first = held[0]
     for other in held[1:]:
-        if len({op.kernel for part in (first, other) for op in part.ops}) > 1:
+        if len({op.name for part in (first, other) for op in part.ops}) > 1:
             raise UsageError("one cost model is for one kernel", hint="train one for each")
         if (first.platform.digest, first.featurizer, first.featurizer_version) != (
             other.platform.digest,
@@ -303,7 +303,7 @@ def samples_of(
     Raises: UsageError for ops of several kernels, one without runs, or a featurizer without
     vectors; if several instances have runs and none is named.
     """
-    if len({op.kernel for op in ops}) != 1:
+    if len({op.name for op in ops}) != 1:
         raise UsageError("one cost model is for one kernel", hint="train one for each")
     made = ("", "")
     if read is None:

@@ -134,7 +134,7 @@ def runs_of(
     if where is None:
         ran = f"nothing ran {op}" + (f" on {platform}" if platform else "")
         raise NothingFound(f"{ran}: measure first (embeddb kernel measure DB --op {op})")
-    analysis = analysis or analysis_of(where.name, op.kernel, where.environment)
+    analysis = analysis or analysis_of(where.name, op.name, where.environment)
     partition = store.partition(where.id, op)
     usual, samples, left = usual_at(store, where.id), [], Counter[str]()
     for kernel_id in sorted(store.members(partition)) if partition else ():
@@ -144,7 +144,7 @@ def runs_of(
             continue
         timings = summarise_runs(store.runs(where.id, op, kernel_id), usual)
         seconds = {config: timing.seconds for config, timing in timings.items()}
-        fused, default = op.kernel == "fused", default_of(where, op, kernel)
+        fused, default = op.name == "fused", default_of(where, op, kernel)
         found = sample_of(kernel, seconds, default, analysis, fused=fused)
         if len(found.seconds) < (1 if fused else 2):
             left["too few runs were ok"] += 1
@@ -159,7 +159,7 @@ def about(runs: KernelRuns) -> dict[str, Any]:
     """What a model's card says of the runs that it learned from, by `embeddb.cost_model`."""
     platform = runs.platform
     told = {"name": platform.name, "id": platform.id, "space": space_digest(platform, runs.op)}
-    return {"platform": told, "ops": [str(runs.op)], "kernel": runs.op.kernel}
+    return {"platform": told, "ops": [str(runs.op)], "kernel": runs.op.name}
 
 
 def split(

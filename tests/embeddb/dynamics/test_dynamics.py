@@ -304,11 +304,11 @@ def test_traffic_is_between_its_bounds(kernel: str) -> None:
     least, most = (found.quantities[f"bytes_{x}"].value for x in ("compulsory", "no_reuse"))
     reads = [found.counters[x].value * 64 for x in ("L1D_REPLACEMENT", "L2_LINES_IN_ALL")]
     assert least < most and reads[0] >= reads[1]
-    extra = pattern.nnz if op.kernel == "sddmm" else 0
+    extra = pattern.nnz if op.name == "sddmm" else 0
     assert found.quantities["flops"].value == 2 * pattern.nnz * op.width + extra
     dense = (np.unique(pattern.indices).size + 300) * op.width * 4
     stored = pattern.nnz * 8 + 8 * 301
-    if op.kernel == "sddmm":
+    if op.name == "sddmm":
         empty = int((np.diff(pattern.indptr) == 0).sum())
         dense, stored = dense - empty * op.width * 4, stored + pattern.nnz * 4
     assert least == dense + stored
@@ -333,7 +333,7 @@ def test_odd_shapes(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("tiles", [False, True])
 def test_threads_add_up_to_the_counters(kernel: str, tiles: bool) -> None:
     op = Op.parse(kernel)
-    if tiles and op.kernel != "spmm":
+    if tiles and op.name != "spmm":
         return
     name = "columns" if tiles else "rows"
     pattern = scattered(60, 50, 400)

@@ -59,7 +59,7 @@ def cases_of(op: str) -> list[tuple[Config, Plan]]:
     """Configurations of an operation with their plans."""
     found = []
     for (text, config), one in zip(LINES, plans(), strict=True):
-        plain = {"grid": "columns", "reorder": "none"} if one.op.kernel == "spmm" else {}
+        plain = {"grid": "columns", "reorder": "none"} if one.op.name == "spmm" else {}
         if text == op:
             found.append((Config({"block": 64, **plain, **Config.parse(config)}), one))
     return found

@@ -100,7 +100,7 @@ def test_machines_and_widths_are_taken_for_what_they_are() -> None:
     assert second is not None
     assert first.of(sell)[0] == pytest.approx(2.0, rel=0.05)
     assert second.of(sell)[0] == pytest.approx(4.0, rel=0.05)
-    wide = found.cost(even, weights, "x@9", Op(OP.kernel, 2 * OP.width))
+    wide = found.cost(even, weights, "x@9", Op(OP.name, 2 * OP.width))
     assert wide is not None
     # Between the two machines, and a call takes twice as long.
     assert wide.of(sell)[0] == pytest.approx(math.sqrt(8.0) / 2, rel=0.05)

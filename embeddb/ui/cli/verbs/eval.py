@@ -167,7 +167,7 @@ def _of_tiles(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
     from indexer.training.cost_model.trees import available
     from tuners.evaluation.kernel_rankers import kernel_rankers
 
-    asked = [(op, scope) for op, scope in scopes if op.kernel == "tile"]
+    asked = [(op, scope) for op, scope in scopes if op.name == "tile"]
     if not asked or not available():
         return {}
     vectors: dict[str, NDArray[np.float32]] = {}

@@ -107,7 +107,7 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
     with open_database(db) as opened:
         opened.platform(asked["platform"]).kernel(op)
         subjects = _asked(opened, names, op)
-        if op.kernel == "tile":
+        if op.name == "tile":
             _tiles(opened, subjects, asked, as_json=as_json)
         else:
             measure_fusions(opened, subjects, asked, as_json=as_json)
@@ -165,7 +165,7 @@ def _asked(db: Database, names: Sequence[str], op: Op) -> list[TensorGraph]:
         asked = [one for name in names for one in known_subjects(db, name, op)]
     else:
         there = (info for info in db.store.patterns() if info.kind == op.kind and not info.stub)
-        asked = [one for one in there if op.kernel != "tile" or not is_probe(one.group)]
+        asked = [one for one in there if op.name != "tile" or not is_probe(one.group)]
     found: dict[str, TensorGraph] = {}
     for one in asked:
         made = db.store.tensor(one.id) if isinstance(one, WorkloadInfo) else one

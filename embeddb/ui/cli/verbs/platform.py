@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.errors import InputError, PlatformError, RunnerUnavailable
-from embeddb.core.files.own_files import check_place, whole_file
+from embeddb.core.files.safe_write import check_place, whole_file
 from embeddb.core.kinds import operation_of
 from embeddb.core.wording import clean, plural
 from embeddb.platforms.machines import described

@@ -81,14 +81,14 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
     """
     op = Op.parse(asked["op"])
     with open_database(db) as opened, Progress() as progress:
-        platform = opened.platform(asked["platform"] or _PLATFORMS.get(op.kernel, _MATRICES))
-        if op.kernel not in platform.kernels or (op.kernel not in _TUNED and op.kind != "matrix"):
+        platform = opened.platform(asked["platform"] or _PLATFORMS.get(op.name, _MATRICES))
+        if op.name not in platform.kernels or (op.name not in _TUNED and op.kind != "matrix"):
             hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"
             raise UsageError(f"{platform.name} tunes no {op}", hint=hint)
         subjects = _subjects(opened, name, op)
         how = {"platform": platform, "progress": progress, "note": note}
         try:
-            document, show = _TUNED.get(op.kernel, _matrix)(opened, subjects, asked, how)
+            document, show = _TUNED.get(op.name, _matrix)(opened, subjects, asked, how)
         except KeyboardInterrupt:
             note("stopped; the same command goes on")
             raise
@@ -96,7 +96,7 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
         emit(document)
     else:
         show()
-    if op.kernel == "tile":
+    if op.name == "tile":
         refuse_if_nothing_ran(len(document["kernels"]), document["skipped"])
 
 
@@ -138,10 +138,10 @@ _TUNED = {"fusion": _fusion, "tile": _tiles}
 def _subjects(db: Database, text: str, op: Op) -> list[Any]:
     """Raises: UsageError for a subject of another kind; as `known_subjects` for what is not there;
     NothingFound for one known by name only."""
-    if op.kernel not in _KINDS:
+    if op.name not in _KINDS:
         return [_whole(db, text, one, Pattern) for one in known_subjects(db, text, op)]
-    kinds = _KINDS[op.kernel]
-    if is_file(text) and op.kernel == "tile":
+    kinds = _KINDS[op.name]
+    if is_file(text) and op.name == "tile":
         from indexer.frontends.hlo.files import read_tensors
 
         return list(read_tensors(text).tensors)

@@ -437,7 +437,7 @@ def test_a_page_needs_a_place(verb: str, tmp_path: Path) -> None:
         db.query(NEW, platform="tiny", op=OP)
     asked = [verb, str(place), *(["last"] if verb == "explain" else []), "--html"]
     for out in (".", "/", str(tmp_path), str(tmp_path / "none" / "x.html")):
-        with pytest.raises(UsageError, match=r"a folder, not the file|there is no folder"):
+        with pytest.raises(UsageError, match=r"a folder, not a file|does not exist"):
             cli.main([*asked, out], standalone_mode=False)
 
 
