@@ -55,7 +55,7 @@ def add_coded(
 def _add(db: Lookup, subjects: Sequence[T], done: Added[T]) -> None:
     new: list[T] = []
     for subject in subjects:
-        known = db.store.subject(subject.id)
+        known = db.store.workload(subject.id)
         if known is None:
             done.added.append(subject)
         else:

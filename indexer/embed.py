@@ -191,7 +191,7 @@ def _embed_all(
         vector = featurizer.from_info(info)
         if vector is None:
             vector = _joined(vectors, featurizer, info)
-        structure = None if vector is not None or info.stub else db.store.subject(info.id)
+        structure = None if vector is not None or info.stub else db.store.workload(info.id)
         if structure is not None and not lacks:
             try:
                 vector = featurizer.embed(structure)

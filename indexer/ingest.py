@@ -356,7 +356,7 @@ class _Job:
         key = (platform.id, op, "" if fixed else info.id)
         found = self._judges.pop(key, None)
         if found is None:
-            found = space_of(platform, op, self.store.known(info)), {}
+            found = space_of(platform, op, self.store.workload_or_info(info)), {}
         self._judges[key] = found
         if len(self._judges) > _MOST_JUDGES:  # the one that was not asked for longest
             del self._judges[next(iter(self._judges))]

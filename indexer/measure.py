@@ -52,7 +52,7 @@ class Machine:
 
     def stored(self, workload: Workload, op: Op) -> list[Run]:
         """Runs of a workload on this machine; none if the database lacks its structure."""
-        if self.db.store.subject(workload.id) is None:
+        if self.db.store.workload(workload.id) is None:
             return []
         return list(self.db.store.runs(self.here.id, op, workload.id))
 

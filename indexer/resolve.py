@@ -114,7 +114,7 @@ def resolve_structure(
         given = resolve_workload(lookup, workload, kind=Op.parse(answer.op).kind)
         if not isinstance(given, WorkloadInfo):
             return given
-    structure = lookup.store.subject(answer.pattern_id)
+    structure = lookup.store.workload(answer.pattern_id)
     if structure is None:
         what = "its structure is not in the database, so it cannot be measured"
         raise NothingFound(f"{answer.pattern_name}: {what}", hint="give its file")

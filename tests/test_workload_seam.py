@@ -75,7 +75,7 @@ def filled(dense: Path) -> Iterator[Database]:
 def test_runs_of_a_kind_from_outside_are_indexed(filled: Database) -> None:
     infos = list(filled.patterns(kind="dense"))
     assert len(infos) == 24 and not any(info.stub for info in infos)
-    whole = filled.store.subject(infos[0].id)
+    whole = filled.store.workload(infos[0].id)
     assert whole is not None and whole.sizes == infos[0].sizes
     assert str(infos[0].sizes).count(" x ") == 2
     assert filled.problems() == []

@@ -57,7 +57,7 @@ def _platform(db: Lookup, how: How, usual: str) -> Platform:
 
 def _matrix(db: Lookup, subject: Any) -> Pattern:
     found = resolve_workload(db, subject, kind="matrix")
-    made = db.store.subject(found.id) if isinstance(found, WorkloadInfo) else found
+    made = db.store.workload(found.id) if isinstance(found, WorkloadInfo) else found
     if not isinstance(made, Pattern):
         raise NothingFound(f"{subject} is only known by name", hint="give its file")
     return made

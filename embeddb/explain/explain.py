@@ -166,7 +166,7 @@ def _neighbours(
         counts.update(run.measurement.status for run in runs)
         default = Config(made.default)
         if platform is not None:
-            default = default_of(platform, op, store.known(info))
+            default = default_of(platform, op, store.workload_or_info(info))
         curve = summarise_runs(runs, usual_at(store, near.platform))
         found = _evidence(near, info, curve, default, _there(made, near.pattern_id, answer))
         by = whose.of(near.platform, op, pattern_id)

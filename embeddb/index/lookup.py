@@ -422,7 +422,7 @@ class Lookup:
             found = plug.from_info(pattern)
         if found is None:
             known = isinstance(pattern, WorkloadInfo)
-            structure = self.store.subject(pattern.id) if known else pattern
+            structure = self.store.workload(pattern.id) if known else pattern
             if structure is None:
                 raise NothingFound(
                     f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
@@ -442,7 +442,7 @@ class Lookup:
     ) -> None:
         """The same of several patterns, in as few transactions as for one."""
         held = [part for one in patterns for part in kind_of(one.kind).parts(one)]
-        new = {m.id: m for m in held if self.store.subject(m.id) is None}
+        new = {m.id: m for m in held if self.store.workload(m.id) is None}
         if new:
             self.add_patterns(list(new.values()), only=only)
         self.store.put_structures((one, WorkloadInfo.whole(one)) for one in patterns)
@@ -460,6 +460,6 @@ class Lookup:
     def record(self, runs: list[Run], pattern: Workload, platform: Platform) -> None:
         """Write measured runs back, with the pattern and platform they belong to."""
         self.store.put_platform(platform)
-        if self.store.pattern(pattern.id) is None or self.store.subject(pattern.id) is None:
+        if self.store.pattern(pattern.id) is None or self.store.workload(pattern.id) is None:
             self.add_pattern(pattern)
         self.store.append(runs)

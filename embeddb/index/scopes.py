@@ -139,7 +139,7 @@ def _rows(
             if runs:
                 info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
                 group = info.group or info.name or info.id
-                default = default_of(platform, ran, store.known(info))
+                default = default_of(platform, ran, store.workload_or_info(info))
                 row = MatrixRow(pattern_id, partition.platform, group, other)
                 yield row, default, summarise_runs(runs, normal)
 

@@ -70,7 +70,7 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
         return None
     best = min(legal, key=lambda config: (costs[config], config.json))
     info = store.pattern(near.pattern_id) or WorkloadInfo(id=near.pattern_id)
-    base = costs.get(default_of(platform, op, store.known(info)))
+    base = costs.get(default_of(platform, op, store.workload_or_info(info)))
     gain = None if base is None else base / costs[best]
     return NearestRun(query.space.canonical(best), gain)
 

@@ -219,7 +219,7 @@ def _transfers(query: Query, found: RankedCandidates) -> list[TransferredSchedul
             steps=[
                 TransferredStep(
                     text=step.text,
-                    made=step.made,
+                    made=step.target_text,
                     reason=step.reason,
                     matched=[(pair.source, pair.target, pair.distance) for pair in step.pairs],
                 )

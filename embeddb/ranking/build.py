@@ -73,7 +73,7 @@ def build_query(
         if vector is not None:
             partition = lookup.around(partition, vector, info.id, platform)
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
-        query = op.workload.transferred(query, partition, subject, lookup.store.subject) or query
+        query = op.workload.transferred(query, partition, subject, lookup.store.workload) or query
         clock.lap("search")
     query = _predicted(query, lookup, pattern, subject)
     if query.prediction.version:
@@ -91,7 +91,7 @@ def _subject(
             f"{op} runs on a {op.kind}, and {info.name or info.id} is a {info.kind}",
             hint=f"ask for an operation on a {info.kind}",
         )
-    return lookup.store.known(info) if isinstance(pattern, WorkloadInfo) else pattern
+    return lookup.store.workload_or_info(info) if isinstance(pattern, WorkloadInfo) else pattern
 
 
 def _own(lookup: Lookup, asked: Query) -> OwnTimings:

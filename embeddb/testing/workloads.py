@@ -46,7 +46,7 @@ class WorkloadKindContract:
         store, kind = memory_store(), kind_of(self.kind)
         store.put_structures((one, WorkloadInfo.whole(one)) for one in workloads)
         for one in workloads:
-            kept = store.subject(one.id)
+            kept = store.workload(one.id)
             assert (
                 kept == one
                 and kept is not None

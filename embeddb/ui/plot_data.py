@@ -36,7 +36,7 @@ def measured_on(
     if not curve or where is None:
         return None
     info = db.store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
-    default = default_of(where, op, db.store.known(info))
+    default = default_of(where, op, db.store.workload_or_info(info))
     timed = [(c.seconds, config) for config, c in curve.items() if math.isfinite(c.seconds)]
     ran = sorted(timed, key=lambda pair: (pair[0], pair[1].json))
     marks = {"best": 0} if ran else {}

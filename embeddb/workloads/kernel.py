@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from embeddb.tensors.tensor_graph import TensorGraph
     from embeddb.tensors.tiles import TileJudge
 
-#: Dimensions of the kernels that a space is tried with, and the terms of their sums.
+#: Dimensions of the kernels with which a space is checked, and the number of terms of their sums.
 _KERNELS = (((1,), 1), ((4096,), 500), ((7, 3000), 1), ((8, 56, 56, 64), 576), ((3,) * 6, 1))
 
 
 class TensorComputation(WorkloadKind):
-    """Kernels and programs: HLO graphs, kept and shown alike."""
+    """Kernels and programs: HLO graphs, stored and displayed alike."""
 
     def write(self, workload: TensorGraph) -> bytes:
         from embeddb.tensors.tensor_text import tensor_text
@@ -60,8 +60,8 @@ class TensorComputation(WorkloadKind):
     def view(self, recommendation: Recommendation, store: Store) -> dict[str, Any]:
         if recommendation.kernel is not None:
             return {"kernel": recommendation.kernel}
-        found = store.tensor(store.resolve(recommendation.pattern_id))
-        return {} if found is None else self.answer(found)
+        graph = store.tensor(store.resolve(recommendation.pattern_id))
+        return {} if graph is None else self.answer(graph)
 
     files_of = "kernel"
     adds = "--matrices DIR or `embeddb kernel import` adds their operations"
@@ -80,12 +80,13 @@ class TensorComputation(WorkloadKind):
     many_file = "HLO.txt"
 
     def page(self, info: WorkloadInfo, store: Store) -> dict[str, Any]:
-        found = store.tensor(info.id)
-        shown: dict[str, Any] = {} if found is None else msgspec.to_builtins(self.answer(found))
+        graph = store.tensor(info.id)
+        shown: dict[str, Any] = {} if graph is None else msgspec.to_builtins(self.answer(graph))
         return shown
 
     def description(self, info: WorkloadInfo, store: Store) -> str:
-        """Variants of a program for another batch have as many operations, so also what it does."""
+        """Number of operations, arithmetic and result; variants of a program for another batch have
+        equally many operations."""
         from embeddb.core.wording import plural
         from embeddb.tensors.analysis import work_of
 
@@ -103,10 +104,10 @@ class TensorComputation(WorkloadKind):
 
 
 class TensorKernel(TensorComputation):
-    """`tile` runs a kernel by tiles, `fused` as its compiler has it. Both take the minimum of all
-    repeats, as in "A Learned Performance Model for Tensor Processing Units" (Section 4): they take
-    microseconds, so that a neighbour on the host who comes for a tenth of a second slows all
-    repeats of a run."""
+    """Tensor kernels: `tile` runs a kernel by tiles, `fused` as its compiler generates it. Both
+    take the minimum of all repeats, as in "A Learned Performance Model for Tensor Processing Units"
+    (Section 4): they take microseconds, so another process on the host that runs for a tenth of a
+    second slows all repeats of a run."""
 
     name = "kernel"
     one, many = "tensor kernel", "tensor kernels"
@@ -126,7 +127,7 @@ class TensorKernel(TensorComputation):
     def sample_sizes(self) -> list[Sizes]:
         return [_sizes(dims, reduced) for dims, reduced in _KERNELS]
 
-    #: A tile that does not suit costs more than a format (docs/explanation/decisions.md).
+    #: A bad tile costs more than a bad format (docs/explanation/decisions.md).
     max_slower = Limit(0.02, 1.2)
     answer_keys = frozenset({"kernel", "transfers", "occluded", "occluded_by"})
 
@@ -137,14 +138,14 @@ class TensorKernel(TensorComputation):
             raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
 
     def transferred(
-        self, query: Query, partition: AnswerIndex, workload: Any, known: Callable[[str], Any]
+        self, query: Query, partition: AnswerIndex, workload: Any, workload_of: Callable[[str], Any]
     ) -> Query | None:
         from embeddb.ranking.kernels.carried import with_carried_tiles
         from embeddb.tensors.tensor_graph import TensorGraph
 
         if query.op.name != "tile" or not isinstance(workload, TensorGraph):
             return None
-        return with_carried_tiles(query, partition, workload, known=known)
+        return with_carried_tiles(query, partition, workload, known=workload_of)
 
     def predicted(self, query: Query, lookup: Lookup, workload: Any) -> Query | None:
         from embeddb.ranking.kernels.prediction import predicted_tiles
@@ -164,13 +165,13 @@ class TensorKernel(TensorComputation):
         by, parts = kernel_occlusion(ranker, lookup, kernel)
         return {"occluded_by": by, "occluded": parts}
 
-    def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
-        """Which tiles a kernel cannot have is known of those that the runner `tile` computes."""
+    def judge(self, op: Op, workload: Any, parameters: frozenset[str], runner: str) -> Any:
+        """Rules are known only for the tiles that the runner `tile` computes."""
         from embeddb.tensors.tensor_graph import TensorGraph
         from embeddb.tensors.tiles import PARAMETERS
 
-        own = op.name == runner == "tile" and bool(given & set(PARAMETERS))
-        return _judge(workload, given) if own and isinstance(workload, TensorGraph) else None
+        own = op.name == runner == "tile" and bool(parameters & set(PARAMETERS))
+        return _judge(workload, parameters) if own and isinstance(workload, TensorGraph) else None
 
     placeholder = "KERNEL"
     measures = "`embeddb kernel measure`"
@@ -180,9 +181,9 @@ class TensorKernel(TensorComputation):
     )
 
     def model_facts(self, op: Op, card: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a model of seconds (op `fused`) by how many percent it was off, `mape`."""
+        """For a model of seconds (op `fused`) its mean absolute percentage error, `mape`."""
         if op.name == "fused":
-            with suppress(ModelError), refusing(ModelError):  # anybody may have written the card
+            with suppress(ModelError), refusing(ModelError):  # the card may come from anywhere
                 return {"mape": float(card["figures"]["valid"]["mape"])}
         return {}
 
@@ -198,10 +199,10 @@ def _sizes(dims: tuple[int, ...], reduced: int) -> Sizes:
 
 
 @lru_cache(maxsize=256)
-def _judge(kernel: TensorGraph, given: frozenset[str]) -> TileJudge:
+def _judge(kernel: TensorGraph, parameters: frozenset[str]) -> TileJudge:
     from embeddb.tensors.tiles import TileJudge
 
-    return TileJudge(kernel, given)
+    return TileJudge(kernel, parameters)
 
 
 PLUGIN = TensorKernel()

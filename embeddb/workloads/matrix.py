@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
     from embeddb.ranking.rankers.base import Ranker
 
-#: (rows, columns) that spaces are resolved for.
+#: (rows, columns) with which spaces are checked.
 _SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))
 
 

@@ -196,7 +196,7 @@ def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
 
 
 def _coded(store: Store, infos: list[WorkloadInfo]) -> Iterator[Workload]:
-    found = (store.known(info) for info in infos)
+    found = (store.workload_or_info(info) for info in infos)
     return (one for one in found if not isinstance(one, WorkloadInfo))
 
 

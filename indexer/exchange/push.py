@@ -118,7 +118,7 @@ def _records(db: Lookup, chosen: list[RunTable]) -> Iterator[Record]:
     infos = [info for info in store.patterns() if info.id in ids]
     yield from with_features(db, infos)
     for info in infos:
-        code = store.known(info)
+        code = store.workload_or_info(info)
         if not isinstance(code, WorkloadInfo):
             yield code
     for p in chosen:

@@ -168,7 +168,7 @@ class Taking:
             if platform is None:
                 raise ReaderError(f"platform {run.platform} is not known")
             facts = WorkloadInfo(id=own, kind=run.op.kind)
-            subject = (self.coded.get(own) or self._store.known(facts)) if own else facts
+            subject = (self.coded.get(own) or self._store.workload_or_info(facts)) if own else facts
             with refusing(ReaderError):
                 found = (space_of(platform, run.op, subject), set())
             self._spaces[run.platform, run.op] = (own, found)

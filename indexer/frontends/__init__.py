@@ -154,7 +154,7 @@ def _holding(found: Extraction, matrix: Pattern | None, *, rename: bool) -> Extr
     """
     if matrix is None:
         return found
-    nests = [nest.holding([matrix]) for nest in found.nests]
+    nests = [nest.with_matrices([matrix]) for nest in found.nests]
     if not any(nest.matrices for nest in nests):
         raise NestError(f"has no nest that holds matrix {matrix.id}")
     if rename:

@@ -90,7 +90,7 @@ def test_a_team_s_own_runs_count_before_those_that_were_pushed() -> None:
     before = runs(team)
     done = push(ann.index, team.index, source="ann")
     assert done.kept == done.added == len(runs(ann))
-    assert "its configuration was run here, which counts" in done.reasons[0]
+    assert "its configuration was measured here" in done.reasons[0]
     assert runs(team) == before
 
 
@@ -109,7 +109,7 @@ def test_adoption_keeps_whose_run_it_is() -> None:
 
 
 def test_a_name_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="can be no source's name"):
+    with pytest.raises(UsageError, match="not a valid name of a source"):
         push(contributor().index, Database.in_memory().index, source="a\nb")
     monkeypatch.setenv("EMBEDDB_SOURCE", "the-lab")
     assert own_source() == "the-lab"

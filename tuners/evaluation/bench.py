@@ -102,8 +102,8 @@ class Bench:
         self.ready = np.unique(self.evidence.groups[self.counted]).size >= 2
         self.infos = {i: db.store.pattern(i) or WorkloadInfo(id=i) for i in set(seen)}
         #: With their rules, where they have any.
-        self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
-        self._known = db.store.subject
+        self.subjects = {i: db.store.workload_or_info(info) for i, info in self.infos.items()}
+        self._known = db.store.workload
         #: What a model that embeds matrices itself says of them; neighbours are found without it.
         self.own_vectors: Mapping[str, NDArray[np.float32]] | None = None
         #: By row, the last question it posed, before schedules or tiles were carried over to it.

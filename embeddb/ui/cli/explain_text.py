@@ -86,7 +86,10 @@ def _show_answer(e: Explanation) -> None:
     if made.counters_words:
         _note(f"counters: {made.counters_words}")
     if made.model:
-        _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
+        _line(
+            "learned",
+            e.learned.training_summary if e.learned else "not known: it was not registered",
+        )
     _line("asked", f"{when(made.created)}; the database was at generation {made.generation}")
     if len(e.near_ties):
         many = [change(config, answer) for config in e.near_ties]

@@ -71,7 +71,7 @@ def emit_schedules(
 
     path = Path(place)
     for subject, answer in zip(subjects, answers, strict=True):
-        nest = db.store.known(subject) if isinstance(subject, WorkloadInfo) else subject
+        nest = db.store.workload_or_info(subject) if isinstance(subject, WorkloadInfo) else subject
         if subject.kind != "nest":
             raise UsageError(f"--emit writes the C of a nest, not of a {subject.kind}")
         if not isinstance(nest, Nest):
@@ -177,5 +177,5 @@ def array_rows(nest: Nest) -> list[tuple[str, str, str, str, str]]:
 
 def _dependence(nest: Nest, found: Dependence) -> str:
     word = "distance" if found.distance is not None else "direction"
-    line = f"{nest.array_name(found.array)}: {word} {found.told}"
+    line = f"{nest.array_name(found.array)}: {word} {found.vector_text}"
     return f"{line}, a reduction" if found.reduction else line

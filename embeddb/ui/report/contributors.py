@@ -167,7 +167,7 @@ def _summed(db: Database, part: RunTable, infos: Mapping[str, WorkloadInfo]) -> 
     for by_source in runs_by_source(db.store, part):
         runs = next(iter(by_source.values()))
         info = infos.get(runs[0].pattern_id) or WorkloadInfo(id=runs[0].pattern_id)
-        default = default_of(platform, part.op, db.store.known(info))
+        default = default_of(platform, part.op, db.store.workload_or_info(info))
         for number, own in by_source.items():
             timings = summarise_runs(own, normal)
             rest = (run for other, held in by_source.items() if other != number for run in held)

@@ -212,7 +212,7 @@ def _rows(
             curve = summarise_runs(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
-            default = default_of(platform, partition.op, db.store.known(info))
+            default = default_of(platform, partition.op, db.store.workload_or_info(info))
             yield MatrixRow(pattern_id, partition.platform, _group(info)), default, curve
 
 

@@ -41,7 +41,7 @@ def side(state: AppState, info: WorkloadInfo, platform: str, op: Op) -> dict[str
     held = curve(state, info, platform, op)
     ok = {config: c for config, c in held.items() if math.isfinite(c.seconds)}
     best = min(ok, key=lambda config: (ok[config].seconds, config.json), default=None)
-    default = default_of(found, op, state.db.store.known(info))
+    default = default_of(found, op, state.db.store.workload_or_info(info))
     base = ok[default].seconds if default in ok else None
     quickest = None if best is None else ok[best].seconds
     return {

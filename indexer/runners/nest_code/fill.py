@@ -30,7 +30,7 @@ def contents(nest: Nest, number: int, seed: int = 0) -> NDArray[Any]:
 
     Raises: NestError for a matrix that is not there.
     """
-    held = nest.held(number)
+    held = nest.matrix_values(number)
     if held is None:
         return filled(nest.arrays[number], number, seed)
     return held.astype(DTYPE_OF[nest.arrays[number].dtype])

@@ -172,7 +172,7 @@ class StructureReader:
 
 
 def _structure(db: Lookup, pattern_id: str, library: Library) -> Pattern | None:
-    kept = db.store.subject(pattern_id)
+    kept = db.store.workload(pattern_id)
     if isinstance(kept, Pattern):
         return kept
     info: WorkloadInfo | None = db.store.pattern(pattern_id)

@@ -69,14 +69,16 @@ def test_of_a_nest_known_by_name_only_its_sizes_decide() -> None:
 
 
 def test_what_is_carried_over_is_told() -> None:
-    assert kind_of("nest").transfer_note(here()).endswith("carried over loop by loop")
-    assert kind_of("nest").transfer_note(own()).endswith("voted on whole; not of a schedule: dma")
+    assert kind_of("nest").transfer_note(here()).endswith("transferred loop by loop")
+    assert (
+        kind_of("nest").transfer_note(own()).endswith("voted on as a whole; not of a schedule: dma")
+    )
     plain = OWN.replace("parallel", "mode").replace("tile_1", "rows")
     text = plain.format(constraint="", values="0, 8", when="rows == 8", mode="outer")
     assert (
         kind_of("nest")
         .transfer_note(parse_platform(text))
-        .startswith("configurations are voted on whole")
+        .startswith("configurations are voted on as a whole")
     )
 
 

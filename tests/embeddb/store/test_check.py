@@ -160,7 +160,7 @@ def test_which_sizes_a_matrix_can_have() -> None:
 def test_only_what_an_import_told_is_marked() -> None:
     """Rows of before are read as own ones, and own ones are written as before."""
     run = Run(EYE.id, SPMM, "x", Config({"a": 1}), Measurement(times_s=(1.0,)), "c", "ab" * 16)
-    own, told = codec.RunRow.of(run), codec.RunRow.of(run, told=True)
+    own, told = codec.RunRow.of(run), codec.RunRow.of(run, imported=True)
     fields = [own.config_id, own.measurement, own.campaign, own.replaces]
     assert codec.encode_row(own) == msgspec.msgpack.encode(fields)
     assert codec.encode_row(told) == msgspec.msgpack.encode([*fields, True])

@@ -29,7 +29,7 @@ def test_a_nest_comes_back_whole(nest: Nest) -> None:
     store = memory_store()
     store.put_structure(nest, WorkloadInfo.of(nest))
     found = store.nest(nest.id)
-    assert found is not None and found == nest and store.subject(nest.id) == nest
+    assert found is not None and found == nest and store.workload(nest.id) == nest
     assert (found.name, found.group, found.trips) == (nest.name, nest.group, nest.trips)
     assert (found.loop_names, found.array_names) == tuple(
         tuple(name(at) for at in range(n))
@@ -37,7 +37,7 @@ def test_a_nest_comes_back_whole(nest: Nest) -> None:
     )
     info = store.pattern(nest.id)
     assert info is not None and (info.kind, info.named) == ("nest", dict(nest.sizes.named))
-    assert store.known(info) == nest and store.structure(nest.id) is None
+    assert store.workload_or_info(info) == nest and store.structure(nest.id) is None
     assert store.problems() == []
 
 
@@ -88,8 +88,8 @@ def test_check_finds_a_damaged_nest() -> None:
 
     assert "is damaged" in problems(good[:-9])[0]
     assert "is damaged" in problems(b"")[0]
-    assert "is another one" in problems(kind_of("nest").encode(other))[0]
-    with pytest.raises(StoreCorrupt, match="is another one"):
+    assert "does not match" in problems(kind_of("nest").encode(other))[0]
+    with pytest.raises(StoreCorrupt, match="does not match that id"):
         store.nest(MATMUL.id)
     assert problems(good) == []
 
@@ -128,7 +128,7 @@ def test_an_import_changes_neither_kind_nor_sizes_of_what_is_known() -> None:
 def test_an_import_adds_the_code_of_a_nest_whose_facts_it_told() -> None:
     store, facts = memory_store(), WorkloadInfo.of(MATMUL)
     (alone,) = store.take([], [], [MATMUL]).against
-    assert alone.refused and "is not known" in alone.reason
+    assert alone.refused and "is not stored" in alone.reason
     assert store.take([], [facts]).against == () and store.nest(MATMUL.id) is None
     assert store.take([], [], [MATMUL]).against == () and store.nest(MATMUL.id) == MATMUL
 

@@ -22,7 +22,9 @@ def test_a_computation_comes_back_whole(made: TensorGraph) -> None:
     info = WorkloadInfo.of(made)
     store.put_structure(made, info)
     found = store.tensor(made.id)
-    assert found is not None and found == made == store.subject(made.id) == store.known(info)
+    assert found is not None and found == made == store.workload(made.id) == store.workload_or_info(
+        info
+    )
     assert (found.kind, found.name, found.group) == (made.kind, made.name, made.group)
     assert store.nest(made.id) is None and store.structure(made.id) is None
     assert store.counts()["tensor"] == 1 and store.problems() == []

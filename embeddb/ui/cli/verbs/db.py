@@ -102,7 +102,11 @@ def _show(models: list[tuple[ModelFacts, str]]) -> None:
 
 
 def _lesson(facts: ModelFacts) -> str:
-    return f"{facts.lesson}; {facts.predictor}" if facts.predictor else facts.lesson
+    return (
+        f"{facts.training_summary}; {facts.predictor}"
+        if facts.predictor
+        else facts.training_summary
+    )
 
 
 def _judged(facts: ModelFacts) -> str:

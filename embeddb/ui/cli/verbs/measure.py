@@ -100,7 +100,7 @@ def _refuse_if_nothing_ran(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def _whole(db: Database, subject: Workload | WorkloadInfo) -> Workload:
-    found = db.store.subject(subject.id) if isinstance(subject, WorkloadInfo) else subject
+    found = db.store.workload(subject.id) if isinstance(subject, WorkloadInfo) else subject
     if found is None:
         raise NothingFound(
             f"{subject.name}: its structure is not in the database, so it cannot be measured",

@@ -156,7 +156,7 @@ def _subjects(db: Database, text: str, op: Op) -> list[Any]:
 
 def _whole(db: Database, text: str, one: Workload | WorkloadInfo, kind: type[Workload]) -> Workload:
     """With its structure. Raises: NothingFound for one known by name only."""
-    made = db.store.subject(one.id) if isinstance(one, WorkloadInfo) else one
+    made = db.store.workload(one.id) if isinstance(one, WorkloadInfo) else one
     if not isinstance(made, kind):
         raise NothingFound(f"{text} is only known by name", hint="give its file")
     return made

@@ -231,7 +231,7 @@ def test_a_server_that_is_restarted_is_asked_again(folder: Path, tmp_path: Path)
             "GRANT SELECT ON ALL TABLES IN SCHEMA pages TO reader",
         )
         with site(server.url("pages", user="reader"), "--write", **home) as here:
-            assert here.told["writable"] is False, "this user may only read there"
+            assert here.told["writable"] is False, "this user may only read"
             question = f"/ask.json?pattern={FIRST}&platform=tiny&op=spmm:32"
             made = {here.ask("GET", question)[1]["id"] for _ in range(4)}
             assert len(made) == 1
