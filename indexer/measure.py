@@ -223,7 +223,7 @@ class MeasureJob:
 
 
 def _label(workload: Workload, taken: Mapping[str, str]) -> str:
-    return workload.told_as(taken) if isinstance(workload, TensorGraph) else workload.name
+    return workload.label(taken) if isinstance(workload, TensorGraph) else workload.name
 
 
 def _succeeded(runs: Sequence[Run], rng: np.random.Generator) -> list[Config]:

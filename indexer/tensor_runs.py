@@ -215,7 +215,7 @@ class FusionTally:
     def add(self, kernel: TensorGraph, found: Measurement) -> None:
         """A kernel that was measured now, or failed."""
         if not found.ok:
-            self.failed[kernel.told_as(self.failed)] = found.error
+            self.failed[kernel.label(self.failed)] = found.error
             return
         self.kernels += 1
         self.long += found.least >= LONG_S
@@ -246,7 +246,7 @@ class FusionJob:
             try:
                 asked = self._asked(program)
             except TensorError as error:
-                tally.failed[program.told_as(tally.failed)] = error.reason
+                tally.failed[program.label(tally.failed)] = error.reason
                 continue
             if asked:
                 self._program(program, asked, tally)

@@ -90,7 +90,7 @@ class TileTuning:
             if self.progress is not None:
                 self.progress(f"tune {kernel.name}", at, len(kernels))
             if reason := why_not(kernel):
-                skipped[kernel.told_as(skipped)] = reason
+                skipped[kernel.label(skipped)] = reason
             else:
                 tuned.append(self._one(kernel))
         return tuned, skipped

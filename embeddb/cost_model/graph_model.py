@@ -32,7 +32,7 @@ from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.predictor import GraphPredictor, KernelPredictor, reads_rows
 from embeddb.tensors.encoding.spec import TRAIN_AGAIN
-from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
+from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, ROW_LENGTH, Analysis
 from embeddb.tensors.tensor_graph import TensorGraph
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class KernelTrees(GraphPredictor):
             raise ModelError("its trees read kernels that are encoded otherwise")
         self._analysis = _analysis(network)
         # Columns that are the same for all tiles of a kernel are read once.
-        analysed = 0 if self._analysis is None else TOLD
+        analysed = 0 if self._analysis is None else ROW_LENGTH
         blocks = [slice(0, STATISTICS), slice(STATISTICS, TILED + analysed)]
         self._forest = Forest([weights], blocks)
 

@@ -1,8 +1,8 @@
-"""A program and a cut, and the kernels that they make.
+"""Partition of a program into kernels, given by a cut.
 
 The fusion configurations of "A Learned Performance Model for Tensor Processing Units" (Section
-2.2), for a compiler that is given one kernel at a time: operations that no cut edge parts are
-compiled together.
+2.2), for a compiler that receives one kernel at a time: operations connected by edges that are not
+cut are compiled together.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from embeddb.tensors.tensor_graph import Operation, TensorGraph
 
 @dataclass(frozen=True, slots=True)
 class PlacedKernel:
-    """A kernel of a partition. `takes` are the places in the program of what its parameters are
-    given, `gives` those of what its outputs are, both in its own order."""
+    """A kernel of a partition. `takes` are the positions in the program of the values of its
+    parameters, `gives` those of its outputs, both in the kernel's order."""
 
     kernel: TensorGraph
     takes: tuple[int, ...]
@@ -34,17 +34,17 @@ class PlacedKernel:
 
 @dataclass(frozen=True)
 class Partition:
-    """The kernels of a program. `kernel_of` is by place the number of the kernel that an operation
-    is in, -1 for what is in none: parameters, and constants, which every kernel has for itself.
-    Numbered are kernels in an order in which each needs only what those before it give."""
+    """The kernels of a program. `kernel_of` is the kernel number of each operation, -1 for
+    operations in none: parameters, and constants, which every kernel copies. Kernels are numbered
+    in topological order."""
 
     program: TensorGraph
     kernel_of: tuple[int, ...]
 
     @classmethod
     def of(cls, program: TensorGraph, cut: Cut | str) -> Partition:
-        """By a cut, or its text. Raises: TensorError for a cut of another program, and where
-        kernels would need each other (`embeddb.tensors.partition` mends such a cut)."""
+        """Partition by a cut, or its text. Raises: TensorError for a cut of another program, and
+        for kernels that would depend on each other (`Edges.mended` repairs such a cut)."""
         edges = edges_of(program)
         cut = Cut.read(cut, len(edges.pairs)) if isinstance(cut, str) else cut
         labels = edges.labels(cut)
@@ -62,25 +62,25 @@ class Partition:
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """By kernel the places of its operations."""
-        found: list[list[int]] = [[] for _ in range(max(self.kernel_of, default=-1) + 1)]
+        """Positions of the operations of each kernel."""
+        groups: list[list[int]] = [[] for _ in range(max(self.kernel_of, default=-1) + 1)]
         for place, number in enumerate(self.kernel_of):
             if number >= 0:
-                found[number].append(place)
-        return tuple(map(tuple, found))
+                groups[number].append(place)
+        return tuple(map(tuple, groups))
 
     @cached_property
     def kernels(self) -> tuple[PlacedKernel, ...]:
-        """In an order in which they can run. A value that other kernels use is an output of the
-        one that makes it."""
+        """Kernels in topological order. A value used by other kernels is an output of its
+        kernel."""
         return tuple(placed_kernel(self.program, members) for members in self.members)
 
 
 def placed_kernel(program: TensorGraph, members: Sequence[int]) -> PlacedKernel:
-    """The kernel of these operations, by their places in order; what else is in a partition does
-    not change it."""
+    """The kernel of these operations, by their positions in order; it does not depend on the rest
+    of the partition."""
     inside, given_out = frozenset(members), frozenset(program.outputs)
-    # What has several results is given out by the operations that take one of them.
+    # Several results are output by the operations that extract one of them.
     outputs = [
         place
         for place in members
@@ -88,16 +88,16 @@ def placed_kernel(program: TensorGraph, members: Sequence[int]) -> PlacedKernel:
         and (place in given_out or not inside.issuperset(program.users[place]))
     ]
     operations, places = _operations(program, members)
-    made = computation(
+    graph = computation(
         operations,
         [places.index(place) for place in outputs],
         group=program.group,
         names=[str(place) for place in places],
     )
-    places = [int(name) for name in made.names]
+    places = [int(name) for name in graph.names]
     names = tuple(_name(program, place) for place in places) if program.names else ()
     head = program.name or program.id[:12]
-    named = replace(made, name=f"{head}.{_name(program, outputs[-1])}.{made.id[:8]}", names=names)
+    named = replace(graph, name=f"{head}.{_name(program, outputs[-1])}.{graph.id[:8]}", names=names)
     return PlacedKernel(
         named,
         tuple(places[at] for at in named.parameters),
@@ -110,7 +110,7 @@ def _name(program: TensorGraph, place: int) -> str:
 
 
 def _operations(program: TensorGraph, members: Sequence[int]) -> tuple[list[Operation], list[int]]:
-    """Of one kernel, with the places in the program that they stand for."""
+    """Operations of one kernel, with their positions in the program."""
     copied = edges_of(program).copied
     needed, open_ = set(members), list(members)
     while open_:
@@ -119,25 +119,25 @@ def _operations(program: TensorGraph, members: Sequence[int]) -> tuple[list[Oper
         needed |= fresh
         open_ += fresh
     operations: list[Operation] = []
-    known: dict[int, int] = {}
+    index: dict[int, int] = {}
 
     def add(place: int, operation: Operation) -> None:
-        known[place] = len(operations)
+        index[place] = len(operations)
         operations.append(operation)
 
     for place in sorted(needed):
-        made = program.operations[place]
-        for other in made.operands:
-            if other not in known:  # another kernel's, or given
+        original = program.operations[place]
+        for other in original.operands:
+            if other not in index:  # another kernel's, or given
                 shape = program.operations[other].shape
                 add(other, Operation("parameter", (shape,), (), {"number": 0}))
-        add(place, replace(made, operands=tuple(known[other] for other in made.operands)))
-    return operations, list(known)
+        add(place, replace(original, operands=tuple(index[other] for other in original.operands)))
+    return operations, list(index)
 
 
 def why_not(program: TensorGraph, labels: Sequence[int]) -> str:
-    """Which operations of one kernel have one of another between them; empty if none have.
-    `labels` as `Edges.labels` gives them."""
+    """Names operations of one kernel that have another kernel's operation between them; empty if
+    there are none. `labels` as returned by `Edges.labels`."""
     edges = edges_of(program)
     strong = edges.strong(labels)
     ahead: dict[int, list[tuple[int, int]]] = {}
@@ -163,8 +163,8 @@ def why_not(program: TensorGraph, labels: Sequence[int]) -> str:
 
 
 def _in_order(program: TensorGraph, edges: Edges, labels: Sequence[int]) -> list[int]:
-    """The labels of kernels, each behind those that it needs; of several that could come next, the
-    one whose first operation is first."""
+    """Labels of kernels in topological order; among several candidates, the one whose first
+    operation is first."""
     needs: dict[int, set[int]] = {}
     for label in labels:
         if label >= 0:
@@ -189,14 +189,13 @@ def _in_order(program: TensorGraph, edges: Edges, labels: Sequence[int]) -> list
     return order
 
 
-#: Operations that the kernels of a drawn cut have on average, at most: to compile larger ones takes
-#: seconds.
+#: Largest mean number of operations per kernel of a random cut: larger ones compile for seconds.
 MOST_AVERAGE = 20
 
 
 class CutJudge:
     """The rules of a program as one more constraint (`embeddb.platforms.space.rules`): kernels must
-    not need each other, and each partition has one text."""
+    not depend on each other, and each partition has one canonical text."""
 
     names = frozenset({CUT})
 
@@ -205,15 +204,15 @@ class CutJudge:
         self.text = f"the cuts of {program.name or program.id[:12]}"
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether the cut is legal; None while none is given."""
+        """Return true if the cut is legal; None while there is none."""
         return None if CUT not in env else not self.reason(env)
 
     def seen(self, name: str, value: Value) -> Value:
-        """All of it."""
+        """The whole value: legality depends on all of it."""
         return value
 
     def reason(self, values: Mapping[str, Any]) -> str:
-        """Why not, in one line; empty where it is legal."""
+        """Reason why the cut is illegal, in one line; empty where it is legal."""
         text = str(values[CUT])
         try:
             edges = edges_of(self.program)
@@ -227,19 +226,19 @@ class CutJudge:
             return reason
         settled = edges.between(labels)
         if settled != cut:
-            return f"an edge is cut inside a kernel: the same partition is written {settled.text}"
-        return "" if text == cut.text else f"is written {cut.text}"
+            return f"an edge is cut inside a kernel; its canonical text is {settled.text}"
+        return "" if text == cut.text else f"its canonical text is {cut.text}"
 
 
 def random_cut(program: TensorGraph, rng: np.random.Generator) -> Cut:
-    """A legal cut, drawn in one of two ways: a share of edges that is itself drawn is cut, which
-    makes many small kernels; or the whole program is parted again and again, into a number of
-    kernels that is itself drawn, so that kernels of many operations are found too."""
+    """A random legal cut, drawn in one of two ways: a random fraction of edges is cut, which gives
+    many small kernels; or the program is split repeatedly into a random number of kernels, which
+    gives large kernels too."""
     return _torn(program, rng) if rng.random() < 0.5 else _parted(program, rng)
 
 
 def _torn(program: TensorGraph, rng: np.random.Generator) -> Cut:
-    """Where kernels need each other, half of the edges inside them are cut too, until none do."""
+    """Cut half of the edges inside kernels that depend on each other, until none do."""
     edges = edges_of(program)
     makers = np.array([maker for maker, _ in edges.pairs], np.int64)
     bits = rng.random(len(edges.pairs)) < rng.random()
@@ -268,9 +267,9 @@ def _parted(program: TensorGraph, rng: np.random.Generator) -> Cut:
 
 
 def flipped(program: TensorGraph, cut: Cut, edge: int) -> Cut:
-    """The legal cut with one edge (a number) the other way, from a legal one. An edge that was cut
-    joins two kernels, and those that lie between them; along one that was not, its user and what
-    in the kernel depends on it go into a kernel of their own.
+    """The legal cut with one edge (a number) flipped, from a legal one. Flipping a cut edge merges
+    two kernels, and those between them; flipping another one moves its consumer and the operations
+    of the kernel that depend on it to a kernel of their own.
 
     Raises: TensorError for an edge or a cut of another program.
     """
@@ -283,7 +282,7 @@ def flipped(program: TensorGraph, cut: Cut, edge: int) -> Cut:
         return edges.mended(Cut(tuple(bits)))
     labels = edges.labels(cut)
     kernel, gone = labels[edges.pairs[edge][1]], {edges.pairs[edge][1]}
-    # Users come after their makers: one pass is enough. What is tied goes along.
+    # Consumers follow their producers, so one pass is enough. Tied operations move along.
     for place in edges.computing:
         operands = program.operations[place].operands
         if labels[place] == kernel and not gone.isdisjoint(operands):
@@ -293,8 +292,8 @@ def flipped(program: TensorGraph, cut: Cut, edge: int) -> Cut:
 
 
 def near_cut(program: TensorGraph, cut: Cut, rng: np.random.Generator) -> Cut:
-    """One edge flipped: where both can be, as often one that is cut as one that is not. The same
-    cut where the program has no edges."""
+    """Flip one edge, with equal probability one that is cut or one that is not, where both are
+    possible. The same cut for a program without edges."""
     kinds = [np.flatnonzero(np.array(cut.bits, bool) == bit) for bit in (True, False)]
     able = [edges for edges in kinds if edges.size]
     if not able:

@@ -69,30 +69,30 @@ class System:
         return None if row is None or any(row[:-1]) else row[-1]
 
     def feasible(self, most: int = _MOST_ROWS) -> bool:
-        """Whether there may be a solution; see the function of that name."""
+        """Return true if a solution may exist (see the function `feasible`)."""
         both = [(row, tuple(-c for c in row)) for row in self.loose]
         return feasible([*self.least, *(row for pair in both for row in pair)], most)
 
 
 def feasible(rows: Iterable[Row], most: int = _MOST_ROWS) -> bool:
-    """Whether all rows can be at least 0; True also where that is not known, as where more than
-    `most` would have to be kept."""
-    known: dict[Row, int] = {}
+    """Return true if all rows can be at least 0, by Fourier-Motzkin elimination; also where the
+    answer is unknown, since more than `most` rows would be generated."""
+    pending: dict[Row, int] = {}
     for row in rows:
-        if not _add(known, row[:-1], row[-1]):
+        if not _add(pending, row[:-1], row[-1]):
             return False
-    while known:
-        var = _cheapest(known)
-        up = [(c, k) for c, k in known.items() if c[var] > 0]
-        down = [(c, k) for c, k in known.items() if c[var] < 0]
-        known = {c: k for c, k in known.items() if not c[var]}
-        if len(known) + len(up) * len(down) > most:
+    while pending:
+        var = _cheapest(pending)
+        up = [(c, k) for c, k in pending.items() if c[var] > 0]
+        down = [(c, k) for c, k in pending.items() if c[var] < 0]
+        pending = {c: k for c, k in pending.items() if not c[var]}
+        if len(pending) + len(up) * len(down) > most:
             return True
         for plus, least in up:
             for minus, greatest in down:
                 p, m = -minus[var], plus[var]
                 coefs = tuple(p * a + m * b for a, b in zip(plus, minus, strict=True))
-                if not _add(known, coefs, p * least + m * greatest):
+                if not _add(pending, coefs, p * least + m * greatest):
                     return False
     return True
 

@@ -104,5 +104,5 @@ def test_a_step_that_does_not_fit_is_refused(step: Any, reason: str) -> None:
 
 def test_a_schedule_that_packs_nothing_has_no_recipe() -> None:
     nest = stencil()
-    with pytest.raises(NestError, match="no array for read2"):
+    with pytest.raises(NestError, match="`read2` names no array"):
         recipe_of(nest, Schedule((0, 1), (0, 0), pack="read2"))

@@ -165,19 +165,19 @@ def test_the_text_is_as_described() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is no cut"),
-        ("some", "is no cut"),
-        ("-4:0", "is no cut"),
-        ("٤:8", "is no cut"),
-        ("5:80", "is a cut of 5 edges, the program has 4"),
+        ("", "is not a cut"),
+        ("some", "is not a cut"),
+        ("-4:0", "is not a cut"),
+        ("٤:8", "is not a cut"),
+        ("5:80", "it has 5 edges, not 4"),
         ("4:80", "1 hexadecimal digits"),
         ("4:G", "1 hexadecimal digits"),
-        ("4:0", "is written whole"),
-        ("4:f", "is written single"),
+        ("4:0", "canonical text is whole"),
+        ("4:f", "canonical text is single"),
         ("4:e", ""),
         ("4:d", "lies between"),
         ("4:b", ""),
-        ("4:4", "an edge is cut inside a kernel: the same partition is written whole"),
+        ("4:4", "an edge is cut inside a kernel; its canonical text is whole"),
     ],
 )
 def test_the_space_of_a_program_takes_legal_cuts_alone(text: str, reason: str) -> None:
@@ -188,7 +188,7 @@ def test_the_space_of_a_program_takes_legal_cuts_alone(text: str, reason: str) -
 
 
 def test_too_few_edges_leave_bits_that_are_not_there() -> None:
-    with pytest.raises(TensorError, match="cuts one that is not there"):
+    with pytest.raises(TensorError, match="has more bits than edges"):
         Cut.read("2:1", 2)
 
 

@@ -174,8 +174,8 @@ def huge() -> TensorGraph:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (gather, "gather is not computed here"),
-        (sixteen_bits, "arrays of bf16 are not computed here"),
+        (gather, "gather is not supported"),
+        (sixteen_bits, "arrays of bf16 are not supported"),
         (past_its_dimensions, "its attributes do not fit its shapes"),
         (huge, "bytes of scratch memory"),
         (lambda: dot_add(kind="program"), "cut into kernels first"),

@@ -374,11 +374,11 @@ def test_where_nothing_could_be_measured_it_is_an_error(
     for verb in (["kernel", "measure", db], ["tune", db, "picked", "--op", "tile"]):
         code, said = refused(capsys, *verb)
         assert code == 1 and "picked has no tiles" in said
-        assert "nothing could be measured (picked: gather: gather is not computed here)" in said
+        assert "nothing could be measured (picked: gather: gather is not supported)" in said
     capsys.readouterr()
     assert run_verb(["kernel", "measure", db, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["skipped"] == {
-        "picked": "gather: gather is not computed here"
+        "picked": "gather: gather is not supported"
     }
 
 
