@@ -1,4 +1,4 @@
-"""Weights that a database has of its own."""
+"""Weights that belong to a database."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Cut:
             )
         if int(number) != count:
             raise TensorError(
-                f"the cut of another program: it has {int(number)} edges, not {count}"
+                f"is the cut of another program: it has {int(number)} edges, not {count}"
             )
         if len(digits) != -(-count // 4) or not set(digits) <= set(_HEX):
             raise TensorError(f"a cut of {count} edges has {-(-count // 4)} hexadecimal digits")

@@ -292,7 +292,7 @@ def test_what_a_tool_counted_replaces_what_was_simulated() -> None:
 def test_a_made_up_number_is_refused() -> None:
     with pytest.raises(InputError, match="source"):
         Counter(1.0, "lines", "guess")
-    with pytest.raises(InputError, match="leave it out"):
+    with pytest.raises(InputError, match="omit it"):
         Counter(float("nan"), "lines", "model")
 
 
@@ -448,5 +448,5 @@ def test_caches_of_this_machine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", ["32K", math.inf, -5, 3, True])
 def test_a_trait_that_is_no_size_is_refused(size: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the trait l1_bytes = .* is no size of a cache"):
+    with pytest.raises(InputError, match=r"the trait l1_bytes = .* is not a cache size"):
         caches_of({"l1_bytes": size}, folder=tmp_path)

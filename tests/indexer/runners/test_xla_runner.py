@@ -242,7 +242,7 @@ def test_what_gives_other_results_is_wrong(shared_runner: XlaRunner) -> None:
 def test_cuts_that_no_program_has_are_statuses(shared_runner: XlaRunner) -> None:
     made = program("attention")
     found = statuses(shared_runner, made, "12:000", "some", "whole")
-    assert found[0].startswith("invalid is a cut of 12 edges, the program has 19")
+    assert found[0].startswith("invalid is the cut of another program: it has 12 edges, not 19")
     assert found[1].startswith("invalid 'some' is not a cut") and found[2] == "ok"
     pairs = edges_of(made).pairs
     past = Cut(tuple(made.names[p] != "div.7" or made.names[c] != "sub.7" for p, c in pairs))
