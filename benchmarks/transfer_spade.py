@@ -39,8 +39,8 @@ from embeddb.database import Database
 from embeddb.index.held_out import split_groups
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import effects, greedy_cover
+from embeddb.learning.samples import Samples, samples_of
 from embeddb.ranking.rankers.order import behind_default, order_to_try
-from indexer.training.cost_model.samples import Samples, samples_of
 from indexer.training.cost_model.train import (
     CostSettings,
     forest,

@@ -20,6 +20,7 @@ from embeddb.core.workload import Workload
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
+from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
 from embeddb.index.scopes import scope_of
@@ -27,6 +28,8 @@ from embeddb.store import Store
 from embeddb.store.counters import counting_platforms
 from indexer.library import Library
 
+#: Whatever has vectors that are stored.
+_Plug = Featurizer | RowHistograms
 #: Most vectors and seconds of work per transaction: what a kill can cost.
 _BATCH, _BATCH_S = 256, 1.0
 
@@ -79,6 +82,9 @@ def embed(
         report.problems += problems
         any_made = report.vectors[name] > 0
         report.notes += _of_other_weights(db, name, featurizer.version, any_made, again=again)
+    matrices = [info for info in infos if reads(ROW_LENGTHS, info.kind)]
+    have = vectors.have(ROW_LENGTHS, matrices)
+    _embed_all(db, vectors, ROW_LENGTHS, [m for m in matrices if m.id not in have], progress)
     if isinstance(vectors, _Anew):
         db.store.vectors.exchange(vectors.made, [info.id for info in infos])
     if not build:
@@ -140,14 +146,14 @@ class _Stored:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def have(self, plug: Featurizer, infos: Sequence[WorkloadInfo]) -> Collection[str]:
+    def have(self, plug: _Plug, infos: Sequence[WorkloadInfo]) -> Collection[str]:
         """Ids of patterns that need none."""
         return self.get(plug, [info.id for info in infos]).keys()
 
-    def get(self, plug: Featurizer, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    def get(self, plug: _Plug, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         return self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
 
-    def put(self, plug: Featurizer, batch: Mapping[str, NDArray[np.float32]]) -> None:
+    def put(self, plug: _Plug, batch: Mapping[str, NDArray[np.float32]]) -> None:
         self._store.vectors.put(plug.name, plug.version, batch)
 
 
@@ -158,7 +164,7 @@ class _Anew:
         self._store = store
         self.made: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
 
-    def have(self, plug: Featurizer, infos: Sequence[WorkloadInfo]) -> Collection[str]:
+    def have(self, plug: _Plug, infos: Sequence[WorkloadInfo]) -> Collection[str]:
         """None but where nothing can be made here: then the stored ones are all there is."""
         made = self.made.setdefault((plug.name, plug.version), {})
         if lacking(plug):
@@ -166,18 +172,18 @@ class _Anew:
             made |= self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
         return set(made)
 
-    def get(self, plug: Featurizer, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    def get(self, plug: _Plug, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         made = self.made.get((plug.name, plug.version), {})
         return {i: made[i] for i in ids if i in made}
 
-    def put(self, plug: Featurizer, batch: Mapping[str, NDArray[np.float32]]) -> None:
+    def put(self, plug: _Plug, batch: Mapping[str, NDArray[np.float32]]) -> None:
         self.made.setdefault((plug.name, plug.version), {}).update(batch)
 
 
 def _embed_all(
     db: Lookup,
     vectors: _Stored | _Anew,
-    featurizer: Featurizer,
+    featurizer: _Plug,
     missing: Sequence[WorkloadInfo],
     progress: Progress | None,
 ) -> tuple[int, list[str]]:
@@ -212,7 +218,7 @@ def _embed_all(
 
 
 def _joined(
-    vectors: _Stored | _Anew, featurizer: Featurizer, info: WorkloadInfo
+    vectors: _Stored | _Anew, featurizer: _Plug, info: WorkloadInfo
 ) -> NDArray[np.float32] | None:
     """The vector of a featurizer that only joins others', from what these left."""
     parts = featurizer.parts if isinstance(featurizer, Joint) else ()

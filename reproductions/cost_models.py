@@ -21,7 +21,7 @@ from typing import Any
 from embeddb.core.config import Op
 from embeddb.database import Database
 from embeddb.index.lookup import Lookup
-from indexer.training.cost_model.samples import samples_of
+from embeddb.learning.samples import samples_of
 from indexer.training.cost_model.settings import CostSettings, paper, preset
 from reproductions import cost_networks
 from tuners.evaluation.choose_predictor import Training, TrainingRequest

@@ -20,7 +20,7 @@ from embeddb.ranking.build import build_query
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
-from embeddb.ranking.rankers.search import Predicted, anneal, graph_search, predicted_whole
+from embeddb.ranking.rankers.search import Predicted, predicted_whole, search
 from indexer.measure import Machine
 from indexer.runners.base import RunOptions
 from tuners.search import Effort, Trials, Tuned, annealed, final_rounds, in_order
@@ -29,8 +29,8 @@ from tuners.search import Effort, Trials, Tuned, annealed, final_rounds, in_orde
 RANKERS = ("neighbours", "model", "analytical")
 #: Nobody ranks: annealing goes by measured seconds.
 HARDWARE = "hardware"
-#: Predictions after which annealing on the model looks at the clock.
-_LEG = 1024
+#: Predictions after which a search of the model looks at the clock.
+_LEG = 2048
 #: Configurations whose roofline is made; of a larger space so many by chance.
 _MOST_ANALYSED = 2000
 #: What the roofline of configurations is written for.
@@ -86,17 +86,16 @@ def _ranked(query: Query, ranker: Ranker) -> Ranking:
 
 
 def _searched(query: Query, model_s: float, seed: int, told: Told) -> Ranking:
-    """Walks over the model's predictions, and annealing from the best of them again and again."""
+    """Searches of the model's predictions, each from other random configurations, for so long."""
     begun = time.monotonic()
     rng = np.random.default_rng(seed)
     seen = Predicted(query, len(query.prediction.configs) + _LEG)
     seen.of(query.prediction.configs)
-    graph_search(seen, rng=rng, most=seen.budget)
     while (spent := time.monotonic() - begun) < model_s:
         told(spent)
         before = seen.count
         seen.budget = before + _LEG
-        anneal(seen, rng=rng)
+        search(seen, rng=rng)
         if seen.count == before:
             break
     return Ranking("model", seen.best(), query.prediction.version, time.monotonic() - begun)

@@ -139,6 +139,8 @@ class WorkloadKind:
     max_slower: ClassVar[Limit | None] = None
     #: Hardware counters of a workload may be part of its vector.
     counted: ClassVar[bool] = False
+    #: Queries train a model of an instance's runs where none was trained.
+    learned: ClassVar[bool] = False
     #: A workload can be a neighbour only once two of its configurations ran: some were run with
     #: the default alone, to count events.
     two_runs: ClassVar[bool] = False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
 from embeddb.core.files.safe_read import refusing
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.models import ModelEntry
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
 
     Model = TypeVar("Model", CostModel, GraphModel)
+
+
+#: The folder of a database in which queries keep what they learned.
+LEARNED = "learned"
 
 
 class CostModelFiles:
@@ -41,6 +46,35 @@ class CostModelFiles:
         return self._first(
             "costmodel", _cost_model, platform, op, partial(_mismatch, version_of=version_of)
         )
+
+    def learned(self, platform: Platform, op: Op) -> CostModel | None:
+        """The model that a query learned from an instance's runs of an op, if one is kept."""
+        path = self._place(platform, op)
+        with suppress(OSError):
+            stat = path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_size)
+            model = self._open(path, stamp, _cost_model)
+            return None if isinstance(model, str) else model
+        kept = self._read.get(path)
+        return None if kept is None or isinstance(kept[1], str) else cast("CostModel", kept[1])
+
+    def keep(self, platform: Platform, op: Op, model: CostModel) -> None:
+        """Keep a model that a query has learned: in a file, and where none can be written in
+        memory."""
+        path = self._place(platform, op)
+        stamp = (0, 0)
+        if self._folder is not None:
+            # A database that cannot be written answers all the same.
+            with suppress(OSError, EmbeddbError):
+                OwnFolder(self._folder.parent, LEARNED).make()
+                model.save(path)
+                stat = path.stat()
+                stamp = (stat.st_mtime_ns, stat.st_size)
+        self._read[path] = (stamp, model)
+
+    def _place(self, platform: Platform, op: Op) -> Path:
+        folder = Path() if self._folder is None else self._folder.parent
+        return folder / LEARNED / f"{platform.id}-{str(op).replace(':', '-')}.safetensors"
 
     def find_graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The model of tensor kernels for an op on a platform, or one line on why it cannot be

@@ -4,7 +4,8 @@ Either an ensemble of small networks (`embeddb.cost_model.network_torch`) over t
 the common loop nest and the platform's own parameters, added to the platform's prior: what a
 configuration gains on average, from a ridge regression on the same numbers and, where it was
 measured, its own mean. Or boosted trees on the same (`embeddb.cost_model.trees_numpy`), which may
-read what another platform's model says, too. Both need numpy alone.
+read what another platform's model predicts, too. Or a Gaussian process for each op
+(`embeddb.cost_model.gaussian`). All need numpy alone, and the process scipy.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import (
+    ProcessColumns,
     TreeTable,
     nest_inputs,
     problem,
@@ -35,6 +37,7 @@ from embeddb.cost_model.encoders.inputs import (
 )
 from embeddb.cost_model.encoders.latent import LatentEncoder, from_tensors
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
+from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.cost_model.network_numpy import (
     FUSIONS,
     PARTS,
@@ -56,6 +59,8 @@ _REMEMBERED = 8
 _MOST_MEMBERS = 64
 #: Columns are counted in 16 bits.
 _MOST_COLUMNS = 32_000
+#: Of so many of the best predicted a process gives each its own spread.
+_DETAILED = 192
 _AGAIN = "train it again with `embeddb train costmodel`"
 
 
@@ -82,7 +87,8 @@ class CostModel:
     Tensors: `scale.center`, `scale.scale` float32[d]; `member.I.NAME` the networks' weights;
     `latent.NAME` the encoder's; of each op trained on, `prior.OP.nest` float32[53],
     `prior.OP.latent` float32[e], `prior.OP.ids` uint8[k,16] of measured configurations and
-    `prior.OP.rest` float32[k], what each gains beyond the regression.
+    `prior.OP.rest` float32[k], what each gains beyond the regression. Or `process.OP.NAME` of the
+    Gaussian process of each op.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Arrays, *, where: str = "") -> None:
@@ -92,6 +98,8 @@ class CostModel:
         self.version = ""
         self.source: CostModel | None = None
         self._remembered: OrderedDict[Any, _Prepared] = OrderedDict()
+        self._processes: dict[Op, GaussianProcess] = {}
+        self._columns: OrderedDict[Any, ProcessColumns] = OrderedDict()
         try:
             self._check()
         except EmbeddbError as e:
@@ -124,6 +132,16 @@ class CostModel:
     # -- what it is ------------------------------------------------------------------------
 
     @property
+    def predictor(self) -> str:
+        """`gp`, `trees` or the name of a network's form."""
+        return str(self.card["settings"]["predictor"])
+
+    @property
+    def reads_lengths(self) -> bool:
+        """Whether derived quantities are among its inputs, which read the lengths of rows."""
+        return bool(self.card.get("derived"))
+
+    @property
     def members(self) -> int:
         return int(self.card["settings"]["members"])
 
@@ -147,8 +165,10 @@ class CostModel:
     @property
     def _reads(self) -> int:
         """Numbers of a matrix."""
-        if self.card["settings"]["predictor"] == "trees":
+        if self.predictor == "trees":
             return self.table.vector
+        if self._processes:
+            return len(self.tensors[f"process.{self.ops[0]}.center.matrix"])
         return len(self.tensors["scale.center"])
 
     @cached_property
@@ -196,6 +216,8 @@ class CostModel:
             return f"trained for {', '.join(card['ops'])}, not {op.dtype}"
         if card["platform"]["space"] != space_digest(platform, op):
             return f"trained for another space of {platform.name} {op.name} than it has now"
+        if card.get("derived", "") not in ("", platform.quantities(op).digest):
+            return f"trained on other derived quantities than {platform.name} {op.name} has now"
         if made != (featurizer_name, featurizer_version):
             return (
                 f"trained on vectors of {made[0]} {made[1]}, "
@@ -225,16 +247,33 @@ class CostModel:
             return self._scored(asked, configs)
 
     def _scored(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
-        if self.card["settings"]["predictor"] == "trees":
+        fit = self.card["calibration"]
+        if self._processes:
+            gain, deviation = self._by_process(asked, tuple(configs))
+            gain = fit["slope"] * (gain - gain.mean())
+            return gain, fit["factor"] * np.hypot(deviation, fit["floor"])
+        if self.predictor == "trees":
             each = self._by_trees(asked, configs)
         else:
             ready = self._prepared(asked.platform, asked.op, tuple(configs), asked.sizes)
             each = self._by_networks(asked.vector, ready, asked.op)
-        fit = self.card["calibration"]
         each = fit["slope"] * each
         each -= each.mean(axis=1, keepdims=True)
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
         return each.mean(axis=0), fit["factor"] * spread
+
+    def _by_process(self, asked: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
+        """float64[c] log gains and their standard deviations, by the nearest width's process."""
+        near = min(self.ops, key=lambda op: abs(math.log2(op.width / asked.op.width)))
+        key = (asked.platform.id, asked.platform.digest, asked.op, configs)
+        columns = self._columns.get(key)
+        if columns is None:
+            columns = ProcessColumns(asked.platform, asked.op, configs)
+            self._columns[key] = columns
+            while len(self._columns) > _REMEMBERED:
+                # Another thread may have dropped it already.
+                self._columns.pop(next(iter(self._columns)), None)
+        return self._processes[near].score(columns.on(asked), detailed=_DETAILED)
 
     def _by_trees(self, asked: Problem, configs: Sequence[Config]) -> Floats:
         """float64[members,c]."""
@@ -303,8 +342,9 @@ class CostModel:
         _ = (card["featurizer"]["name"], card["featurizer"]["version"])
         if settings["fusion"] not in FUSIONS:
             raise ModelError(f"no fusion {settings['fusion']!r}")
-        trees = settings["predictor"] == "trees" and not settings.get("every")
-        if not trees:
+        process = self.predictor == "gp"
+        trees = self.predictor == "trees" and not settings.get("every")
+        if not trees and not process:
             _ = self.form
         if not set(settings["parts"]) <= set(PARTS):
             raise ModelError(f"no parts {settings['parts']!r}")
@@ -316,7 +356,10 @@ class CostModel:
         for name, array in self.tensors.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ModelError(f"tensor {name!r} is not finite")
-        if trees:
+        if process:
+            below = {op: self.below(f"process.{op}.") for op in self.ops}
+            self._processes = {op: GaussianProcess(tensors) for op, tensors in below.items()}
+        elif trees:
             self._check_trees()
         else:
             self._check_networks()

@@ -31,6 +31,7 @@ from embeddb.explain.explanation import (
     best_here,
     why,
 )
+from embeddb.explain.quantities import QuantityView, quantity_views, stored_lengths
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
@@ -81,6 +82,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         machine="" if platform is None else machine_words(platform.environment),
         platform_name=made.platform if platform is None else platform.display_name,
         meaning={} if platform is None else _meaning(platform, answer),
+        quantities=_quantities(made, store, platform, pattern),
     )
     return msgspec.structs.replace(done, why=why(done))
 
@@ -89,6 +91,16 @@ def _meaning(platform: Platform, answer: Config) -> dict[str, str]:
     """As its file tells it; what ships may tell more than the text that was stored once."""
     shipped = platform.name in builtin_platforms() and not platform.meaning
     return (load_platform(platform.name) if shipped else platform).meanings(answer)
+
+
+def _quantities(
+    made: Recommendation, store: Store, platform: Platform | None, pattern: PatternView
+) -> list[QuantityView]:
+    op = Op.parse(made.op)
+    if platform is None or op.name not in platform.ops or made.first is None:
+        return []
+    lengths = stored_lengths(store, store.resolve(made.pattern_id), pattern.sizes)
+    return quantity_views(platform, op, (made.best, made.default), pattern.sizes, lengths)
 
 
 def _machines(made: Recommendation, store: Store) -> Iterator[MachineShare]:

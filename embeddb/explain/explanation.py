@@ -14,6 +14,7 @@ from embeddb.core.kinds import kind_of
 from embeddb.core.repr_html import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import factor, many_of, one_of
+from embeddb.explain.quantities import QuantityView
 from embeddb.platforms.machines import display_name, machine_words
 from embeddb.ranking.kernels.view import KernelView
 from embeddb.ranking.recommendation import (
@@ -261,6 +262,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     instances whose runs voted, the most first, `machine` the words of the one asked about (empty:
     any of its kind), `platform_name` its name for people, `why` one sentence on what the
     answer was chosen by and how sure it is, `meaning` what the answer's values mean, by parameter,
+    `quantities` the derived ones of the answer and the default, where the platform defines any,
     `runnable` whether the platform can be measured.
     """
 
@@ -281,6 +283,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     platform_name: str = ""
     meaning: dict[str, str] = {}
+    quantities: list[QuantityView] = []
     why: str = ""
 
     @property
@@ -424,6 +427,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "machines": self.machines,
             "machine": self.machine,
             "meaning": self.meaning,
+            "quantities": self.quantities,
             "transfers": made.transfers,
             "counters": made.counters,
             "platform_name": self.platform_name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from pathlib import Path
+from typing import Any
 
 from embeddb.core import plugins
 from embeddb.core.errors import ModelError, UsageError
@@ -161,12 +162,12 @@ class Featurizers(Mapping[str, Featurizer]):
         return plain if isinstance(plain, ModelError) else None
 
 
-def reads(featurizer: Featurizer, kind: str) -> bool:
+def reads(featurizer: Any, kind: str) -> bool:
     """Return true if it embeds workloads of a kind (`Workload.kind`)."""
     return kind in getattr(featurizer, "kinds", ("matrix",))
 
 
-def missing(featurizer: Featurizer) -> str:
+def missing(featurizer: Any) -> str:
     """Dependency that a featurizer lacks on this machine, one line; empty if none."""
     return str(featurizer.missing()) if isinstance(featurizer, MayLack) else ""
 

@@ -22,11 +22,13 @@ from embeddb.core.errors import (
 )
 from embeddb.core.files.model_file import read_card
 from embeddb.core.kinds import kind_of
+from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.row_lengths import RowLengths
 from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.cost_model.files import CostModelFiles
-from embeddb.featurizers import Featurizers, WithCounters, reads
+from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
@@ -53,6 +55,7 @@ from embeddb.store.model_files import (
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
+    from embeddb.featurizers.row_lengths import RowHistograms
 
 #: Matrices, and runs of each, that tell whether anything ran on an instance.
 _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
@@ -134,8 +137,12 @@ class Lookup:
         )
 
     def tell_of_long_work(self, note: Callable[[str], None]) -> None:
-        """Have `note` told of what takes seconds before it is done."""
+        """Report with `note` work that takes seconds, before it is done."""
         self._files.tell = note
+
+    def announce(self, message: str) -> None:
+        """Report such work."""
+        self._files.tell(message)
 
     # -- what there is ---------------------------------------------------------------------
 
@@ -384,28 +391,28 @@ class Lookup:
     # -- cost models -----------------------------------------------------------------------
 
     def cost_model(self, platform: Platform, op: Op) -> CostModel | None:
-        """The cost model that ranks for an op on a platform. One that cannot be used (damaged, for
-        another space or featurizer) is none; an answer says so in its warnings."""
+        """The cost model that ranks for an op on a platform; None for one that cannot be used."""
         return self.usable_model(platform, op)[0]
+
+    @property
+    def models(self) -> CostModelFiles:
+        """The files of cost models."""
+        return self._derived.models
 
     def usable_model(self, platform: Platform, op: Op) -> tuple[CostModel | None, str]:
         """The cost model for an op on a platform, or one line on why the one that is there cannot
         be used."""
-        return self._derived.models.find(platform, op, self.featurizer_version)
+        return self.models.find(platform, op, self.featurizer_version)
 
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one
         that is there cannot be used."""
-        return self._derived.models.find_graph_model(platform, op)
+        return self.models.find_graph_model(platform, op)
 
     def model(self, platform: Platform, op: Op) -> CostModel | GraphModel | None:
         """The model that learned from runs of an op on a platform, of whatever kind."""
         found: CostModel | GraphModel | None = op.workload.model(self, platform, op)
         return found
-
-    def register_model(self, version: str) -> None:
-        """Keep the card of the model that an answer rests on, unless the store has it."""
-        self._derived.models.register(version, self.store)
 
     # -- patterns and runs -----------------------------------------------------------------
 
@@ -431,6 +438,32 @@ class Lookup:
             found = plug.embed(structure)
         return np.asarray(found, dtype=np.float32)
 
+    def lengths(self, pattern: Workload | WorkloadInfo) -> RowLengths | None:
+        """The row lengths of a matrix: counted where its structure is given or stored, else those
+        that were stored or came with its runs, else estimated from its statistics or sizes; None
+        of what is no matrix, or has no known size."""
+        from embeddb.featurizers.row_lengths import ROW_LENGTHS, estimate, histogram
+
+        if pattern.kind != "matrix":
+            return None
+        if isinstance(pattern, Pattern):
+            return histogram(pattern)
+        info = WorkloadInfo.of(pattern)
+        with suppress(StoreCorrupt):
+            vector = self.store.vectors.get(ROW_LENGTHS.name, ROW_LENGTHS.version, [info.id]).get(
+                info.id
+            )
+            vector = ROW_LENGTHS.from_info(info) if vector is None else vector
+            lengths = None if vector is None else ROW_LENGTHS.lengths(vector, info)
+            if lengths is not None:
+                return lengths
+            structure = self.store.workload(info.id)
+            if isinstance(structure, Pattern):
+                return histogram(structure)
+        plug = self.featurizers().named("stats")
+        stored = self.store.vectors.get(plug.name, plug.version, [info.id], dim=plug.dim)
+        return estimate(info, stored.get(info.id, plug.from_info(info)))
+
     def add_pattern(self, pattern: Workload, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
         here, so that it can be a neighbour; with `only`, vectors of these featurizers alone. The
@@ -446,8 +479,11 @@ class Lookup:
         if new:
             self.add_patterns(list(new.values()), only=only)
         self.store.put_structures((one, WorkloadInfo.whole(one)) for one in patterns)
+        from embeddb.featurizers.row_lengths import ROW_LENGTHS
+
         plugs = self.featurizers().items()
-        asked = [plug for name, plug in plugs if only is None or name in only]
+        asked: list[Featurizer | RowHistograms] = [ROW_LENGTHS]
+        asked += [plug for name, plug in plugs if only is None or name in only]
         vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
         for pattern in patterns:
             for plug in (plug for plug in asked if reads(plug, pattern.kind)):

@@ -13,7 +13,9 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.kinds import operation_of
+from embeddb.core.row_lengths import estimated
 from embeddb.core.sizes import Sizes
+from embeddb.platforms.derived import DerivedQuantities
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
@@ -28,8 +30,9 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
     occurs in some legal configuration; of `samples` configurations each is legal, survives its
     text form, has legal neighbours, is nearest to itself and maps to a loop nest; every
     parameter is part of the loop nest or of the platform's own list. Of the kind's sample
-    workloads, whose own rules judge too, the default is legal, and something is. The source text
-    gives the same digest when parsed again.
+    workloads, whose own rules judge too, the default is legal, and something is. Every derived
+    quantity applies to some of the configurations on matrices of some size. The source text gives
+    the same digest when parsed again.
     """
     rng = np.random.default_rng(0)
     problems: list[str] = []
@@ -45,6 +48,7 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
             *_values(platform, kernel),
             *_parameters(platform, kernel),
             *_samples(platform, kernel, samples, rng),
+            *_quantities(platform, kernel, samples, rng),
             *_workloads(platform, Op(kernel), rng),
         ]
         problems += [f"{kernel}: {line}" for line in dict.fromkeys(found)]
@@ -109,6 +113,26 @@ def _samples(
                 yield f"no legal configuration was found for {op} on {op.workload.sized(sizes)}"
             for config in drawn:
                 yield from _one(platform, op, space, config, sizes)
+
+
+def _quantities(
+    platform: Platform, kernel: str, samples: int, rng: np.random.Generator
+) -> Iterator[str]:
+    """Quantities that apply nowhere, on workloads whose rows are all alike."""
+    names = platform.quantities(Op(kernel)).names
+    applies = np.zeros(len(names), dtype=bool)
+    for op in _operations(kernel) if names else ():
+        for sizes in op.workload.sample_sizes():
+            drawn = platform.space(op, sizes).sample(samples, rng=rng)
+            lengths = estimated(sizes.m, sizes.nnz)
+            values = DerivedQuantities(platform, op, drawn).values(sizes, lengths)
+            applies |= np.isfinite(values).any(axis=0)
+    for name, there in zip(names, applies, strict=True):
+        if not there:
+            yield (
+                f"quantity {name!r} applies to no configuration: it reads a parameter that is not "
+                "there, divides by zero or is negative"
+            )
 
 
 def _workloads(platform: Platform, op: Op, rng: np.random.Generator) -> Iterator[str]:

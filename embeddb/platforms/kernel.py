@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 
 from embeddb.core.config import Config, Value
@@ -15,7 +15,9 @@ from embeddb.core.errors import PlatformError, SpaceError, UsageError
 from embeddb.core.kinds import operation_of
 from embeddb.core.kinds import operations as known_operations
 from embeddb.platforms.loopnest import LoopNest, complete_order
+from embeddb.platforms.space.derived import Quantities
 from embeddb.platforms.space.expression import Expression
+from embeddb.platforms.space.quantity import Quantity
 from embeddb.platforms.space.rules import MAX_TEXT, Param, Rules, join, show
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -171,8 +173,8 @@ class KernelSpace:
 
     `varying` are conditions that hold for configurations whose sums run in an order that varies
     from call to call (None: the file does not say), `inexact` those that hold for configurations
-    that round operands to a shorter type. `left_out` has the reasons for which configurations were
-    removed from the space: `VARYING`, `INEXACT`.
+    that round operands to a shorter type. `quantities` are derived from configurations. `left_out`
+    has the reasons for which configurations were removed from the space: `VARYING`, `INEXACT`.
     """
 
     def __init__(
@@ -185,6 +187,7 @@ class KernelSpace:
         heterogeneous: tuple[str, ...],
         varying: tuple[str, ...] | None = None,
         inexact: tuple[str, ...] = (),
+        quantities: Quantities | None = None,
     ) -> None:
         self.kernels = kernels
         self.space = space
@@ -194,6 +197,7 @@ class KernelSpace:
         self.homogeneous = tuple(p.name for p in space.params if p.name in used)
         self.heterogeneous = heterogeneous
         self.varying, self.inexact = varying, inexact
+        self.quantities = quantities or Quantities((), space.rules)
         self.left_out: frozenset[str] = frozenset()
         self._bound = lru_cache(maxsize=256)(lambda known: space.bind(dict(known)))
 
@@ -223,6 +227,7 @@ class KernelSpace:
             heterogeneous=self.heterogeneous,
             varying=self.varying,
             inexact=self.inexact,
+            quantities=self.quantities,
         )
         rest.left_out = self.left_out | {reason}
         return rest
@@ -237,8 +242,8 @@ class KernelSpace:
 
     def digest_form(self) -> dict[str, Any]:
         """Everything that makes two spaces different, as plain data. Whether a choice is open, what
-        varies and what is inexact are not among it: they change no stored configuration's meaning.
-        """
+        varies, what is inexact and derived quantities are not among it: they change no stored
+        configuration's meaning."""
         mapping = self.mapping
         return {
             "kernels": sorted(self.kernels),
@@ -290,6 +295,7 @@ def read_space(table: Table) -> KernelSpace:
     heterogeneous = table.tried(lambda: _heterogeneous(table, space, mapping), ())
     varying = table.tried(lambda: _conditions(table, space, "varying"), None)
     inexact = table.tried(lambda: _conditions(table, space, "inexact"), None)
+    quantities = table.tried(lambda: reading.quantities(space), None)
     table.tried(table.done, None)
     return KernelSpace(
         tuple(kernels),
@@ -299,6 +305,7 @@ def read_space(table: Table) -> KernelSpace:
         heterogeneous=heterogeneous,
         varying=varying,
         inexact=inexact or (),
+        quantities=quantities,
     )
 
 
@@ -367,11 +374,25 @@ class _Reading:
                 else:
                     raise fault from None
 
+    def quantities(self, space: ConfigSpace) -> Quantities | None:
+        """The derived quantities; None after a fault of any."""
+        part, read = self.table.table("derived"), list[Quantity]()
+        for name in part.data:
+            one = self.tried(partial(_read_quantity, part, name), f"derived.{name}", None)
+            read += [] if one is None else [one]
+        if len(read) < len(part.data):
+            return None
+        return self.tried(lambda: Quantities(read, space.rules), "derived", None)
+
     def check_default(self, space: ConfigSpace, default: Config) -> None:
         """Collect why the default is not legal, a fault for each reason."""
         for reason in space.reasons(default):
             hint = space.cure(default)
             self._add(self.table.fault("default", f"is not legal: {reason}", hint=hint))
+
+
+def _read_quantity(table: Table, name: str) -> Quantity:
+    return Quantity(name, table.take(name, str))
 
 
 def _read_param(table: Table, name: str) -> Param:
@@ -471,8 +492,7 @@ def _conditions(table: Table, space: ConfigSpace, key: str) -> tuple[str, ...] |
 
 def _plain(table: Table) -> dict[str, Value]:
     for name, value in table.data.items():
-        if isinstance(value, list) and not all(isinstance(v, str) for v in value):
-            raise table.fault(name, "must be a number, a text or a list of texts")
-        if not isinstance(value, (int, float, str, list)):
+        texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
+        if not texts and not isinstance(value, (int, float, str)):
             raise table.fault(name, "must be a number, a text or a list of texts")
     return table.data

@@ -29,6 +29,7 @@ from embeddb.platforms.kernel import INEXACT, VARYING, KernelSpace, Table, read_
 from embeddb.platforms.log_table import LogTable, read_log
 from embeddb.platforms.loopnest import LoopNest
 from embeddb.platforms.machines import display_name, machine_words
+from embeddb.platforms.space.derived import Quantities
 from embeddb.platforms.space.rules import join, show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.platforms.toml_text import MAX_BYTES, read_toml
@@ -202,6 +203,18 @@ class Platform:
         Raises: SpaceError if it needs a size of the matrix that is not given.
         """
         return self.kernel(op).nest(config, _symbols(op, sizes.knowing({**known, "nnz": -1})))
+
+    def quantities(self, op: Op) -> Quantities:
+        """The derived quantities of a kernel. A stored platform of an older file, which defines
+        none, takes those of the built-in one.
+
+        Raises: UsageError if the platform does not run this kernel.
+        """
+        part = self.kernel(op)
+        if not part.quantities and self.name in builtin_platforms():
+            current = _builtin(self.name)
+            part = current.kernel(op) if current.digest == self.digest else part
+        return part.quantities
 
     def homogeneous(self, op: Op) -> tuple[str, ...]:
         """Parameters that the loop nest is made from."""
@@ -423,6 +436,7 @@ def _read_traits(table: Table) -> dict[str, Any]:
 def _read_meaning(table: Table, kernels: Mapping[str, KernelSpace]) -> dict[str, str]:
     params = [param for part in kernels.values() for param in part.space.params]
     there = {param.name for param in params}
+    there |= {name for part in kernels.values() for name in part.quantities.names}
     there |= {f"{param.name}={value_text(value)}" for param in params for value in param.values}
     for name, line in table.data.items():
         if not isinstance(line, str) or not line.strip() or "\n" in line:

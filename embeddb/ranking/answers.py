@@ -21,7 +21,7 @@ def keep(lookup: Lookup, made: Recommendation) -> Recommendation:
     """Store a recommendation under its id, and the card of the model it rests on. Without room for
     it the answer is as good, and comes back with a warning."""
     try:
-        lookup.register_model(made.model)
+        lookup.models.register(made.model, lookup.store)
         lookup.store.recommendations.put(made.id, msgspec.json.encode(made))
     except StoreFull as e:
         note = f"this answer was not stored: {e}"

@@ -15,6 +15,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.records import WorkloadInfo
+from embeddb.core.row_lengths import RowLengths
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
@@ -50,6 +51,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
     """The query with the predictions of the cost model for its op and platform, or a note why
     there are none."""
     model, note = lookup.usable_model(query.platform, query.op)
+    model = model or _learned(query, lookup)
     if model is None:
         return replace(query, prediction=replace(query.prediction, note=note)) if note else query
     name = str(model.card["featurizer"]["name"])
@@ -57,7 +59,9 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
         with refusing(ModelError):
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
-            return with_judgement(with_prediction(query, model, vector, store=lookup.store), model)
+            lengths = lookup.lengths(pattern) if getattr(model, "reads_lengths", False) else None
+            found = with_prediction(query, model, vector, store=lookup.store, lengths=lengths)
+            return with_judgement(found, model)
     except EmbeddbError as e:
         return replace(
             query,
@@ -67,19 +71,42 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
         )
 
 
+def _learned(query: Query, lookup: Lookup) -> CostModel | None:
+    """The model of the instance's own runs, if it is better than the neighbours' vote with groups
+    held out, by a standard error."""
+    voted = query.vote.quality.of_optimum
+    if not query.op.workload.learned or not math.isfinite(voted):
+        return None
+    partition = lookup.answering(query.op, query.platform)
+    assert partition is not None
+    from embeddb.learning.few_samples import learned_model
+
+    model = learned_model(lookup, partition, query.platform, query.op)
+    figures = {} if model is None else judged(model.card, query.op).get("rank", {})
+    share, error = figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
+    return model if share - error > voted else None
+
+
 def with_prediction(
-    query: Query, scorer: Scorer, vector: NDArray[np.float32], *, store: Store | None = None
+    query: Query,
+    scorer: Scorer,
+    vector: NDArray[np.float32],
+    *,
+    store: Store | None = None,
+    lengths: RowLengths | None = None,
 ) -> Query:
-    """The query with what a scorer says of raw features float32[d]; a spread may be nan. Where the
-    space is too large to be predicted whole, a store adds other platforms' winners.
+    """The query with what a scorer predicts from raw features float32[d] and row lengths; a spread
+    may be nan. Where the space is too large to be predicted whole, a store adds other platforms'
+    winners.
 
     Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
     info, space = query.pattern, query.space
-    problem = Problem(vector, query.platform, query.op, info.sizes)
+    problem = Problem(vector, query.platform, query.op, info.sizes, lengths)
     size = space.size()
     if size is not None and size <= MOST_PREDICTED:
-        known = tuple(space.enumerate())
+        # New values of an open choice are not enumerated: they are known by having run.
+        known = (*space.enumerate(), *query.vote.configs)
     else:
         known = (*query.vote.configs, *(foreign_winners(store, query) if store is not None else ()))
     # All of these are legal, but for the default where nothing is.

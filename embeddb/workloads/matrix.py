@@ -28,7 +28,7 @@ class Matrix(WorkloadKind):
         Operation("spmv", typed=True),
     )
     symbols = MATRIX_SYMBOLS
-    sparse = True
+    sparse = learned = True
 
     def brief(self, info: Any) -> str:
         return f"{info.m}x{info.n}, nnz={info.nnz}"

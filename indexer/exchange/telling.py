@@ -13,6 +13,7 @@ import numpy as np
 from embeddb.core.files.safe_write import OwnFolder, whole_file
 from embeddb.core.records import ARRAYS, REPEAT, Run, WorkloadInfo
 from embeddb.featurizers.base import Travelling
+from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
@@ -61,8 +62,11 @@ def platform_docs(store: Store) -> list[PlatformDoc]:
 def with_features(db: Lookup, infos: list[WorkloadInfo]) -> Iterator[WorkloadInfo]:
     """Patterns with their vector among the features: that is what answers where it is read."""
     there = db.featurizers()
-    readers = [(n, plug) for n in _TRAVELS if isinstance(plug := there.get(n), Travelling)]
-    stored = [(r, db.store.vectors.every(name, r.version)) for name, r in readers]
+    readers: list[Travelling | RowHistograms] = [
+        plug for name in _TRAVELS if isinstance(plug := there.get(name), Travelling)
+    ]
+    readers.append(ROW_LENGTHS)
+    stored = [(r, db.store.vectors.every(r.name, r.version)) for r in readers]
     for info in infos:
         features = dict(info.features)
         for reader, vectors in stored:

@@ -64,7 +64,7 @@ def test_stored_vectors_are_those_of_the_structure() -> None:
 def test_batches(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     monkeypatch.setattr(module, "_BATCH", batch)
     db = fill(Database.in_memory(), tiny(), patterns(2))
-    assert db.store.counts()["vector"] == 4 * 8
+    assert db.store.counts()["vector"] == 5 * 8
 
 
 def test_it_goes_on_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:

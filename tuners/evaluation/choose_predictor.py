@@ -20,7 +20,7 @@ from embeddb.index.scopes import scope_of
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
-    from indexer.training.cost_model.samples import Samples
+    from embeddb.learning.samples import Samples
     from indexer.training.cost_model.train import CostSettings
     from tuners.evaluation.bench import Bench
     from tuners.evaluation.learned import Seen

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from embeddb.core.records import WorkloadInfo
     from embeddb.cost_model.model import CostModel
     from embeddb.index.run_matrix import RunMatrix
+    from embeddb.learning.samples import Samples
     from embeddb.platforms.platform import Platform
-    from indexer.training.cost_model.samples import Samples
     from tuners.evaluation.bench import Vectors
     from tuners.evaluation.figures import Fit
 
@@ -73,7 +73,7 @@ def _samples(
     where: Platform,
     op: Op,
 ) -> Samples:
-    from indexer.training.cost_model.samples import from_evidence
+    from embeddb.learning.samples import from_evidence
 
     featurizer, raw = next(iter(vectors.items()), ("", {}))
     return from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, ""))

@@ -25,8 +25,8 @@ from tuners.evaluation.learned import Seen, held_out, seen_by
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
+    from embeddb.learning.samples import Samples
     from indexer.training.cost_model.encoder import Encoder, Structures
-    from indexer.training.cost_model.samples import Samples
     from indexer.training.cost_model.settings import CostSettings
     from indexer.training.cost_model.whole import Whole
 
@@ -148,8 +148,8 @@ def prepared(
 
     Raises: as `samples_of`, `first_encoder` and `load_whole`; UsageError for weights and a start.
     """
+    from embeddb.learning.samples import samples_of
     from indexer.training.cost_model.encoder import StructureReader
-    from indexer.training.cost_model.samples import samples_of
     from indexer.training.cost_model.whole import first_encoder, load_whole
 
     if request.start and request.weights:

@@ -16,6 +16,8 @@ from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
 from embeddb.cost_model.encoders.own_parameters import TILES_DIM, Layout, tiles
+from embeddb.cost_model.gaussian import Inputs
+from embeddb.platforms.derived import DerivedQuantities
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class TreeTable:
         Raises: as `homogeneous`; UsageError if the platform's own parameters are not `own` columns.
         """
         matrix, nest, hint, own = self.blocks
-        vector, platform, op, sizes = asked
+        vector, platform, op, sizes, _ = asked
         table = np.zeros((len(configs), self.width), dtype=np.float32)
         if "featurizer" in self.parts:
             table[:, : self.vector] = vector
@@ -111,3 +113,21 @@ class TreeTable:
                 )
             table[:, own] = raw
         return table
+
+
+class ProcessColumns:
+    """Configurations as a Gaussian process reads them, prepared for any number of matrices: all
+    parameters of the space and the derived quantities of the platform's file."""
+
+    def __init__(self, platform: Platform, op: Op, configs: Sequence[Config]) -> None:
+        """Raises: SpaceError for a configuration that is not of the platform's space."""
+        layout = Layout(platform.kernel(op), whole=True)
+        self.config = layout.raw(configs).astype(np.float64)
+        self._quantities = DerivedQuantities(platform, op, configs)
+
+    def on(self, asked: Problem) -> Inputs:
+        """All of them on one matrix."""
+        count = len(self.config)
+        matrix = np.broadcast_to(np.asarray(asked.vector, np.float64), (count, len(asked.vector)))
+        derived = self._quantities.inputs(asked.sizes, asked.lengths)
+        return Inputs(self.config, matrix, derived.astype(np.float64))

@@ -35,20 +35,6 @@ _TIE = 1e-6
 _PAIRS = np.array([*itertools.combinations(range(7), 2)]).T
 
 
-def config_vectors(
-    homogeneous: NDArray[np.float32], latent: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """float32[c,53+e] for an exact L2 index, from float32[c,53] of the mapper and float32[c,e] of
-    a latent encoder. Each of the six parts (four splits, order, latent) is scaled so that two
-    unlike configurations are about 1 apart in it: splits by 2^16, orders without one loop in its
-    place, latents as two drawn from the platform's own space usually are.
-    """
-    scale = np.full(homogeneous.shape[1], 1 / math.sqrt(14), dtype=np.float32)
-    scale[:4] = 1 / _SPLIT_RANGE
-    spread = np.float32(1 / math.sqrt(2 * max(latent.shape[1], 1)))
-    return np.hstack([homogeneous * scale, latent * spread]).astype(np.float32, copy=False)
-
-
 @dataclass(frozen=True, slots=True)
 class Nearest:
     """A legal configuration of the target. `distance` is how far its loop nest is from the foreign

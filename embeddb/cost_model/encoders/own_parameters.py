@@ -89,13 +89,14 @@ class Block:
 
 
 class Layout:
-    """The columns of one kernel space. `names` are theirs, such as `format=csr`, `chunk` or
-    `chunk?` (whether it applies); `width` (h below) is how many there are, 0 included."""
+    """The columns of one kernel space, of all its parameters with `whole`. `names` are theirs, such
+    as `format=csr`, `chunk` or `chunk?` (whether it applies); `width` (h below) is how many there
+    are, 0 included."""
 
     block_type = Block
 
-    def __init__(self, kernel: KernelSpace) -> None:
-        own = [p for p in kernel.space.params if p.name in kernel.heterogeneous]
+    def __init__(self, kernel: KernelSpace, *, whole: bool = False) -> None:
+        own = [p for p in kernel.space.params if whole or p.name in kernel.heterogeneous]
         self._blocks = [block for p in own if (block := self.block_type(p)).names]
         self.names = tuple(name for block in self._blocks for name in block.names)
         self.width = len(self.names)

@@ -1,13 +1,16 @@
-"""The small expression language of platform files: conditions, constraints and split sizes.
+"""The small expression language of platform files: conditions, constraints, split sizes and derived
+quantities.
 
 Names, numbers, strings, `and or not`, `== != < <= > >=` (chained as in Python), `in (a, b)`,
 `+ - * // %`, `min`, `max` and `position(order, 'i1')`. Parsed with `ast`, checked against a list
-of allowed nodes and turned into closures: nothing is ever executed as Python.
+of allowed nodes and turned into closures: nothing is ever executed as Python. A `Language` says how
+the parts are computed: `embeddb.platforms.space.quantity` has one for arrays, with more functions.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +29,7 @@ LARGEST = 1e300
 _FAILURES = (TypeError, ValueError, ArithmeticError, RecursionError)
 
 _Env = Mapping[str, Any]
-_Compiled = Callable[[_Env], Any]
+Compiled = Callable[[_Env], Any]
 
 
 def _position(items: Any, name: Any) -> int:
@@ -57,6 +60,50 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
+class Language:
+    """How the parts of an expression are computed: here one value at a time, as Python does."""
+
+    operators: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = _ARITHMETIC
+    tests: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = _COMPARE
+    functions: Mapping[str, Callable[..., Any]] = FUNCTIONS
+    longest = MAX_LENGTH
+
+    def junction(self, conjunction: bool, parts: list[Compiled]) -> Compiled:
+        """`and`, else `or`. Stops early, so that a name that is not reached may be lacking."""
+        if conjunction:
+            return lambda env: all(part(env) for part in parts)
+        return lambda env: any(part(env) for part in parts)
+
+    def opposite(self, part: Compiled) -> Compiled:
+        """`not`."""
+        return lambda env: not part(env)
+
+    def arithmetic(
+        self, apply: Callable[[Any, Any], Any], left: Compiled, right: Compiled
+    ) -> Compiled:
+        """An operator for numbers alone, whose result is never so large that it costs time."""
+        grows = apply in _GROWING
+
+        def run(env: _Env) -> Any:
+            a, b = left(env), right(env)
+            # Text times number would let a short file ask for gigabytes.
+            if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
+                raise TypeError("arithmetic needs numbers")
+            result = apply(a, b)
+            if grows and not -LARGEST <= result <= LARGEST:
+                raise OverflowError("the number is too large")
+            return result
+
+        return run
+
+    def other(self, node: ast.expr, compiled: Callable[[ast.expr], Compiled]) -> Compiled | None:
+        """Compile a node that only this language has; None if it does not have it."""
+        return None
+
+
+_PLAIN = Language()
+
+
 class Expression:
     """One parsed expression.
 
@@ -66,18 +113,17 @@ class Expression:
     Raises: SpaceError saying what in the text is not allowed, or can never be evaluated.
     """
 
-    __slots__ = ("_run", "compared", "names", "text")
+    __slots__ = ("_run", "body", "compared", "names", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, language: Language | None = None) -> None:
         self.text = text.strip()
+        language = language or _PLAIN
         with refusing(SpaceError):  # what is left is a nesting that is too deep for this stack
-            body = _parse(self.text)
-            self._run = _compile(body, self.text)
-            _refuse_hopeless(body, self.text)
-        self.names = frozenset(
-            n.id for n in ast.walk(body) if isinstance(n, ast.Name) and n.id not in FUNCTIONS
-        )
-        self.compared = tuple(_compared(body))
+            self.body = _parse(self.text, language.longest)
+            self._run = _compile(self.body, self.text, language)
+            _refuse_hopeless(self.body, self.text, language)
+        self.names = names_in(self.body)
+        self.compared = tuple(_compared(self.body))
 
     def value(self, env: Mapping[str, Any]) -> Any:
         """Raises: KeyError naming a name without a value; SpaceError if it cannot be evaluated."""
@@ -105,11 +151,18 @@ class Expression:
         return f"Expression({self.text!r})"
 
 
-def _parse(text: str) -> ast.expr:
+def names_in(body: ast.AST) -> frozenset[str]:
+    """The names that a part of an expression mentions, those of functions left out."""
+    called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call)}
+    names = (n for n in ast.walk(body) if isinstance(n, ast.Name) and id(n) not in called)
+    return frozenset(n.id for n in names if n.id not in FUNCTIONS)
+
+
+def _parse(text: str, longest: int) -> ast.expr:
     if not text:
         raise SpaceError("the expression is empty")
-    if len(text) > MAX_LENGTH:
-        raise SpaceError(f"an expression has at most {MAX_LENGTH} characters, this has {len(text)}")
+    if len(text) > longest:
+        raise SpaceError(f"an expression has at most {longest} characters, this has {len(text)}")
     if "\\" in text or "\0" in text:
         raise SpaceError(f"{text!r}: no backslashes in an expression")
     try:
@@ -118,21 +171,26 @@ def _parse(text: str) -> ast.expr:
         raise SpaceError(f"{text!r} is not an expression") from None
 
 
-def _refuse_hopeless(body: ast.expr, text: str) -> None:
+def _refuse_hopeless(body: ast.expr, text: str, language: Language) -> None:
     """Raises: SpaceError for a part without names that cannot be evaluated: no values help."""
     for node in ast.walk(body):
         if not isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call)):
             continue
-        if all(n.id in FUNCTIONS for n in ast.walk(node) if isinstance(n, ast.Name)):
+        if not names_in(node):
             try:
-                _compile(node, text)({})
+                value = _compile(node, text, language)({})
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise OverflowError("the result is not a finite number")
             except _FAILURES as error:
                 raise SpaceError(
                     f"{text!r}: {ast.unparse(node)!r} can never be evaluated: {error}"
                 ) from None
 
 
-def _compile(node: ast.expr, text: str) -> _Compiled:
+def _compile(node: ast.expr, text: str, language: Language) -> Compiled:
+    def compiled(part: ast.expr) -> Compiled:
+        return _compile(part, text, language)
+
     match node:
         case ast.Constant(value=int() | float() as number) if abs(number) > LARGEST:
             raise SpaceError(f"an expression has no number larger than {LARGEST:g}")
@@ -141,72 +199,45 @@ def _compile(node: ast.expr, text: str) -> _Compiled:
         case ast.Name(id=name):
             return lambda env: env[name]
         case ast.Tuple(elts=elts) | ast.List(elts=elts):
-            items = [_compile(e, text) for e in elts]
+            items = [compiled(e) for e in elts]
             return lambda env: tuple(item(env) for item in items)
         case ast.BoolOp(op=op, values=values):
-            return _boolean(isinstance(op, ast.And), [_compile(v, text) for v in values])
+            return language.junction(isinstance(op, ast.And), [compiled(v) for v in values])
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            inner = _compile(operand, text)
-            return lambda env: not inner(env)
+            return language.opposite(compiled(operand))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            negated = _compile(operand, text)
+            negated = compiled(operand)
             return lambda env: -negated(env)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            return _arithmetic(_ARITHMETIC[type(op)], _compile(left, text), _compile(right, text))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in language.operators:
+            apply = language.operators[type(op)]
+            return language.arithmetic(apply, compiled(left), compiled(right))
         case ast.Compare():
-            return _comparison(node, text)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
-            function, given = FUNCTIONS[name], [_compile(a, text) for a in args]
+            return _comparison(node, text, language)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in language.functions:
+            function, given = language.functions[name], [compiled(a) for a in args]
             return lambda env: function(*(g(env) for g in given))
-    shown = ast.unparse(node)
-    raise SpaceError(f"{text!r}: {shown!r} is not allowed in an expression")
+    further = language.other(node, compiled)
+    if further is None:
+        shown = ast.unparse(node)
+        raise SpaceError(f"{text!r}: {shown!r} is not allowed in an expression")
+    return further
 
 
-def _boolean(conjunction: bool, parts: list[_Compiled]) -> _Compiled:
-    if conjunction:
-        return lambda env: all(part(env) for part in parts)
-    return lambda env: any(part(env) for part in parts)
-
-
-def _arithmetic(apply: Callable[[Any, Any], Any], left: _Compiled, right: _Compiled) -> _Compiled:
-    grows = apply in _GROWING
-
-    def run(env: _Env) -> Any:
-        a, b = left(env), right(env)
-        # Text times number would let a short file ask for gigabytes.
-        if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
-            raise TypeError("arithmetic needs numbers")
-        result = apply(a, b)
-        if grows and not -LARGEST <= result <= LARGEST:
-            raise OverflowError("the number is too large")
-        return result
-
-    return run
-
-
-def _comparison(node: ast.Compare, text: str) -> _Compiled:
-    tests = []
-    for op, right in zip(node.ops, node.comparators, strict=True):
-        if type(op) not in _COMPARE:
+def _comparison(node: ast.Compare, text: str, language: Language) -> Compiled:
+    pairs, left = [], _compile(node.left, text, language)
+    for op, operand in zip(node.ops, node.comparators, strict=True):
+        if type(op) not in language.tests:
             raise SpaceError(f"{text!r}: use == or != instead of 'is'")
-        if isinstance(op, (ast.In, ast.NotIn)) and not isinstance(right, (ast.Tuple, ast.List)):
+        if isinstance(op, (ast.In, ast.NotIn)) and not isinstance(operand, (ast.Tuple, ast.List)):
             raise SpaceError(f"{text!r}: 'in' needs a list such as ('a', 'b')")
-        tests.append((_COMPARE[type(op)], _compile(right, text)))
-    first = _compile(node.left, text)
-    if len(tests) == 1:
-        test, other = tests[0]
-        return lambda env: test(first(env), other(env))
+        right = _compile(operand, text, language)
+        pairs.append(_tested(language.tests[type(op)], left, right))
+        left = right
+    return pairs[0] if len(pairs) == 1 else language.junction(True, pairs)
 
-    def run(env: _Env) -> bool:
-        left = first(env)
-        for check, operand in tests:
-            value = operand(env)
-            if not check(left, value):
-                return False
-            left = value
-        return True
 
-    return run
+def _tested(test: Callable[[Any, Any], Any], left: Compiled, right: Compiled) -> Compiled:
+    return lambda env: test(left(env), right(env))
 
 
 def _compared(body: ast.expr) -> list[tuple[str, Any]]:

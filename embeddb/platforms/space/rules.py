@@ -242,15 +242,29 @@ class Rules:
             parsed = Expression(text)
         except SpaceError as error:
             raise SpaceError(error.reason, where=where) from None
-        sizes = {s for s in self.sizes if not condition or s in self.workload.structural}
-        for name in sorted(parsed.names - self.by_name.keys() - sizes):
-            note = "a condition cannot use" if name in self.sizes else "there is no parameter"
-            raise SpaceError(f"{note} {name!r} (in {text!r})", where=where)
+        self.check_names(parsed, where, condition=condition)
         if condition and parsed.names & self.symbolic:
             name = sorted(parsed.names & self.symbolic)[0]
             raise SpaceError(
                 f"a condition cannot use {name!r}, whose values depend on the matrix", where=where
             )
+        return parsed
+
+    def check_names(
+        self,
+        parsed: Expression,
+        where: str,
+        *,
+        condition: bool = False,
+        further: frozenset[str] = frozenset(),
+    ) -> None:
+        """Raises: SpaceError for a name that is no parameter, size or one of `further`, and for a
+        comparison with a value that a parameter cannot have."""
+        text = parsed.text
+        sizes = {s for s in self.sizes if not condition or s in self.workload.structural}
+        for name in sorted(parsed.names - self.by_name.keys() - sizes - further):
+            note = "a condition cannot use" if name in self.sizes else "there is no parameter"
+            raise SpaceError(f"{note} {name!r} (in {text!r})", where=where)
         for name, value in parsed.compared:
             param = self.by_name.get(name)
             if param is not None and param.kind != "permutation" and value not in param.values:
@@ -258,7 +272,6 @@ class Rules:
                 raise SpaceError(
                     f"{show(value)} is not a value of {name!r}: {values} (in {text!r})", where=where
                 )
-        return parsed
 
     def _ordered(self) -> list[str]:
         graph = {

@@ -28,7 +28,7 @@ def ranker_of(query: Query) -> type[Ranker]:
     if query.prediction.configs and (math.isinf(query.calls) or query.vote.preparation is not None):
         # Cards judge calls without end. For few the model alone was up to 2.4 points behind the
         # vote, joined with it at most 0.1 (benchmarks/results/calls_cpu.json).
-        alone = not near or math.isinf(query.calls)
+        alone = not near or math.isinf(query.calls) or JointRanker.card_name() not in at_1
         able += [one for one in [CostModelRanker] * alone if one.card_name() in at_1]
         able += [one for one in [JointRanker] * near if one.card_name() in at_1]
 

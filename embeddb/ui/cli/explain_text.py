@@ -36,6 +36,7 @@ _SHADES = " .:-=+*#%@"
 def show_explanation(e: Explanation) -> None:
     _show_answer(e)
     show_transfers(e)
+    _show_quantities(e)
     _show_neighbours(e)
     _show_differences(e)
     _show_simpler(e)
@@ -46,6 +47,18 @@ def show_explanation(e: Explanation) -> None:
     show_occluded(made.insight, e.pattern.kernel)
     _show_next(e)
     _show_rejected(made)
+
+
+def _show_quantities(e: Explanation) -> None:
+    """The derived quantities that differ between the answer and the default."""
+    rows = [
+        (_cut(q.name, _MOST_NAME), q.answer_text, q.default_text, _cut(q.meaning, _MOST_LINE))
+        for q in e.quantities
+        if q.answer != q.default
+    ]
+    if rows:
+        say("derived quantities in which the answer differs from the default:")
+        table(("quantity", "answer", "default", "meaning"), rows, indent="  ")
 
 
 # -- the answer and how sure -------------------------------------------------------------------

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import UsageError
 from embeddb.index.vote import plain_metric
+from embeddb.learning.samples import ROW_BINS
 from indexer.campaign.budget.sampler import (
     LEAST,
     Allocation,
@@ -20,7 +21,6 @@ from indexer.campaign.budget.sampler import (
     Round,
     SamplingPolicy,
 )
-from indexer.training.cost_model.samples import ROW_BINS
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from embeddb.store.models import ModelEntry
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
     from embeddb.index.lookup import Lookup
-    from indexer.training.cost_model.samples import Samples
+    from embeddb.learning.samples import Samples
 
 
 def model_file(store: Store, samples: Samples, out: str = "") -> Path:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
 from embeddb.cost_model.model import CostModel, space_digest
-from indexer.training.cost_model.samples import Samples
+from embeddb.learning.samples import Samples
 from indexer.training.cost_model.tables import Tables
 
 #: Ridge penalty as a share of the entries: the inputs are of size one.

@@ -20,9 +20,9 @@ class CostSettings:
     """How a cost model is made; the defaults are the best networks that were found
     (docs/explanation/cost-model.md).
 
-    With the `predictor` "trees", only `parts`, `members` and `seed` mean something; else it is one
-    of `embeddb.cost_model.network_numpy.FORMS`. `latent` is a kind of
-    `embeddb.cost_model.encoders.latent`. `parts` are those of
+    With the `predictor` "trees", only `parts`, `members` and `seed` mean something, with "gp" (a
+    Gaussian process) only `seed`; else it is one of `embeddb.cost_model.network_numpy.FORMS`.
+    `latent` is a kind of `embeddb.cost_model.encoders.latent`. `parts` are those of
     `embeddb.cost_model.network_numpy.PARTS` that the model sees. A batch is `batch` matrices with
     `configs` configurations each, and an epoch shows every matrix `passes` times. `average` is how
     slowly the weights that are kept follow those that are trained (0: they are the same).
@@ -62,7 +62,7 @@ class CostSettings:
         """Raises: UsageError for a predictor, latent, loss or encoder that is not known, or for
         parts that do not fit together."""
         legal = {
-            "predictor": (*FORMS, "trees"),
+            "predictor": (*FORMS, "trees", "gp"),
             "latent": (*KINDS, *READERS),
             "fusion": FUSIONS,
             "loss": loss_names(),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from embeddb.cost_model.encoders.inputs import nest_inputs, problem, seen_parts
 from embeddb.cost_model.encoders.latent import LatentEncoder
 from embeddb.cost_model.encoders.own_parameters import Layout
-from indexer.training.cost_model.samples import Samples
+from embeddb.learning.samples import Samples
 
 Floats = NDArray[np.float32]
 

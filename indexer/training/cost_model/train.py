@@ -27,8 +27,7 @@ from embeddb.cost_model.encoders.latent import LatentEncoder
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.model import CostModel, space_digest
 from embeddb.cost_model.network_numpy import FORMS
-from embeddb.platforms.platform import Platform
-from indexer.training.cost_model.calibration import (
+from embeddb.learning.calibration import (
     FOLDS,
     LEAST_GROUPS,
     calibrated,
@@ -36,11 +35,12 @@ from indexer.training.cost_model.calibration import (
     judged_only,
     trust,
 )
+from embeddb.learning.samples import Samples
+from embeddb.platforms.platform import Platform
 from indexer.training.cost_model.encoder import Reading
 from indexer.training.cost_model.latent_fit import FITTERS
 from indexer.training.cost_model.members import FittedMember, Member, fit_member
 from indexer.training.cost_model.prior import Prior, fit_priors
-from indexer.training.cost_model.samples import Samples
 from indexer.training.cost_model.settings import CostSettings, forest, paper
 from indexer.training.cost_model.tables import Tables
 from indexer.training.cost_model.trees import Grown, grow, require, tables

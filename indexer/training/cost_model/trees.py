@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MissingDependency, UsageError
-from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.cost_model.model import CostModel
 from embeddb.cost_model.trees_numpy import MOST_SPLITS, TENSORS
 from embeddb.index.vote import effects
-from indexer.training.cost_model.calibration import centred
+from embeddb.learning.calibration import centred
+from embeddb.learning.samples import Samples
 from indexer.training.cost_model.losses import figures
-from indexer.training.cost_model.samples import Samples
 
 _TREES = 400
 _SETTINGS: dict[str, Any] = {
@@ -79,8 +78,7 @@ def tables(samples: Samples, columns: TreeTable, source: CostModel | None) -> li
     """
     found = []
     for at, row in enumerate(samples.rows):
-        configs = [samples.configs[c] for c in samples.column[samples.part(at)]]
-        asked = Problem(samples.vectors[at], samples.platform, row.op, row.sizes)
+        configs, asked = samples.ran(at), samples.problem(at)
         said = source.score(asked, configs)[0] if source is not None else None
         table = columns.of(asked, configs, said)
         if not np.isfinite(table).all():

@@ -24,10 +24,10 @@ from embeddb.core.reports import Progress
 from embeddb.cost_model.encoders.inputs import CLIP
 from embeddb.cost_model.model import CostModel
 from embeddb.featurizers.scnn import TRAINED
-from indexer.training.cost_model.calibration import calibrated
+from embeddb.learning.calibration import calibrated
+from embeddb.learning.samples import Samples
 from indexer.training.cost_model.encoder import Encoder, Reading, Structures, one_scale
 from indexer.training.cost_model.model_place import save_model
-from indexer.training.cost_model.samples import Samples
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import learned
 

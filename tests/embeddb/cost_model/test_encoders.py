@@ -24,7 +24,6 @@ from embeddb.cost_model.encoders.latent import (
 )
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
 from embeddb.cost_model.encoders.nearest import (
-    config_vectors,
     nearest_configs,
     nearest_legal,
     nest_distances,
@@ -389,22 +388,6 @@ def test_torch_is_needed_only_to_train(monkeypatch: pytest.MonkeyPatch) -> None:
         "sys.exit(bool({'torch', 'numba', 'scipy', 'faiss'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-# --- vectors -------------------------------------------------------------------------------
-
-
-@EACH
-def test_config_vectors_tell_configurations_apart(platform: Platform, op: Op) -> None:
-    configs = drawn(platform, op, 40)
-    nests = homogeneous(platform, op, configs, sizes=SIZES)
-    encoder = fit("pca", rows_of(platform, op), seed=0)
-    found = config_vectors(nests, encoder.encode(Layout(platform.kernel(op)).raw(configs)))
-    assert (found.shape, found.dtype) == ((len(configs), 53 + LATENT_DIM), np.float32)
-    assert np.isfinite(found).all()
-    apart = np.linalg.norm(found[:, None] - found[None], axis=2) + np.eye(len(configs))
-    assert apart.min() > 1e-3
-    assert apart.max() < 10
 
 
 def nest_row(splits: tuple[int, ...], names: str) -> np.ndarray:

@@ -14,12 +14,11 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import WorkloadInfo
 from embeddb.cost_model.encoders.loop_nest import homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
-from embeddb.index.vectors.graph import links
 from embeddb.platforms.platform import load_platform
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import with_prediction
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.search import Predicted, anneal, graph_search
+from embeddb.ranking.rankers.search import Predicted, one_value_apart, search
 from tuners.ranking import RankTuner, SearchTuner
 
 INFO = WorkloadInfo(id="0" * 32, m=20_000, n=20_000, nnz=200_000)
@@ -33,7 +32,7 @@ class Network:
         self.seed = seed
 
     def score(self, problem: Any, configs: Sequence[Config]) -> tuple[Any, Any]:
-        _, platform, op, sizes = problem
+        _, platform, op, sizes, _ = problem
         nests = homogeneous(platform, op, configs, sizes=sizes).astype(np.float64)
         nests[:, :4] /= 8
         x = np.hstack([nests, Layout(platform.kernel(op)).raw(configs)])
@@ -57,28 +56,20 @@ def _everything(query: Query) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu-sparsetir"])
-def test_the_graph_finds_the_best_with_a_quarter_of_the_predictions(name: str) -> None:
-    for seed in range(5):
-        query = _query(name, seed=seed)
-        gain, size = _everything(query)
-        seen = Predicted(query, size)
-        graph_search(seen, rng=np.random.default_rng(seed), most=size // 4)
-        assert seen.count <= size // 4
-        assert max(seen.gain.values()) == pytest.approx(gain.max())
-
-
-@pytest.mark.parametrize("name", ["cpu", "gpu-sparsetir"])
-def test_annealing_comes_close_with_half(name: str) -> None:
+def test_it_comes_close_with_a_part_of_the_predictions(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost, luck = [], []
     for seed in range(5):
         query = _query(name, seed=seed)
         gain, size = _everything(query)
-        seen = Predicted(query, size // 2)
-        anneal(seen, rng=np.random.default_rng(seed))
-        assert seen.count <= size // 2
+        monkeypatch.setattr("embeddb.ranking.rankers.search._POOL", size // 8)
+        seen = Predicted(query, size)
+        search(seen, rng=np.random.default_rng(seed))
+        assert seen.count <= 0.65 * size
         lost.append(gain.max() - max(seen.gain.values()))
         luck.append(gain.max() - np.sort(gain)[::-1][1:].mean())
-    assert np.mean(lost) < 0.1 * np.mean(luck)
+    assert np.mean(lost) < 0.05 * np.mean(luck)
 
 
 @pytest.mark.parametrize("op", [SPMM, Op("spmv")])
@@ -88,8 +79,7 @@ def test_in_a_space_of_millions_it_beats_as_many_draws(op: Op) -> None:
     drawn = Predicted(query, 1500)
     drawn.of(query.space.sample(1500, rng=np.random.default_rng(0)))
     seen = Predicted(query, 1500)
-    graph_search(seen, rng=np.random.default_rng(0), most=750)
-    anneal(seen, rng=np.random.default_rng(0))
+    search(seen, rng=np.random.default_rng(0))
     assert max(seen.gain.values()) > max(drawn.gain.values())
     assert all(query.space.reason(config) is None for config in seen.gain)
 
@@ -128,30 +118,25 @@ def test_a_budget_is_kept_and_repeats_are_free() -> None:
     first = seen.of(configs[:2])
     assert seen.of(configs[:2]).tolist() == first.tolist() and seen.count == 2
     assert np.isneginf(seen.of(configs[2:6])).tolist() == [False, True, True, True]
-    anneal(seen, rng=np.random.default_rng(0))
-    graph_search(seen, rng=np.random.default_rng(0), most=100)
+    search(seen, rng=np.random.default_rng(0))
     assert seen.count == 3
 
 
-def test_the_graph_is_the_same_each_time_and_reaches_all() -> None:
-    vectors = np.random.default_rng(0).normal(size=(500, 20)).astype(np.float32)
-    graph = links(vectors)
-    assert np.array_equal(graph, links(vectors))
-    assert graph.shape == (500, 32) and graph.max() < 500 and (graph >= -1).all()
-    reached, waiting = {0}, [0]
-    while waiting:
-        fresh = [int(i) for i in graph[waiting.pop()] if i >= 0 and int(i) not in reached]
-        reached.update(fresh)
-        waiting += fresh
-    assert len(reached) > 490
-    assert (links(vectors[:1]) == -1).all()
+@pytest.mark.parametrize("name", ["cpu", "spade", "waco-cpu"])
+def test_steps_are_legal_and_change_one_value(name: str) -> None:
+    space = load_platform(name).space(SPMM, INFO.sizes)
+    for config in space.sample(20, rng=np.random.default_rng(0)):
+        steps = list(one_value_apart(space, config))
+        assert all(space.reason(step) is None for step in steps)
+        assert all(sum(step[n] != config[n] for n in config) == 1 for step in steps)
+        assert len(set(steps)) == len(steps)
 
 
 def test_one_answer_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def searched(*_: object, **__: object) -> None:
         raise AssertionError("nobody asked for a second one")
 
-    monkeypatch.setattr("embeddb.ranking.rankers.search.graph_search", searched)
+    monkeypatch.setattr("embeddb.ranking.rankers.search.search", searched)
     query = _query("waco-cpu")
     assert len(SearchTuner(query, rng=np.random.default_rng(0)).ask(1)) == 1
 

@@ -20,9 +20,9 @@ from embeddb.core.timing import TimingSummary
 from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.index.run_matrix import MatrixRow, join
+from embeddb.learning import samples as sampling
+from embeddb.learning.samples import Samples, from_evidence, samples_of
 from embeddb.platforms.platform import load_platform, parse_platform
-from indexer.training.cost_model import samples as sampling
-from indexer.training.cost_model.samples import Samples, from_evidence, samples_of
 
 torch = pytest.importorskip("torch")
 
@@ -30,9 +30,9 @@ from builders import fill, patterns, tiny  # noqa: E402
 from costmodel_samples import evidence, quick, samples  # noqa: E402
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
+from embeddb.learning.calibration import trust  # noqa: E402
 from indexer.training.cost_model import losses, members  # noqa: E402
 from indexer.training.cost_model import train as costmodel  # noqa: E402
-from indexer.training.cost_model.calibration import trust  # noqa: E402
 from indexer.training.cost_model.train import paper, retarget, train  # noqa: E402
 from tuners.evaluation.choose_predictor import Training, TrainingRequest, candidates  # noqa: E402
 

@@ -29,10 +29,10 @@ from builders import OP as TINY_OP  # noqa: E402
 from costmodel_samples import DIM, quick, samples  # noqa: E402
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
+from embeddb.learning.calibration import _guard, held_out, judged_only  # noqa: E402
+from embeddb.learning.samples import SampleRow, Samples  # noqa: E402
 from indexer.training.cost_model import train as costmodel  # noqa: E402
 from indexer.training.cost_model import trees  # noqa: E402
-from indexer.training.cost_model.calibration import _guard, held_out, judged_only  # noqa: E402
-from indexer.training.cost_model.samples import SampleRow, Samples  # noqa: E402
 from indexer.training.cost_model.train import forest, retarget, train, unfinished  # noqa: E402
 from indexer.training.cost_model.trees import Grown, grow  # noqa: E402
 

@@ -26,6 +26,7 @@ from builders import fill, patterns, tiny  # noqa: E402
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.cost_model.network_torch import CostNetwork, Shape  # noqa: E402
 from embeddb.featurizers.scnn import Scnn  # noqa: E402
+from embeddb.learning.samples import Samples, samples_of  # noqa: E402
 from indexer.training.cost_model.encoder import (  # noqa: E402
     Encoder,
     Reading,
@@ -34,7 +35,6 @@ from indexer.training.cost_model.encoder import (  # noqa: E402
     one_scale,
 )
 from indexer.training.cost_model.losses import loss_of  # noqa: E402
-from indexer.training.cost_model.samples import Samples, samples_of  # noqa: E402
 from indexer.training.cost_model.settings import CostSettings, preset  # noqa: E402
 from indexer.training.cost_model.train import retarget, train  # noqa: E402
 from indexer.training.cost_model.whole import (  # noqa: E402

@@ -21,8 +21,8 @@ from builders import fill, patterns, tiny
 from embeddb.core.config import Op
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
+from embeddb.learning.samples import SampleRow, Samples
 from indexer.training.cost_model import trees
-from indexer.training.cost_model.samples import SampleRow, Samples
 from tuners.evaluation import choose_predictor as judging
 
 ASKED = ("--platform", "tiny", "--op", "spmm:32", "--json")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embeddb.core.config import Op
 from embeddb.core.errors import InputError, PlatformError, RunnerUnavailable
 from embeddb.core.files.safe_write import check_place, whole_file
 from embeddb.core.kinds import operation_of
@@ -107,9 +108,11 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
         _show_facts(instance)
     for kernel in kernels:
         _show_kernel(kernel)
-    if found.meaning:
+    quantities = {one["name"] for kernel in kernels for one in kernel["derived"]}
+    values = sorted((n, line) for n, line in found.meaning.items() if n not in quantities)
+    if values:
         say()
-        table(("value", "means"), sorted(found.meaning.items()), indent="  ")
+        table(("value", "means"), values, indent="  ")
 
 
 def _stored_instances(db: Database, platform: Platform) -> list[Platform]:
@@ -141,6 +144,14 @@ def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
         "kernel": kernel,
         "parameters": [_param(param) for param in space.params],
         "constraints": list(space.constraints),
+        "derived": [
+            {
+                "name": one.name,
+                "expression": one.text,
+                "meaning": platform.meaning.get(one.name, ""),
+            }
+            for one in platform.quantities(Op(kernel)).quantities
+        ],
         "varying": None if part.varying is None else list(part.varying),
         "default": dict(part.default),
         "size": None if space.shaped_by else space.size(),
@@ -198,6 +209,9 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
             )
         )
     table(("parameter", "type", "default", "part of", "only when", "values"), rows, indent="  ")
+    if kernel["derived"]:
+        quantities = [(q["name"], q["meaning"], q["expression"]) for q in kernel["derived"]]
+        table(("derived quantity", "meaning", "expression"), quantities, indent="  ")
     for constraint in kernel["constraints"]:
         say(f"  must hold: {constraint}")
     for condition in kernel["varying"] or ():

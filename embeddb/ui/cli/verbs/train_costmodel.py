@@ -19,8 +19,8 @@ from tuners.evaluation.choose_predictor import Training, TrainingRequest
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
+    from embeddb.learning.samples import Samples
     from embeddb.store import Store
-    from indexer.training.cost_model.samples import Samples
     from tuners.evaluation.choose_predictor import TrainingRequest
 
 _PREDICTORS = ("auto", "mlp", "trees")
@@ -108,8 +108,8 @@ def _train(
     from embeddb.cost_model.model import CostModel
 
     with needing("training"):
+        from embeddb.learning.samples import samples_of
         from indexer.training.cost_model.model_place import save_model
-        from indexer.training.cost_model.samples import samples_of
     request = _request(asked)
     start = CostModel.load(asked["source"]) if asked["source"] else None
     with open_database(db, readonly=True) as opened:

@@ -21,7 +21,7 @@ from tuners.evaluation.whole_training import WholeRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from indexer.training.cost_model.samples import Samples
+    from embeddb.learning.samples import Samples
 
 
 @contextmanager

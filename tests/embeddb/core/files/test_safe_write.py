@@ -1,4 +1,4 @@
-"""Nothing that goes out through `own_files` follows a link."""
+"""Nothing that goes out through `safe_write` follows a link."""
 
 from __future__ import annotations
 

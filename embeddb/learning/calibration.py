@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.sizes import Sizes
-from embeddb.cost_model import Problem
 from embeddb.cost_model.model import CostModel
-from indexer.training.cost_model.samples import Samples
+from embeddb.learning.samples import Samples
 
 #: One group in so many is held out of a member, another one of each member.
 FOLDS = 10
@@ -181,7 +180,4 @@ def centred(values: Floats) -> Floats:
 
 def _said(model: CostModel, samples: Samples, row: int) -> tuple[Floats, Floats]:
     """Gains and spreads float64[x] of what was measured in a row."""
-    info, part = samples.rows[row], samples.part(row)
-    configs = [samples.configs[c] for c in samples.column[part]]
-    problem = Problem(samples.vectors[row], samples.platform, info.op, info.sizes)
-    return model.score(problem, configs)
+    return model.score(samples.problem(row), samples.ran(row))

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.records import WorkloadInfo
+from embeddb.core.row_lengths import RowLengths
 from embeddb.core.sizes import Sizes
+from embeddb.cost_model import Problem
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
@@ -49,6 +51,7 @@ class Samples:
     positions in `configs`; `gain` float64[x] log gain over the row's default, or over its median
     where the default did not run, cut below as in `embeddb.index.vote.votes`. Higher is faster.
     `noise` is the relative spread of repeated runs. `left_out` counts rows that teach nothing.
+    `lengths` has the row lengths of each row's matrix, or nothing at all.
     """
 
     platform: Platform
@@ -62,6 +65,7 @@ class Samples:
     featurizer_version: str = ""
     noise: float = 0.0
     left_out: Mapping[str, int] = field(default_factory=dict)
+    lengths: tuple[RowLengths | None, ...] = ()
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -86,6 +90,16 @@ class Samples:
     def part(self, row: int) -> slice:
         """The entries of one row."""
         return slice(int(self.indptr[row]), int(self.indptr[row + 1]))
+
+    def problem(self, row: int) -> Problem:
+        """The matrix and op of one row."""
+        info = self.rows[row]
+        lengths = self.lengths[row] if self.lengths else None
+        return Problem(self.vectors[row], self.platform, info.op, info.sizes, lengths)
+
+    def ran(self, row: int) -> list[Config]:
+        """The configurations of one row's entries."""
+        return [self.configs[at] for at in self.column[self.part(row)]]
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Samples:
         """Only some rows, in the order given; all configurations stay."""
@@ -143,6 +157,7 @@ class Samples:
             self,
             rows=tuple(self.rows[i] for i in rows),
             vectors=self.vectors[rows],
+            lengths=tuple(self.lengths[i] for i in rows) if self.lengths else (),
             indptr=ends,
             column=self.column[pick],
             gain=self.gain[pick],
@@ -271,6 +286,7 @@ def join(parts: Iterable[Samples]) -> Samples:
         first,
         rows=tuple(row for part in held for row in part.rows),
         vectors=np.concatenate([part.vectors for part in held]),
+        lengths=tuple(one for part in held for one in part.lengths),
         configs=tuple(configs),
         indptr=np.concatenate(
             [[0], *(p.indptr[1:] + e for p, e in zip(held, ends, strict=False))]
@@ -333,9 +349,12 @@ def samples_of(
                 hint="give the folder of the matrix files: --matrices",
             )
         infos = {i: info for i in ids if (info := db.store.pattern(i)) is not None}
-        parts.append(
-            from_evidence(evidence, vectors, infos, platform, op, featurizer=made, cut=read is None)
+        found = from_evidence(
+            evidence, vectors, infos, platform, op, featurizer=made, cut=read is None
         )
+        lengths = (db.lengths(infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id))
+                   for row in found.rows)  # fmt: skip
+        parts.append(replace(found, lengths=tuple(lengths)))
     return join(parts)
 
 

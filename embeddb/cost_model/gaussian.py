@@ -1,0 +1,290 @@
+"""A Gaussian process over configurations and matrices: what learns best from few samples.
+
+The log gain y of configuration c on matrix x, with derived quantities q(x, c), has the covariance
+
+    k = a0 kc(c, c') + a1 kc(c, c') kx(x, x') + a2 kd(c, c') kq(q, q')
+        + the level of a matrix + noise,
+
+where kc, kd and kq are squared exponentials with a length of their own for each column and kx one
+with a single length: a configuration's main effect, what the matrix changes about it, and what the
+derived quantities explain. Amplitudes, lengths and noise maximise the marginal likelihood, with a
+normal prior on their logarithms. Source: Rasmussen and Williams, "Gaussian Processes for Machine
+Learning" (MIT Press 2006), Sections 2.2, 5.1 and 5.4; the sum of products is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from embeddb.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+    Floats = NDArray[np.float64]
+
+#: Variance of the level of a matrix, in units of the gains' variance: large, since only
+#: differences within a matrix are of interest.
+_LEVEL = 25.0
+#: Keeps the covariance positive definite in floating point.
+_JITTER = 1e-6
+#: Samples by which amplitudes and lengths are found; all of them count afterwards.
+_MOST_TO_FIT = 600
+_STEPS = 60
+#: Logarithms of a0, a1, a2 and of the noise's standard deviation: their mean and deviation before
+#: anything was measured.
+_AMPLITUDES = (-1.0, -1.0, -1.0, -2.0)
+_AMPLITUDE_SPREAD = 2.0
+_MOST_SAMPLES, _MOST_COLUMNS = 20_000, 4_096
+#: Standardised inputs beyond it count as it: one strange matrix is not extrapolated.
+_CLIP = 4.0
+
+
+class Inputs(NamedTuple):
+    """n samples, raw: `config` float64[n,a], `matrix` float64[n,b] and `derived` float64[n,q]."""
+
+    config: Floats
+    matrix: Floats
+    derived: Floats
+
+    def take(self, at: NDArray[Any]) -> Inputs:
+        """The samples at some positions, or of a mask."""
+        return Inputs(self.config[at], self.matrix[at], self.derived[at])
+
+
+class _Lengths(NamedTuple):
+    """Hyper-parameters as the kernel uses them: `amplitude` float64[3], the `noise` variance and
+    inverse lengths: of kx, kc float64[a], kd float64[a], kq float64[q]."""
+
+    amplitude: Floats
+    noise: float
+    matrix: float
+    config: Floats
+    of_derived: Floats
+    derived: Floats
+
+    @classmethod
+    def of(cls, logs: Floats, columns: int) -> _Lengths:
+        exp, a = np.exp(logs), 5 + columns
+        return cls(exp[:3], float(exp[3] ** 2), float(exp[4]), exp[5:a], exp[a : a + columns],
+                   exp[a + columns :])  # fmt: skip
+
+
+class GaussianProcess:
+    """A fitted process. `tensors` are all of it: `logs` float64[5+2a+q] hyper-parameters;
+    `config`, `matrix`, `derived` float32 inputs of n samples, standardised, with `center.NAME` and
+    `scale.NAME`; `target` float64[n,2], gains cut below and as they were, and `row` int64[n], the
+    matrix of each sample; `unit`, the log gain that a target of 1 stands for."""
+
+    def __init__(self, tensors: Arrays) -> None:
+        """Raises: ModelError for tensors that do not fit together, KeyError for a missing one."""
+        self.tensors = dict(tensors)
+        self._inputs = Inputs(*(_matrix(tensors, name) for name in Inputs._fields))
+        n, a = self._inputs.config.shape
+        wanted = {"logs": (5 + 2 * a + self._inputs.derived.shape[1],), "target": (n, 2)}
+        wanted |= {"row": (n,), "unit": (1,)}
+        for name, part in self._inputs._asdict().items():
+            wanted |= {f"center.{name}": part.shape[1:], f"scale.{name}": part.shape[1:]}
+        for name, shape in wanted.items():
+            if tensors[name].shape != shape:
+                raise ModelError(f"tensor {name!r} has shape {tensors[name].shape}, not {shape}")
+        self._lengths = _Lengths.of(np.clip(tensors["logs"].astype(np.float64), -20, 20), a)
+        self._row = tensors["row"].astype(np.int64)
+        self._factors: tuple[Floats, Floats] | None = None
+
+    @classmethod
+    def fit(cls, inputs: Inputs, gain: Floats, row: NDArray[np.int64], *, seed: int = 0
+            ) -> GaussianProcess:  # fmt: skip
+        """Learn from log gains float64[n] of samples, each of a matrix numbered `row` int64[n].
+
+        Gains more than 1.2 standard deviations below the mean of their matrix are cut there for the
+        order: how slow a slow configuration is says little of which is the fastest.
+        """
+        tensors: dict[str, NDArray[Any]] = {}
+        for name, part in inputs._asdict().items():
+            once = np.unique(part, axis=0) if name == "matrix" else part
+            spread = once.std(axis=0)
+            # A column that hardly varies among the samples says little; it is not blown up.
+            floor = 0.1 * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
+            tensors[f"center.{name}"] = once.mean(axis=0).astype(np.float32)
+            tensors[f"scale.{name}"] = np.maximum(spread, max(floor, 1e-6)).astype(np.float32)
+            tensors[name] = _standard(part, tensors, name).astype(np.float32)
+        level = np.bincount(row, gain) / np.maximum(np.bincount(row), 1)
+        off = gain - level[row]
+        unit = max(float(off.std()), 1e-6)
+        tensors["target"] = np.stack([np.maximum(off / unit, -_CUT), off / unit], axis=1)
+        tensors["unit"], tensors["row"] = np.array([unit]), row.astype(np.int64)
+        tensors["logs"] = _fitted(tensors, seed)
+        return cls(tensors)
+
+    @property
+    def samples(self) -> int:
+        return len(self._row)
+
+    def score(self, at: Inputs, *, detailed: int) -> tuple[Floats, Floats]:
+        """float64[c] log gains of configurations on one matrix, up to a constant, and float64[c]
+        standard deviations: of the `detailed` best, and the largest of these for the others."""
+        scaled = self._scaled(at)
+        cross = _covariance(scaled, self._inputs, self._lengths)
+        cut, plain = (cross @ self._factored[1]).T
+        # Below the cut the order is that of the gains as they were.
+        gain = cut + np.minimum(plain + _CUT, 0.0)
+        spread = np.zeros(len(gain))
+        near = np.argsort(-gain, kind="stable")[:detailed]
+        own = _covariance(scaled.take(near[:1]), scaled.take(near[:1]), self._lengths)[0, 0]
+        explained = _solve(self._factored[0], cross[near].T)
+        variance = np.maximum(own - (explained**2).sum(axis=0), self._lengths.noise)
+        spread[:] = np.sqrt(variance.max(initial=self._lengths.noise))
+        spread[near] = np.sqrt(variance)
+        unit = float(self.tensors["unit"][0])
+        return unit * gain, unit * spread
+
+    def without(self, out: NDArray[np.bool_]) -> GaussianProcess:
+        """The process of the samples that are not `out` bool[n], hyper-parameters as they are."""
+        kept = ("config", "matrix", "derived", "target", "row")
+        return GaussianProcess(
+            {name: a[~out] if name in kept else a for name, a in self.tensors.items()}
+        )
+
+    def _scaled(self, at: Inputs) -> Inputs:
+        return Inputs(*(_standard(part, self.tensors, n) for n, part in at._asdict().items()))
+
+    @property
+    def _factored(self) -> tuple[Floats, Floats]:
+        """The Cholesky factor float64[n,n] of the samples' covariance, and weights float64[n,2]."""
+        if self._factors is None:
+            from scipy.linalg import cho_solve
+
+            whole = _covariance(self._inputs, self._inputs, self._lengths)
+            whole += _LEVEL * (self._row[:, None] == self._row)
+            whole[np.diag_indices(len(whole))] += self._lengths.noise + _JITTER
+            lower = np.linalg.cholesky(whole).astype(np.float64)
+            target = self.tensors["target"].astype(np.float64)
+            weight: Floats = cho_solve((lower, True), target)
+            self._factors = lower, weight
+        return self._factors
+
+
+#: Standard deviations below a matrix's mean gain at which gains are cut.
+_CUT = 1.2
+
+
+def _standard(part: NDArray[Any], tensors: Arrays, name: str) -> Floats:
+    scaled = (np.asarray(part, np.float64) - tensors[f"center.{name}"]) / tensors[f"scale.{name}"]
+    clipped: Floats = np.clip(scaled, -_CLIP, _CLIP)
+    return clipped
+
+
+def _matrix(tensors: Arrays, name: str) -> Floats:
+    array = tensors[name]
+    if array.ndim != 2 or not 0 < len(array) <= _MOST_SAMPLES or array.shape[1] > _MOST_COLUMNS:
+        raise ModelError(f"tensor {name!r} has shape {array.shape}, not that of samples")
+    return array.astype(np.float64)
+
+
+def _covariance(one: Inputs, other: Inputs, of: _Lengths) -> Floats:
+    """float64[m,n] without levels and noise."""
+    like = np.exp(-0.5 * _squares(one.config * of.config, other.config * of.config))
+    near = np.exp(-0.5 * _squares(one.matrix * of.matrix, other.matrix * of.matrix))
+    found: Floats = like * (of.amplitude[0] + of.amplitude[1] * near)
+    if one.derived.shape[1]:
+        apart = _squares(one.config * of.of_derived, other.config * of.of_derived)
+        apart += _squares(one.derived * of.derived, other.derived * of.derived)
+        found += of.amplitude[2] * np.exp(-0.5 * apart)
+    return found
+
+
+def _squares(one: Floats, other: Floats) -> Floats:
+    """float64[m,n] squared distances."""
+    sums = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * one @ other.T
+    squares: Floats = np.maximum(sums, 0.0)
+    return squares
+
+
+def _solve(lower: Floats, right: Floats) -> Floats:
+    from scipy.linalg import solve_triangular
+
+    found: Floats = solve_triangular(lower, right, lower=True)
+    return found
+
+
+def _fitted(tensors: Arrays, seed: int) -> Floats:
+    """Hyper-parameters float64[5+2a+q] that maximise the posterior of some of the samples."""
+    from scipy.optimize import minimize
+
+    n = len(tensors["row"])
+    at = np.sort(np.random.default_rng(seed).permutation(n)[:_MOST_TO_FIT])
+    inputs = Inputs(*(tensors[name][at].astype(np.float64) for name in Inputs._fields))
+    row = tensors["row"][at]
+    loss = _Likelihood(inputs, tensors["target"][at, 0], (row[:, None] == row) * _LEVEL)
+    best = minimize(loss, loss.mean, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
+    logs: Floats = np.clip(best.x, -20.0, 20.0)
+    return logs
+
+
+class _Likelihood:
+    """The negative log posterior of hyper-parameters, and its gradient."""
+
+    def __init__(self, inputs: Inputs, target: Floats, level: Floats) -> None:
+        self._inputs, self._target, self._level = inputs, target, level
+        a, q = inputs.config.shape[1], inputs.derived.shape[1]
+        matrix = -0.5 * np.log(max(inputs.matrix.shape[1], 1))
+        config, derived = -0.5 * np.log(max(a, 1)), -0.5 * np.log(max(q, 1))
+        self.mean: Floats = np.array(
+            [*_AMPLITUDES, matrix, *[config + 0.3] * a, *[config - 0.5] * a, *[derived + 0.3] * q]
+        )
+        self._spread = np.ones(len(self.mean))
+        self._spread[: len(_AMPLITUDES)] = _AMPLITUDE_SPREAD
+        self._apart = _squares(inputs.matrix, inputs.matrix)
+
+    def __call__(self, logs: Floats) -> tuple[float, Floats]:
+        from scipy.linalg import cho_solve
+
+        inputs, a = self._inputs, self._inputs.config.shape[1]
+        of = _Lengths.of(logs, a)
+        like = np.exp(-0.5 * _squares(inputs.config * of.config, inputs.config * of.config))
+        apart = self._apart * of.matrix**2
+        terms = [of.amplitude[0] * like, of.amplitude[1] * like * np.exp(-0.5 * apart)]
+        if inputs.derived.shape[1]:
+            far = _squares(inputs.config * of.of_derived, inputs.config * of.of_derived)
+            far += _squares(inputs.derived * of.derived, inputs.derived * of.derived)
+            terms.append(of.amplitude[2] * np.exp(-0.5 * far))
+        whole: Floats = sum(terms) + self._level
+        whole[np.diag_indices(len(whole))] += of.noise + _JITTER
+        try:
+            lower = np.linalg.cholesky(whole)
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(logs)
+        inverse = cho_solve((lower, True), np.eye(len(whole)))
+        weight = inverse @ self._target
+        loss = 0.5 * self._target @ weight + np.log(np.diag(lower)).sum()
+        # The derivative is half the trace of this times that of the covariance.
+        slope = inverse - np.outer(weight, weight)
+        rise = np.zeros_like(logs)
+        rise[: len(terms)] = [0.5 * (slope * term).sum() for term in terms]
+        rise[3] = of.noise * np.trace(slope)
+        rise[4] = -0.5 * (slope * terms[1] * apart).sum()
+        rise[5 : 5 + a] = _length_slope(slope * (terms[0] + terms[1]), inputs.config, of.config)
+        if len(terms) > 2:
+            part = slope * terms[2]
+            rise[5 + a : 5 + 2 * a] = _length_slope(part, inputs.config, of.of_derived)
+            rise[5 + 2 * a :] = _length_slope(part, inputs.derived, of.derived)
+        pull = (logs - self.mean) / self._spread**2
+        return float(loss + 0.5 * (logs - self.mean) @ pull), rise + pull
+
+
+def _length_slope(slope: Floats, columns: Floats, inverse_length: Floats) -> Floats:
+    """float64[d]: by the logarithm of the inverse length of each column."""
+    sums = 2 * (columns**2).T @ slope.sum(axis=1)
+    sums -= 2 * np.einsum("ij,ij->j", columns, slope @ columns)
+    found: Floats = -0.5 * inverse_length**2 * sums
+    return found
+
+
+def joined(parts: Sequence[Inputs]) -> Inputs:
+    """All samples of several matrices."""
+    return Inputs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -1,0 +1,124 @@
+"""The model that a query learns by itself from the runs of a platform for which none was trained.
+
+It is saved in the database's folder and learned again when runs were added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.core.config import Op
+from embeddb.core.errors import EmbeddbError
+from embeddb.cost_model.model import CostModel, space_digest
+from embeddb.learning.process import learn
+from embeddb.learning.samples import Samples, from_evidence
+from embeddb.platforms.platform import Platform
+
+if TYPE_CHECKING:
+    from embeddb.index.answer_index import AnswerIndex
+    from embeddb.index.lookup import Lookup
+    from embeddb.index.run_matrix import RunMatrix
+
+#: Raised when the same runs give another model.
+_VERSION = 1
+#: With fewer groups of matrices, or runs, there is too little to learn from and to judge by.
+LEAST_GROUPS, _LEAST_RUNS = 5, 40
+
+
+def learned_model(
+    lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op
+) -> CostModel | None:
+    """The model of the instance's own runs of an op, in the features of the partition: the saved
+    one where no run was added since, else learned now (seconds). None where there is too little to
+    learn from."""
+    evidence = _own(partition, platform, op)
+    if not evidence.rows or evidence.winners or not partition.vectors.size:
+        return None
+    runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
+    if runs < _LEAST_RUNS or groups < LEAST_GROUPS:
+        return None
+    stamp = _stamp(evidence, partition.featurizer)
+    model = lookup.models.learned(platform, op)
+    if model is None or model.card.get("stamp") != stamp:
+        lookup.announce(
+            f"learning from {runs:,} runs of {op} on {platform.id} (seconds, once for these runs)"
+        )
+        model = _learned(lookup, partition, evidence, platform, op, stamp)
+        if model is not None:
+            lookup.models.keep(platform, op, model)
+    return model
+
+
+def _own(partition: AnswerIndex, platform: Platform, op: Op) -> RunMatrix:
+    """The instance's own rows at this very width."""
+    evidence = partition.evidence
+    rows = [
+        at
+        for at, row in enumerate(evidence.rows)
+        if row.platform == platform.id and row.op in ("", str(op))
+    ]
+    return evidence.take(np.array(rows, dtype=np.int64)).pruned()
+
+
+def _learned(
+    lookup: Lookup,
+    partition: AnswerIndex,
+    evidence: RunMatrix,
+    platform: Platform,
+    op: Op,
+    stamp: str,
+) -> CostModel | None:
+    """None where the runs are not of the platform's space as it is now, or too few are usable."""
+    vectors = dict(zip(partition.ids, partition.vectors, strict=True))
+    plug = lookup.featurizers().named(partition.featurizer)
+    ids = {row.pattern_id for row in evidence.rows}
+    infos = {i: info for i in ids if (info := lookup.store.pattern(i)) is not None}
+    space = platform.space(op)
+    illegal = [config for config in evidence.configs if space.reason(config) is not None]
+    try:
+        samples = from_evidence(
+            evidence, vectors, infos, platform, op, featurizer=(plug.name, str(plug.version))
+        ).without(illegal)
+        lengths = tuple(lookup.lengths(infos[row.pattern_id]) for row in samples.rows)
+        return learn(replace(samples, lengths=lengths), process_card(samples, stamp=stamp))
+    except EmbeddbError:
+        return None
+
+
+def _stamp(evidence: RunMatrix, featurizer: str) -> str:
+    """16 hex digits that change with what a model is learned from."""
+    text = repr((_VERSION, featurizer, evidence.rows, [config.id for config in evidence.configs]))
+    digest = hashlib.blake2b(text.encode(), digest_size=8)
+    for array in (evidence.indptr, evidence.column, evidence.seconds):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def process_card(samples: Samples, **further: Any) -> dict[str, Any]:
+    """The card of a model of Gaussian processes, as `CostModel` reads it, but for what judging
+    adds."""
+    op, platform = samples.ops[0], samples.platform
+    return {
+        "kind": "costmodel",
+        "kernel": op.name,
+        "ops": [str(one) for one in samples.ops],
+        "platform": {
+            "name": platform.name,
+            "version": platform.version,
+            "id": platform.id,
+            "space": space_digest(platform, op),
+        },
+        "derived": platform.quantities(op).digest,
+        "featurizer": {"name": samples.featurizer, "version": samples.featurizer_version},
+        "settings": {"predictor": "gp", "members": 1, "parts": [], "fusion": "add"},
+        "data": samples.hash,
+        "patterns": len({row.pattern_id for row in samples.rows}),
+        "groups": int(np.unique(samples.groups).size),
+        "samples": len(samples.gain),
+        "metrics": {},
+        **further,
+    }

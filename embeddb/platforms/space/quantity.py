@@ -1,0 +1,280 @@
+"""Derived quantities: expressions of a platform file that are computed for many configurations at a
+time, with sums and maxima over the rows of the matrix.
+
+Beside what constraints have: `/`, `a if condition else b`, `ceil`, `floor`, `log2`,
+`default(a, b)` (b where a does not apply), `fact('name', b)` (a number of the machine or of the
+file's traits, b where it has none), and over the rows `sum_rows(...)` and `max_rows(...)` of an
+expression in `LENGTH`, the entries of a row.
+
+A parameter that a configuration does not have does not apply, and neither does arithmetic with it,
+a division by zero or a logarithm of nothing. What does not apply equals nothing and is neither more
+nor less than anything.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import SpaceError
+from embeddb.platforms.space.expression import Compiled, Expression, Language, names_in
+from embeddb.platforms.space.rules import Param
+
+#: The entries of a row, within an aggregate.
+LENGTH = "LENGTH"
+#: Before the name of a fact in an environment; no name of an expression begins so.
+FACT = "fact:"
+AGGREGATES = ("sum_rows", "max_rows")
+
+MAX_LENGTH = 1000
+#: Levels of nesting of an expression.
+MAX_DEPTH = 60
+
+Floats = NDArray[np.float64]
+
+
+class Texts(NamedTuple):
+    """A parameter whose values are texts or permutations: of each configuration the place of its
+    value among `values`; None is one that the configuration does not have."""
+
+    values: Sequence[Any]
+    codes: NDArray[np.int64]
+
+    def looked_up(self, of: Callable[[Any], float | bool]) -> NDArray[Any]:
+        """A function of the values, computed once per value."""
+        return np.array([of(value) for value in self.values])[self.codes]
+
+
+def _equal(a: Any, b: Any) -> Any:
+    if isinstance(b, Texts):
+        a, b = b, a
+    if isinstance(a, Texts):
+        return a.looked_up(lambda value: value == b)
+    return np.equal(a, b)
+
+
+def _among(a: Any, items: tuple[Any, ...]) -> Any:
+    return reduce(np.logical_or, (_equal(a, item) for item in items), False)
+
+
+def _truth(x: Any) -> Any:
+    """Whether it applies and is not zero."""
+    return x if np.asarray(x).dtype == bool else np.abs(x) > 0
+
+
+def _number(x: Any) -> Any:
+    return np.asarray(x, dtype=np.float64)
+
+
+def _position(order: Texts, name: str) -> Any:
+    return order.looked_up(
+        lambda value: value.index(name) if value is not None and name in value else np.nan
+    )
+
+
+def _finite(x: Any) -> Any:
+    """Not a number (what does not apply) in place of an infinite one."""
+    return np.where(np.isfinite(x), x, np.nan)[()]
+
+
+def _default(x: Any, instead: Any) -> Any:
+    return np.where(np.isnan(x), instead, x)
+
+
+_ARITIES = {"ceil": 1, "floor": 1, "log2": 1, "default": 2, "position": 2}
+
+
+class _Arrays(Language):
+    """Computed for many configurations at a time: numbers are arrays that broadcast, texts are
+    `Texts`, and what does not apply is not a number."""
+
+    operators: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+        ast.Add: np.add,
+        ast.Sub: np.subtract,
+        ast.Mult: np.multiply,
+        ast.Div: lambda a, b: _finite(np.divide(a, b)),
+        ast.FloorDiv: lambda a, b: _finite(np.floor_divide(a, b)),
+        ast.Mod: lambda a, b: _finite(np.mod(a, b)),
+    }
+    tests: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+        ast.Eq: _equal,
+        ast.NotEq: lambda a, b: np.logical_not(_equal(a, b)),
+        ast.Lt: np.less,
+        ast.LtE: np.less_equal,
+        ast.Gt: np.greater,
+        ast.GtE: np.greater_equal,
+        ast.In: _among,
+        ast.NotIn: lambda a, items: np.logical_not(_among(a, items)),
+    }
+    functions: Mapping[str, Callable[..., Any]] = {
+        "min": lambda *given: reduce(np.minimum, map(_number, given)),
+        "max": lambda *given: reduce(np.maximum, map(_number, given)),
+        "ceil": lambda x: np.ceil(_number(x)),
+        "floor": lambda x: np.floor(_number(x)),
+        "log2": lambda x: _finite(np.log2(_number(x))),
+        "default": lambda x, instead: _default(_number(x), _number(instead)),
+        "position": _position,
+    }
+    longest = MAX_LENGTH
+
+    def junction(self, conjunction: bool, parts: list[Compiled]) -> Compiled:
+        join = np.logical_and if conjunction else np.logical_or
+        return lambda env: reduce(join, (_truth(part(env)) for part in parts))
+
+    def opposite(self, part: Compiled) -> Compiled:
+        return lambda env: np.logical_not(_truth(part(env)))
+
+    def arithmetic(
+        self, apply: Callable[[Any, Any], Any], left: Compiled, right: Compiled
+    ) -> Compiled:
+        return lambda env: apply(_number(left(env)), _number(right(env)))
+
+    def other(self, node: ast.expr, compiled: Callable[[ast.expr], Compiled]) -> Compiled | None:
+        match node:
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                when, then, instead = compiled(test), compiled(body), compiled(orelse)
+                return lambda env: np.where(
+                    _truth(when(env)), _number(then(env)), _number(instead(env))
+                )
+            case ast.Call(
+                func=ast.Name(id="fact"),
+                args=[ast.Constant(value=str() as name), ast.Constant() as instead],
+                keywords=[],
+            ):
+                number = compiled(instead)({})
+                return lambda env: env.get(FACT + name, number)
+            case ast.Call(func=ast.Name(id=name), args=[of], keywords=[]) if name in AGGREGATES:
+                names, each, largest = names_in(of) - {LENGTH}, compiled(of), name == "max_rows"
+                return lambda env: env.over_rows(names, each, largest=largest)  # type: ignore[attr-defined]  # `Rows`
+        return None
+
+
+_ARRAYS = _Arrays()
+
+
+class Quantity(Expression):
+    """One derived quantity: a name and the parsed expression.
+
+    `names` are those that it reads, `LENGTH` not among them.
+
+    Raises: SpaceError naming what is not allowed.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, text: str) -> None:
+        with np.errstate(all="ignore"):
+            super().__init__(" ".join(text.split()), _ARRAYS)
+        self.name = name
+        aggregates = [n for n in ast.walk(self.body) if _is_aggregate(n)]
+        _check_shape(self.body, self.text, aggregates)
+        self.names -= {LENGTH}
+
+    @property
+    def over_rows(self) -> bool:
+        """Whether it needs the lengths of the rows."""
+        return any(map(_is_aggregate, ast.walk(self.body)))
+
+    def check_kinds(self, params: Mapping[str, Param]) -> None:
+        """Raises: SpaceError for a text where a number must be, or compared by size."""
+        texts = {name: param.kind for name, param in params.items() if holds_texts(param)}
+        if _textual(self.body, texts):
+            raise SpaceError(f"{self.text!r} is a text, not a number")
+        for node in ast.walk(self.body):
+            parts = [part for part in ast.iter_child_nodes(node) if _textual(part, texts)]
+            if parts and not _may_read_texts(node, texts):
+                shown = ast.unparse(parts[0])
+                raise SpaceError(
+                    f"{shown!r} is a text in {ast.unparse(node)!r}: compare it by ==, != or in"
+                )
+
+
+def holds_texts(param: Param) -> bool:
+    """Whether values of a parameter are compared as texts, not computed with."""
+    return param.kind == "permutation" or (
+        param.kind == "choice" and any(isinstance(value, str) for value in param.values)
+    )
+
+
+def _textual(node: ast.AST, texts: Mapping[str, str]) -> bool:
+    match node:
+        case ast.Name(id=name):
+            return name in texts
+        case ast.Constant(value=value):
+            return isinstance(value, str)
+        case ast.Tuple() | ast.List():
+            return True
+    return False
+
+
+def _may_read_texts(node: ast.AST, texts: Mapping[str, str]) -> bool:
+    """True if a part may have texts beside it; `texts` are kinds of parameters by name."""
+    match node:
+        case ast.Tuple() | ast.List():
+            return True
+        case ast.Call(func=ast.Name(id="fact")):
+            return True
+        case ast.Call(func=ast.Name(id="position"), args=[ast.Name(id=name), ast.Constant()]):
+            return texts.get(name) == "permutation"
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[items]):
+            assert isinstance(items, (ast.Tuple, ast.List))
+            plain = all(isinstance(item, (ast.Constant, ast.UnaryOp)) for item in items.elts)
+            some = any(_textual(item, {}) for item in items.elts)
+            return plain and (_is_choice(left, texts) or not (some or _textual(left, texts)))
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
+            literal = any(isinstance(part, ast.Constant) for part in (left, right))
+            return literal and any(_is_choice(part, texts) for part in (left, right))
+    return False
+
+
+def _is_choice(node: ast.AST, texts: Mapping[str, str]) -> bool:
+    return isinstance(node, ast.Name) and texts.get(node.id) == "choice"
+
+
+def _is_aggregate(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in AGGREGATES
+    )
+
+
+def _check_shape(body: ast.expr, text: str, aggregates: Sequence[ast.AST]) -> None:
+    """Raises: SpaceError for what no environment can help."""
+    if (depth := _depth(body)) > MAX_DEPTH:
+        raise SpaceError(f"nested {depth} levels deep, at most {MAX_DEPTH} are allowed")
+    for node in ast.walk(body):
+        if isinstance(node, ast.Call):
+            assert isinstance(node.func, ast.Name)
+            wanted = _ARITIES.get(node.func.id, len(node.args) or 1)
+            if len(node.args) != wanted:
+                shown = ast.unparse(node)
+                raise SpaceError(f"{shown!r}: {node.func.id}() takes {wanted} values")
+    inside = set(map(id, _nodes_below(aggregates)))
+    if any(id(node) in inside for node in aggregates):
+        raise SpaceError(f"{text!r}: {' and '.join(AGGREGATES)} cannot be nested")
+    for node in aggregates:
+        if LENGTH not in names_in(node):
+            shown = ast.unparse(node)
+            raise SpaceError(f"{shown!r} does not read {LENGTH}, so every row has the same")
+    for node in ast.walk(body):
+        if isinstance(node, ast.Name) and node.id == LENGTH and id(node) not in inside:
+            raise SpaceError(f"{LENGTH} is of one row: use it within {' or '.join(AGGREGATES)}")
+
+
+def _nodes_below(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    for node in nodes:
+        yield from (below for below in ast.walk(node) if below is not node)
+
+
+def _depth(body: ast.AST) -> int:
+    depth, level = 0, [body]
+    while level:
+        depth += 1
+        level = [part for node in level for part in ast.iter_child_nodes(node)]
+    return depth

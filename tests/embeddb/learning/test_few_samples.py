@@ -1,0 +1,147 @@
+"""Queries on a platform with few samples and no trained model: they learn one, and keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embeddb.core.config import Config, Op
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, Run
+from embeddb.database import Database
+from embeddb.learning import few_samples
+from embeddb.platforms.platform import Platform, parse_platform
+
+OP = Op("spmm", 32)
+#: The best piece of a matrix is about the mean length of its rows; how long others take follows
+#: from the number of pieces and from what is filled up in them.
+TOML = """
+name = "pieces"
+version = "1"
+title = "Rows in pieces"
+
+[[space]]
+kernels = ["spmm"]
+[space.params]
+piece = { type = "int", values = [1, 2, 4, 8, 16, 32, 64, 128] }
+order = { type = "choice", values = ["a", "b", "c"] }
+block = { type = "int", values = [1, 2, 4, 8, 16] }
+[space.derived]
+units = "sum_rows(max(1, ceil(LENGTH / piece)))"
+[space.default]
+piece = 1
+order = "a"
+block = 1
+"""
+
+
+def matrices(count: int, *, first: int = 0) -> list[Pattern]:
+    found = []
+    for i in range(first, first + count):
+        rng = np.random.default_rng(i)
+        rows, mean = int(rng.integers(100, 600)), int(2 ** rng.uniform(1, 6.5))
+        length = np.clip(rng.poisson(mean, rows), 1, rows)
+        at = np.repeat(np.arange(rows), length)
+        columns = np.concatenate([rng.permutation(rows)[:n] for n in length])
+        found.append(Pattern.from_coo((rows, rows), at, columns, name=f"m{i}", group=f"g{i}"))
+    return found
+
+
+def seconds(matrix: Pattern, config: Config) -> float:
+    length = np.diff(matrix.indptr)
+    pieces = np.ceil(length / config["piece"])
+    work = float((pieces * (4 + config["piece"])).sum())
+    return (
+        1e-6 * work * {"a": 1.0, "b": 1.1, "c": 1.3}[config["order"]] * (1 + config["block"] / 40)
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """25 matrices with the default and 11 configurations drawn for each."""
+    folder = tmp_path_factory.mktemp("few") / "db"
+    with Database.create(folder) as db:
+        fill(db, parse_platform(TOML), matrices(25), each=11)
+    return folder
+
+
+def fill(db: Database, platform: Platform, known: list[Pattern], each: int) -> None:
+    db.store.put_platform(platform)
+    db.index.add_patterns(known)
+    rng = np.random.default_rng(0)
+    for matrix in known:
+        space = platform.space(OP)
+        configs = dict.fromkeys([platform.default(OP), *space.sample(each, rng=rng)])
+        db.store.append(
+            Run(matrix.id, OP, platform.id, c, Measurement("ok", (seconds(matrix, c),), when=1.0))
+            for c in configs
+        )
+
+
+@pytest.fixture
+def opened(place: Path) -> Iterator[Database]:
+    with Database.open(place) as db:
+        yield db
+
+
+def shares(db: Database) -> list[float]:
+    found = []
+    for matrix in matrices(8, first=100):
+        answer = db.query(matrix, platform="pieces", op=OP)
+        best = min(seconds(matrix, c) for c in parse_platform(TOML).space(OP).enumerate())
+        found.append(best / seconds(matrix, Config(answer.candidates[0].config)))
+        assert (answer.link, answer.tuner) == ("model", "rank")
+    return found
+
+
+def test_the_learned_model_answers_and_is_kept(
+    opened: Database, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert np.mean(shares(opened)) > 0.95
+    files = list((place / "learned").iterdir())
+    assert [file.name for file in files] == ["pieces-spmm-32.safetensors"]
+
+    def learned_again(*_: object) -> None:
+        raise AssertionError("no run was added")
+
+    monkeypatch.setattr(few_samples, "_learned", learned_again)
+    shares(opened)
+
+
+def test_further_runs_are_learned_from(place: Path) -> None:
+    with Database.open(place) as db:
+        shares(db)
+        before = db.index.models.learned(parse_platform(TOML), OP)
+        fill(db, parse_platform(TOML), matrices(1, first=50), each=11)
+        shares(db)
+        after = db.index.models.learned(parse_platform(TOML), OP)
+    assert before is not None and after is not None
+    assert after.card["groups"] == before.card["groups"] + 1
+
+
+def test_a_damaged_file_is_learned_again(opened: Database, place: Path) -> None:
+    shares(opened)
+    file = place / "learned" / "pieces-spmm-32.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert np.mean(shares(opened)) > 0.95
+    assert file.stat().st_size > 1000
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    with Database.create(tmp_path / "db") as db:
+        fill(db, parse_platform(TOML), matrices(25), each=11)
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "db" / "learned").symlink_to(tmp_path / "elsewhere")
+        assert np.mean(shares(db)) > 0.9
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_few_groups_or_a_good_vote_learn_nothing(tmp_path: Path) -> None:
+    with Database.create(tmp_path / "db") as db:
+        fill(db, parse_platform(TOML), matrices(4), each=11)
+        answer = db.query(matrices(1, first=100)[0], platform="pieces", op=OP)
+        assert answer.link != "model"
+        assert db.index.models.learned(parse_platform(TOML), OP) is None

@@ -1,0 +1,83 @@
+"""The Gaussian process by itself: gradient, interpolation, order, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+
+from embeddb.core.errors import ModelError
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs, _Likelihood
+
+
+def _samples(matrices: int, each: int, seed: int = 0) -> tuple[Inputs, Any, Any]:
+    """Gains that depend on configuration, matrix and one derived quantity, with a level each."""
+    rng = np.random.default_rng(seed)
+    row = np.repeat(np.arange(matrices), each)
+    config = rng.integers(0, 4, size=(matrices * each, 3)).astype(float)
+    matrix = rng.normal(size=(matrices, 4))[row]
+    derived = (config[:, :1] - matrix[:, :1]) ** 2
+    gain = config[:, 1] * 0.1 - derived[:, 0] * 0.3 + config[:, 2] * matrix[:, 1] * 0.1
+    return Inputs(config, matrix, derived), gain + rng.normal(size=matrices)[row], row
+
+
+def test_the_gradient_is_that_of_the_likelihood() -> None:
+    inputs, gain, row = _samples(4, 6)
+    loss = _Likelihood(inputs, gain - gain.mean(), (row[:, None] == row) * 25.0)
+    point = loss.mean + np.random.default_rng(1).normal(size=len(loss.mean)) * 0.1
+    slope = loss(point)[1]
+    error = check_grad(lambda at: loss(at)[0], lambda at: loss(at)[1], point)
+    assert error < 1e-4 * max(1.0, float(np.abs(slope).max()))
+
+
+def test_it_orders_configurations_of_matrices_that_it_never_saw() -> None:
+    inputs, gain, row = _samples(20, 12)
+    process = GaussianProcess.fit(inputs, gain, row)
+    others, truth, of = _samples(10, 40, seed=5)
+    right = []
+    for matrix in range(10):
+        own = of == matrix
+        score, spread = process.score(others.take(own), detailed=5)
+        right.append(np.corrcoef(score, truth[own])[0, 1])
+        assert (spread > 0).all() and np.isfinite(spread).all()
+    assert np.mean(right) > 0.95
+
+
+def test_levels_of_matrices_change_nothing() -> None:
+    inputs, gain, row = _samples(6, 10)
+    moved = gain + 100.0 * row
+    one, other = (GaussianProcess.fit(inputs, g, row) for g in (gain, moved))
+    score, again = (p.score(inputs.take(row == 2), detailed=1)[0] for p in (one, other))
+    assert np.allclose(score - score.mean(), again - again.mean(), atol=1e-3)
+
+
+def test_without_is_the_process_of_the_rest() -> None:
+    inputs, gain, row = _samples(8, 10)
+    process = GaussianProcess.fit(inputs, gain, row)
+    rest = process.without(row == 3)
+    assert rest.samples == process.samples - 10
+    score = rest.score(inputs.take(row == 3), detailed=1)[0]
+    assert np.corrcoef(score, gain[row == 3])[0, 1] > 0.8
+    assert not np.allclose(score, process.score(inputs.take(row == 3), detailed=1)[0])
+
+
+def test_what_does_not_vary_or_is_not_there_is_no_fault() -> None:
+    inputs, gain, row = _samples(5, 8)
+    plain = Inputs(inputs.config * 0, inputs.matrix, np.zeros((len(row), 0)))
+    process = GaussianProcess.fit(plain, gain * 0, row)
+    score, spread = process.score(plain.take(row == 0), detailed=3)
+    assert np.allclose(score, score[0]) and np.isfinite(spread).all()
+
+
+@pytest.mark.parametrize("name", ["logs", "target", "row", "unit", "center.matrix", "config"])
+def test_a_tensor_that_does_not_fit_is_refused(name: str) -> None:
+    inputs, gain, row = _samples(4, 5)
+    tensors = dict(GaussianProcess.fit(inputs, gain, row).tensors)
+    tensors[name] = tensors[name][:-1]
+    with pytest.raises(ModelError, match="shape"):
+        GaussianProcess(tensors)
+    del tensors[name]
+    with pytest.raises(KeyError):
+        GaussianProcess(tensors)

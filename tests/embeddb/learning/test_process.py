@@ -1,0 +1,72 @@
+"""A model from few samples: as a file, with figures of groups left out, and in queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from costmodel_samples import samples
+
+from embeddb.core.errors import ModelError, UsageError
+from embeddb.cost_model.model import CostModel
+from embeddb.learning.few_samples import process_card
+from embeddb.learning.process import learn
+
+
+@pytest.fixture(scope="module")
+def model() -> CostModel:
+    own = samples(matrices=12, configs=20)
+    return learn(own, process_card(own))
+
+
+def test_it_ranks_matrices_that_it_never_saw(model: CostModel) -> None:
+    whole = samples(matrices=20, configs=20)
+    taus = []
+    for row in range(12, 20):
+        score, spread = model.score(whole.problem(row), whole.ran(row))
+        taus.append(np.corrcoef(score, whole.gain[whole.part(row)])[0, 1])
+        assert (spread > 0).all()
+    assert np.mean(taus) > 0.5
+
+
+def test_its_card_has_figures_of_groups_left_out(model: CostModel) -> None:
+    figures = model.card["held_out"]["spmm:32"]["rank"]
+    assert 0 < figures["of_optimum@1"] <= figures["of_optimum@5"] <= 1
+    assert figures["error@1"] >= 0 and figures["groups"] == 6
+    assert model.card["hidden"]["spmm:32"]["unrun_first"] in (True, False)
+
+
+def test_a_file_holds_all_of_it(model: CostModel, tmp_path: Path) -> None:
+    own = samples(matrices=12, configs=20)
+    file = tmp_path / "m.safetensors"
+    version = model.save(file)
+    read = CostModel.load(file)
+    assert read.version == version
+    score, again = (m.score(own.problem(0), own.ran(0))[0] for m in (model, read))
+    assert np.allclose(score, again)
+
+
+def test_a_file_that_lacks_a_tensor_is_refused(model: CostModel) -> None:
+    name = next(n for n in model.tensors if n.endswith(".target"))
+    with pytest.raises(ModelError):
+        CostModel(model.card, {n: a for n, a in model.tensors.items() if n != name})
+
+
+def test_other_derived_quantities_are_another_model(model: CostModel) -> None:
+    from dataclasses import replace
+
+    own = samples(matrices=12, configs=20)
+    made = (model.card["featurizer"]["name"], model.card["featurizer"]["version"])
+    assert not model.mismatch(own.platform, own.ops[0], *made)
+    other = CostModel({**model.card, "derived": "0" * 16}, model.tensors)
+    assert "derived quantities" in other.mismatch(own.platform, own.ops[0], *made)
+    elsewhere = replace(own.platform, instance="another")
+    named = {**model.card, "platform": {**model.card["platform"], "id": "spade@one"}}
+    assert "spade@one" in CostModel(named, model.tensors).mismatch(elsewhere, own.ops[0], *made)
+
+
+def test_too_few_samples_are_refused_with_what_to_do() -> None:
+    own = samples(matrices=2, configs=5)
+    with pytest.raises(UsageError, match="too few"):
+        learn(own, process_card(own))
