@@ -42,7 +42,7 @@ WRONG = re.compile("|".join(f"(?:{word})" for word in WORDS), re.I)
 BINDINGS = {"found", "told", "made", "known", "said", "asked", "held", "given", "kept"}
 
 #: Places that break a rule in code. They only fall: lower a number when you have rewritten some.
-CEILINGS = {"openings": 1157, "docstrings": 447, "messages": 53, "bindings": 2531}
+CEILINGS = {"openings": 861, "docstrings": 380, "messages": 50, "bindings": 2070}
 #: Words that a page needs all the same: page and words around it.
 EXCEPTIONS: dict[str, tuple[str, ...]] = {}
 
