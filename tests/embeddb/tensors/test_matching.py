@@ -9,7 +9,7 @@ from tensors import conv, dot_add, op, row_sum
 from embeddb.core.config import Config
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Shape, TensorGraph
-from embeddb.tensors.tiles import carried, transferred_tile
+from embeddb.tensors.tiles import transferred_sizes, transferred_tile
 
 
 def unary(*dims: int, layout: tuple[int, ...] = ()) -> TensorGraph:
@@ -39,7 +39,7 @@ def test_the_order_in_memory_decides() -> None:
 
 def test_what_is_as_long_as_its_dimension_is_the_whole() -> None:
     source, target = unary(4096, 4096), dot_add(64, 128, 32)
-    found = list(carried(Config({"t1": 64, "t2": 512, "tr": 128}), source, target))
+    found = list(transferred_sizes(Config({"t1": 64, "t2": 512, "tr": 128}), source, target))
     assert [one.size for one in found] == [0, 0, 0]
     assert all("as long" in one.reason for one in found)
     whole = Config({"t1": 0, "t2": 0, "tr": 0})
@@ -57,5 +57,5 @@ def test_every_pair_gives_all_parameters() -> None:
             rank = target.sizes.symbols["RANK"]
             assert set(made) == {*(f"t{at + 1}" for at in range(rank)), "tr"}
             assert all(int(v) >= 0 for v in made.values())
-            roles = [one.role for one in carried(tile, source, target)]
+            roles = [one.role for one in transferred_sizes(tile, source, target)]
             assert roles.count("columns") == 1 and roles[-1] == "sums"

@@ -17,7 +17,7 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
 from embeddb.tensors.roofline.analysis import (
     ANALYSIS_VERSION,
-    TOLD,
+    ROW_LENGTH,
     TYPES,
     Analysis,
     TileModel,
@@ -283,9 +283,9 @@ def test_what_is_told_of_parts(kernel: TensorGraph) -> None:
     assert (parts <= whole).all() and (whole[:, 0] <= parts.sum(axis=1) + 20.0 + 1e-6).all()
     analysis = Analysis(FACTS)
     told = analysis.rows(kernel, tiles)
-    assert told.shape == (len(tiles), TOLD) and np.isfinite(told).all()
+    assert told.shape == (len(tiles), ROW_LENGTH) and np.isfinite(told).all()
     np.testing.assert_allclose(told[:, 0], analysis.logs(kernel, tiles))
-    np.testing.assert_array_equal(told[0, [1, *range(7, TOLD)]], 0.0)
+    np.testing.assert_array_equal(told[0, [1, *range(7, ROW_LENGTH)]], 0.0)
     np.testing.assert_allclose(
         told[:, 2:7], np.maximum(np.log(parts / whole + 1e-300), -8.0), atol=1e-9
     )
