@@ -1,4 +1,4 @@
-"""Tiles carried over by the role of each dimension."""
+"""Tiles transferred by the role of each dimension."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_is_as_long_as_its_dimension_is_the_whole() -> None:
     source, target = unary(4096, 4096), dot_add(64, 128, 32)
     found = list(transferred_sizes(Config({"t1": 64, "t2": 512, "tr": 128}), source, target))
     assert [one.size for one in found] == [0, 0, 0]
-    assert all("as long" in one.reason for one in found)
+    assert all("covers the dimension" in one.reason for one in found)
     whole = Config({"t1": 0, "t2": 0, "tr": 0})
     assert transferred_tile(whole, source, conv(2, 20)) == Config(
         {"t1": 0, "t2": 0, "t3": 0, "t4": 0, "tr": 0}
