@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.timing import timings_of
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.timing import summarise_runs
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answer import Request, recommend
@@ -92,7 +92,7 @@ def machines_of(full: Database, op: Op) -> dict[str, Machine]:
         runs: dict[str, list[Run]] = defaultdict(list)
         for run in full.store.runs(partition.platform, op):
             runs[run.pattern_id].append(run)
-        timings = {name: timings_of(own) for name, own in runs.items()}
+        timings = {name: summarise_runs(own) for name, own in runs.items()}
         ran = defaultdict(int)
         for own in timings.values():
             for config in own:
@@ -138,7 +138,7 @@ def replayed(
 def subset(
     full: Database,
     sources: Sequence[Machine],
-    infos: Mapping[str, PatternInfo],
+    infos: Mapping[str, WorkloadInfo],
     drawn: Sequence[str],
     others: Sequence[str],
 ) -> Database:
@@ -171,7 +171,7 @@ def judge(asked: Machine, first: Any, default: Config, name: str, confidence: st
     return Answer(confidence, best / took, held)
 
 
-def _family(info: PatternInfo) -> str:
+def _family(info: WorkloadInfo) -> str:
     return info.group or info.id
 
 

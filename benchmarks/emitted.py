@@ -113,8 +113,8 @@ def overhead(op: Op, config: Config, *flags: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prefix = written(folder, op, config)
-        run = f"{prefix}_run(a, b, d, 1)" if op.kernel == "spmv" else f"{prefix}_run(a, 8, b, d, 1)"
-        text = TINY.replace("RUN;", f"{run};").replace("WIDTH", "1" if op.kernel == "spmv" else "8")
+        run = f"{prefix}_run(a, b, d, 1)" if op.name == "spmv" else f"{prefix}_run(a, 8, b, d, 1)"
+        text = TINY.replace("RUN;", f"{run};").replace("WIDTH", "1" if op.name == "spmv" else "8")
         text = text.replace("KERNEL", f"{prefix}_kernel_0.c").replace("NAME", prefix)
         (folder / "tiny.c").write_text(text)
         program = compiled([folder / "tiny.c", folder / f"{prefix}.c"], folder / "tiny", *flags)
@@ -202,13 +202,13 @@ def one(emitted: Emitted, a: Any, op: Op, config: Config) -> dict[str, Any] | No
     except FormRefused:
         return None
     assert made is not None
-    k = None if op.kernel == "spmv" else op.width
-    handle = embeddb.compile(a, op.kernel, k=k, config=config)
+    k = None if op.name == "spmv" else op.width
+    handle = embeddb.compile(a, op.name, k=k, config=config)
     assert handle.config == config, handle.why()
     b = rng.random((a.shape[1], k or 1), dtype=np.float32)
     c = rng.random((a.shape[0], k or 1), dtype=np.float32)
-    out = np.empty(a.nnz if op.kernel == "sddmm" else (a.shape[0], k or 1), dtype=np.float32)
-    given = (c, b) if op.kernel == "sddmm" else (b,) if k else (b[:, 0].copy(),)
+    out = np.empty(a.nnz if op.name == "sddmm" else (a.shape[0], k or 1), dtype=np.float32)
+    given = (c, b) if op.name == "sddmm" else (b,) if k else (b[:, 0].copy(),)
     theirs = np.empty_like(out if k else out[:, 0])
     places = [address(one) for one in (*given, out)]
     width = () if k is None else (ctypes.c_int64(op.width),)

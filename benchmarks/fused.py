@@ -37,9 +37,9 @@ from embeddb.core.config import Op
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.database import open_database
 from embeddb.store import Store
-from embeddb.tensors.computation import Computation, is_probe
 from embeddb.tensors.roofline.analysis import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
+from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from indexer.training.tensors.figures import LEAST_S, fused_figures
 from indexer.training.tensors.operations.sums import summed_card, summed_predictions, summed_weights
 from indexer.training.tensors.samples import (
@@ -110,7 +110,7 @@ def arguments() -> argparse.Namespace:
 class Told:
     """Measured kernels, and what the roofline says of each."""
 
-    def __init__(self, runs: KernelRuns, kernels: Mapping[str, Computation]) -> None:
+    def __init__(self, runs: KernelRuns, kernels: Mapping[str, TensorGraph]) -> None:
         self.samples, self.kernels = runs.samples, kernels
         self._learned: dict[tuple[str, int, str], dict[str, Any]] = {}
         self.content = content_of(runs.samples)

@@ -47,13 +47,13 @@ from machine import about, spread
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import load_platform, this_machine
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, Partition, random_cut
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.measuring import APART_S, ROUNDS, ProgramTimes
 from indexer.training.tensors.operations.sums import summed
@@ -103,7 +103,7 @@ class Hardware:
 class Search:
     """One search's view of the hardware: `spent_s` is what its kernels cost."""
 
-    program: Computation
+    program: TensorGraph
     hardware: Hardware
     spent_s: float = 0.0
     found: dict[Cut, float] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def by_hardware(
 
 
 def by_model(
-    program: Computation, model: PredictsKernels, start: Cut, budget_s: float, seed: int
+    program: TensorGraph, model: PredictsKernels, start: Cut, budget_s: float, seed: int
 ) -> tuple[list[Cut], int]:
     """The cuts that it likes best, the first first, and how many it priced."""
     prices, told = CutPrices(program, model), {}
@@ -193,7 +193,7 @@ def by_both(
 class Figure5:
     """Of one program."""
 
-    def __init__(self, program: Computation, runner: Any, model: PredictsKernels, asked: Any):
+    def __init__(self, program: TensorGraph, runner: Any, model: PredictsKernels, asked: Any):
         self.program, self.model, self.asked = program, model, asked
         self.hardware = Hardware(runner.program(program, RunOptions(threads=1, check=False)))
         self.times = runner.program(program, RunOptions(threads=1))
@@ -305,10 +305,10 @@ def promising(db: Database, here: str, runner: Any) -> dict[str, float]:
     found = {}
     for info in db.store.patterns():
         program = db.store.tensor(info.id) if info.kind == "program" else None
-        if not isinstance(program, Computation):
+        if not isinstance(program, TensorGraph):
             continue
         runs = list(db.store.runs(here, FUSION, program.id))
-        told = {str(c[CUT]): timing.seconds for c, timing in timings_of(runs).items()}
+        told = {str(c[CUT]): timing.seconds for c, timing in summarise_runs(runs).items()}
         if len(told) < 3:
             continue
         try:
@@ -330,7 +330,7 @@ class FamilyOut:
     version: str = "sums, family held out"
     known: dict[str, PredictsKernels] = field(default_factory=dict)
 
-    def of(self, program: Computation) -> PredictsKernels:
+    def of(self, program: TensorGraph) -> PredictsKernels:
         """Learned once for a family."""
         if program.group not in self.known:
             others = [s for s in self.samples if s.group != program.group]
@@ -343,15 +343,15 @@ class _Learned:
     sums: OperationSums
     version: str = FamilyOut.version
 
-    def seconds(self, kernel: Computation) -> float:
+    def seconds(self, kernel: TensorGraph) -> float:
         return self.sums.seconds(kernel)
 
 
-def program_named(db: Database, name: str) -> Computation:
+def program_named(db: Database, name: str) -> TensorGraph:
     """Raises: SystemExit for none."""
     for info in db.store.find(name):
         made = db.store.tensor(info.id)
-        if isinstance(made, Computation) and made.kind == "program":
+        if isinstance(made, TensorGraph) and made.kind == "program":
             return made
     raise SystemExit(f"no program is called {name}")
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.database import Database, open_database
 from embeddb.nests.check import Legality
 from embeddb.nests.matching.transfer import (
@@ -64,7 +64,7 @@ class Known:
     """A measured nest: what ran on it, its default there, and the fastest ten, fastest first."""
 
     nest: Nest
-    timings: dict[Config, Timing]
+    timings: dict[Config, TimingSummary]
     default: Config
     fastest: tuple[Config, ...]
 
@@ -81,7 +81,7 @@ def known_nests(db: Database, here: Platform) -> list[Known]:
     found = []
     for info in db.store.patterns():
         nest = db.store.nest(info.id) if info.kind == "nest" else None
-        timings = timings_of(db.store.runs(here.id, OP, info.id)) if nest else {}
+        timings = summarise_runs(db.store.runs(here.id, OP, info.id)) if nest else {}
         ran = {c: t for c, t in timings.items() if math.isfinite(t.seconds)}
         default = default_of(here, OP, nest) if nest else None
         if nest is not None and default in ran:

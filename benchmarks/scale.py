@@ -35,7 +35,7 @@ from machine import about
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.vectors.inverted_lists import InvertedLists
 from embeddb.matrix_files import read_pattern
@@ -60,7 +60,7 @@ class Made:
             plug = db.index.featurizers().named("stats")
             self.version = plug.version
             self.real = np.array([plug.embed(read_pattern(file)) for file in files])
-        any_one = PatternInfo(id="0" * 32, **SIZES)
+        any_one = WorkloadInfo(id="0" * 32, **SIZES)
         default = default_of(platform, OP, any_one)
         drawn = space_of(platform, OP, any_one).sample(CONFIGS, rng=self.rng)
         self.configs = sorted({*drawn[1:], default}, key=lambda c: c.json)
@@ -99,7 +99,7 @@ def fill(folder: Path, made: Made, runs: int) -> dict[str, float]:
         for ids, vectors in made.patterns(runs // EACH):
             batch = list(_runs(made, ids, vectors))
             infos = [
-                PatternInfo(
+                WorkloadInfo(
                     id=i,
                     stub=True,
                     name=f"made{told + n}",

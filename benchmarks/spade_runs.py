@@ -21,7 +21,7 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import Platform
@@ -67,7 +67,7 @@ def _time(db: Database, runner: SpadeRunner, platform: Platform, pattern: Patter
     missing = [config for config in configs if config not in done]
     if not missing:
         return
-    db.store.put_structure(pattern, PatternInfo.whole(pattern))
+    db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
     measured = runner.run(pattern, op, missing, options=RunOptions())
     db.store.append(
         Run(pattern.id, op, platform.id, config, measurement) for config, measurement in measured

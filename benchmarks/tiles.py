@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.database import open_database
 from embeddb.store import Store
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.roofline.machine import Machine
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.training.tensors.figures import program_seconds, tile_figures
 from indexer.training.tensors.grown_trees import grown, tree_predictions
 from indexer.training.tensors.samples import (
@@ -96,7 +96,7 @@ def arguments() -> argparse.Namespace:
 class Told:
     """Measured kernels, the graphs of them, and what the analytical model says of their tiles."""
 
-    def __init__(self, runs: KernelRuns, kernels: Mapping[str, Computation]) -> None:
+    def __init__(self, runs: KernelRuns, kernels: Mapping[str, TensorGraph]) -> None:
         self.samples, self.kernels = runs.samples, kernels
         self.content, self.analysis = content_of(runs.samples), runs.analysis
         self.machine = Machine.of(runs.platform.environment)

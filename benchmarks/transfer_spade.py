@@ -200,7 +200,7 @@ class Table:
         says of the source, which it knows better (benchmarks/results/learned_cpu.json)."""
         if settings.predictor == "trees":
             settings = replace(_NETWORK, seed=self.seed)
-        name = f"{self.op.kernel}_{self.seed}_{source.hash}_{digest(settings)}.safetensors"
+        name = f"{self.op.name}_{self.seed}_{source.hash}_{digest(settings)}.safetensors"
         file = self.folder / name
         if not file.exists():
             train(source, settings).save(file)

@@ -14,14 +14,15 @@ from importlib import import_module
 from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from embeddb import ranking
 from embeddb.core import __version__
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
-from embeddb.core.shown import draw_with
+from embeddb.core.records import Measurement, Run, WorkloadInfo
+from embeddb.core.repr_html import set_html_renderer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,10 +41,10 @@ __all__ = [
     "Measurement",
     "Op",
     "Pattern",
-    "PatternInfo",
     "Platform",
     "Recommendation",
     "Run",
+    "WorkloadInfo",
     "__version__",
     "compile",
     "load_platform",
@@ -64,8 +65,8 @@ _LAZY = {
 
 
 def open(path: str | Path, *, readonly: bool = False) -> Database:
-    """Open a database folder, or the shipped database by the word `starter`; imported on first use,
-    which takes half a minute (a folder of that name is `./starter`).
+    """Open a database folder, or the shipped database under the name `starter`, which is imported
+    on first use and takes half a minute (a folder of that name is `./starter`).
 
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
@@ -87,10 +88,10 @@ def query(
     reproducible: bool = False,
     exact: bool = False,
 ) -> Recommendation:
-    """The answer to one question, of the shipped database unless `db` names a folder:
-    `embeddb.query(A, op="spmm:64").candidates[0].config`. `matrix` is a sparse matrix of scipy or
-    torch, a file, or the name of what the database has; the other words are those of
-    `Database.query`, which spares opening the database where there is more than one question.
+    """Answer one question, from the shipped database unless `db` names a folder: `embeddb.query(A,
+    op="spmm:64").candidates[0].config`. `matrix` is a sparse matrix of scipy or torch, a file, or
+    the name of a stored one. The other parameters are those of `Database.query`; open the database
+    once with `open` to answer several questions.
 
     Raises: as `open` and `Database.query`.
     """
@@ -108,22 +109,30 @@ def query(
         )
 
 
-#: `from embeddb.query import Candidate`, as plug-ins say that were written before the package
-#: `embeddb.ranking` had its name.
+#: For plug-ins that import from `embeddb.query`, the former name of the package
+#: `embeddb.ranking`.
 sys.modules["embeddb.query"] = ModuleType("embeddb.query")
 sys.modules["embeddb.query"].__dict__["__getattr__"] = ranking.__getattr__
 
 
-def _drawn(thing: object) -> str:
+def _html(thing: object) -> str:
     from embeddb.ui.notebook import html_of
 
     return html_of(thing)
 
 
-draw_with(_drawn)
+set_html_renderer(_html)
+
+
+#: Old names of public types and what they are called now; each warns for one release.
+_RENAMED = {"WorkloadInfo": "WorkloadInfo"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warn(f"embeddb.{name} is now embeddb.{new}", DeprecationWarning, stacklevel=2)
+        return globals()[new]
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'embeddb' has no attribute {name!r}")

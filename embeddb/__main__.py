@@ -1,4 +1,4 @@
-"""`python -m embeddb`: the command line, where its script is not on the path."""
+"""`python -m embeddb`: the command line without the installed script."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.reports import Progress
-from embeddb.core.shown import html_of
-from embeddb.core.subject import Subject
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.reports import Progress, ignore_progress
+from embeddb.core.repr_html import html_of
+from embeddb.core.workload import Workload
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
@@ -56,9 +56,9 @@ def open_database(
     note: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Database:
-    """The database at a path, or the shipped one by the word `starter`; with `create`, made if
-    there is none. `note` is told when the shipped one is unpacked and of indexes that take long to
-    make (else standard error is), and `progress` how far the unpacking is.
+    """Open the database at a path, or the shipped one under the name `starter`; with `create`, make
+    it if there is none. `note` (by default standard error) receives a line when the shipped one is
+    unpacked and when indexes take long to build, and `progress` the state of the unpacking.
 
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
@@ -75,7 +75,7 @@ def open_database(
 
 
 def _say(line: str) -> None:
-    """Seconds without a word would look like a hang."""
+    """Write a line to standard error, since seconds of silence would look like a hang."""
     sys.stderr.write(f"{line}\n")
 
 
@@ -84,7 +84,7 @@ class Database:
 
     A folder may be opened any number of times, by name, path or link: all of one process share one
     engine, which the last of them closes. Methods may be called from several threads; a forked
-    child opens the database again. What asks, fills and judges is imported when it is first called.
+    child opens the database again. Heavy modules are imported on the first call that needs them.
     """
 
     def __init__(self, index: Lookup) -> None:
@@ -92,12 +92,12 @@ class Database:
 
     @classmethod
     def open(cls, path: str | Path, *, readonly: bool = False) -> Self:
-        """Raises: StoreError if there is none."""
+        """Open an existing database. Raises: StoreError if there is none."""
         return cls(Lookup.open(path, readonly=readonly))
 
     @classmethod
     def create(cls, path: str | Path) -> Self:
-        """Raises: StoreError if something is there already."""
+        """Create an empty database. Raises: StoreError if the path exists."""
         return cls(Lookup.create(path))
 
     @classmethod
@@ -129,8 +129,8 @@ class Database:
 
     # -- looking around --------------------------------------------------------------------
 
-    def find(self, text: str, *, kind: str = "") -> Subject | PatternInfo:
-        """Return the workload that a text means: the only one in an existing file, else that with
+    def find(self, text: str, *, kind: str = "") -> Workload | WorkloadInfo:
+        """Return the workload that a text names: the only one in an existing file, else that with
         this id, else the only one of this name; with `kind`, a `matrix`, `nest`, `kernel` or
         `program`.
 
@@ -140,22 +140,23 @@ class Database:
         return resolve.find_workload(self.index, text, kind=kind)
 
     def platform(self, text: str) -> Platform:
-        """Return the platform with that id, built-in name, or TOML file; a name that only one
-        instance has stands for it. Raises: UsageError if there is none, or more than one."""
+        """Return the platform with that id, built-in name, or TOML file; a name without instance is
+        enough where there is only one instance. Raises: UsageError if there is none, or more than
+        one."""
         return self.index.platform(text)
 
-    def patterns(self, *, kind: str = "") -> Rows[PatternInfo]:
-        """Every pattern that is known, one after the other; with `kind`, those that are a `matrix`,
-        `nest`, `kernel` or `program`. `.columns()` and `.frame()` tell of all at once."""
+    def patterns(self, *, kind: str = "") -> Rows[WorkloadInfo]:
+        """All workloads, lazily; with `kind`, those that are a `matrix`, `nest`, `kernel` or
+        `program`. `.columns()` and `.frame()` return them as a table."""
         return pattern_rows(self.store, kind)
 
     def runs(
         self, *, platform: str = "", op: str | Op = "", pattern: WorkloadLike | None = None
     ) -> Rows[Run]:
-        """Every run that counts, one after the other, or those of a platform (an id, or a name for
-        all its instances), an op, a pattern: `db.runs(op="spmm:32", pattern="A.mtx").frame()`.
+        """All valid runs, lazily, or those of a platform (an id, or a name for all its instances),
+        an op, a workload: `db.runs(op="spmm:32", pattern="A.mtx").frame()`.
 
-        Raises: NothingFound for a platform and op without runs; MatrixError for a name nobody has.
+        Raises: NothingFound for a platform and op without runs; MatrixError for an unknown name.
         """
         what = Op.parse(op) if op and isinstance(op, str) else op or None
         kind = what.kind if what is not None else ""
@@ -168,10 +169,11 @@ class Database:
         return self.index.atlas(op, platform)
 
     def problems(self) -> list[str]:
-        """Everything wrong with store, answers and derived files; the last heal on the next use."""
+        """List all faults of the store, stored answers and derived files; derived files are rebuilt
+        on the next use."""
         return self.index.problems() + answers.problems(self.index)
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------
 
     def query(
         self,
@@ -188,43 +190,44 @@ class Database:
         tuner: str = "",
         progress: Progress | None = None,
     ) -> Recommendation:
-        """Rank `k` configurations for a pattern, in the words of `embeddb query`; the answer is
-        stored under its `id`. `pattern` may be a sparse matrix of scipy or torch, a file, or the
-        name or id of what the database has. With `measure` the default and the answers are run here
-        (`Database.measure` has more to choose). With `why` it also says what would change it
-        (`Diagnostics`), which costs seconds; `progress` is told how far that is. With
-        `reproducible` it leaves out configurations whose sums run in an order that varies from call
-        to call, with `exact` those that round operands to a shorter type (tensor cores). With the
-        name of a `tuner` plug-in, its proposals are the answer.
+        """Rank `k` configurations for a workload, with the options of `embeddb query`; the answer
+        is stored under its `id`. `pattern` may be a sparse matrix of scipy or torch, a file, or the
+        name or id of a stored workload. With `measure`, the default and the candidates are run on
+        this machine (`Database.measure` has more options). With `why` the answer includes what
+        would change it (`Diagnostics`), which takes seconds; `progress` is called during that. With
+        `reproducible` it excludes configurations whose summation order varies from call to call,
+        with `exact` those that round operands to a shorter type (tensor cores). With the name of a
+        `tuner` plug-in, the tuner's proposals are the answer.
 
-        Raises: MatrixError, NestError, TensorError for a file that cannot be read, or a name nobody
-        has; UsageError for an unknown platform, op or tuner, for `why` with a tuner, or for a
-        platform whose file does not say which configurations are reproducible; NothingFound for a
-        pattern known by name only where the evidence needs its structure; PluginError for a tuner
-        that breaks its contract; with `measure` as that.
+        Raises: MatrixError, NestError, TensorError for a file that cannot be read, or an unknown
+        name; UsageError for an unknown platform, op or tuner, for `why` with a tuner, or for a
+        platform whose file does not state which configurations are reproducible; NothingFound for a
+        workload known by name only where the evidence needs its structure; PluginError for a tuner
+        that breaks its contract; with `measure` the errors of that method.
         """
         from embeddb.explain.deep import deepening
         from embeddb.ranking.answer import Request, local_platform, recommend
         from tuners.by_name import answerer
 
         if tuner and why:
-            reason = "what would change an answer is told of the database's own, not a tuner's"
-            raise UsageError(reason)
+            raise UsageError(
+                "`why` explains the database's own ranking, not the proposals of a tuner"
+            )
         what = Op.parse(op) if isinstance(op, str) else op
         here = local_platform(self._named(platform))
         here = here.restricted(what, reproducible=reproducible, exact=exact)
-        asked = resolve.resolve_workload(self.index, pattern, kind=what.kind)
-        deepen = deepening(self.index, asked, progress=progress) if why and not measure else None
-        request = Request(asked, here, what, count=k, calls=calls, answer_by=answerer(tuner))
-        made = recommend(self.index, request, deepen=deepen)
+        workload = resolve.resolve_workload(self.index, pattern, kind=what.kind)
+        deepen = deepening(self.index, workload, progress=progress) if why and not measure else None
+        request = Request(workload, here, what, count=k, calls=calls, answer_by=answerer(tuner))
+        answer = recommend(self.index, request, deepen=deepen)
         if not measure:
-            return made
+            return answer
         where = self._named(platform)
-        return self.measure(made, asked, platform=where, k=k, why=why, progress=progress)
+        return self.measure(answer, workload, platform=where, k=k, why=why, progress=progress)
 
     def measure(
         self,
-        made: Recommendation,
+        answer: Recommendation,
         pattern: WorkloadLike | None = None,
         *,
         platform: Platform | None = None,
@@ -234,13 +237,12 @@ class Database:
         why: bool = False,
         progress: Progress | None = None,
     ) -> Recommendation:
-        """An answer with its default and candidates run on this machine, each once in every round,
-        and ranked by what they took; the runs and the new answer are kept.
+        """Run the default and the candidates of an answer on this machine, each once per round, and
+        rank them by the measured times; the runs and the new answer are stored.
 
         `pattern` is needed where the structure is not in the database, `platform` where only its
-        file may be run. A tuner that the user named is told of each of `k` before it asks for
-        the next, which is the first round. With `why` it also says what would change the answer
-        now.
+        file may be run. A tuner named by the user receives each of `k` results before it proposes
+        the next, which is the first round. With `why` the new answer includes what would change it.
 
         Raises: NothingFound without a structure; RunnerUnavailable if the platform cannot be
         measured here.
@@ -250,40 +252,40 @@ class Database:
         from indexer.runners.base import RunOptions
         from tuners.by_name import search_by
 
-        structure = resolve.resolve_structure(self.index, made, pattern)
-        tuner = made.link == "tuner"
-        deep = why or made.insight.deep
+        structure = resolve.resolve_structure(self.index, answer, pattern)
+        tuner = answer.link == "tuner"
+        deep = why or answer.insight.deep
         how = Remeasurement(
             options or RunOptions(),
             rounds=rounds - tuner,
             platform=platform,
-            search=search_by(self.index, made, structure, platform, k) if tuner else None,
+            search=search_by(self.index, answer, structure, platform, k) if tuner else None,
             deepen=deepening(self.index, structure, progress=progress) if deep else None,
         )
-        return measure_answer(self.index, made, structure, how, progress=progress)
+        return measure_answer(self.index, answer, structure, how, progress=progress)
 
     def explain(self, answer: str | Recommendation = "last") -> Explanation:
-        """Why an answer is what it is, from the store alone: that answer, or the `recommendation`
-        that a text means. Raises: NothingFound."""
-        made = self.recommendation(answer) if isinstance(answer, str) else answer
-        return explain(made, self.store)
+        """Explain an answer from the store alone: that answer, or the `recommendation` that a text
+        names. Raises: NothingFound."""
+        recommendation = self.recommendation(answer) if isinstance(answer, str) else answer
+        return explain(recommendation, self.store)
 
     def recommendation(
         self, text: str = "last", *, note: Callable[[str], None] = lambda _: None
     ) -> Recommendation:
-        """Return the stored answer that a text means: the one with this id, the `last` one, or the
-        last about what `find` returns for it. `note` is called with one line for each answer that
-        cannot be read. Raises: NothingFound if there is none; StoreCorrupt."""
+        """Return the stored answer that a text names: the one with this id, the `last` one, or the
+        last for the workload that `find` returns. `note` is called with one line for each answer
+        that cannot be read. Raises: NothingFound if there is none; StoreCorrupt."""
         return resolve.find_answer(self.index, text, note=note)
 
     def recommendations(self) -> list[Recommendation]:
-        """Return all stored answers that can be read, in the order they were given."""
+        """Return all stored answers that can be read, oldest first."""
         return answers.recommendations(self.index)
 
     def _named(self, platform: str | Platform) -> Platform:
         return self.platform(platform) if isinstance(platform, str) else platform
 
-    # -- filling ---------------------------------------------------------------------------
+    # -- import and measurement ----------------------------------------------------------
 
     def index_runs(
         self,
@@ -295,11 +297,11 @@ class Database:
         options: ReadOptions | None = None,
         progress: Progress | None = None,
     ) -> IndexReport:
-        """Read run logs and make them answer: `db.index_runs(["runs.csv"], platform="fpga.toml",
-        matrices="matrices/")`. The report says what became of each file, and what can be answered
-        now or is missing. See `indexer.index_runs.index_runs`.
+        """Import run logs so that queries use them: `db.index_runs(["runs.csv"],
+        platform="fpga.toml", matrices="matrices/")`. The report lists the result for each file, and
+        what can be answered now or is missing. See `indexer.index_runs.index_runs`.
 
-        Raises: ReaderError, PlatformError, UsageError, MatrixError as it does.
+        Raises: ReaderError, PlatformError, UsageError, MatrixError as that function does.
         """
         from indexer.index_runs import index_runs
 
@@ -325,10 +327,11 @@ class Database:
         progress: Progress | None = None,
         **nodes: Unpack[NodesWords],
     ) -> CalibrationReport:
-        """Measure on this machine, for some minutes, what tells most of how it differs from others:
-        `db.calibrate(ops=["spmm:32"], minutes=2)`. Without `ops`, all that any machine ran; on the
-        files of the folder `matrices`, else on generated ones. With `executor="slurm"` other nodes
-        are measured, in the folder `campaign`, which they see.
+        """Measure on this machine, for some minutes, the configurations that best show how it
+        differs from others: `db.calibrate(ops=["spmm:32"], minutes=2)`. Without `ops`, all
+        operations with runs of any machine; on the files of the folder `matrices`, else on
+        generated ones. With `executor="slurm"` other nodes are measured, in the shared folder
+        `campaign`.
 
         Raises: RunnerUnavailable if the platform cannot be measured here; UsageError for no op or
         no time; InputError for a folder without a matrix that can be measured.
@@ -339,26 +342,25 @@ class Database:
             nodes_job,
             refuse_without_executor,
         )
-        from indexer.campaign.plan import untold
         from indexer.executors.base import Effort
 
         where, files = self._named(platform), Path(matrices) if str(matrices) else None
-        wish = CalibrationRequest(
+        request = CalibrationRequest(
             _ops(ops) or measured_ops(self.index, where), 60.0 * minutes, threads
         )
         refuse_without_executor(nodes)
         if nodes.get("executor"):
             from indexer.calibration.on_nodes import NodesCalibration, calibrated
 
-            told = progress or untold
-            wanted = NodesCalibration(self.index, where, wish, Path(campaign), told)
+            report_progress = progress or ignore_progress
+            plan = NodesCalibration(self.index, where, request, Path(campaign), report_progress)
             effort = Effort(threads=threads, platform=named_on_nodes(platform))
             with nodes_job(
-                wanted.planned(files), self.index, effort, nodes, told=told
+                plan.planned(files), self.index, effort, nodes, told=report_progress
             ) as nodes_work:
-                return calibrated(wanted, nodes_work)
+                return calibrated(plan, nodes_work)
         runner, _ = this_machine(where, threads=threads)
-        job = Calibration(self.index, runner, wish)
+        job = Calibration(self.index, runner, request)
         job = job if progress is None else replace(job, told=progress)
         return job.run(files)
 
@@ -376,10 +378,10 @@ class Database:
     ) -> CampaignProgress:
         """Measure every matrix file below `matrices` in shuffled rounds, into this database:
         `db.campaign("camp", platform="cpu", ops=["spmm:128"], matrices="matrices/")`. It may be
-        stopped at any time; `db.campaign("camp")` goes on with what is planned in that folder
-        (with `platform` again where a command of its file measures). `options` say how much is
-        measured, `effort` how carefully. `executor="slurm"`, with the other words of `campaign run`
-        (`address`, `script`, `chunks`, `mixed`, `no_wait`), has nodes measure that see `folder`.
+        stopped at any time; `db.campaign("camp")` continues the plan in that folder (with
+        `platform` again where a command of its file measures). `options` set how much is measured,
+        `effort` how carefully. With `executor="slurm"` and the other options of `campaign run`
+        (`address`, `script`, `chunks`, `mixed`, `no_wait`), nodes that share `folder` measure.
 
         Raises: UsageError if there is nothing to measure; InputError if another campaign is in
         `folder`; RunnerUnavailable if the platform cannot be measured here.
@@ -390,7 +392,6 @@ class Database:
             nodes_job,
             refuse_without_executor,
         )
-        from indexer.campaign.plan import untold
         from indexer.campaign.run import CampaignJob, plan_campaign, planned_matrices, run_campaign
         from indexer.runners.base import RunOptions
 
@@ -408,14 +409,19 @@ class Database:
             where = self._named(platform) if platform else parse_platform(planned, where=str(place))
         refuse_without_executor(nodes)
         if nodes.get("executor"):
-            asked, told = effort_on_nodes(effort, platform), progress or untold
-            with nodes_job(campaign, self.index, asked, nodes, told=told) as nodes_work:
+            node_effort, report_progress = (
+                effort_on_nodes(effort, platform),
+                progress or ignore_progress,
+            )
+            with nodes_job(
+                campaign, self.index, node_effort, nodes, told=report_progress
+            ) as nodes_work:
                 return nodes_work.run()[1]
         runner, _ = this_machine(where, threads=effort.threads)
         job = CampaignJob(campaign, self.index, runner, effort)
         return run_campaign(job if progress is None else replace(job, told=progress))[1]
 
-    # -- tuning and judging ----------------------------------------------------------------
+    # -- tuning and evaluation -----------------------------------------------------------
 
     @overload
     def tune(self, subject: Any, options: TuneRequest, **how: Unpack[How]) -> FusionTuned: ...
@@ -424,15 +430,16 @@ class Database:
     @overload
     def tune(self, subject: Any, options: MatrixTuneRequest, **how: Unpack[How]) -> MatrixTuned: ...
     def tune(self, subject: Any, options: Any, **how: Unpack[How]) -> Any:
-        """The fastest that is found on this machine, by running some: of a matrix
-        `db.tune(A, MatrixTuneRequest(hardware_s=60), op="spmm:128")`; what a tensor program should
-        fuse, `db.tune("unet.small", TuneRequest(hardware_s=60))`; which tiles a kernel, or each
-        that a program is cut into, should run, `db.tune("unet.small/5", TileTuneRequest())`. A
-        subject is one, its file or its name. Runs are kept at once: the same call goes on where it
-        was stopped. See `tuners.tune`.
+        """Search for the fastest configuration by runs on this machine: of a matrix, `db.tune(A,
+        MatrixTuneRequest(hardware_s=60), op="spmm:128")`; the fusion plan of a tensor program,
+        `db.tune("unet.small", TuneRequest(hardware_s=60))`; the tiles of a kernel, or of each
+        kernel of a program, `db.tune("unet.small/5", TileTuneRequest())`. `subject` is a workload,
+        its file or its name. Runs are stored at once: the same call continues an interrupted one.
+        See `tuners.tune`.
 
-        Raises: NothingFound for no such subject; TensorError for a program without cuts;
-        UsageError as the options say; RunnerUnavailable if the platform cannot be measured here.
+        Raises: NothingFound for an unknown workload; TensorError for a program without fusion
+        plans; UsageError for invalid options; RunnerUnavailable if the platform cannot be measured
+        here.
         """
         from tuners.tune import tuned
 
@@ -448,11 +455,11 @@ class Database:
         rankers: Mapping[str, Fit] | None = None,
         progress: Progress | None = None,
     ) -> list[EvalRow]:
-        """How good the answers are beside the baselines, with whole groups of matrices held out:
+        """Evaluate the answers against the baselines, with whole groups of matrices held out:
         `db.evaluate(platform="cpu", op="spmm:128")`. All platforms and ops unless they are named.
         See `tuners.evaluation.bench.evaluate`.
 
-        Raises: NothingFound if there is nothing of these, or too little to judge by.
+        Raises: NothingFound if there are no such runs, or too few to evaluate.
         """
         from tuners.evaluation.bench import asked_scopes
         from tuners.evaluation.evaluate import EvalOptions, evaluate
@@ -468,5 +475,5 @@ class Database:
 
 
 def _ops(ops: Sequence[str | Op]) -> tuple[Op, ...]:
-    """Each once."""
+    """Parse operations, without duplicates."""
     return tuple(dict.fromkeys(Op.parse(op) if isinstance(op, str) else op for op in ops))

@@ -31,7 +31,7 @@ from patterns import write_examples
 from embeddb import Database, EmbeddbError, Op, Pattern, Platform, Run, load_platform, read_pattern
 from embeddb.core.config import Config
 from embeddb.core.errors import InputError
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.explain.explanation import machine_words
 from embeddb.ranking import answers
 from embeddb.ranking.answer import Request, recommend
@@ -264,7 +264,7 @@ def keep(db: Database, cases: Iterable[Case], platform: Platform) -> None:
     """Write the runs back, and into each stored answer what its candidates took."""
     for case in cases:
         db.index.record(case.runs, case.pattern, platform)
-        answers.keep(db.index, ranked_by_time(case.made, timings_of(case.runs)))
+        answers.keep(db.index, ranked_by_time(case.made, summarise_runs(case.runs)))
 
 
 # -- the tables ----------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def keep(db: Database, cases: Iterable[Case], platform: Platform) -> None:
 
 def row_of(case: Case) -> Row:
     """What was measured for one case, as one line."""
-    curves = timings_of(case.runs)
+    curves = summarise_runs(case.runs)
     default = curves[Config(case.made.default)]
     ours = [curves[config_of(c)].seconds for c in case.made.candidates]
     best = min(ours)

@@ -9,11 +9,11 @@ from typing import Generic, TypeVar, cast
 
 from embeddb.core.kinds import kind_of
 from embeddb.core.reports import Progress
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from indexer.embed import adopted
 
-T = TypeVar("T", bound=Subject)
+T = TypeVar("T", bound=Workload)
 
 #: Workloads written together: lost at most if the process is killed, about a second's work.
 _TOGETHER = 64

@@ -23,8 +23,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
-from embeddb.core.subject import matrices_only
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
+from embeddb.core.workload import matrices_only
 from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
@@ -267,7 +267,7 @@ class _Work:
 
     def _task(self, pattern: Pattern, op: Op, number: int) -> _Task | None:
         """What is missing of a matrix and op in a pass; None if nothing is."""
-        known = timings_of(self._db.store.runs(self._here.id, op, pattern.id))
+        known = summarise_runs(self._db.store.runs(self._here.id, op, pattern.id))
         panel = self._panel[op]
         configs = task_configs(self._db, pattern, self._here, op, panel, number=number, known=known)
         return _Task(pattern, op, configs) if configs else None

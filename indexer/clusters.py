@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.index.lookup import Lookup
 from indexer.campaign.budget.samplers import cluster
 
@@ -23,8 +23,8 @@ class PatternCluster:
     """A cluster of similar patterns and the one nearest to its centre; `spread` is the root mean
     square distance from the centre, standardised."""
 
-    members: list[PatternInfo]
-    representative: PatternInfo
+    members: list[WorkloadInfo]
+    representative: WorkloadInfo
     spread: float
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Op
 from embeddb.core.kinds import kind_of
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.guards import GOOD
 from embeddb.index.lookup import Lookup

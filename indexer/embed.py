@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
@@ -190,7 +190,7 @@ def _embed_all(
     db: Lookup,
     vectors: _Stored | _Recomputed,
     featurizer: _Plug,
-    missing: Sequence[PatternInfo],
+    missing: Sequence[WorkloadInfo],
     progress: Progress | None,
 ) -> tuple[int, list[str]]:
     """Compute and store missing vectors; returns their number and the problems met."""
@@ -203,7 +203,7 @@ def _embed_all(
         vector = featurizer.from_info(info)
         if vector is None:
             vector = _joined(vectors, featurizer, info)
-        structure = None if vector is not None or info.stub else db.store.subject(info.id)
+        structure = None if vector is not None or info.stub else db.store.workload(info.id)
         if structure is not None and not lacks:
             try:
                 vector = featurizer.embed(structure)
@@ -248,7 +248,7 @@ def adopt_stubs(db: Lookup, library: Library) -> int:
     return moved
 
 
-def adopted(db: Lookup, stub: PatternInfo, pattern: Subject) -> int:
+def adopted(db: Lookup, stub: WorkloadInfo, pattern: Workload) -> int:
     """Give a stub its structure; returns the number of runs that moved to its pattern."""
     info = PatternInfo.whole(pattern)
     if stub.group not in ("", stub.name):  # the run log knew the family

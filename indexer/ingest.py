@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageError
-from embeddb.core.files.gate import open_regular, refusing
-from embeddb.core.files.own_files import open_own
+from embeddb.core.files.safe_read import open_regular, refusing
+from embeddb.core.files.safe_write import open_own
 from embeddb.core.kinds import operation_of
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.of_subject import space_of
@@ -353,7 +353,7 @@ class _Job:
         return (row.platform, row.instance) != self._place
 
     def _judge_of(
-        self, platform: Platform, op: Op, info: PatternInfo
+        self, platform: Platform, op: Op, info: WorkloadInfo
     ) -> tuple[ConfigSpace, dict[str, Config]]:
         """The configuration space, and the legal configurations met in it; one for all matrices
         where its rules do not depend on sizes. Nests and tensor kernels each have their own."""

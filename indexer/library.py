@@ -13,7 +13,7 @@ from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.kinds import kind_of, kinds
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import UNKNOWN, Sizes
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.matrix_files import (
     matrix_files,
     matrix_name,
@@ -24,7 +24,7 @@ from embeddb.matrix_files import (
 from embeddb.matrix_files.source import plain_text
 
 
-def contents(file: str, kind: str = "") -> list[Subject]:
+def contents(file: str, kind: str = "") -> list[Workload]:
     """Return the workloads of one kind in a file; without `kind`, of the kind whose files have its
     ending.
 
@@ -41,7 +41,7 @@ def contents(file: str, kind: str = "") -> list[Subject]:
     return list(wanted.read_file(path, alone=True))
 
 
-def every_content(file: str) -> list[Subject]:
+def every_content(file: str) -> list[Workload]:
     """Return the workloads in a file; of HLO both its kernel and its program. Raises: as
     `contents`."""
     able = [kind.name for kind in kinds() if kind.recognises(Path(file))]
@@ -85,7 +85,7 @@ class Library:
     def names(self) -> list[str]:
         return sorted(self._files)
 
-    def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Subject | None:
+    def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Workload | None:
         """The matrix (`find`), nest, kernel or program of that name, or None."""
         if kind_of(kind).sparse:
             m, n, nnz = sizes
@@ -170,7 +170,7 @@ def sizes(pattern: Pattern) -> tuple[int, int, int]:
     return (*pattern.shape, pattern.nnz)
 
 
-T = TypeVar("T", bound=Subject)
+T = TypeVar("T", bound=Workload)
 
 
 class _CodedFiles(Generic[T]):

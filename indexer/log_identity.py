@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ReaderError
-from embeddb.core.files.gate import open_regular, refusing
+from embeddb.core.files.safe_read import open_regular, refusing
 from embeddb.core.records import REPEAT, Run, in_context
 from embeddb.store import Store
 
@@ -72,7 +72,7 @@ class Repeats:
 def _key(run: Run) -> int:
     """Hash that is equal for equal runs, within this process."""
     parts = (run.pattern_id, run.platform, run.campaign, run.config.json, _encode(run.measurement))
-    return hash((*parts, run.op.kernel, run.op.width, run.op.dtype))
+    return hash((*parts, run.op.name, run.op.width, run.op.dtype))
 
 
 class Content(msgspec.Struct, frozen=True):

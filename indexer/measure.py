@@ -21,13 +21,13 @@ from embeddb.core.errors import TensorError
 from embeddb.core.machine_state import State, between, state_now
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.reports import Progress
-from embeddb.core.subject import Subject
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.timing import TimingSummary, summarise_runs
+from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.campaign.agreement import compare
 from indexer.campaign.plan import choose_configs
 from indexer.runners.base import HARDWARE_S, RunOptions
@@ -50,9 +50,9 @@ class Machine:
         """Figures of the current state of the machine; empty if the runner has none."""
         return state_now(self.runner, threads=self.options.threads)
 
-    def stored(self, workload: Subject, op: Op) -> list[Run]:
+    def stored(self, workload: Workload, op: Op) -> list[Run]:
         """Runs of a workload on this machine; none if the database lacks its structure."""
-        if self.db.store.subject(workload.id) is None:
+        if self.db.store.workload(workload.id) is None:
             return []
         return list(self.db.store.runs(self.here.id, op, workload.id))
 
@@ -60,7 +60,7 @@ class Machine:
 class Recorder:
     """Runs of one workload and operation under a campaign name; `runs` are not yet written back."""
 
-    def __init__(self, machine: Machine, workload: Subject, op: Op, campaign: str) -> None:
+    def __init__(self, machine: Machine, workload: Workload, op: Op, campaign: str) -> None:
         self.machine, self.workload, self.op, self.campaign = machine, workload, op, campaign
         self.runs: list[Run] = []
         self._before: State = {}
@@ -124,7 +124,7 @@ class Design(Protocol):
         """Seed of random choices and of the order of rounds."""
 
     def configs(
-        self, here: Platform, workload: Subject, stored: Sequence[Run], rng: np.random.Generator
+        self, here: Platform, workload: Workload, stored: Sequence[Run], rng: np.random.Generator
     ) -> list[Config]:
         """Configurations still to measure, given the `stored` runs; empty if the workload is done.
 
@@ -165,7 +165,7 @@ class MeasureJob:
     rounds: int = 1
     agreement: float = -math.inf
 
-    def run(self, workloads: Sequence[Subject], progress: Progress | None = None) -> MeasureTally:
+    def run(self, workloads: Sequence[Workload], progress: Progress | None = None) -> MeasureTally:
         """Measure one workload after the other. Raises: RunnerUnavailable if the machine fails."""
         tally = MeasureTally()
         for at, workload in enumerate(workloads):
@@ -174,7 +174,7 @@ class MeasureJob:
             self._visit(workload, tally)
         return tally
 
-    def _visit(self, workload: Subject, tally: MeasureTally) -> None:
+    def _visit(self, workload: Workload, tally: MeasureTally) -> None:
         design = self.design
         stored = self.machine.stored(workload, design.op)
         rng = np.random.default_rng(design.seed)
@@ -192,7 +192,7 @@ class MeasureJob:
 
     def _measure(
         self,
-        workload: Subject,
+        workload: Workload,
         configs: Sequence[Config],
         rng: np.random.Generator,
         tally: MeasureTally,
@@ -222,8 +222,8 @@ class MeasureJob:
         return {"round": float(number)} if math.isfinite(self.agreement) else {}
 
 
-def _label(workload: Subject, taken: Mapping[str, str]) -> str:
-    return workload.told_as(taken) if isinstance(workload, Computation) else workload.name
+def _label(workload: Workload, taken: Mapping[str, str]) -> str:
+    return workload.label(taken) if isinstance(workload, TensorGraph) else workload.name
 
 
 def _succeeded(runs: Sequence[Run], rng: np.random.Generator) -> list[Config]:
@@ -257,7 +257,7 @@ class MeasureRequest:
     seed: int = 0
     baselines: bool = False
 
-    def order(self, here: Platform, workload: Subject, default: Config) -> list[Config]:
+    def order(self, here: Platform, workload: Workload, default: Config) -> list[Config]:
         """Every configuration to run, the default among them, shuffled.
 
         Raises: SpaceError, UsageError for one that is not legal.
@@ -276,11 +276,11 @@ class Measured:
     """Timings of one workload by configuration, and of `baselines` by the name of a library.
     `errors` are the reasons of the configurations that failed."""
 
-    pattern: Subject
+    pattern: Workload
     platform: Platform
     op: Op
     default: Config
-    timings: dict[Config, Timing]
+    timings: dict[Config, TimingSummary]
     errors: dict[Config, str]
     baselines: dict[str, Measurement]
 
@@ -332,7 +332,7 @@ def _outcome(seconds: float, status: str, error: str = "") -> dict[str, Any]:
 
 
 def measure_sample(
-    machine: Machine, request: MeasureRequest, workload: Subject, progress: Progress | None = None
+    machine: Machine, request: MeasureRequest, workload: Workload, progress: Progress | None = None
 ) -> Measured:
     """Run the requested configurations of one workload; runs are stored even if interrupted.
 
@@ -355,7 +355,7 @@ def measure_sample(
         platform=here,
         op=op,
         default=default,
-        timings=timings_of(runs),
+        timings=summarise_runs(runs),
         errors={r.config: r.measurement.error for r in runs if not r.measurement.ok},
         baselines=(
             machine.runner.baselines(workload, op, options=machine.options) if timed else {}

@@ -19,8 +19,8 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.records import Run
-from embeddb.core.subject import Subject
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
+from embeddb.core.workload import Workload
 from embeddb.nests.check import Legality, canonical_schedule
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.matching.transfer import TILES, Legal
@@ -219,7 +219,7 @@ class NestDesign(Design):
         return f"nests:{self.designed}+{self.searched}/{self.seed}"
 
     def configs(
-        self, here: Platform, workload: Subject, stored: Sequence[Run], rng: np.random.Generator
+        self, here: Platform, workload: Workload, stored: Sequence[Run], rng: np.random.Generator
     ) -> list[Config]:
         """The default and the designed schedules, whatever ran before."""
         nest = _nest(workload)
@@ -233,7 +233,7 @@ class NestDesign(Design):
         nest = _nest(recorder.workload)
         if self.searched:
             self._search(nest, recorder)
-        ranked = timings_of(recorder.runs)
+        ranked = summarise_runs(recorder.runs)
         best = sorted(ranked, key=lambda config: ranked[config].seconds)[:_BEST]
         default = default_of(recorder.machine.here, self.op, nest)
         for _ in range(_REPEATS):
@@ -256,7 +256,7 @@ class NestDesign(Design):
         )
 
 
-def _nest(workload: Subject) -> Nest:
+def _nest(workload: Workload) -> Nest:
     assert isinstance(workload, Nest)
     return workload
 
@@ -283,7 +283,9 @@ def counted(store: Store, platform: str) -> Iterator[Counted]:
         nest, counters = store.nest(nest_id), counters_of(store, nest_id, platform)
         if nest is None or counters is None or where is None:
             continue
-        timing = timings_of(store.runs(platform, _OP, nest_id)).get(default_of(where, _OP, nest))
+        timing = summarise_runs(store.runs(platform, _OP, nest_id)).get(
+            default_of(where, _OP, nest)
+        )
         if timing is not None and timing.status == "ok":
             yield Counted(nest, counters, timing.seconds)
 

@@ -13,9 +13,9 @@ from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, NothingFound, UsageError
 from embeddb.core.kinds import kind_of, kinds
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
-from embeddb.core.subject import Subject, is_workload
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import many_of, one_of
+from embeddb.core.workload import Workload, is_workload
 from embeddb.index.lookup import Lookup
 from embeddb.ranking import answers
 from embeddb.ranking.recommendation import Recommendation
@@ -40,25 +40,25 @@ class _Tensor(Protocol):
 
 #: A workload, one of the database, its file, id or name, or a sparse matrix of scipy or
 #: torch.
-WorkloadLike: TypeAlias = Subject | PatternInfo | str | os.PathLike[str] | _Convertible | _Tensor
+WorkloadLike: TypeAlias = Workload | WorkloadInfo | str | os.PathLike[str] | _Convertible | _Tensor
 
 
 def resolve_workload(
     lookup: Lookup, workload: WorkloadLike, *, kind: str = ""
-) -> Subject | PatternInfo:
+) -> Workload | WorkloadInfo:
     """Return the workload itself, the one that a text names (`find_workload`), or the sparsity
     pattern of another library's matrix.
 
     Raises: as `find_workload`; MatrixError for an object that is no workload.
     """
-    if isinstance(workload, PatternInfo) or is_workload(workload):
+    if isinstance(workload, WorkloadInfo) or is_workload(workload):
         return workload
     if isinstance(workload, str | os.PathLike):
         return find_workload(lookup, os.fspath(workload), kind=kind)
     return Pattern.from_matrix(workload)
 
 
-def find_workload(lookup: Lookup, text: str, *, kind: str = "") -> Subject | PatternInfo:
+def find_workload(lookup: Lookup, text: str, *, kind: str = "") -> Workload | WorkloadInfo:
     """Return the only workload in the file `text`, else the one with that id, else the only one
     with that name; `kind` restricts files and names.
 
@@ -105,7 +105,7 @@ def find_answer(
 
 def resolve_structure(
     lookup: Lookup, answer: Recommendation, workload: WorkloadLike | None
-) -> Subject:
+) -> Workload:
     """Return what an answer is about in full: `workload`, or the database's own.
 
     Raises: as `resolve_workload`; NothingFound if neither has the structure.
@@ -138,7 +138,7 @@ def _ids(lookup: Lookup, text: str) -> set[str]:
     return {text, *(info.id for info in lookup.store.find(text))}
 
 
-def _by_id(lookup: Lookup, text: str) -> PatternInfo | None:
+def _by_id(lookup: Lookup, text: str) -> WorkloadInfo | None:
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -146,7 +146,7 @@ def _by_id(lookup: Lookup, text: str) -> PatternInfo | None:
     return lookup.store.pattern(lookup.store.resolve(text.lower())) if len(key) == 16 else None
 
 
-def _by_name(lookup: Lookup, text: str, kind: str) -> PatternInfo:
+def _by_name(lookup: Lookup, text: str, kind: str) -> WorkloadInfo:
     """Raises: MatrixError for an unknown name; UsageError for one of another kind, or of several
     workloads."""
     named = lookup.store.find(text)
@@ -163,7 +163,7 @@ def _by_name(lookup: Lookup, text: str, kind: str) -> PatternInfo:
     raise MatrixError(what, where=text, hint=_similar(lookup, text, kind or kinds()[0].name))
 
 
-def _ambiguous(lookup: Lookup, name: str, workloads: list[PatternInfo]) -> UsageError:
+def _ambiguous(lookup: Lookup, name: str, workloads: list[WorkloadInfo]) -> UsageError:
     ids = ", ".join(
         f"{one.id} ({one.workload.description(one, lookup.store)})" for one in workloads[:_MOST_IDS]
     )

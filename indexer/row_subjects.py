@@ -9,7 +9,7 @@ import msgspec
 from embeddb.core.errors import ReaderError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import stub_id
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import UNKNOWN
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
@@ -60,7 +60,7 @@ class RowSubjects:
         self._fresh: list[PatternInfo] = []
         self._structures: dict[str, bool] = {}
 
-    def of(self, ref: MatrixRef, kind: str) -> tuple[PatternInfo, str]:
+    def of(self, ref: MatrixRef, kind: str) -> tuple[WorkloadInfo, str]:
         own = ref.content.id if ref.content is not None else ""
         key = (kind, ref.name, ref.m, ref.n, ref.nnz, own)
         workload = self._cache.get(key)
@@ -84,7 +84,7 @@ class RowSubjects:
         fresh, self._fresh = self._fresh, []
         return fresh
 
-    def _resolved(self, ref: MatrixRef, kind: str) -> PatternInfo:
+    def _resolved(self, ref: MatrixRef, kind: str) -> WorkloadInfo:
         if not ref.sizes.possible:
             raise ReaderError(f"{ref.name[:80]}: {ref.sizes} is impossible")
         if not kind_of(kind).sparse and ref.sizes != UNKNOWN:
@@ -109,8 +109,8 @@ class RowSubjects:
         self._report.stubs += 1
         return self._note(ref, stub_id(ref.name, *wanted, kind=kind), kind, stub=True)
 
-    def _note(self, ref: MatrixRef, pattern_id: str, kind: str, *, stub: bool) -> PatternInfo:
-        info = PatternInfo(
+    def _note(self, ref: MatrixRef, pattern_id: str, kind: str, *, stub: bool) -> WorkloadInfo:
+        info = WorkloadInfo(
             id=pattern_id,
             m=ref.m,
             n=ref.n,

@@ -121,9 +121,9 @@ def source_model(text: str, op: Op) -> str:
     """
     if text != STARTER:
         return text
-    file = STARTER_FILE.with_name(f"costmodel-cpu-{op.kernel}.safetensors")
+    file = STARTER_FILE.with_name(f"costmodel-cpu-{op.name}.safetensors")
     if not file.is_file():
-        raise InputError(f"no model ships for {op.kernel}", where=str(file), hint="--from MODEL")
+        raise InputError(f"no model ships for {op.name}", where=str(file), hint="--from MODEL")
     return str(file)
 
 

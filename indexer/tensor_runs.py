@@ -14,14 +14,14 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
 from embeddb.core.machine_state import between
 from embeddb.core.records import IN_A_ROW, Measurement, Run, in_context
-from embeddb.core.subject import Subject
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
+from embeddb.core.workload import Workload
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import why_not
 from indexer.measure import Design, Machine
 from indexer.runners.base import HARDWARE_S
@@ -51,13 +51,13 @@ class TileDesign(Design):
         return f"{_PREFIX}{self.tiles}x{self.rounds}/{self.seed}"
 
     def configs(
-        self, here: Platform, workload: Subject, stored: Sequence[Run], rng: np.random.Generator
+        self, here: Platform, workload: Workload, stored: Sequence[Run], rng: np.random.Generator
     ) -> list[Config]:
         """The untiled form and the tiles that are left; empty if none is left.
 
         Raises: TensorError for a kernel without tiles.
         """
-        assert isinstance(workload, Computation)
+        assert isinstance(workload, TensorGraph)
         if reason := why_not(workload):
             raise TensorError(reason)
         default = default_of(here, self.op, workload)
@@ -105,7 +105,7 @@ class CutRun:
 class CutRuns:
     """Measure fusion plans of a program on a machine with a runner of `xla-cpu`."""
 
-    def __init__(self, machine: Machine, program: Computation) -> None:
+    def __init__(self, machine: Machine, program: TensorGraph) -> None:
         self.machine, self.program = machine, program
         self._times: MeasuresPrograms = machine.runner.program(program, machine.options)
         self._state = machine.state()
@@ -176,7 +176,7 @@ def stored_seconds(machine: Machine, kernel_id: str, *, in_program: bool = False
     runs = list(store.runs(machine.here.id, _FUSED, kernel_id))
     if not runs:
         return None
-    timed = timings_of(runs)
+    timed = summarise_runs(runs)
     seconds = timed[Config({})].seconds if Config({}) in timed else math.inf
     drawn = math.isfinite(seconds) and not any(run.measurement.of_program for run in runs)
     return None if in_program and drawn else seconds
@@ -237,7 +237,7 @@ class FusionJob:
 
     def programs(
         self,
-        programs: Sequence[Computation],
+        programs: Sequence[TensorGraph],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> FusionTally:
         """Measure every program, its partitions one after the other, each stored with its kernels
@@ -253,7 +253,7 @@ class FusionJob:
             try:
                 plans = self._unmeasured(program)
             except TensorError as error:
-                tally.failed[program.told_as(tally.failed)] = error.reason
+                tally.failed[program.label(tally.failed)] = error.reason
                 continue
             if plans:
                 self._program(program, plans, tally)
@@ -264,7 +264,7 @@ class FusionJob:
 
     def kernels(
         self,
-        kernels: Sequence[Computation],
+        kernels: Sequence[TensorGraph],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> FusionTally:
         """Measure every kernel by itself, with its results checked, some of them in turns and
@@ -293,7 +293,7 @@ class FusionJob:
 
     # -- one program -------------------------------------------------------------------------------
 
-    def _program(self, program: Computation, cuts: Sequence[Cut], tally: FusionTally) -> None:
+    def _program(self, program: TensorGraph, cuts: Sequence[Cut], tally: FusionTally) -> None:
         runs = CutRuns(self.machine, program)
         rng = np.random.default_rng([self.request.seed, 1])
         for cut in cuts:

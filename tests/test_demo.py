@@ -376,10 +376,10 @@ def test_a_row_without_a_default_has_no_factors_over_it(demo: Any, case: Any) ->
 
 
 def test_measured_candidates_are_ranked_and_failures_come_last(demo: Any, case: Any) -> None:
-    from embeddb.core.timing import timings_of
+    from embeddb.core.timing import summarise_runs
     from embeddb.ranking.measure import ranked_by_time
 
-    done = ranked_by_time(case.made, timings_of(case.runs))
+    done = ranked_by_time(case.made, summarise_runs(case.runs))
     assert [c.seconds for c in done.candidates] == [2.0, 4.0, None]
     assert done.candidates[-1].status == "timeout" and done.default_seconds == 8.0
 

@@ -166,7 +166,7 @@ def test_no_page_or_message_names_another_project_on_the_package_index() -> None
 
 
 def test_the_data_model_names_every_table_and_field() -> None:
-    from embeddb.core.records import Measurement, PatternInfo
+    from embeddb.core.records import Measurement, WorkloadInfo
     from embeddb.store.engine import TABLES
 
     page = (ROOT / "docs" / "reference" / "data-model.md").read_text(encoding="utf-8")
@@ -174,7 +174,7 @@ def test_the_data_model_names_every_table_and_field() -> None:
     listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert set(TABLES) <= listed
     assert set(Measurement.__struct_fields__) <= listed
-    assert " ".join(PatternInfo.__struct_fields__) in page
+    assert " ".join(WorkloadInfo.__struct_fields__) in page
 
 
 def test_python_blocks_compile() -> None:
@@ -389,7 +389,7 @@ def test_the_nearest_tuner_copies_the_nearest_neighbour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from embeddb.core.config import Op
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.platforms.platform import load_platform
     from embeddb.ranking.query import Query, Vote
 
@@ -398,7 +398,7 @@ def test_the_nearest_tuner_copies_the_nearest_neighbour(
     op, platform = Op("spmm", 32), load_platform("cpu")
     configs = tuple(platform.space(op).neighbours(platform.default(op))[:3])
     query = Query(
-        PatternInfo(id="0"),
+        WorkloadInfo(id="0"),
         platform,
         op,
         platform.space(op),

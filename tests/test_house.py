@@ -182,13 +182,13 @@ MOST_COMPARISONS, MOST_COMPARING = 12, 7
 
 
 def comparisons_of_kinds(source: str) -> Iterator[int]:
-    """Lines that compare `.kind`, `.kernel` or `.op` with a name of a kind or an operation, ask
-    whether something is a `Pattern`, `Nest` or `Computation`, or look a kind up in a table."""
+    """Lines that compare `.kind`, `.kernel`, `.op` or `.name` with a kind or operation, ask
+    whether something is a `Pattern`, `Nest` or `TensorGraph`, or look a kind up in a table."""
     names = {kind.name for kind in kinds()} | {op.name for op in operations()}
 
     def of_kind(node: ast.AST) -> bool:
         name = getattr(node, "attr", getattr(node, "id", ""))
-        return name in ("kind", "kernel", "op")
+        return name in ("kind", "kernel", "op", "name")
 
     def named(node: ast.AST) -> bool:
         parts = getattr(node, "elts", [node])
@@ -200,7 +200,7 @@ def comparisons_of_kinds(source: str) -> Iterator[int]:
             found = any(map(of_kind, sides)) and any(map(named, sides))
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
             asked = {getattr(part, "id", "") for part in ast.walk(node.args[1])}
-            found = bool(asked & {"Pattern", "Nest", "Computation"})
+            found = bool(asked & {"Pattern", "Nest", "TensorGraph"})
         else:
             keys = node.keys if isinstance(node, ast.Dict) else []
             tabled = [key for key in keys if key is not None and named(key)]

@@ -18,7 +18,7 @@ import pytest
 from embeddb.core import kinds
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.database import Database, open_database
 from embeddb.testing.workloads import WorkloadKindContract
 
@@ -75,7 +75,7 @@ def filled(dense: Path) -> Iterator[Database]:
 def test_runs_of_a_kind_from_outside_are_indexed(filled: Database) -> None:
     infos = list(filled.patterns(kind="dense"))
     assert len(infos) == 24 and not any(info.stub for info in infos)
-    whole = filled.store.subject(infos[0].id)
+    whole = filled.store.workload(infos[0].id)
     assert whole is not None and whole.sizes == infos[0].sizes
     assert str(infos[0].sizes).count(" x ") == 2
     assert filled.problems() == []
@@ -114,7 +114,7 @@ class TestContract(WorkloadKindContract):
     kind = "dense"
 
     @pytest.fixture
-    def workloads(self, dense: Path) -> list[Subject]:
+    def workloads(self, dense: Path) -> list[Workload]:
         return list(kinds.kind_of("dense").samples())
 
 

@@ -20,8 +20,8 @@ from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, PluginError, UsageError
 from embeddb.core.records import Measurement
-from embeddb.core.subject import Subject
 from embeddb.core.wording import one_of
+from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answer import Answerer
@@ -148,7 +148,7 @@ def answerer(name: str) -> Answerer:
 def search_by(
     lookup: Lookup,
     made: Recommendation,
-    pattern: Subject,
+    pattern: Workload,
     platform: Platform | None,
     count: int,
 ) -> Search:

@@ -16,9 +16,9 @@ import numpy as np
 from embeddb.core.errors import ModelError, TensorError
 from embeddb.core.records import IN_A_ROW, Measurement
 from embeddb.store import Store
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, near_cut, placed_kernel, random_cut
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.runners.base import HARDWARE_S
 
 #: What the median of all kernels weighs beside those that share operations; a kernel of the same
@@ -61,7 +61,7 @@ def _bits(members: Iterable[int]) -> int:
 class CutSteps:
     """Of one program: an edge turned, or any cut (`tuners.search.Steps`)."""
 
-    program: Computation
+    program: TensorGraph
 
     def near(self, state: Cut, rng: np.random.Generator) -> Cut:
         return near_cut(self.program, state, rng)
@@ -77,7 +77,7 @@ class PredictsKernels(Protocol):
     def version(self) -> str:
         """Of its weights: what it says of a kernel is the same under the same version."""
 
-    def seconds(self, kernel: Computation) -> float:
+    def seconds(self, kernel: TensorGraph) -> float:
         """Raises: ModelError where it cannot say."""
 
 
@@ -87,9 +87,9 @@ class CutPrices:
     too; what the model says does not change.
     """
 
-    def __init__(self, program: Computation, model: PredictsKernels) -> None:
+    def __init__(self, program: TensorGraph, model: PredictsKernels) -> None:
         self.program, self.model = program, model
-        self._kernels: dict[tuple[int, ...], Computation] = {}
+        self._kernels: dict[tuple[int, ...], TensorGraph] = {}
         self._said: dict[str, float] = {}
         self._known: dict[str, float] = {}
         self._corrections = Corrections()
@@ -128,7 +128,7 @@ class CutPrices:
             for members, kernel in self._of(cut)
         )
 
-    def _of(self, cut: Cut) -> Iterator[tuple[tuple[int, ...], Computation]]:
+    def _of(self, cut: Cut) -> Iterator[tuple[tuple[int, ...], TensorGraph]]:
         """The members of each kernel, places in the program, and the kernel."""
         members: dict[int, list[int]] = {}
         for place, label in enumerate(edges_of(self.program).labels(cut)):
@@ -139,7 +139,7 @@ class CutPrices:
                 self._kernels[places] = placed_kernel(self.program, places).kernel
             yield places, self._kernels[places]
 
-    def _predicted(self, kernel: Computation) -> float:
+    def _predicted(self, kernel: TensorGraph) -> float:
         """Asked once."""
         if kernel.id not in self._said:
             try:
@@ -236,7 +236,7 @@ class Shortlist:
         store.notes.put(key, msgspec.json.encode(note))
 
 
-def kept_shortlist(store: Store, key: str, program: Computation, model: str) -> Shortlist:
+def kept_shortlist(store: Store, key: str, program: TensorGraph, model: str) -> Shortlist:
     """What was kept of this program under the key by this model; an empty one where there is none,
     or none that can be believed."""
     raw = store.notes.get(key)
@@ -256,7 +256,7 @@ def kept_shortlist(store: Store, key: str, program: Computation, model: str) -> 
     return found
 
 
-def _cut(program: Computation, text: str) -> Cut:
+def _cut(program: TensorGraph, text: str) -> Cut:
     """Raises: TensorError for one that is not legal."""
     if reason := CutJudge(program).reason({CUT: text}):
         raise TensorError(reason)
@@ -311,7 +311,7 @@ class FusionTuned:
     kernels in this session.
     """
 
-    program: Computation
+    program: TensorGraph
     platform: str
     model: str = ""
     defaults: list[Tried] = field(default_factory=list)

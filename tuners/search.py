@@ -16,7 +16,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import ROUNDS, Run
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.measure import state_warning
 from embeddb.store.usual_state import usual_at
@@ -131,7 +131,7 @@ class Trials(Closing):
     context, which keeps what ran however it is left. `fresh` runs were made in it; `warning` says
     that the machine was in another state than usual, empty where it was not."""
 
-    def __init__(self, machine: Machine, subject: Subject, op: Op, campaign: str) -> None:
+    def __init__(self, machine: Machine, subject: Workload, op: Op, campaign: str) -> None:
         self.machine, self.subject, self.op = machine, subject, op
         self.campaign = campaign
         self.fresh = 0
@@ -195,7 +195,7 @@ class Tuned:
     another state than usual. `exact` times are the same every time, and nothing is repeated.
     """
 
-    subject: Subject
+    subject: Workload
     default: Config
     by: str
     ranked: int

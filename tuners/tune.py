@@ -8,11 +8,11 @@ from typing import Any, TypedDict
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.resolve import resolve_workload
 from tuners.fusion_cuts import FusionTuned
 from tuners.tune_fusion import TuneRequest, tune_fusion
@@ -44,7 +44,7 @@ def tuned(
         return tune_tiles(db, kernels, _platform(db, how, "tile-cpu"), request, **told)
     where = _platform(db, how, "cpu")
     op = Op.parse(str(how.get("op", "")))
-    if not op.workload.sparse or op.kernel not in where.kernels:
+    if not op.workload.sparse or op.name not in where.kernels:
         hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"
         raise UsageError(f"{where.name} tunes no {op}", hint=hint)
     return tune_matrix(db, _matrix(db, subject), (op, where), request, **told)
@@ -57,15 +57,15 @@ def _platform(db: Lookup, how: How, usual: str) -> Platform:
 
 def _matrix(db: Lookup, subject: Any) -> Pattern:
     found = resolve_workload(db, subject, kind="matrix")
-    made = db.store.subject(found.id) if isinstance(found, PatternInfo) else found
+    made = db.store.workload(found.id) if isinstance(found, WorkloadInfo) else found
     if not isinstance(made, Pattern):
         raise NothingFound(f"{subject} is only known by name", hint="give its file")
     return made
 
 
-def _tensors(db: Lookup, named: Any, *kinds: str) -> Sequence[Computation]:
+def _tensors(db: Lookup, named: Any, *kinds: str) -> Sequence[TensorGraph]:
     """Those given, or the one of that name or id, of the first kind that has it."""
-    if isinstance(named, Computation):
+    if isinstance(named, TensorGraph):
         return [named]
     if not isinstance(named, str):
         return list(named)
@@ -73,8 +73,8 @@ def _tensors(db: Lookup, named: Any, *kinds: str) -> Sequence[Computation]:
     found = resolve_workload(
         db, named, kind=next((kind for kind in kinds if kind in there), kinds[0])
     )
-    one = db.store.tensor(found.id) if isinstance(found, PatternInfo) else found
-    if not isinstance(one, Computation) or one.kind not in kinds:
+    one = db.store.tensor(found.id) if isinstance(found, WorkloadInfo) else found
+    if not isinstance(one, TensorGraph) or one.kind not in kinds:
         many = f"no {' or '.join(kinds)} is called {named}"
         raise NothingFound(many, hint="`embeddb kernel import` reads programs and kernels")
     return [one]

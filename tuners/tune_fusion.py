@@ -16,12 +16,12 @@ from embeddb.core.config import Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.records import AGAIN, REMEASURED, ROUNDS
 from embeddb.core.reports import Progress
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.measure import Machine
 from indexer.runners.base import HARDWARE_S, RunOptions
 from indexer.tensor_runs import CutRuns, stored_seconds
@@ -96,7 +96,7 @@ class KeptRuns:
         `again`; infinite for one that fails. What other runs of winners say does not count, so that
         the same tuning comes out again after them."""
         held = list(self._machine.db.store.runs(self._machine.here.id, _FUSED, kernel))
-        before = timings_of(run for run in held if not run.campaign.endswith(REMEASURED))
+        before = summarise_runs(run for run in held if not run.campaign.endswith(REMEASURED))
         known = [timing.seconds for timing in before.values()]
         return [*known, *(run.seconds for run in held if run.campaign == again)] or [math.inf]
 
@@ -196,7 +196,7 @@ class FusionTuning:
         self.model = model if request.model_s else None
         self._progress = progress or _nothing
 
-    def run(self, program: Computation) -> FusionTuned:
+    def run(self, program: TensorGraph) -> FusionTuned:
         """Raises: TensorError for a program without cuts, or one that XLA does not compile where
         the start is the compiler's; UsageError where neither a model nor hardware may be asked;
         RunnerUnavailable if the machine fails in the middle of it.
@@ -210,7 +210,7 @@ class FusionTuning:
 class _Tuning:
     """Of one program."""
 
-    def __init__(self, job: FusionTuning, program: Computation) -> None:
+    def __init__(self, job: FusionTuning, program: TensorGraph) -> None:
         """Raises: TensorError, UsageError as `FusionTuning.run`."""
         self.job, self.program, self.asked = job, program, job.request
         edges = edges_of(program)
@@ -376,7 +376,7 @@ def _nothing(what: str, done: int, total: int) -> None: ...
 
 def tune_fusion(
     db: Lookup,
-    program: Computation,
+    program: TensorGraph,
     platform: Platform,
     request: TuneRequest,
     *,

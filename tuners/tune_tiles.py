@@ -21,8 +21,8 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.ranking.build import build_query
 from embeddb.ranking.fallback import answer
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.analysis import ANALYSED, Analysis
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import why_not
 from indexer.measure import Machine
 from indexer.programs.tensors.cutting import pieces_of
@@ -43,7 +43,7 @@ class RanksTiles(Protocol):
     def analysed(self) -> bool:
         """Whether it tells what the analytical model misses."""
 
-    def predict(self, kernel: Computation, configs: Sequence[Config]) -> NDArray[np.float64]:
+    def predict(self, kernel: TensorGraph, configs: Sequence[Config]) -> NDArray[np.float64]:
         """float64[c], lower is faster. Raises: ModelError where it cannot say."""
 
 
@@ -78,7 +78,7 @@ class TileTuning:
     model: RanksTiles | None = None
     progress: Progress | None = None
 
-    def run(self, kernels: Sequence[Computation]) -> tuple[list[Tuned], dict[str, str]]:
+    def run(self, kernels: Sequence[TensorGraph]) -> tuple[list[Tuned], dict[str, str]]:
         """The tuned ones, and by name why others have no tiles. `by` of each is `analytical`,
         `model`, `neighbours` or, where nothing is known, `sizes`, for some of every size.
 
@@ -90,12 +90,12 @@ class TileTuning:
             if self.progress is not None:
                 self.progress(f"tune {kernel.name}", at, len(kernels))
             if reason := why_not(kernel):
-                skipped[kernel.told_as(skipped)] = reason
+                skipped[kernel.label(skipped)] = reason
             else:
                 tuned.append(self._one(kernel))
         return tuned, skipped
 
-    def _one(self, kernel: Computation) -> Tuned:
+    def _one(self, kernel: TensorGraph) -> Tuned:
         machine = Machine(self.db, self.runner, self.here, self.request.options)
         effort = Effort(rounds=self.request.rounds)
         with Trials(machine, kernel, _OP, self._campaign()) as trials:
@@ -105,7 +105,7 @@ class TileTuning:
             done.fresh = trials.fresh
         return done
 
-    def _chosen(self, kernel: Computation, before: Sequence[Config]) -> tuple[Tuned, list[Config]]:
+    def _chosen(self, kernel: TensorGraph, before: Sequence[Config]) -> tuple[Tuned, list[Config]]:
         """What is to be tuned, and what to try of it, in order. What this tuning ran before comes
         first: neighbours are asked no more once a kernel has runs."""
         asked = self.request
@@ -155,7 +155,7 @@ class TilesTuned:
 
 def tune_tiles(
     db: Lookup,
-    subjects: Sequence[Computation],
+    subjects: Sequence[TensorGraph],
     platform: Platform,
     request: TileTuneRequest,
     *,
@@ -168,7 +168,7 @@ def tune_tiles(
     RunnerUnavailable if the platform cannot be measured here.
     """
     times: dict[str, int] = {}
-    kernels: dict[str, Computation] = {}
+    kernels: dict[str, TensorGraph] = {}
     for subject in subjects:
         whole = subject.kind == "program"
         for kernel in [piece.kernel for piece in pieces_of(subject)] if whole else [subject]:

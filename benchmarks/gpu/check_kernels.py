@@ -85,14 +85,14 @@ def all_plans(emulate: bool) -> Iterator[Plan]:
     for text, config in [*(lines[::_FEW] if emulate else lines), *library]:
         kind = Op.parse(text)
         for dtype in ("f32",) if emulate else TYPES:
-            op = Op(kind.kernel, kind.width, dtype)
+            op = Op(kind.name, kind.width, dtype)
             with suppress(SpaceError):
                 fitted = fit({"block": 64, **planned_values(op, config)}, op)
                 yield planned(op, str(fitted))
 
 
 def planned_values(op: Op, config: str) -> dict[str, Any]:
-    plain = {"grid": "columns", "reorder": "none"} if op.kernel == "spmm" else {}
+    plain = {"grid": "columns", "reorder": "none"} if op.name == "spmm" else {}
     return {**plain, **Config.parse(config)}
 
 
@@ -125,7 +125,7 @@ def special_values(plans: list[Plan], device: Any, place: str) -> tuple[int, lis
     them where scipy's has."""
     a, failures, count = pattern(45, 90, [2] * 45, 3), [], 0
     for one in plans:
-        if one.op.kernel == "sddmm":
+        if one.op.name == "sddmm":
             continue
         for value in (float("nan"), float("inf")):
             for within in ("A", "B"):

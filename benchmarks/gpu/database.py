@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.featurizers.stats import Stats
 from embeddb.matrix_files import read_pattern
@@ -85,9 +85,9 @@ def read_patterns(results: Path, matrices: Path) -> Iterator[tuple[str, Pattern]
             yield name, read_pattern(matrices / f"{name}.npz", name=name, group=group)
 
 
-def info_of(pattern: Pattern) -> PatternInfo:
+def info_of(pattern: Pattern) -> WorkloadInfo:
     """Sizes, statistics and density of a matrix, which stand for its structure in the starter."""
-    info, stats = PatternInfo.of(pattern), Stats()
+    info, stats = WorkloadInfo.of(pattern), Stats()
     features = stats.as_features(stats.embed(pattern))
     return msgspec.structs.replace(info, features=features, **info.workload.facts(pattern))
 

@@ -62,20 +62,20 @@ def libraries() -> Iterator[tuple[str, Op, Config]]:
     """Name, operation and configuration of each."""
     for text in OPS:
         op = Op.parse(text)
-        for nth, line in enumerate(KINDS[op.kernel]):
+        for nth, line in enumerate(KINDS[op.name]):
             config = fit(Config({"block": 128, "grid": "columns", **Config.parse(line)}), op)
-            yield f"{op.kernel}_{op.width}_{nth}_{config['work']}", op, config
+            yield f"{op.name}_{op.width}_{nth}_{config['work']}", op, config
     for dtype in ("f64", "f16", "bf16"):
         for text in ("spmm:32", "spmv"):
             kind = Op.parse(text)
-            op = Op(kind.kernel, kind.width, dtype)
-            for nth, line in enumerate(KINDS[op.kernel]):
+            op = Op(kind.name, kind.width, dtype)
+            for nth, line in enumerate(KINDS[op.name]):
                 config = Config({"block": 128, "grid": "columns", **Config.parse(line)})
                 try:
                     config = fit(config, op)
                 except SpaceError:  # this kind has no kernel for the type
                     continue
-                yield f"{op.kernel}_{op.width}_{dtype}_{nth}_{config['work']}", op, config
+                yield f"{op.name}_{op.width}_{dtype}_{nth}_{config['work']}", op, config
 
 
 def build(folder: Path, architecture: str) -> dict[str, str]:

@@ -93,15 +93,15 @@ def _emulated() -> Device:
 
 
 def makers(place: Place, a: torch.Tensor, op: Op, calls: float) -> dict[str, Make]:
-    (m, n), k = a.shape, None if op.kernel == "spmv" else op.width
+    (m, n), k = a.shape, None if op.name == "spmv" else op.width
     b = torch.rand((n,) if k is None else (n, k), device=place.name)
     c = torch.rand((m, k or 1), device=place.name)
 
     def ours() -> Callable[[], Any]:
-        f = place.compile(a, op.kernel, k, calls)
-        return (lambda: f(c, b)) if op.kernel == "sddmm" else lambda: f(b)
+        f = place.compile(a, op.name, k, calls)
+        return (lambda: f(c, b)) if op.name == "sddmm" else lambda: f(b)
 
-    if op.kernel == "sddmm":
+    if op.name == "sddmm":
         bt = b.T
         sampled = lambda: lambda: torch.sparse.sampled_addmm(a, c, bt, beta=0)  # noqa: E731
         return {"ours": ours, "cusparse": sampled}
@@ -114,7 +114,7 @@ def makers(place: Place, a: torch.Tensor, op: Op, calls: float) -> dict[str, Mak
 
         return make
 
-    libraries = {f"cusparse-{one}": cusparse(one) for one in ALGORITHMS[op.kernel]}
+    libraries = {f"cusparse-{one}": cusparse(one) for one in ALGORITHMS[op.name]}
     return {"ours": ours, "torch": lambda: lambda: a @ b, **libraries}
 
 
@@ -126,7 +126,7 @@ def one_case(place: Place, a: torch.Tensor, op: Op) -> dict[str, Any]:
         by = makers(place, a, op, calls)
         rounds = 3 if calls < 1000 else 2
         row[str(calls)] = {name: place.best_s(make, calls, rounds) for name, make in by.items()}
-    f = place.compile(a, op.kernel, None if op.kernel == "spmv" else op.width, 1e9)
+    f = place.compile(a, op.name, None if op.name == "spmv" else op.width, 1e9)
     row["config"], row["why"] = str(f.config), f.why()
     every = makers(place, a, op, 1e9)
     row["steady"] = {name: place.call_s(make()) for name, make in every.items()}

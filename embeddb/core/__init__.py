@@ -1,4 +1,4 @@
-"""What everything else stands on: names, records, errors, files in and out."""
+"""Foundation of all other rooms: names, records, errors, files in and out."""
 
 __all__ = ["__version__"]
 

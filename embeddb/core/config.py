@@ -1,4 +1,4 @@
-"""What is run (`Op`) and how (`Config`): the two halves of every key besides the pattern."""
+"""Operations (`Op`) and configurations (`Config`): two parts of every key, beside the workload."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import index
 from typing import Any
+from warnings import warn
 
 from embeddb.core.errors import UsageError
 from embeddb.core.kinds import Operation, WorkloadKind, operation_of
@@ -22,19 +23,19 @@ _DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "c64", "c128")
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
 class Op:
-    """A kernel, its number of dense columns and its value type; `Op.parse("spmm:128")`.
+    """An operation, its number of dense columns and its value type; `Op.parse("spmm:128")`.
 
-    `width` is 1 for SpMV and for what brings its arrays along. The text form is
-    `KERNEL:WIDTH` with `:DTYPE` appended unless f32.
+    `width` is 1 for SpMV and for operations whose workload has its own arrays. The text form is
+    `NAME:WIDTH` with `:DTYPE` appended unless f32.
     """
 
-    kernel: str
+    name: str
     width: int = 1
     dtype: str = "f32"
     _text: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        kernel, width, dtype = self.kernel, index(self.width), self.dtype
+        kernel, width, dtype = self.name, index(self.width), self.dtype
         traits, _ = operation_of(kernel)
         if dtype not in _DTYPES:
             raise UsageError(f"no value type {dtype!r}", hint=f"types: {', '.join(_DTYPES)}")
@@ -48,31 +49,40 @@ class Op:
 
     @classmethod
     def parse(cls, text: str) -> Op:
-        """Raises: UsageError for anything but `spmv`, `spmm:128`, `sddmm:64:f64`, ..."""
+        """Read the text form. Raises: UsageError for anything but `spmv`, `spmm:128`,
+        `sddmm:64:f64`, ..."""
         if not isinstance(text, str):
-            raise UsageError("an operation is a text", hint="write it as spmm:128")
-        found = re.fullmatch(r"(\w+)(?::(\d{1,7}))?(?::(\w+))?", text.strip().lower())
-        if not found:
+            raise UsageError("an operation must be a string", hint="write it as spmm:128")
+        match = re.fullmatch(r"(\w+)(?::(\d{1,7}))?(?::(\w+))?", text.strip().lower())
+        if not match:
             raise UsageError(f"{text!r} is not an operation", hint="write it as spmm:128")
-        kernel, width, dtype = found.groups()
+        kernel, width, dtype = match.groups()
         if width is None and operation_of(kernel)[0].wide:
-            raise UsageError(f"{text!r} lacks the dense columns", hint=f"write {kernel}:128")
+            raise UsageError(
+                f"{text!r} lacks the number of dense columns", hint=f"write {kernel}:128"
+            )
         return cls(kernel, int(width or 1), dtype or "f32")
+
+    @property
+    def kernel(self) -> str:
+        """Former spelling of `name`; goes with the next release."""
+        warn("Op.kernel is now Op.name", DeprecationWarning, stacklevel=2)
+        return self.name
 
     @property
     def kind(self) -> str:
         """The name of the kind of workload it runs on."""
-        return operation_of(self.kernel)[1].name
+        return operation_of(self.name)[1].name
 
     @property
     def workload(self) -> WorkloadKind:
         """The kind of workload it runs on."""
-        return operation_of(self.kernel)[1]
+        return operation_of(self.name)[1]
 
     @property
     def traits(self) -> Operation:
         """Properties shared by all operations of this name."""
-        return operation_of(self.kernel)[0]
+        return operation_of(self.name)[0]
 
     def __str__(self) -> str:
         return self._text
@@ -109,7 +119,8 @@ class Config(Mapping[str, Value]):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Config:
-        """Raises: UsageError for anything but a JSON object of values."""
+        """Read a configuration from JSON. Raises: UsageError for anything but an object of
+        values."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as e:
@@ -120,7 +131,8 @@ class Config(Mapping[str, Value]):
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Raises: UsageError naming the part that is not `name=value`."""
+        """Read the command-line form. Raises: UsageError naming the part that is not
+        `name=value`."""
         values: dict[str, Any] = {}
         for part in _split(text):
             name, sep, raw = part.partition("=")
@@ -141,7 +153,7 @@ class Config(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self._values)
 
-    # What `Mapping` has too, ten times slower: a query reads thousands of configurations.
+    # Faster by ten times than the methods of `Mapping`: a query reads thousands of configurations.
 
     def __contains__(self, name: object) -> bool:
         return name in self._values
@@ -169,7 +181,8 @@ class Config(Mapping[str, Value]):
 
 @lru_cache(maxsize=4096)
 def _name(name: Any) -> str:
-    """Checked once per name: what `str()` could not write is refused here."""
+    """Return a valid parameter name, checked once per name; UsageError for one `str()` cannot
+    write."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not _is_text(name):
         raise UsageError(f"{name!r} cannot name a parameter", hint="no spaces and none of = , [ ]")
     return name
@@ -192,7 +205,7 @@ def _plain(name: str, value: Any) -> Value:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can be written as UTF-8; text from undecodable bytes cannot."""
+    """Return true if a string can be encoded as UTF-8; text from undecodable bytes cannot."""
     return not any("\ud800" <= c <= "\udfff" for c in value)
 
 

@@ -1,4 +1,4 @@
-"""Every exception embeddb raises on purpose, and the exit code each one ends a command with.
+"""All exceptions that embeddb raises on purpose, with the exit code of a command for each.
 
 The failure of a *configuration* is data (`Measurement.status`), never one of these.
 """
@@ -14,19 +14,20 @@ class EmbeddbError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        # Libraries put line ends into what they say of a file, and its author may as well.
+        # Messages of libraries, and names of files in them, may contain line ends.
         super().__init__(" ".join(part.strip() for part in message.splitlines()))
         self.hint = hint
 
 
 class UsageError(EmbeddbError):
-    """The caller asked for something that cannot be asked."""
+    """The request is invalid: an unknown name, a value out of range, options that exclude
+    others."""
 
     exit_code = 2
 
 
 class NothingFound(EmbeddbError):
-    """The question is legal but the database holds no evidence for an answer."""
+    """The request is valid but the database has no evidence for an answer."""
 
     exit_code = 3
 
@@ -45,7 +46,7 @@ class InputError(EmbeddbError):
 
 
 class MatrixError(InputError):
-    """A matrix file is truncated, lies about its size, or holds impossible entries."""
+    """A matrix file is truncated, contradicts its stated size, or holds impossible entries."""
 
 
 class NestError(InputError):
@@ -53,7 +54,7 @@ class NestError(InputError):
 
 
 class TensorError(InputError):
-    """A tensor kernel or program cannot be read, or is none."""
+    """A tensor kernel or program cannot be read, or is not one."""
 
 
 class PlatformError(InputError):
@@ -94,11 +95,11 @@ class RunnerUnavailable(MissingDependency):
 
 
 class PluginError(EmbeddbError):
-    """A plug-in broke its contract; the message names it and what it did."""
+    """A plug-in broke its contract; the message names the plug-in and the fault."""
 
 
 class StoreError(EmbeddbError):
-    """The database itself cannot be used as asked."""
+    """The database cannot be opened or used in the requested way."""
 
 
 class StoreLocked(StoreError):

@@ -1,4 +1,4 @@
-"""How what is optional gets installed: an extra of the checkout, or of the wheel."""
+"""Install commands for optional packages: an extra of the checkout, or of the wheel."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def install_command(extra: str) -> str:
 
 
 def install_hint(extra: str) -> str:
-    """What an error says that a missing extra caused."""
+    """Hint of an error that a missing extra caused."""
     return f"install the extra `{extra}`: {install_command(extra)}"
 
 
 def missing_extra(
     error: ModuleNotFoundError, what: str, *, extra: str = ""
 ) -> MissingDependency | None:
-    """The error that says that `what` needs an optional package; None if the module that was not
-    found belongs to none, or its package is installed (and broken). `extra` brings all that `what`
-    needs; the package's own unless it is given."""
+    """Error that names the optional package `what` needs; None if the missing module belongs to no
+    extra, or its package is installed (and broken). `extra` brings everything `what` needs; by
+    default that of the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRA_OF or find_spec(package) is not None:
         return None
@@ -58,8 +58,8 @@ def missing_extra(
 
 @contextmanager
 def needing(what: str, *, extra: str = "") -> Iterator[None]:
-    """Where optional packages are imported. Raises: MissingDependency, which says that `what` needs
-    the one that is missing, and names the extra to install."""
+    """Context in which optional packages are imported. Raises: MissingDependency, which says which
+    package `what` needs and names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as e:

@@ -1,9 +1,9 @@
-"""Kinds of workload, behind one interface: what is tuned is a sparse matrix, a loop nest, ….
+"""Kinds of workload behind one interface: sparse matrices, loop nests, ….
 
-A kind is a plug-in (`embeddb.core.plugins`): one object with static facts, and methods for what
-the rooms of the package do with workloads of that kind. Rooms ask `kind_of(name)`, `Op.workload` or
-`PatternInfo.workload`, and compare no names. Those that ship are in `embeddb/workloads/`; others
-are found in a folder of `EMBEDDB_PLUGINS`, by an entry point `embeddb.workload`, or given to
+A kind is a plug-in (`embeddb.core.plugins`): one object with static facts, and methods that the
+rooms of the package call for workloads of that kind. Rooms use `kind_of(name)`, `Op.workload` or
+`WorkloadInfo.workload`, and compare no names. Those that ship are in `embeddb/workloads/`; others
+are loaded from a folder in `EMBEDDB_PLUGINS` or an entry point `embeddb.workload`, or passed to
 `register`.
 """
 
@@ -22,15 +22,15 @@ from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.row_lengths import RowLengths
 
-#: Bytes of the longest file form that is read back.
+#: Size in bytes of the longest file form that is read back.
 _MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation on workloads of one kind. `wide`: it has a number of dense columns; `typed`: its
-    value type is chosen, not the workload's own; `minimum`: the least of all repeats counts, not
-    the median; `tunable`: there is something to choose."""
+    value type is a choice, not a property of the workload; `minimum`: repeats are summarised by
+    their minimum instead of their median; `tunable`: there is something to choose."""
 
     name: str
     wide: bool = False
@@ -44,30 +44,32 @@ class Operation:
 
 
 class Limit(NamedTuple):
-    """At most a `share` of the answers may take more than `times` what the default takes."""
+    """At most a `share` of the answers may take more than `times` the default's time."""
 
     share: float
     times: float
 
 
 class WorkloadKind:
-    """One kind of workload. Subclass it, set the facts, override what differs from the default.
+    """One kind of workload. Subclass it, set the facts, override methods whose default does not
+    fit.
 
-    A workload is any object with `embeddb.core.subject.Subject`'s five attributes. Arguments are
-    untyped here because this module is below those of their types, which each method names.
+    A workload is any object with the five attributes of `embeddb.core.workload.Workload`. Arguments
+    are untyped here because this module is below the modules of their types, which each method
+    names.
     """
 
-    #: In keys, columns and JSON.
+    #: Name in keys, columns and JSON.
     name: ClassVar[str]
-    #: In messages: one, and several.
+    #: Singular and plural in messages.
     one: ClassVar[str]
     many: ClassVar[str]
     operations: ClassVar[tuple[Operation, ...]]
-    #: Sizes of a workload by name, as a platform's file writes them, in order.
+    #: Names of the sizes of a workload in a platform file, in order.
     symbols: ClassVar[tuple[str, ...]]
-    #: Those on which it depends which parameters there are.
+    #: Sizes that decide which parameters exist.
     structural: ClassVar[frozenset[str]] = frozenset()
-    #: It is an `embeddb.core.pattern.Pattern`, so there are formats, whose preparation costs.
+    #: Workloads are an `embeddb.core.pattern.Pattern`, so there are formats with a conversion cost.
     sparse: ClassVar[bool] = False
 
     # -- core ----------------------------------------------------------------------------------
@@ -77,27 +79,29 @@ class WorkloadKind:
         return " x ".join(f"{s:,}" for name, s in named.items() if name not in self.structural)
 
     def brief(self, info: Any) -> str:
-        """Kind and sizes of a `PatternInfo`, for its repr."""
+        """Kind and sizes of a `WorkloadInfo`, for its repr."""
         return f"{self.name}, {info.sizes}"
 
     # -- platforms -----------------------------------------------------------------------------
 
     def sample_sizes(self) -> Sequence[Any]:
-        """`Sizes` that a platform's spaces are tried with, the degenerate and the huge included."""
+        """`Sizes` with which a platform's spaces are checked, the degenerate and the huge
+        included."""
         return ()
 
     def samples(self) -> Iterable[Any]:
-        """Small workloads that a platform's spaces are tried with, where workloads judge too."""
+        """Small workloads with which a platform's spaces are checked, where workloads restrict
+        them."""
         return ()
 
-    def judge(self, op: Any, workload: Any, given: frozenset[str], runner: str) -> Any:
-        """A `Judge` of which configurations of the parameters `given` this workload forbids on a
-        platform that this runner measures; None if it has no rules."""
+    def judge(self, op: Any, workload: Any, parameters: frozenset[str], runner: str) -> Any:
+        """A `Judge` of the configurations of `parameters` that this workload forbids on a platform
+        measured by this runner; None if it has no rules."""
         return None
 
     def natural(self, workload: Any) -> Any:
-        """The `Config` that leaves a workload as it was written, which completes a platform's
-        default; None where that is complete."""
+        """The `Config` that leaves a workload as written, which completes a platform's default;
+        None where the default is complete."""
         return None
 
     def sized(self, sizes: Any) -> str:
@@ -106,7 +110,7 @@ class WorkloadKind:
 
     # -- store ---------------------------------------------------------------------------------
 
-    #: Table of the store that keeps these workloads, and the word for one in an export.
+    #: Table of these workloads in the store, and their record type in an export.
     table: ClassVar[str] = "tensor"
 
     def row_lengths(self, workload: Any) -> RowLengths | None:
@@ -126,7 +130,8 @@ class WorkloadKind:
         return zlib.compress(self.write(nameless(workload)), 6)
 
     def decode(self, raw: bytes, *, pattern_id: str, name: str, group: str) -> Any:
-        """Raises: StoreCorrupt if the bytes do not give the workload of that id."""
+        """Restore a workload. Raises: StoreCorrupt if the bytes do not give the workload of that
+        id."""
         return _decoded(self, raw, pattern_id, name, group)
 
     def complete(self, workload: Any, structure: Any) -> Any:
@@ -135,24 +140,24 @@ class WorkloadKind:
 
     # -- index, ranking, explain ---------------------------------------------------------------
 
-    #: How much slower than the default answers may be, held out; None: no limit.
+    #: Limit on answers slower than the default in cross-validation; None: no limit.
     max_slower: ClassVar[Limit | None] = None
     #: Hardware counters of a workload may be part of its vector.
     counted: ClassVar[bool] = False
-    #: Queries learn a model of an instance's runs where none was trained.
+    #: Queries train a model of an instance's runs where none was trained.
     learned: ClassVar[bool] = False
-    #: A workload can be a neighbour once two of its configurations ran: there are runs of the
-    #: default alone, made to count.
+    #: A workload can be a neighbour only once two of its configurations ran: some were run with
+    #: the default alone, to count events.
     two_runs: ClassVar[bool] = False
-    #: Configurations of neighbours are transferred, so the answer cannot be tried at other vectors.
+    #: Configurations of neighbours are transferred, so answers at other vectors are not available.
     transfers: ClassVar[bool] = False
     #: A neighbour's configuration means the same on another workload unless it is transferred.
     copies: ClassVar[bool] = True
-    #: Keys that only documents of answers about this kind have.
+    #: Keys of JSON answers that only this kind has.
     answer_keys: ClassVar[frozenset[str]] = frozenset()
 
     def facts(self, workload: Any) -> dict[str, Any]:
-        """Fields of the `PatternInfo` that only the whole workload gives."""
+        """Fields of the `WorkloadInfo` that need the whole workload."""
         return {}
 
     def parts(self, workload: Any) -> Iterable[Any]:
@@ -166,23 +171,23 @@ class WorkloadKind:
     def check_default(self, info: Any, op: Any, space: Any, default: Any) -> None:
         """Raises: InputError for a workload that no configuration can run."""
 
-    def transferred(self, query: Any, partition: Any, workload: Any, known: Any) -> Any:
+    def transferred(self, query: Any, partition: Any, workload: Any, workload_of: Any) -> Any:
         """The `Query` with the best configurations of its neighbours, transferred to the workload,
-        as votes; None where they are copied or the workload is known by name only (`PatternInfo`).
-        `known` gives a neighbour by its id."""
+        as votes; None where they are copied or only the name of the workload is known
+        (`WorkloadInfo`). `workload_of` returns a neighbour by its id."""
         return None
 
     def predicted(self, query: Any, lookup: Any, workload: Any) -> Any:
-        """The `Query` with the predictions of a model of this kind's own; None: there is none, and
-        the cost model's count."""
+        """The `Query` with the predictions of this kind's own model; None if there is no such model
+        and the cost model is used."""
         return None
 
     def answer(self, workload: Any) -> dict[str, Any]:
-        """Fields of the `Recommendation` that show the workload where it is not at hand."""
+        """Fields of the `Recommendation` that describe the workload where it is not available."""
         return {}
 
     def occluded(self, ranker: Any, lookup: Any, workload: Any, progress: Any) -> dict[str, Any]:
-        """Fields of `Diagnostics` that say which parts of the workload the answer rests on."""
+        """Fields of `Diagnostics` that show which parts of the workload the answer depends on."""
         return {}
 
     def view(self, recommendation: Any, store: Any) -> dict[str, Any]:
@@ -191,11 +196,11 @@ class WorkloadKind:
 
     # -- indexer, tuners -----------------------------------------------------------------------
 
-    #: Featurizers read these workloads, so that they have neighbours.
+    #: Featurizers embed these workloads, so they have neighbours.
     embedded: ClassVar[bool] = True
-    #: The kind whose files hold workloads of this one too.
+    #: Kind whose files contain workloads of this kind too.
     files_of: ClassVar[str] = ""
-    #: Hints where no workload has a vector, and where some are known by name only.
+    #: Hints: no workload has a vector; of some only the name is known.
     unreadable: ClassVar[str] = "its workloads are known by name only"
     adds: ClassVar[str] = "adding the workloads themselves helps"
 
@@ -209,8 +214,8 @@ class WorkloadKind:
     endings: ClassVar[tuple[str, ...]] = ()
 
     def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Any]:
-        """The workloads in a file, `alone` those of this kind, which it is taken to hold. Raises:
-        InputError."""
+        """The workloads in a file; with `alone`, those of this kind, which the file must contain.
+        Raises: InputError."""
         raise NotImplementedError
 
     def recognises(self, path: Path) -> bool:
@@ -230,7 +235,7 @@ class WorkloadKind:
         return False
 
     def model_facts(self, op: Any, card: Mapping[str, Any]) -> dict[str, Any]:
-        """Of the card of a model, what the coverage of an operation reports."""
+        """Facts of a model's card that the coverage of an operation reports."""
         return {"featurizer": card["featurizer"]["name"]}
 
     def program(self, info: Any) -> str:
@@ -238,15 +243,15 @@ class WorkloadKind:
         return ""
 
     def judged(self, db: Any, instance: str, **options: Any) -> list[Any] | None:
-        """Rows of the evaluation on one platform instance, of a kind that has no neighbours to hold
-        out; None where it is judged like matrices."""
+        """Rows of the evaluation on one platform instance, for a kind without neighbours to hold
+        out; None where it is evaluated like matrices."""
         return None
 
     # -- ui ------------------------------------------------------------------------------------
 
     #: Column heading for the size of a workload.
     extent: ClassVar[str] = "size"
-    #: In commands: a workload, and a file of many ("": there is none).
+    #: Placeholders in commands: a workload, and a file of many ("": there is none).
     placeholder: ClassVar[str] = "PROGRAM"
     many_file: ClassVar[str] = ""
     #: The verb that measures many workloads of this kind.
@@ -261,8 +266,8 @@ class WorkloadKind:
         return ""
 
     def example(self) -> tuple[Any, str]:
-        """A workload for which legal configurations are counted, and what it is; (None, "") where
-        their number does not depend on the workload."""
+        """A workload for which legal configurations are counted, and its description; (None, "")
+        where their number does not depend on the workload."""
         return None, ""
 
 
@@ -273,7 +278,8 @@ def nameless(workload: Any) -> Any:
 
 @lru_cache(maxsize=512)
 def _decoded(kind: WorkloadKind, raw: bytes, pattern_id: str, name: str, group: str) -> Any:
-    """Cached: queries read their neighbours over and over, and a nest takes milliseconds."""
+    """Decode a workload, cached: queries read their neighbours over and over, and a nest takes
+    milliseconds."""
     try:
         text = zlib.decompressobj().decompress(raw, _MAX_BYTES + 1)
         workload = replace(kind.read(text), name=name, group=group)
@@ -289,18 +295,20 @@ _OPERATIONS: dict[str, tuple[Operation, WorkloadKind]] = {}
 
 
 def register(kind: WorkloadKind) -> None:
-    """Make a kind known to this process. Raises: UsageError if another has its name, or the name
-    of one of its operations."""
+    """Register a kind in this process. Raises: UsageError if its name, or the name of one of its
+    operations, is taken."""
     names = [kind.name, *(op.name for op in kind.operations)]
     taken = [n for n in names if n in _KINDS or n in _OPERATIONS]
     if taken:
-        raise UsageError(f"no second kind of workload or operation can be named {taken[0]!r}")
+        raise UsageError(
+            f"{taken[0]!r} is already the name of a kind of workload or of an operation"
+        )
     _KINDS[kind.name] = kind
     _OPERATIONS.update({op.name: (op, kind) for op in kind.operations})
 
 
 def kinds() -> tuple[WorkloadKind, ...]:
-    """Those that ship, in order, and others as they became known."""
+    """All kinds: those that ship, in order, then others in the order of their registration."""
     if not _KINDS:
         for kind in importlib.import_module("embeddb.workloads").KINDS:
             register(kind)
@@ -322,7 +330,7 @@ def kind_with(symbols: Iterable[str]) -> WorkloadKind | None:
 
 
 def kind_of(name: str) -> WorkloadKind:
-    """Raises: UsageError if no kind has this name."""
+    """The kind of this name. Raises: UsageError if there is none."""
     if not kind_exists(name):
         raise UsageError(f"no kind of workload {name!r}", hint=f"kinds: {', '.join(_KINDS)}")
     return _KINDS[name]
@@ -336,22 +344,22 @@ def kind_exists(name: str) -> bool:
 
 def operation_of(name: str) -> tuple[Operation, WorkloadKind]:
     """An operation and the kind it runs on. Raises: UsageError if there is none of this name."""
-    found = _OPERATIONS.get(name)
-    if found is None:
+    entry = _OPERATIONS.get(name)
+    if entry is None:
         _load_all()
-        found = _OPERATIONS.get(name)
-    if found is None:
+        entry = _OPERATIONS.get(name)
+    if entry is None:
         raise UsageError(f"no kernel {name!r}", hint=f"kernels: {', '.join(_OPERATIONS)}")
-    return found
+    return entry
 
 
 def operations() -> tuple[Operation, ...]:
-    """Operations of `kinds`."""
+    """All operations, in the order of `kinds`."""
     return tuple(op for kind in kinds() for op in kind.operations)
 
 
 def _load_all() -> None:
-    """Plug-ins are looked for once a name is not among those that ship."""
+    """Load plug-ins of kinds; done only for a name that is not among those that ship."""
     kinds()
     for name in plugins.available("workload"):
         if name not in _KINDS:

@@ -1,10 +1,10 @@
-"""The state a machine was in when something ran: hosts are shared, and hours differ.
+"""State of a machine at the time of a run: hosts are shared, and load varies over hours.
 
-A runner may tell its machine's state as figures by name, the short form of its facts. One taken
+A runner may report its machine's state as numbers by name, the short form of its facts. One sample
 before and one after are kept with the runs between them, in the `context` of each measurement: the
-geometric mean of both as `state_NAME`, and how far they are apart as `state_drift`. *Apart* is the
-mean |log ratio| of the figures that two states share, so that it means the same for bandwidths and
-for waiting times.
+geometric mean of both as `state_NAME`, and their distance as `state_drift`. The distance is the
+mean |log ratio| of the numbers that two states share, so it means the same for bandwidths and for
+latencies.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 
 State = Mapping[str, float]
 
-#: Two states further apart are not the same machine any more: a fourth more or less in each figure.
+#: Distance beyond which two states count as different: a quarter more or less in each number.
 APART = 0.25
 _PREFIX, _DRIFT = "state_", "state_drift"
 
 
 def state_now(runner: Any, *, threads: int = 0) -> dict[str, float]:
-    """The state that a runner tells, empty where it tells none."""
-    found = runner.state(threads=threads) if hasattr(runner, "state") else {}
-    return {str(k): float(v) for k, v in found.items() if _positive(v)}
+    """State that a runner reports; empty where it reports none."""
+    state = runner.state(threads=threads) if hasattr(runner, "state") else {}
+    return {str(k): float(v) for k, v in state.items() if _positive(v)}
 
 
-def apart(one: State, other: State) -> float | None:
-    """Mean |log ratio| of the figures that both have; None without any."""
+def distance(one: State, other: State) -> float | None:
+    """Mean |log ratio| of the numbers that both states have; None without any."""
     shared = [n for n in one if _positive(one[n]) and _positive(other.get(n))]
     if not shared:
         return None
@@ -36,45 +36,45 @@ def apart(one: State, other: State) -> float | None:
 
 
 def between(before: State, after: State) -> dict[str, float]:
-    """What the context of a run says that was made between two states; empty without any. Of one
-    alone there is no drift."""
-    found = {}
+    """Context entries of a run from the states before and after it; empty without any. With only
+    one of them there is no drift."""
+    entries = {}
     for name in {**before, **after}:
-        held = [float(s[name]) for s in (before, after) if _positive(s.get(name))]
-        if held:
-            found[_PREFIX + name] = float(f"{statistics.geometric_mean(held):.4g}")
-    drift = apart(before, after)
-    return found if drift is None else {**found, _DRIFT: round(drift, 4)}
+        values = [float(s[name]) for s in (before, after) if _positive(s.get(name))]
+        if values:
+            entries[_PREFIX + name] = float(f"{statistics.geometric_mean(values):.4g}")
+    drift = distance(before, after)
+    return entries if drift is None else {**entries, _DRIFT: round(drift, 4)}
 
 
 def state_of(context: Mapping[str, Any]) -> dict[str, float]:
-    """The state that a run's context tells, without the drift; empty where it tells none."""
+    """State in a run's context, without the drift; empty where it has none."""
     figures = ((k, v) for k, v in context.items() if k.startswith(_PREFIX) and k != _DRIFT)
     return {k.removeprefix(_PREFIX): float(v) for k, v in figures if _positive(v)}
 
 
-def tells_state(context: Mapping[str, Any]) -> bool:
-    """Whether a run's context tells the state it was made in."""
+def has_state(context: Mapping[str, Any]) -> bool:
+    """Return true if a run's context contains the machine's state."""
     return _DRIFT in context or any(k.startswith(_PREFIX) for k in context)
 
 
-def usual(states: Iterable[State]) -> dict[str, float]:
-    """The median of each figure."""
-    held: dict[str, list[float]] = {}
+def median_state(states: Iterable[State]) -> dict[str, float]:
+    """Median of each number over several states."""
+    samples: dict[str, list[float]] = {}
     for state in states:
         for name, value in state.items():
             if _positive(value):
-                held.setdefault(name, []).append(value)
-    return {name: statistics.median(values) for name, values in held.items()}
+                samples.setdefault(name, []).append(value)
+    return {name: statistics.median(values) for name, values in samples.items()}
 
 
-def astray(context: Mapping[str, Any], normal: State) -> bool:
-    """Whether a run was made in another state than the usual one, or while it changed. False where
-    nothing is known."""
+def is_outlier(context: Mapping[str, Any], normal: State) -> bool:
+    """Return true if a run was made in another state than the usual one, or while the state
+    changed. False where the context has no state."""
     drift = context.get(_DRIFT)
     if isinstance(drift, (int, float)) and drift > APART:
         return True
-    return (apart(state_of(context), normal) or 0.0) > APART
+    return (distance(state_of(context), normal) or 0.0) > APART
 
 
 def _positive(value: Any) -> bool:

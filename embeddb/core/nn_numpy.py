@@ -1,4 +1,4 @@
-"""Layers of trained networks as plain arrays: what every query needs, without torch.
+"""Layers of trained networks in numpy, for queries without torch.
 
 Weights have torch's names and shapes: `NAME.weight` float32[out,in], `NAME.bias` float32[out].
 """
@@ -25,8 +25,8 @@ Weights = Mapping[str, NDArray[Any]]
 def linear(x: Floats, weight: Floats) -> Floats:
     """float32[...,out] of x float32[...,in] by weight float32[out,in].
 
-    Computed in parts that OpenBLAS leaves to one thread: where the cores are busy its other
-    threads are waited for, 20 ms instead of 1.
+    Computed in parts that OpenBLAS runs on one thread: on busy cores, waiting for its other threads
+    takes 20 ms instead of 1.
     """
     rows = x.reshape(-1, x.shape[-1])
     at_once = max(1, _ONE_THREAD // weight.size)
@@ -41,13 +41,13 @@ def linear(x: Floats, weight: Floats) -> Floats:
 
 
 def dense(x: Floats, weights: Weights, name: str) -> Floats:
-    """`linear` by the layer of that name, and its bias."""
+    """Apply the linear layer of that name, with its bias."""
     out: Floats = linear(x, weights[f"{name}.weight"]) + weights[f"{name}.bias"]
     return out
 
 
 def relu(x: Floats) -> Floats:
-    """In place."""
+    """ReLU, in place."""
     return np.maximum(x, 0, out=x)
 
 
@@ -62,10 +62,11 @@ def layer_norm(x: Floats, weights: Weights, name: str) -> Floats:
 
 
 def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises: ModelError unless the weights are finite float32 of these names and shapes."""
-    given = {name: tuple(array.shape) for name, array in weights.items()}
-    if given != shapes:
-        name = min(n for n in shapes.keys() | given if shapes.get(n) != given.get(n))
+    """Check names, shapes and values of weights. Raises: ModelError unless they are finite float32
+    of these names and shapes."""
+    actual = {name: tuple(array.shape) for name, array in weights.items()}
+    if actual != shapes:
+        name = min(n for n in shapes.keys() | actual if shapes.get(n) != actual.get(n))
         raise ModelError(f"tensor {name!r} does not fit its network")
     for name, array in weights.items():
         if array.dtype != np.float32 or not np.isfinite(array).all():

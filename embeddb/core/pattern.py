@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
 from embeddb.core.kinds import kind_of
-from embeddb.core.shown import html_of
+from embeddb.core.repr_html import html_of
 from embeddb.core.sizes import MAX_DIM, Sizes
 
 __all__ = ["MAX_DIM", "Pattern", "stub_id"]
 
-#: Rows looked at together.
+#: Rows processed together.
 _ROWS = 1 << 20
 
 
@@ -25,10 +25,10 @@ _ROWS = 1 << 20
 class Pattern:
     """The structure of one sparse matrix in canonical CSR form.
 
-    Shapes: `indptr` int64[m+1], `indices` int32[nnz], sorted and unique within each row.
-    `id` is the blake2b-128 hex digest of shape, indptr and indices, whatever the file, the format
-    and the values; `digest` keeps it once it was asked for. `group` names the source matrix or
-    family; files cut from one matrix share it and are held out together in every evaluation.
+    Shapes: `indptr` int64[m+1], `indices` int32[nnz], sorted and unique within each row. `id` is
+    the blake2b-128 hex digest of shape, indptr and indices, independent of file, format and values;
+    `digest` caches it. `group` names the source matrix or family; files cut from one matrix share
+    it and are held out together in every evaluation.
     """
 
     kind: ClassVar[str] = "matrix"
@@ -119,26 +119,26 @@ class Pattern:
 
     @classmethod
     def from_matrix(cls, matrix: Any, *, name: str = "", group: str = "") -> Pattern:
-        """The structure of another library's sparse matrix: of whatever has `tocsr()`, as all of
-        scipy's have, or of a torch tensor in CSR, CSC or COO. Stored entries are structure whatever
-        their value; a zero that fills a block (BSR, DIA) is none.
+        """Structure of another library's sparse matrix: any object with `tocsr()`, as all of
+        scipy's have, or a torch tensor in CSR, CSC or COO. Stored entries are structure whatever
+        their value, except zeros that fill a block (BSR, DIA).
 
-        Raises: MatrixError for what is no sparse matrix of two dimensions.
+        Raises: MatrixError for anything but a two-dimensional sparse matrix.
         """
         shape = tuple(getattr(matrix, "shape", ()))
         layout = str(getattr(matrix, "layout", ""))
         if len(shape) == 2 and layout in _TORCH:
             build, arrays = _TORCH[layout]
             parts = (one.numpy() for one in arrays(matrix.detach()))
-            made: Pattern = getattr(cls, build)(shape, *parts, name=name, group=group)
-            return made
+            pattern: Pattern = getattr(cls, build)(shape, *parts, name=name, group=group)
+            return pattern
         if len(shape) != 2 or not hasattr(matrix, "tocsr"):
             kind = f"{type(matrix).__name__} of shape {shape}" if shape else type(matrix).__name__
             raise MatrixError(
-                f"{kind} is no sparse matrix",
+                f"{kind} is not a sparse matrix",
                 where=name,
-                hint="give one of scipy or torch, or a file; of a dense array, "
-                "scipy.sparse.csr_array(it)",
+                hint="pass a sparse matrix of scipy or torch, or a file; convert a dense array "
+                "with scipy.sparse.csr_array(array)",
             )
         csr = matrix.tocsr()
         if getattr(matrix, "format", "") in ("bsr", "dia"):
@@ -155,7 +155,7 @@ class Pattern:
         return csr_array((data, self.indices, self.indptr.astype(index)), shape=self.shape)
 
 
-#: By the layout of a torch tensor: what builds a pattern, and the arrays that it takes.
+#: Constructor of a pattern and its arrays, by the layout of a torch tensor.
 _TORCH: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
     "torch.sparse_csr": ("from_csr", lambda t: (t.crow_indices().cpu(), t.col_indices().cpu())),
     "torch.sparse_csc": ("from_csc", lambda t: (t.ccol_indices().cpu(), t.row_indices().cpu())),
@@ -164,8 +164,8 @@ _TORCH: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
 
 
 def stub_id(name: str, m: int, n: int, nnz: int, *, kind: str = "matrix") -> str:
-    """Id of a matrix that is known by name and size only (-1 where a size is unknown), or of a
-    subject of another kind, known by name."""
+    """Id of a matrix of which only name and size are known (-1 for an unknown size), or of a
+    workload of another kind of which only the name is known."""
     text = f"stub\x00{name}\x00{m}\x00{n}\x00{nnz}"
     if not kind_of(kind).sparse:
         text = f"{kind} {text}"
@@ -175,16 +175,16 @@ def stub_id(name: str, m: int, n: int, nnz: int, *, kind: str = "matrix") -> str
 def _checked_shape(shape: tuple[int, int]) -> tuple[int, int]:
     m, n = int(shape[0]), int(shape[1])
     if not (0 <= m <= MAX_DIM and 0 <= n <= MAX_DIM):
-        raise MatrixError(f"{m} x {n} is not a size this program handles (0..2^31-1)")
+        raise MatrixError(f"{m} x {n} is not a supported size (0..2^31-1)")
     return m, n
 
 
 def _integers(values: Any, what: str, name: str) -> NDArray[Any]:
     """A one-dimensional array of an integer type; NaN and fractions cannot pass as indices."""
-    found = np.asarray(values)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise MatrixError(f"{what} are not a list of whole numbers", where=name)
-    return found if found.size else found.astype(np.int32)
+    return array if array.size else array.astype(np.int32)
 
 
 def _checked_compressed(
@@ -214,17 +214,17 @@ def _canonical(
         return ptr, idx
     from scipy.sparse import csr_array
 
-    # A pointer in 32 bits where it can: a copy, as the indices are, which scipy sorts in place.
+    # 32-bit pointers where they fit; copies, since scipy sorts in place.
     index = np.int32 if idx.size <= MAX_DIM else np.int64
     ones = np.ones(idx.size, dtype=np.bool_)
-    made = csr_array((ones, idx.copy(), ptr.astype(index)), shape=(ptr.size - 1, max(n, 1)))
-    made.sum_duplicates()
-    return made.indptr.astype(np.int64), np.ascontiguousarray(made.indices, dtype=np.int32)
+    csr = csr_array((ones, idx.copy(), ptr.astype(index)), shape=(ptr.size - 1, max(n, 1)))
+    csr.sum_duplicates()
+    return csr.indptr.astype(np.int64), np.ascontiguousarray(csr.indices, dtype=np.int32)
 
 
 def _rises(ptr: NDArray[np.int64], idx: NDArray[np.int32]) -> bool:
-    """Whether the indices ascend within each row. Some rows at a time: a matrix may have many more
-    rows than entries, and nothing of their number shall be made."""
+    """Return true if the indices ascend within each row. Processed in chunks of rows: a matrix may
+    have many more rows than entries, and no array of their number may be allocated."""
     for first in range(0, ptr.size - 1, _ROWS):
         bounds = ptr[first : first + _ROWS + 1]
         low, high = int(bounds[0]), int(bounds[-1])

@@ -1,8 +1,8 @@
-"""Finding plug-ins: one Python file each, no list to edit.
+"""Discovery of plug-ins: one Python file each, no list to edit.
 
 A plug-in of kind `reader`, `featurizer`, `runner`, `tuner`, `executor` or `workload` is a module
 whose file name is the plug-in's name (`_` reads as `-`) and which defines `PLUGIN`, the class,
-function or object the kind's contract asks for. Three places are searched, first match wins:
+function or object that the kind's contract requires. Three places are searched, first match wins:
 
 1. the package that ships with embeddb (`indexer/readers`, `embeddb/featurizers`, ...), which may
    list plug-ins that share a file in `PLUGINS`, by name as `module:attribute`,
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.core.errors import EmbeddbError, MissingDependency, PluginError, UsageError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 
 _HOMES = {
     "reader": "indexer.readers",
@@ -42,16 +42,16 @@ def available(kind: str) -> list[str]:
 def load(kind: str, name: str) -> Any:
     """The `PLUGIN` object of one plug-in.
 
-    Raises: UsageError if there is none of that name (the message lists those there are) or if its
-    file is no plug-in; MissingDependency if something it imports is not installed; PluginError for
-    whatever else its import raises.
+    Raises: UsageError if there is none of that name (the message lists the available ones) or if
+    its file is no plug-in; MissingDependency if an import of it is not installed; PluginError for
+    anything else that its import raises.
     """
-    found = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
-    if name not in found:
-        names = ", ".join(sorted(found)) or "none"
+    plugins = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
+    if name not in plugins:
+        names = ", ".join(sorted(plugins)) or "none"
         hint = f"{kind}s there are: {names}{_missing_folders()}"
         raise UsageError(f"no {kind} named {name!r}", hint=hint)
-    where, target = found[name]
+    where, target = plugins[name]
     try:
         if where == "module":
             module, _, attribute = target.partition(":")
@@ -74,8 +74,8 @@ def load(kind: str, name: str) -> Any:
 
 
 def _shipped(kind: str, name: str) -> dict[str, tuple[str, str]]:
-    """A plug-in of the package itself, found without a look at installed distributions: that look
-    costs more than a query's search and vote together."""
+    """A plug-in of the package itself, found without a scan of installed distributions, which takes
+    longer than a query's search and vote together."""
     if kind not in _HOMES:
         return {}
     stem = name.replace("-", "_")
@@ -93,19 +93,19 @@ def _locate(kind: str, extra: str) -> dict[str, tuple[str, str]]:
         raise UsageError(f"no plug-ins of kind {kind!r}", hint=f"kinds: {', '.join(_HOMES)}")
     from importlib.metadata import entry_points
 
-    found: dict[str, tuple[str, str]] = {}
+    plugins: dict[str, tuple[str, str]] = {}
     for point in entry_points(group=f"embeddb.{kind}"):
-        found[point.name] = ("entry", point.value)
+        plugins[point.name] = ("entry", point.value)
     for folder in reversed(_folders(extra)):
         for file in sorted(Path(folder, f"{kind}s").glob("[!_]*.py")):
-            found[_public(file.stem)] = ("file", str(file))
+            plugins[_public(file.stem)] = ("file", str(file))
     home = importlib.import_module(_HOMES[kind])
     for info in pkgutil.iter_modules(home.__path__):
         if not info.name.startswith("_") and _defines_plugin(home.__path__, info.name):
-            found[_public(info.name)] = ("module", f"{_HOMES[kind]}.{info.name}")
+            plugins[_public(info.name)] = ("module", f"{_HOMES[kind]}.{info.name}")
     for name, target in getattr(home, "PLUGINS", {}).items():
-        found[name] = ("module", target)
-    return found
+        plugins[name] = ("module", target)
+    return plugins
 
 
 def _folders(extra: str) -> list[str]:
@@ -113,7 +113,8 @@ def _folders(extra: str) -> list[str]:
 
 
 def _missing_folders() -> str:
-    """What a user may not have noticed: a relative path is one from the folder one is in."""
+    """Hint about folders of EMBEDDB_PLUGINS that do not exist: a relative path starts at the
+    current folder, which users overlook."""
     named = _folders(os.environ.get("EMBEDDB_PLUGINS", ""))
     missing = [folder for folder in named if not Path(folder).is_dir()]
     return f"; EMBEDDB_PLUGINS names no folder: {', '.join(missing)}" if missing else ""
@@ -124,7 +125,7 @@ def _public(stem: str) -> str:
 
 
 def _defines_plugin(paths: Any, stem: str) -> bool:
-    """Whether a module sets `PLUGIN`, read from its text so that listing imports nothing."""
+    """Return true if a module sets `PLUGIN`, read from its text so that listing imports nothing."""
     for path in paths:
         for file in (Path(path, f"{stem}.py"), Path(path, stem, "__init__.py")):
             if file.is_file():

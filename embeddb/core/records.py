@@ -1,4 +1,4 @@
-"""What is stored: runs and their measurements, and what is known of a pattern."""
+"""Stored records: runs, their measurements, and facts about a workload."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.core.kinds import WorkloadKind, kind_of
-from embeddb.core.shown import html_of
+from embeddb.core.repr_html import html_of
 from embeddb.core.sizes import Sizes
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 
-#: What can become of one run. Everything but `ok` is a failure of that configuration.
+#: Outcomes of one run. Everything but `ok` is a failure of that configuration.
 STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
 SOURCES = ("hardware", "simulator", "imported")
-#: In the `context` of a fused kernel that was timed with what its program hands it, not with drawn
-#: arrays: what a sine takes depends on its numbers. Where there are such runs, others do not count.
+#: In the `context` of a fused kernel that was timed on the arrays its program passes, not on random
+#: ones: the time of a sine depends on its argument. Such runs replace all others.
 ARRAYS, OF_PROGRAM = "arrays", "program"
-#: In the `context` of a run that a log has more than once: its number among the equal ones, from 2
-#: on (docs/explanation/decisions.md). The first has none.
+#: In the `context` of a run that occurs several times in a log: its number among the equal ones,
+#: from 2 (docs/explanation/decisions.md). The first has none.
 REPEAT = "repeat"
 
 
-#: Ends of the campaign names, after `tune:`, under which the apparent best of a tuning was measured
-#: again: before it is believed, and beside the default. The minimum of many single timings is
-#: biased (winner's curse), so where there are such runs they decide.
+#: Suffixes of campaign names `tune:…` for repeated measurements of the apparent best of a tuning:
+#: alone, and alternating with the default. The minimum of many single timings is biased (winner's
+#: curse), so where there are such runs they decide.
 AGAIN, ROUNDS = REMEASURED = ("/again", "/rounds")
-#: In the `context` of a fusion plan: median seconds of its kernels called back to back.
+#: In the `context` of a fusion plan: median time of its kernels called in sequence, in seconds.
 IN_A_ROW = "chain_s"
-#: Cycles that are stored as one second where a platform has no clock.
+#: Cycles stored as one second where the clock of a platform is unknown.
 CYCLES_PER_S = 1e9
 
 
@@ -66,12 +66,12 @@ class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if self.status != "ok" or not self.times_s:
             return math.inf
         times, middle = sorted(self.times_s), len(self.times_s) // 2
-        # As `statistics.median`, which takes three times as long: this is asked of every run.
+        # As `statistics.median`, which takes three times as long: called for every run.
         return times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
 
     @property
     def least(self) -> float:
-        """Least of the repeats; infinite unless the status is `ok`."""
+        """Minimum of the repeats; infinite unless the status is `ok`."""
         return min(self.times_s, default=math.inf) if self.status == "ok" else math.inf
 
     @property
@@ -80,7 +80,7 @@ class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def of_program(self) -> bool:
-        """Whether it was timed with what its program hands it (`ARRAYS`)."""
+        """Return true if it was timed on the arrays that its program passes (`ARRAYS`)."""
         return self.context.get(ARRAYS) == OF_PROGRAM
 
 
@@ -92,8 +92,8 @@ def in_context(m: Measurement, facts: Mapping[str, float | str]) -> Measurement:
 def id_parts(
     pattern_id: str, op: str, platform: str, ends: tuple[str, str] = ("", "")
 ) -> tuple[bytes, bytes]:
-    """What a run's id is made of before its configuration's JSON, and behind that (`ends`: the run
-    that it replaces, its campaign), where the bytes of its measurement follow."""
+    """The parts of a run's id before the JSON of its configuration, and after it (`ends`: the run
+    that it replaces, its campaign); the bytes of its measurement follow."""
     replaces, campaign = ends
     before = f"{pattern_id}\0{op}\0{platform}\0"
     return before.encode(), f"\0{replaces}\0{campaign}\0".encode()
@@ -105,7 +105,7 @@ _decode = msgspec.msgpack.Decoder(Measurement).decode
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One configuration run once on one pattern. Append-only: a correction names what it
+    """One configuration run once on one workload. Append-only: a correction names the run that it
     replaces. `id` is a digest of the content, so the same run read twice is one run."""
 
     pattern_id: str
@@ -118,29 +118,31 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """The median of the repeats, the least where `Operation.minimum`; infinite if it failed."""
+        """Median of the repeats, or their minimum (`Operation.minimum`); infinite if the run
+        failed."""
         return self.measurement.least if self.op.traits.minimum else self.measurement.seconds
 
     @property
     def id(self) -> str:
-        """Raises: UsageError if the measurement holds what cannot be stored."""
+        """Digest of the content. Raises: UsageError if the measurement holds values that cannot be
+        stored."""
         op, ends = str(self.op), (self.replaces, self.campaign)
         try:
             before, behind = id_parts(self.pattern_id, op, self.platform, ends)
             canonical = _decode(_encode(self.measurement))  # whole numbers become floats
             h = hashlib.blake2b(before + self.config.json.encode() + behind, digest_size=16)
             h.update(_encode(canonical))
-        except Exception as e:  # the fields are what anybody wrote into a log
+        except Exception as e:  # the fields come from logs of others
             raise UsageError(f"a run of {self.op} cannot be stored: {reason_of(e)}") from e
         return h.hexdigest()
 
 
-class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows of a pattern. Sizes are -1 where unknown (a stub may lack them).
+class WorkloadInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about a workload in the store. Sizes are -1 where unknown (a stub may lack them).
 
-    `stub` is true while the structure has never been seen. `thumbnail` is the 32x32 density map,
-    uint8[1024] on a log scale, row-major. `features` are statistics that came with the runs
-    (by name), used where the structure is missing. `kind` is as in `Subject`; of what is no matrix
+    `stub` is true while the structure is unknown. `thumbnail` is the 32x32 density map, uint8[1024]
+    on a log scale, row-major. `features` are statistics that came with the runs (by name), used
+    where the structure is missing. `kind` is as in `Workload`; for other kinds than matrices,
     `named` are the sizes, and m, n, nnz stay -1.
     """
 
@@ -166,9 +168,9 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
         return kind_of(self.kind)
 
     @classmethod
-    def of(cls, subject: Subject | PatternInfo) -> PatternInfo:
-        """The sizes and name of a pattern, or of another subject."""
-        if isinstance(subject, PatternInfo):
+    def of(cls, subject: Workload | WorkloadInfo) -> WorkloadInfo:
+        """Sizes and name of a workload."""
+        if isinstance(subject, WorkloadInfo):
             return subject
         m, n, nnz = subject.sizes
         return cls(
@@ -183,13 +185,14 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def whole(cls, workload: Subject) -> PatternInfo:
-        """All facts that are stored beside a workload, some of which take its content to tell."""
+    def whole(cls, workload: Workload) -> WorkloadInfo:
+        """All facts that are stored beside a workload, including those computed from its
+        content."""
         facts = kind_of(workload.kind).facts(workload)
         return msgspec.structs.replace(cls.of(workload), **facts)
 
     def __repr__(self) -> str:
-        return f"PatternInfo({self.name or self.id[:12]!r}, {self.workload.brief(self)})"
+        return f"WorkloadInfo({self.name or self.id[:12]!r}, {self.workload.brief(self)})"
 
     def _repr_html_(self) -> str:
         return html_of(self)

@@ -1,4 +1,4 @@
-"""Progress of long tasks, and reports of what they did."""
+"""Progress callbacks of long tasks, and reports of their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def ignore_progress(task: str, done: int, total: int) -> None:
-    """Progress that nobody watches."""
+    """No-op progress callback."""
 
 
 class Report:
@@ -19,6 +19,6 @@ class Report:
     __slots__ = ()
 
     def document(self) -> dict[str, Any]:
-        """Its fields as plain values, by name."""
+        """The fields as plain values, by name."""
         names: tuple[str, ...] = self.__slots__
         return {name: getattr(self, name) for name in names}

@@ -1,4 +1,4 @@
-"""The sizes of what is tuned, as configurations and cost models are told them."""
+"""Sizes of workloads, as spaces and cost models receive them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from embeddb.core.kinds import kind_with, kinds
 #: Largest number of rows or columns: indices are kept as int32.
 MAX_DIM = 2**31 - 1
 
-#: Names that stand for a size of the matrix (or, `WIDTH`, of the operation) in a platform's file.
+#: Names of the sizes of a matrix (and of an operation: `WIDTH`) in a platform file.
 MATRIX_SYMBOLS = ("NUM_MATRIX_ROWS", "NUM_MATRIX_COLS", "NNZ", "WIDTH")
 
 
@@ -21,21 +21,21 @@ class _OfMatrix(NamedTuple):
 
 
 class Sizes(_OfMatrix):
-    """An m x n matrix with nnz non-zeros, a tuple of the three; -1 where a size is not known. What
-    is no matrix has `named` sizes instead, (name, size) in order, which count when two are
-    compared."""
+    """Sizes of an m x n matrix with nnz non-zeros, a tuple of the three; -1 where unknown.
+    Workloads of other kinds have `named` sizes instead, (name, size) in order, which are part of
+    comparisons."""
 
     named: tuple[tuple[str, int], ...] = ()
 
     def naming(self, named: Mapping[str, int]) -> Sizes:
-        """With these named sizes beside."""
-        made = Sizes(*self)
-        made.named = tuple(named.items())
-        return made
+        """Copy with these named sizes."""
+        sizes = Sizes(*self)
+        sizes.named = tuple(named.items())
+        return sizes
 
-    def knowing(self, known: Mapping[str, int]) -> Sizes:
-        """With other sizes of a matrix, by the names `m`, `n` and `nnz`."""
-        return self._replace(**known).naming(dict(self.named))
+    def knowing(self, sizes: Mapping[str, int]) -> Sizes:
+        """Copy with other sizes of a matrix, by the names `m`, `n` and `nnz`."""
+        return self._replace(**sizes).naming(dict(self.named))
 
     def __eq__(self, other: object) -> bool:
         return tuple.__eq__(self, other) is True and self.named == getattr(other, "named", ())
@@ -48,18 +48,18 @@ class Sizes(_OfMatrix):
 
     @property
     def possible(self) -> bool:
-        """Whether something can have them, as far as they are known."""
+        """Return true if some workload can have these sizes, as far as they are known."""
         sides = self.m, self.n
         if self.named:
             plain = all(size == -1 for size in self)
-            known = {symbol for kind in kinds() for symbol in kind.symbols} - {*MATRIX_SYMBOLS}
-            return plain and all(n in known and 0 < s < 1 << 62 for n, s in self.named)
+            symbols = {symbol for kind in kinds() for symbol in kind.symbols} - {*MATRIX_SYMBOLS}
+            return plain and all(n in symbols and 0 < s < 1 << 62 for n, s in self.named)
         room = self.m * self.n if min(sides) >= 0 else MAX_DIM**2
         return all(-1 <= side <= MAX_DIM for side in sides) and -1 <= self.nnz <= room
 
     @property
     def symbols(self) -> dict[str, int]:
-        """The known ones, by their names in a platform's file."""
+        """Known sizes by their names in a platform file."""
         matrix = zip(MATRIX_SYMBOLS, self, strict=False)
         return {name: size for name, size in (*matrix, *self.named) if size >= 0}
 

@@ -1,4 +1,4 @@
-"""A 32x32 picture of where the nonzeros lie."""
+"""Thumbnail of a matrix: a 32x32 map of the density of its nonzeros."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embeddb.core.pattern import Pattern
 SIDE = 32
 #: Byte steps per halving of the density: 255 is full, 1 is 2^-25.4 (and anything thinner).
 _STEPS = 10.0
-#: Largest number of columns for which a table column -> bin (one byte each) is made.
+#: Largest number of columns for which a table column -> bin (one byte each) is built.
 _TABLE = 1 << 24
 
 
@@ -62,8 +62,8 @@ def density(pattern: Pattern) -> NDArray[np.float64]:
 
 
 def _bins(size: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Edges int64[b+1] of ranges that lie in one area or are one line, and the part of a line of
-    each range that falls into each area, float64[32,b]."""
+    """Edges int64[b+1] of ranges that lie in one area or are one row (column), and the fraction of
+    each range in each area, float64[32,b]."""
     borders = np.arange(SIDE + 1, dtype=np.int64) * size
     edges = np.unique(np.concatenate([borders // SIDE, -(-borders // SIDE)]))
     low = np.maximum(borders[:-1, None], edges[None, :-1] * SIDE)

@@ -1,4 +1,4 @@
-"""What one configuration did on one pattern, over all its runs."""
+"""Summary of all runs of one configuration on one workload."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import State, astray, tells_state
+from embeddb.core.machine_state import State, has_state, is_outlier
 from embeddb.core.records import Run
 
 
-class Timing(NamedTuple):
-    """What one configuration did on one pattern, over all its runs.
+class TimingSummary(NamedTuple):
+    """Summary of all runs of one configuration on one workload.
 
-    `seconds` is the median over runs of what each says (`Run.seconds`: its median), of tiles and
-    fused kernels the least (infinite if none was ok), `spread` half the relative range of what they
-    say (0 with one run), `conversion_s` the median preparation cost.
-    A run that is ok but tells no time above zero does not count, nor does one made in another state
-    of the machine than the usual one where there are others, nor one of a fused kernel with drawn
-    arrays where there are some with what its program hands it.
+    `seconds` is the median of the runs' times (`Run.seconds`), or their minimum
+    (`Operation.minimum`); infinite if none was ok. `spread` is half their relative range (0 with
+    one run), `conversion_s` the median conversion cost. Excluded are ok runs without a time above
+    zero, runs in an unusual state of the machine where there are others, and runs of a fused kernel
+    on random arrays where there are some on those of its program.
     """
 
     seconds: float
@@ -30,60 +29,65 @@ class Timing(NamedTuple):
     status: str
 
 
-def timings_of(
+def summarise_runs(
     runs: Iterable[Run], normal: Callable[[], State] | None = None
-) -> dict[Config, Timing]:
-    """Runs of one pattern, op and platform, joined per configuration. `normal` gives the usual
-    state of the machine (`embeddb.store.usual_state.usual_at`); called where runs tell theirs."""
+) -> dict[Config, TimingSummary]:
+    """Summarise runs of one workload, op and platform by configuration. `normal` returns the usual
+    state of the machine (`embeddb.store.usual_state.usual_at`); called only where runs have a
+    state."""
     by_config: dict[Config, list[Run]] = {}
     for run in runs:
         by_config.setdefault(run.config, []).append(run)
-    return {config: _joined(held, normal) for config, held in by_config.items()}
+    return {config: _joined(group, normal) for config, group in by_config.items()}
 
 
-def joined_seconds(op: Op, told: Sequence[float]) -> float:
-    """The median of the seconds of several runs, all finite, or the least (`Operation.minimum`)."""
-    return min(told) if op.traits.minimum else statistics.median(told)
+def joined_seconds(op: Op, times: Sequence[float]) -> float:
+    """Combine the finite times of several runs, in seconds: their median, or their minimum
+    (`Operation.minimum`)."""
+    return min(times) if op.traits.minimum else statistics.median(times)
 
 
-def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
-    # Medians are worth computing once: this is called for every configuration of a partition.
+def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> TimingSummary:
+    # Fast path: this is called for every configuration of a table.
     if len(runs) == 1 and 0 < (seconds := (only := runs[0]).seconds) < math.inf:
-        return Timing(seconds, 0.0, only.measurement.conversion_s or 0.0, 1, "ok")
-    told = [(r.seconds, r.measurement.conversion_s) for r in runs]
-    timed = [(s, c) for s, c in told if 0 < s < math.inf]
+        return TimingSummary(seconds, 0.0, only.measurement.conversion_s or 0.0, 1, "ok")
+    samples = [(r.seconds, r.measurement.conversion_s) for r in runs]
+    timed = [(s, c) for s, c in samples if 0 < s < math.inf]
     if not timed:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
-        return Timing(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
+        return TimingSummary(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
     if len(timed) > 1:
         if runs[0].op.traits.minimum:
-            timed = _of_program(runs, told) or timed
+            timed = _of_program(runs, samples) or timed
         elif normal is not None:
-            timed = _in_state(runs, told, normal) or timed
+            timed = _in_state(runs, samples, normal) or timed
     times = sorted(s for s, _ in timed)
     seconds = joined_seconds(runs[0].op, times)
-    known = [c for _, c in timed if c is not None]
+    conversions = [c for _, c in timed if c is not None]
     spread = (times[-1] - times[0]) / (2 * seconds)
-    return Timing(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
+    return TimingSummary(
+        seconds, spread, statistics.median(conversions) if conversions else 0.0, len(runs), "ok"
+    )
 
 
 def _of_program(
-    runs: Sequence[Run], told: Sequence[tuple[float, float | None]]
+    runs: Sequence[Run], samples: Sequence[tuple[float, float | None]]
 ) -> list[tuple[float, float | None]]:
-    """Those that were timed with what their program hands them."""
-    held = zip(runs, told, strict=True)
-    return [m for run, m in held if run.measurement.of_program and 0 < m[0] < math.inf]
+    """Samples of the runs that were timed on the arrays of their program."""
+    pairs = zip(runs, samples, strict=True)
+    return [m for run, m in pairs if run.measurement.of_program and 0 < m[0] < math.inf]
 
 
 def _in_state(
     runs: Sequence[Run],
-    told: Sequence[tuple[float, float | None]],
+    samples: Sequence[tuple[float, float | None]],
     normal: Callable[[], State],
 ) -> list[tuple[float, float | None]]:
-    """Those made in the usual state; empty if none was, or none tells its state."""
+    """Samples of the runs made in the usual state; empty if there are none, or no run has a
+    state."""
     contexts = [run.measurement.context for run in runs]
-    if not any(tells_state(context) for context in contexts):
+    if not any(has_state(context) for context in contexts):
         return []
-    usual = normal()
-    held = zip(contexts, told, strict=True)
-    return [m for context, m in held if 0 < m[0] < math.inf and not astray(context, usual)]
+    typical = normal()
+    pairs = zip(contexts, samples, strict=True)
+    return [m for context, m in pairs if 0 < m[0] < math.inf and not is_outlier(context, typical)]

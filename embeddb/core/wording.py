@@ -1,7 +1,8 @@
-"""Numbers, names and configurations as text: on a terminal, and on a page, whose functions are the
+"""Text of numbers, names and configurations: on a terminal, and on a page, whose functions are the
 filters of the templates.
 
-Texts come from strangers: what does not print is made visible, and what is too long is cut.
+Names and messages may come from untrusted files: unprintable characters are made visible, and long
+texts are cut.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 
 
 def is_known(value: float | None) -> TypeGuard[float]:
-    """Whether there is a figure to show."""
+    """Return true if there is a number to show."""
     return value is not None and math.isfinite(value)
 
 
 def clean(text: object) -> str:
-    """Safe to show: names from files may hold escape sequences, line ends or text that runs
-    backwards; whatever is not printable becomes `?`, and a password in a server's URL `***`."""
+    """Make a text safe to show: names from files may contain escape sequences, line ends or
+    right-to-left overrides; unprintable characters become `?`, and a password in a server's URL
+    `***`."""
     return "".join(c if c.isprintable() else "?" for c in redacted(str(text)))
 
 
@@ -39,23 +41,23 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def one_of(*kinds: str) -> str:
-    """What one of these kinds is called: `matrix`, `nest`, `matrix or nest`."""
+    """Singular of these kinds: `matrix`, `nest`, `matrix or nest`."""
     return " or ".join(kind.one for kind in kinds_among(kinds))
 
 
 def many_of(*kinds: str) -> str:
-    """What several of these kinds are called: `matrices`, `matrices and nests`."""
+    """Plural of these kinds: `matrices`, `matrices and nests`."""
     return " and ".join(kind.many for kind in kinds_among(kinds))
 
 
 def counted(by_kind: Mapping[str, int]) -> str:
     """`5 matrices and 1 nest`."""
-    known = kinds_among(kind for kind, count in by_kind.items() if count)
-    return " and ".join(plural(by_kind.get(kind.name, 0), kind.one, kind.many) for kind in known)
+    present = kinds_among(kind for kind, count in by_kind.items() if count)
+    return " and ".join(plural(by_kind.get(kind.name, 0), kind.one, kind.many) for kind in present)
 
 
 def value_text(value: object) -> str:
-    """A parameter's value; one that is not there is not used, a permutation is `1 3 2`."""
+    """Text of a parameter's value: `(not used)` for None, `1 3 2` for a permutation."""
     if value is None:
         return "(not used)"
     return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
@@ -76,12 +78,12 @@ def factor(value: float | None, *, sign: str = "x", none: str = "-") -> str:
 
 
 def share(value: float | None, *, gap: str = " ", none: str = "-") -> str:
-    """A part of one: `93 %`."""
+    """Percentage of a fraction: `93 %`."""
     return f"{100 * value:.0f}{gap}%" if is_known(value) else none
 
 
 def short_time(seconds: float, *, gap: str = " ", micro: str = "us") -> str:
-    """Three figures and the unit that fits: `12.3 us`; empty from 999.5 ms on."""
+    """Three significant digits with a fitting unit: `12.3 us`; empty from 999.5 ms."""
     for unit, scale in (("ns", 1e9), (micro, 1e6), ("ms", 1e3)):
         if abs(seconds) < 999.5 / scale:
             return f"{seconds * scale:.3g}{gap}{unit}"
@@ -89,8 +91,8 @@ def short_time(seconds: float, *, gap: str = " ", micro: str = "us") -> str:
 
 
 def duration(seconds: float | None, unit: str = "s") -> str:
-    """Two or three figures and the unit that fits: `12.3 us`, `4.56 s`, `3 min 20 s`; with the unit
-    `cycles`, 1e-9 seconds stand for one: `33,300 cycles`."""
+    """Two or three significant digits with a fitting unit: `12.3 us`, `4.56 s`, `3 min 20 s`; with
+    the unit `cycles`, 1e-9 seconds stand for one: `33,300 cycles`."""
     if seconds is None or math.isnan(seconds):
         return "-"
     if math.isinf(seconds):
@@ -108,7 +110,7 @@ def duration(seconds: float | None, unit: str = "s") -> str:
 
 # -- pages -------------------------------------------------------------------------------------
 
-#: Characters of a name, a value or a reason that a page shows.
+#: Number of characters of a name, a value or a reason that a page shows.
 MOST_SHOWN = 240
 _NONE = "–"
 #: Between a figure and its unit, where no line may end.
@@ -117,12 +119,12 @@ _GAP = "\u00a0"
 
 def shown(text: object, most: int = MOST_SHOWN) -> str:
     """Text for a page: control, direction and unassigned characters as `[U+202E]`, white space as
-    one space, a password in a server's URL as `***`, and no more than `most` characters of it."""
+    one space, a password in a server's URL as `***`, cut after `most` characters."""
     raw = redacted(str(text))
-    kept = raw if len(raw) <= most else raw[:most]
-    if not kept.isascii() or not kept.isprintable():
-        kept = "".join(c if c.isprintable() else _visible(c) for c in kept)
-    return kept if len(raw) <= most else f"{kept}… ({len(raw):,} characters)"
+    visible = raw if len(raw) <= most else raw[:most]
+    if not visible.isascii() or not visible.isprintable():
+        visible = "".join(c if c.isprintable() else _visible(c) for c in visible)
+    return visible if len(raw) <= most else f"{visible}… ({len(raw):,} characters)"
 
 
 def _visible(c: str) -> str:
@@ -133,9 +135,9 @@ def _visible(c: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """A remark as a sentence of its own."""
-    kept = text.strip()
-    return kept[:1].upper() + kept[1:] + ("" if kept.endswith((".", "!", "?")) else ".")
+    """Turn a remark into a sentence."""
+    trimmed = text.strip()
+    return trimmed[:1].upper() + trimmed[1:] + ("" if trimmed.endswith((".", "!", "?")) else ".")
 
 
 def line(config: Mapping[str, Any], most: int = 4 * MOST_SHOWN) -> str:
@@ -144,7 +146,7 @@ def line(config: Mapping[str, Any], most: int = 4 * MOST_SHOWN) -> str:
 
 
 def broken(text: str) -> Markup:
-    """A configuration's line that may wrap after its commas; copying it gives the text alone."""
+    """A configuration's line that may wrap after its commas; copying it gives the plain text."""
     from markupsafe import Markup, escape
 
     return Markup(",<wbr>").join(escape(part) for part in text.split(","))
@@ -156,23 +158,23 @@ def page_factor(value: float | None) -> str:
 
 
 def page_share(value: float | None) -> str:
-    """A part of one: `93 %`; never 0 % of what is there."""
+    """Percentage of a fraction; `< 1 %` instead of 0 % for small ones."""
     little = is_known(value) and 0 < value < 0.005
     return f"< 1{_GAP}%" if little else share(value, gap=_GAP, none=_NONE)
 
 
 def percent(value: float | None) -> str:
-    """A part of one where tenths of a percent matter: `1.6 %`."""
+    """Percentage of a fraction with one decimal: `1.6 %`."""
     return f"{100 * value:.1f}{_GAP}%" if is_known(value) else _NONE
 
 
 def quoted(text: str) -> str:
-    """One word of a command line."""
+    """Quote one word of a command line."""
     return shlex.quote(shown(text))
 
 
 def page_seconds(value: float | None, unit: str = "s") -> str:
-    """Three figures and the unit that fits: `12.3 µs`; `33,300 cycles` where these are the unit."""
+    """Three significant digits with a fitting unit: `12.3 µs`, or `33,300 cycles`."""
     if not is_known(value):
         return _NONE
     if unit == "cycles":
@@ -182,8 +184,7 @@ def page_seconds(value: float | None, unit: str = "s") -> str:
 
 
 def figure(value: float | None) -> str:
-    """A number whose size is not known beforehand: whole ones with commas, others with four
-    figures."""
+    """A number of unknown magnitude: integers with commas, others with four significant digits."""
     if not is_known(value):
         return _NONE
     whole = value == int(value) and abs(value) < 1e15
@@ -199,7 +200,7 @@ def when(created: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", moment) if created > 0 else _NONE
 
 
-#: By the name that templates use.
+#: Filters by their names in templates.
 PAGE_FILTERS: dict[str, Callable[..., str]] = {
     "broken": broken,
     "factor": page_factor,

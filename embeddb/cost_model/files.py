@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
-from embeddb.core.files.gate import refusing
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_read import refusing
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.models import ModelEntry
@@ -109,7 +109,7 @@ class CostModelFiles:
             return None, ""
         why = ""
         for name in dict.fromkeys((platform.id, platform.name)):
-            path = self._folder / f"{kind}-{name}-{op.kernel}.safetensors"
+            path = self._folder / f"{kind}-{name}-{op.name}.safetensors"
             try:
                 stat = path.stat()
             except OSError:

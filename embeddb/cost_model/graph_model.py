@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.files import model_file
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.cost_model import Problem
 from embeddb.cost_model.model import space_digest
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.platforms.platform import Platform
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import TILE, encoding_version
 from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.predictor import GraphPredictor, KernelPredictor, reads_rows
 from embeddb.tensors.encoding.spec import TRAIN_AGAIN
-from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
+from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, ROW_LENGTH, Analysis
+from embeddb.tensors.tensor_graph import TensorGraph
 
 if TYPE_CHECKING:
     Floats = NDArray[np.float64]
@@ -51,11 +51,11 @@ class KernelTrees(GraphPredictor):
             raise ModelError("its trees read kernels that are encoded otherwise")
         self._analysis = _analysis(network)
         # Columns that are the same for all tiles of a kernel are read once.
-        analysed = 0 if self._analysis is None else TOLD
+        analysed = 0 if self._analysis is None else ROW_LENGTH
         blocks = [slice(0, STATISTICS), slice(STATISTICS, TILED + analysed)]
         self._forest = Forest([weights], blocks)
 
-    def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+    def rows(self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """float32[c,t], the last columns what the analytical model says, where there is one."""
         rows = super().rows(kernel, tiles)
         if self._analysis is None:
@@ -171,13 +171,13 @@ class GraphModel:
             return f"trained for the platform {known['name']}, not {platform.name}"
         if "@" in self.instance and self.instance != platform.id:
             return f"trained on the runs of {self.instance}, and this is {platform.id}"
-        if self.network.task != op.kernel or op.kernel not in platform.kernels:
-            return f"trained for {self.network.task}, not {op.kernel}"
+        if self.network.task != op.name or op.name not in platform.kernels:
+            return f"trained for {self.network.task}, not {op.name}"
         if known["space"] != space_digest(platform, op):
-            return f"trained for another space of {platform.name} {op.kernel} than it has now"
+            return f"trained for another space of {platform.name} {op.name} than it has now"
         return ""
 
-    def predict(self, kernel: Computation, configs: Sequence[Config]) -> Floats:
+    def predict(self, kernel: TensorGraph, configs: Sequence[Config]) -> Floats:
         """float64[c], lower is faster: of use only among configurations of one kernel.
 
         Raises: ModelError where the weights make no number of it.
@@ -185,7 +185,7 @@ class GraphModel:
         with np.errstate(over="ignore", invalid="ignore"):
             return _finite(self.network.scores(kernel, configs))
 
-    def without(self, kernel: Computation, configs: Sequence[Config]) -> Floats:
+    def without(self, kernel: TensorGraph, configs: Sequence[Config]) -> Floats:
         """float64[n,c] what it would predict of each configuration if the n-th operation were
         hidden: a network then sees its edges alone, sums leave it out.
 
@@ -194,22 +194,22 @@ class GraphModel:
         with np.errstate(over="ignore", invalid="ignore"):
             return _finite(self.network.without(kernel, configs))
 
-    def seconds(self, kernel: Computation) -> float:
+    def seconds(self, kernel: TensorGraph) -> float:
         """Of a kernel under op `fused`. Raises: ModelError for a model of tiles."""
         return self.network.seconds(kernel)
 
-    def by_operation(self, kernel: Computation) -> tuple[float, dict[int, float]] | None:
+    def by_operation(self, kernel: TensorGraph) -> tuple[float, dict[int, float]] | None:
         """Seconds of the call of a fused kernel, and by place of its operations; None where the
         model does not tell them apart."""
         network = self.network
         return network.by_operation(kernel) if isinstance(network, OperationSums) else None
 
-    def apart(self, kernel: Computation) -> float | None:
+    def apart(self, kernel: TensorGraph) -> float | None:
         """By which factor its members differ about the seconds of a fused kernel; None for a model
         without such."""
         return self.network.apart(kernel) if isinstance(self.network, OperationSums) else None
 
-    def of(self, kernel: Computation) -> KernelScorer:
+    def of(self, kernel: TensorGraph) -> KernelScorer:
         """What ranks the tiles of this kernel."""
         return KernelScorer(self, kernel)
 
@@ -219,7 +219,7 @@ class KernelScorer:
     """A model asked about one kernel, in the form that a query takes a cost model in."""
 
     model: GraphModel
-    kernel: Computation
+    kernel: TensorGraph
 
     @property
     def guard(self) -> float:
@@ -233,8 +233,8 @@ class KernelScorer:
 
         Raises: UsageError for another op; ModelError as `predict`.
         """
-        if asked.op.kernel != self.model.network.task:
-            raise UsageError(f"the model is of {self.model.network.task}, not {asked.op.kernel}")
+        if asked.op.name != self.model.network.task:
+            raise UsageError(f"the model is of {self.model.network.task}, not {asked.op.name}")
         fit = self.model.card["calibration"]
         said = self.model.predict(self.kernel, configs)
         return -fit["slope"] * (said - said.mean()), np.full(len(said), fit["floor"])

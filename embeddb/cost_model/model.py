@@ -25,7 +25,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError, ModelError
 from embeddb.core.files import model_file
-from embeddb.core.files.gate import reason_of, refusing
+from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import (
@@ -210,14 +210,14 @@ class CostModel:
             return f"trained for the platform {card['platform']['name']}, not {platform.name}"
         if "@" in self.instance and self.instance != platform.id:
             return f"trained on the runs of {self.instance}, and this is {platform.id}"
-        if card["kernel"] != op.kernel or op.kernel not in platform.kernels:
-            return f"trained for {card['kernel']}, not {op.kernel}"
+        if card["kernel"] != op.name or op.name not in platform.kernels:
+            return f"trained for {card['kernel']}, not {op.name}"
         if op.dtype not in {known.dtype for known in self.ops}:
             return f"trained for {', '.join(card['ops'])}, not {op.dtype}"
         if card["platform"]["space"] != space_digest(platform, op):
-            return f"trained for another space of {platform.name} {op.kernel} than it has now"
+            return f"trained for another space of {platform.name} {op.name} than it has now"
         if card.get("derived", "") not in ("", platform.quantities(op).digest):
-            return f"trained on other derived quantities than {platform.name} {op.kernel} has now"
+            return f"trained on other derived quantities than {platform.name} {op.name} has now"
         if made != (featurizer_name, featurizer_version):
             return (
                 f"trained on vectors of {made[0]} {made[1]}, "

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError
 from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
 from embeddb.cost_model.trees_numpy import Forest
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.operation_rows import (
     BLOCKS,
     CALL,
@@ -33,6 +32,7 @@ from embeddb.tensors.encoding.operation_rows import (
     operations_version,
 )
 from embeddb.tensors.encoding.predictor import KernelPredictor
+from embeddb.tensors.tensor_graph import TensorGraph
 
 #: What the names of its tensors begin with in a file.
 NETWORK = "network."
@@ -120,12 +120,12 @@ class OperationSums(KernelPredictor):
                 shares += each / np.repeat(total, counts) / len(self._told)
             return np.asarray(shares * np.repeat(np.exp(logs), counts))
 
-    def by_operation(self, kernel: Computation) -> tuple[float, dict[int, float]]:
+    def by_operation(self, kernel: TensorGraph) -> tuple[float, dict[int, float]]:
         """Seconds of the call of a kernel, and by place of the operations that take any."""
         call, *each = self.parts(operation_rows(kernel)).tolist()
         return call, dict(zip(operation_places(kernel), each, strict=True))
 
-    def apart(self, kernel: Computation) -> float:
+    def apart(self, kernel: TensorGraph) -> float:
         """Ratio of the largest to the smallest ensemble prediction; 1 of a single member, infinite
         where one predicts nothing. Far from 1 the predicted seconds are less certain."""
         rows = operation_rows(kernel)
@@ -135,13 +135,13 @@ class OperationSums(KernelPredictor):
         return max(sums) / least if least > 0 else math.inf
 
     def scores(
-        self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
+        self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float32]:
         total = self.parts(operation_rows(kernel)).sum()
         return np.full(len(tiles), np.log(total), dtype=np.float32)
 
     def without(
-        self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
+        self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float32]:
         """An operation that is hidden takes no time."""
         parts = self.parts(operation_rows(kernel))

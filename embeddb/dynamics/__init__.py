@@ -1,8 +1,8 @@
-"""Dynamic features: what running a kernel on a pattern would make the hardware count.
+"""Dynamic features: hardware counts of a kernel on a workload, simulated or measured.
 
-Source: the 19 performance counters of the performance-embeddings paper ("Performance Embeddings:
-A Similarity-based Approach to Automatic Performance Optimization", Section 3.2 and Table 5).
-docs/reference/dynamics.md says how each one is obtained and which stay absent.
+Source: the 19 performance counters of the performance-embeddings paper ("Performance Embeddings: A
+Similarity-based Approach to Automatic Performance Optimization", Section 3.2 and Table 5).
+docs/reference/dynamics.md describes how each one is obtained and which are absent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loops that have to be compiled: reuse distances, and who gets which piece of work."""
+"""Compiled loops: reuse distances, and the assignment of tasks to threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Distances are below 2^31, so bins 0 to 31 hold all.
+#: Number of bins: distances are below 2^31, so bins 0 to 31 suffice.
 BINS = 32
 _KINDS = {"static": 0, "dynamic": 1, "guided": 2}
 
@@ -32,22 +32,22 @@ def reuse(
     replacement policies", LBL-12370, 1981, with a Fenwick tree in place of the balanced one:
     O(t log t). Raises: MissingDependency without numba.
     """
-    # Renamed 0..units-1, in the same order: tables are then as long as the trace at most.
+    # Renumbered 0..units-1 in the same order, so that tables are at most as long as the trace.
     units, trace = np.unique(ids, return_inverse=True)
     split = int(np.searchsorted(units, first_row))
-    found: tuple[Any, Any, Any] = _compiled(_reuse)(trace.astype(np.int64), split, capacities)
-    return found
+    result: tuple[Any, Any, Any] = _compiled(_reuse)(trace.astype(np.int64), split, capacities)
+    return result
 
 
 def assign(
     work: NDArray[np.int64], starts: NDArray[np.int64], *, schedule: str, chunk: int, threads: int
 ) -> NDArray[np.int32]:
-    """int32[tasks]: the thread that gets each task, as libgomp hands them out.
+    """int32[tasks]: thread of each task, by the scheduling of libgomp.
 
-    `work` int64[tasks] is the time each takes; `starts` int64[phases + 1] cuts the tasks into
-    loops with a barrier behind each. Static: blocks of tasks, or chunks in turn. Dynamic: the
-    next chunk to the thread that is free first. Guided: the same with chunks of a thread's share
-    of what is left, at least `chunk`. Raises: MissingDependency without numba.
+    `work` int64[tasks] is the time of each; `starts` int64[phases + 1] divides the tasks into loops
+    with a barrier after each. Static: blocks of tasks, or chunks in turn. Dynamic: the next chunk
+    to the first idle thread. Guided: the same with chunks of a thread's share of the remaining
+    tasks, at least `chunk`. Raises: MissingDependency without numba.
     """
     owner = np.zeros(work.size, dtype=np.int32)
     _compiled(_assign)(work, starts, _KINDS[schedule], chunk, threads, owner)
@@ -61,11 +61,11 @@ def emit(
     address: tuple[int, int, int],
     first_row: int,
 ) -> NDArray[np.int64]:
-    """int64[t]: the units that a walk over `points` (block rows, block columns, tiles) touches.
+    """int64[t]: units accessed by a walk over `points` (block rows, block columns, tiles).
 
-    A dense row of the row operand is touched when block row or tile changes, one of the column
-    operand when block column or tile changes. Row x, tile k is unit (x a + k b) // c with
-    `address` = (a, b, c); `first_row` is added for the row operand.
+    A dense row of the row operand is accessed when block row or tile changes, one of the column
+    operand when block column or tile changes. Row x, tile k is unit (x a + k b) // c with `address`
+    = (a, b, c); `first_row` is added for the row operand.
     """
     out = np.empty(points[0].size * sum(block), dtype=np.int64)
     used = _compiled(_emit)(points, block, shape, address, first_row, out)
@@ -78,7 +78,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         from numba import njit
     try:
         compiled: Callable[..., Any] = njit(cache=True)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written
+    except RuntimeError:  # neither the package's folder nor the user's cache is writable
         compiled = njit(function)
     return compiled
 
@@ -90,7 +90,7 @@ def _reuse(
     counts = np.zeros((2, BINS), dtype=np.int64)
     cold = np.zeros(2, dtype=np.int64)
     misses = np.zeros((2, capacities.size), dtype=np.int64)
-    # 1 at the last access of each unit so far: a sum over the tree counts distinct units.
+    # 1 at the latest access of each unit: a sum over the tree counts distinct units.
     tree = np.zeros(length + 1, dtype=np.int32)
     last = np.full(length, -1, dtype=np.int64)
     for p in range(length):

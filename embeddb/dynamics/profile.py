@@ -1,4 +1,4 @@
-"""The dynamic features that need no run: from the pattern, the loop nest and the cache sizes."""
+"""Dynamic features without a run: from the pattern, the loop nest and the cache sizes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from embeddb.core.config import Op
     from embeddb.core.pattern import Pattern
 
-#: More accesses to dense rows are sampled by a window of each thread's entries.
+#: Number of accesses to dense rows above which a window of each thread's entries is sampled.
 MAX_ACCESSES = 8_000_000
-#: Larger patterns are refused: the walk holds about 100 bytes per non-zero.
+#: Largest pattern: the walk needs about 100 bytes per non-zero.
 MAX_NNZ = 100_000_000
 _RUN = "needs a run: --cachegrind or --perf"
-_LANES = "the compiler chooses the vectors; only perf on a processor with such events counts them"
+_LANES = "the compiler chooses vector widths; only perf on a processor with such events counts them"
 
 
 def profile(
@@ -37,46 +37,46 @@ def profile(
     caches: Sequence[Cache],
     max_accesses: int = MAX_ACCESSES,
 ) -> Dynamics:
-    """Everything that follows from the pattern, the loop nest and the sizes of the caches.
+    """All features that follow from the pattern, the loop nest and the cache sizes.
 
     The counters are for one call from cold caches, all threads together. The caches are fully
     associative LRU without prefetching; they are simulated for the dense rows, while the sparse
-    matrix and SDDMM's result pass by. A changed line counts as written back once it leaves.
+    matrix and SDDMM's result are streamed. A modified line is written back when it is evicted.
 
     Raises: UsageError for a pattern of more than `MAX_NNZ` non-zeros or an unknown value type;
     MissingDependency without numba.
     """
     if pattern.nnz > MAX_NNZ:
-        raise UsageError(f"{pattern.nnz} non-zeros are more than the {MAX_NNZ} this can walk")
+        raise UsageError(f"{pattern.nnz} non-zeros exceed the limit of {MAX_NNZ}")
     if op.dtype not in VALUE_BYTES:
-        raise UsageError(f"value type {op.dtype} has no known size")
+        raise UsageError(f"the size of value type {op.dtype} is unknown")
     entries = entries_of(pattern, ex)
     tasks, tiling = tasks_of(entries, ex), tiling_of(ex, op.width)
     owner = assign(
         tasks.work, tasks.starts, schedule=ex.schedule, chunk=ex.chunk, threads=ex.threads
     )
-    found = reuse_of(
+    reuse = reuse_of(
         entries, owner[tasks.of], ex=ex, op=op, caches=caches, max_accesses=max_accesses
     )
-    parts = Parts(pattern, op, ex, entries, tasks, owner, tiling, found, tuple(caches))
+    parts = Parts(pattern, op, ex, entries, tasks, owner, tiling, reuse, tuple(caches))
     threads = by_thread(parts)
     counters = {**_other_type(op), **_lines(threads)}
     missing = {name: _reason(name, counters) for name in TABLE_5 if name not in counters}
-    counts = found.counts.sum(axis=0)
+    counts = reuse.counts.sum(axis=0)
     top = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
     histogram = ReuseHistogram(
         tuple(round(x) for x in counts[:top]),
-        round(float(found.cold.sum())),
-        found.unit_bytes,
-        found.share,
+        round(float(reuse.cold.sum())),
+        reuse.unit_bytes,
+        reuse.share,
     )
-    notes = () if found.share == 1 else (_sampled(found.share, max_accesses),)
+    notes = () if reuse.share == 1 else (_sampled(reuse.share, max_accesses),)
     quantities = {**_quantities(parts), **_localities(parts, counters)}
     return Dynamics(counters, missing, quantities, histogram, threads, notes)
 
 
 def imbalance(tasks: Tasks, ex: Execution, tiling: Tiling) -> float:
-    """Busiest thread over the mean of all, in stored values, with the barriers between panels:
+    """Load of the busiest thread over the mean, in stored values, with the barriers between panels:
     1 is perfect, the number of threads the worst."""
     if ex.tiles_parallel:
         return -(-tiling.count // ex.threads) * ex.threads / tiling.count
@@ -98,7 +98,7 @@ def _imbalance(tasks: Tasks, ex: Execution) -> float:
 
 
 def _other_type(op: Op) -> dict[str, Counter]:
-    """Arithmetic of the value type an op does not have."""
+    """Arithmetic of the value type that an op does not have."""
     _, other = TYPES.get(op.dtype, ("", ""))
     names = [name for name in TABLE_5 if other and name.endswith(other)]
     return {name: Counter(0.0, "instructions", "model") for name in names}
@@ -106,17 +106,17 @@ def _other_type(op: Op) -> dict[str, Counter]:
 
 def _lines(counts: NDArray[np.float64]) -> dict[str, Counter]:
     """Lines into and out of each level, all threads together."""
-    found = {}
+    counters = {}
     for name in (name for names in LEVELS.values() for name in names):
         lines = counts[:, TABLE_5.index(name)].sum()
         if not np.isnan(lines):
-            found[name] = Counter(float(round(lines)), "lines", "simulated")
-    return found
+            counters[name] = Counter(float(round(lines)), "lines", "simulated")
+    return counters
 
 
 def _quantities(p: Parts) -> dict[str, Counter]:
     least, most = _bytes(p)
-    found = {
+    quantities = {
         "flops": Counter(p.flops, "flops", "model"),
         "flops_stored": Counter(p.flops_stored, "flops", "model", "with the padding of the format"),
         "bytes_compulsory": Counter(least, "bytes", "model", "every operand once"),
@@ -126,27 +126,28 @@ def _quantities(p: Parts) -> dict[str, Counter]:
     for at, cache in enumerate(p.caches):
         ratio = float(p.reuse.misses[:, at].sum()) / accesses if accesses else 0.0
         name = f"miss_ratio_l{cache.level}"
-        found[name] = Counter(ratio, "ratio", "simulated", "of accesses to dense rows")
+        quantities[name] = Counter(ratio, "ratio", "simulated", "of accesses to dense rows")
     for name, value in _imbalances(p).items():
-        found[name] = Counter(value, "ratio", "simulated", "busiest thread over mean")
-    return found
+        quantities[name] = Counter(value, "ratio", "simulated", "busiest thread over mean")
+    return quantities
 
 
 def _localities(p: Parts, counters: Mapping[str, Counter]) -> dict[str, Counter]:
-    """The data locality Q/D at each level: compulsory bytes over those that pass into and out of
-    it, at most 1 ("Performance Embeddings", Section 4, has it for main memory)."""
+    """Data locality Q/D at each level: compulsory bytes over those that pass into and out of it, at
+    most 1 ("Performance Embeddings", Section 4, for main memory)."""
     least, _ = _bytes(p)
-    found = {}
+    quantities = {}
     for cache in p.caches:
         moved = LINE_BYTES * sum(counters[name].value for name in LEVELS[cache.level])
         share = min(1.0, least / moved) if moved else 1.0
         name = f"locality_l{cache.level}"
-        found[name] = Counter(share, "ratio", "simulated", "compulsory bytes over moved ones")
-    return found
+        quantities[name] = Counter(share, "ratio", "simulated", "compulsory bytes over moved ones")
+    return quantities
 
 
 def _bytes(p: Parts) -> tuple[int, int]:
-    """Every operand once; and with a memory access for every touch of a dense row."""
+    """Bytes with every operand read once; and with a memory access for every access to a dense
+    row."""
     row = p.op.width * p.value
     columns = int(np.unique(p.pattern.indices).size)
     rows = int(np.count_nonzero(np.diff(p.pattern.indptr))) if p.sampled else p.pattern.shape[0]
@@ -159,25 +160,25 @@ def _bytes(p: Parts) -> tuple[int, int]:
 
 
 def _imbalances(p: Parts) -> dict[str, float]:
-    """Of this execution, and of the same segments under each schedule."""
-    found = {"imbalance": imbalance(p.tasks, p.ex, p.tiling)}
+    """Imbalance of this execution, and of the same segments under each schedule."""
+    ratios = {"imbalance": imbalance(p.tasks, p.ex, p.tiling)}
     base = replace(p.ex, pieces=0)
     tasks = tasks_of(p.entries, base)
     for schedule in ("static", "dynamic", "guided"):
         chunk = p.ex.chunk if p.ex.schedule == schedule and not p.ex.pieces else 0
-        found[f"imbalance_{schedule}"] = _imbalance(
+        ratios[f"imbalance_{schedule}"] = _imbalance(
             tasks, replace(base, schedule=schedule, chunk=chunk)
         )
     split = replace(p.ex, pieces=max(p.ex.pieces, 1), schedule="dynamic", chunk=1)
-    found["imbalance_position"] = _imbalance(tasks_of(p.entries, split), split)
-    return found
+    ratios["imbalance_position"] = _imbalance(tasks_of(p.entries, split), split)
+    return ratios
 
 
-def _reason(name: str, known: dict[str, Counter]) -> str:
+def _reason(name: str, counters: dict[str, Counter]) -> str:
     if name.startswith("FP_ARITH"):
         return _LANES
-    if name.startswith(("L", "CAS")) and name not in known:
-        return "the size of this cache is not known"
+    if name.startswith(("L", "CAS")) and name not in counters:
+        return "the size of this cache is unknown"
     return _RUN
 
 

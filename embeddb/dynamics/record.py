@@ -1,4 +1,4 @@
-"""Values with where they come from, and the vector of 19 they fill."""
+"""Counters with their sources, and the vector of 19."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Where a value can come from, the most trusted last.
+#: Sources of values, the most trusted last.
 SOURCES = ("model", "simulated", "cachegrind", "perf")
 
 #: The 19 counters of Table 5 of the performance-embeddings paper, in its order. The paper has
@@ -47,10 +47,10 @@ TABLE_5 = (
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One value: its unit (`instructions`, `lines` of 64 bytes, `flops`, `bytes`, `ratio`) and
-    its source, one of `SOURCES`. `note` says what the value leaves out, if anything.
+    """One value: its unit (`instructions`, `lines` of 64 bytes, `flops`, `bytes`, `ratio`) and its
+    source, one of `SOURCES`. `note` names omissions of the value, if any.
 
-    Raises: InputError for a source that is none or a value that is not finite.
+    Raises: InputError for an unknown source or a value that is not finite.
     """
 
     value: float
@@ -62,18 +62,17 @@ class Counter:
         if self.source not in SOURCES:
             raise InputError(f"source {self.source!r} is none of {', '.join(SOURCES)}")
         if not np.isfinite(self.value):
-            raise InputError(f"a counter cannot be {self.value}: leave it out and say why")
+            raise InputError(f"a counter cannot be {self.value}: omit it and give the reason")
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseHistogram:
-    """LRU reuse distances of the dense rows, all threads together, each in a cache of its own.
+    """LRU reuse distances of the dense rows, over all threads, each with a cache of its own.
 
-    The distance of an access is the number of distinct units touched since the last access to the
-    same unit. `counts[0]` are distances of 0, `counts[b]` those in [2^(b-1), 2^b). `cold` are
-    first accesses. A unit is `unit_bytes` large: a dense row, the tile of it that the loop nest
-    touches at a time, or a cache line where that is larger. `share` is the part of the matrix
-    that was simulated: 1 unless it was sampled.
+    The distance of an access is the number of distinct units accessed since the last access to the
+    same unit. `counts[0]` are distances of 0, `counts[b]` those in [2^(b-1), 2^b). `cold` are first
+    accesses. A unit has `unit_bytes`: a dense row, a tile of it, or a cache line where that is
+    larger. `share` is the simulated fraction of the matrix: 1 unless it was sampled.
     """
 
     counts: tuple[int, ...]
@@ -91,11 +90,10 @@ class Dynamics:
     """Dynamic features of one op on one pattern, for one call from cold caches unless a counter's
     source says otherwise.
 
-    `counters`: names of `TABLE_5` to values; `missing`: the others to the reason why there is
-    none. `quantities`: what is known besides (flops, bytes, miss ratios, imbalance). `by_thread`
-    float64[threads, 19]: what was simulated thread by thread, nan where nothing was; a tool's
-    counts are of all threads and change nothing there. `notes` are remarks on the whole, one line
-    each.
+    `counters`: values by name in `TABLE_5`; `missing`: reasons for the absent ones. `quantities`:
+    further values (flops, bytes, miss ratios, imbalance). `by_thread` float64[threads, 19]:
+    simulated values by thread, nan where there are none; counts by tools are over all threads and
+    do not change them. `notes` are general remarks, one line each.
     """
 
     counters: Mapping[str, Counter]
@@ -111,25 +109,28 @@ class Dynamics:
         return np.array(values, dtype=np.float32)
 
     def mask(self) -> NDArray[np.bool_]:
-        """bool[19]: where `vector` holds a value."""
+        """bool[19]: true where `vector` has a value."""
         return np.array([name in self.counters for name in TABLE_5], dtype=np.bool_)
 
     def over_threads(self) -> CounterVector:
         """float32[95]: each of the 19 as minimum, maximum, mean, deviation and sum over threads, as
-        the paper's dynamic encoding has them (Section 3.2); nan where nothing was simulated."""
+        in the paper's dynamic encoding (Section 3.2); nan where there are no simulated values."""
         about = f"simulated, {len(self.by_thread)} threads"
         return CounterVector.of_threads(self.by_thread, "model", about=about)
 
     def merged(
-        self, found: Mapping[str, Counter], missing: Mapping[str, str], notes: tuple[str, ...] = ()
+        self,
+        counted: Mapping[str, Counter],
+        missing: Mapping[str, str],
+        notes: tuple[str, ...] = (),
     ) -> Dynamics:
-        """With what a tool counted: a value replaces one of a less trusted source; a reason
-        replaces the old one where there is still no value.
+        """Merge counts of a tool: a value replaces one of a less trusted source; a reason replaces
+        the old one where there is still no value.
 
         Raises: InputError for a name that is not in `TABLE_5`.
         """
         counters = dict(self.counters)
-        for name, counter in found.items():
+        for name, counter in counted.items():
             if name not in TABLE_5:
                 raise InputError(f"{name} is not a counter of Table 5")
             old = counters.get(name)
@@ -140,7 +141,7 @@ class Dynamics:
         return replace(self, counters=counters, missing=left, notes=self.notes + notes)
 
 
-#: Both vendors of x86, and most others.
+#: Size of a cache line in bytes, on x86 and most others.
 LINE_BYTES = 64
 _MACHINE = Path("/sys/devices/system/cpu/cpu0/cache")
 _SCALES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -156,35 +157,35 @@ class Cache:
 
 
 def caches_of(traits: Mapping[str, Any], *, folder: Path = _MACHINE) -> tuple[Cache, ...]:
-    """L1 to L3, from the traits `l1_bytes`, `l2_bytes`, `l3_bytes` of a platform if it has any
-    (L3 is then taken as shared), else from the system's description of the first processor.
+    """L1 to L3, from the traits `l1_bytes`, `l2_bytes`, `l3_bytes` of a platform if it has any (L3
+    is then taken as shared), else from the system's description of the first processor.
 
-    Raises: NothingFound if neither names a cache; InputError for a trait that is no size.
+    Raises: NothingFound if neither has a cache; InputError for an invalid trait.
     """
     stated = [(level, traits.get(f"l{level}_bytes", 0)) for level in (1, 2, 3)]
     for level, size in stated:
         number = isinstance(size, int | float) and not isinstance(size, bool)
         if not number or not (size == 0 or LINE_BYTES <= size <= 1 << 40):
-            raise InputError(f"the trait l{level}_bytes = {size!r} is no size of a cache in bytes")
-    found = tuple(Cache(level, int(size), level == 3) for level, size in stated if size)
-    found = found or tuple(_machine(folder))
-    if not found:
+            raise InputError(f"the trait l{level}_bytes = {size!r} is not a cache size in bytes")
+    caches = tuple(Cache(level, int(size), level == 3) for level, size in stated if size)
+    caches = caches or tuple(_machine(folder))
+    if not caches:
         raise NothingFound(
-            "the sizes of the caches are not known",
+            "the cache sizes are unknown",
             hint="give the platform file the traits l1_bytes, l2_bytes, l3_bytes",
         )
-    return found
+    return caches
 
 
 def _machine(folder: Path) -> list[Cache]:
-    found = []
+    caches = []
     for index in sorted(folder.glob("index[0-9]*")):
         read = {name: _text(index / name) for name in ("level", "type", "size", "shared_cpu_list")}
         size = re.fullmatch(r"(\d{1,12})([KMG]?)", read["size"])
         if read["type"] in ("Data", "Unified") and read["level"] in ("1", "2", "3") and size:
             shared = not read["shared_cpu_list"].isdigit()
-            found.append(Cache(int(read["level"]), int(size[1]) * _SCALES[size[2]], shared))
-    return sorted(found, key=lambda cache: cache.level)
+            caches.append(Cache(int(read["level"]), int(size[1]) * _SCALES[size[2]], shared))
+    return sorted(caches, key=lambda cache: cache.level)
 
 
 def _text(path: Path) -> str:

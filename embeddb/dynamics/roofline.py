@@ -1,7 +1,6 @@
-"""Seconds of a configuration from a pattern and a machine's constants, nothing fitted: the larger
-of transfer and compute, as in the analytical model of "A Learned Performance Model for Tensor
-Processing Units" (Appendix A), for the C that the cpu platform generates.
-"""
+"""Time of a configuration in seconds from a pattern and a machine's constants, without fitting: the
+larger of transfer and compute time, as in the analytical model of "A Learned Performance Model for
+Tensor Processing Units" (Appendix A), for the C that the cpu platform generates."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from embeddb.dynamics.walk import Execution, execution_of, tiling_of
 from embeddb.dynamics.walks import Walk, Walks, by_columns
 from embeddb.platforms.platform import Platform
 
-#: Where a fact is not known: a core of a server of 2023, and two threads as most machines here.
+#: Defaults for unknown facts: a core of a server of 2023, and two threads as on most machines here.
 USUAL = {
     "threads": 2.0,
     "vector_bytes": 64.0,
@@ -36,13 +35,13 @@ USUAL = {
     "multiply_add_gflop_s": 200.0,
     "wake_us": 5.0,
 }
-#: Vector multiply-adds a cycle, of two operations a lane each.
+#: Vector multiply-adds per cycle, each two operations per lane.
 _PER_CYCLE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`caches`: bytes of L1 and L2 of a core and of the whole L3. `bytes_s`: bytes a second that
+    """`caches`: bytes of L1 and L2 of a core and of the whole L3. `bytes_s`: bytes per second that
     all threads together get from L2, L3 and memory. `wake_s`: seconds until all threads run."""
 
     threads: int
@@ -54,21 +53,21 @@ class Machine:
 
     @classmethod
     def of(cls, facts: Mapping[str, str]) -> Machine:
-        """From the environment of an instance (`embeddb.platforms.machines`); what it does not
-        tell, or no number is, is `USUAL`."""
-        known = {name: _number(facts.get(name, ""), usual) for name, usual in USUAL.items()}
-        lanes = known["vector_bytes"] / 4
+        """Machine from the environment of an instance (`embeddb.platforms.machines`); missing and
+        invalid facts have the defaults `USUAL`."""
+        values = {name: _number(facts.get(name, ""), usual) for name, usual in USUAL.items()}
+        lanes = values["vector_bytes"] / 4
         return cls(
-            max(1, int(known["threads"])),
-            int(known["vector_bytes"]),
-            known["multiply_add_gflop_s"] * 1e9 / (2 * _PER_CYCLE * lanes),
-            (known["l1_bytes"], known["l2_bytes"], known["l3_bytes"]),
+            max(1, int(values["threads"])),
+            int(values["vector_bytes"]),
+            values["multiply_add_gflop_s"] * 1e9 / (2 * _PER_CYCLE * lanes),
+            (values["l1_bytes"], values["l2_bytes"], values["l3_bytes"]),
             (
-                known["stream_l2_gb_s"] * 1e9,
-                known["stream_l3_gb_s"] * 1e9,
-                known["stream_memory_gb_s"] * 1e9,
+                values["stream_l2_gb_s"] * 1e9,
+                values["stream_l3_gb_s"] * 1e9,
+                values["stream_memory_gb_s"] * 1e9,
             ),
-            known["wake_us"] * 1e-6,
+            values["wake_us"] * 1e-6,
         )
 
 
@@ -81,20 +80,21 @@ def _number(text: str, usual: float) -> float:
 
 
 _LOADS, _MULTIPLIES, _LATENCY, _IN_FLIGHT = 2, 2, 4.0, 256.0
-#: Vector registers but for those that operands pass through; of 16 where vectors are of 32 bytes.
+#: Vector registers for accumulators, by vector size in bytes.
 _REGISTERS = {64: 28}
 _FEW_REGISTERS = 12
-#: Starting a loop and leaving it, with a branch that is not foreseen now and then.
+#: Cycles of starting and leaving a loop, with an occasional misprediction.
 _LOOP = 8.0
-#: Adding up the lanes of a vector; four vectors at a time share most of it.
+#: Cycles of adding up the lanes of a vector, alone and for each of four vectors together.
 _SUM, _SUM_OF_FOUR = 8.0, 3.0
-#: Vectors of the own row that SDDMM keeps in registers.
+#: Largest number of vectors of the row operand that SDDMM keeps in registers.
 _HELD = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """`each`: of a stored entry or block, for all dense columns; `row`: of a segment besides."""
+    """`each`: cycles of a stored entry or block, for all dense columns; `row`: additional cycles of
+    a segment."""
 
     each: float
     row: float
@@ -103,9 +103,10 @@ class Cycles:
 def cycles_of(
     op: Op, config: Mapping[str, Any], ex: Execution, *, vector_bytes: int, length: float
 ) -> Cycles:
-    """Of a configuration of the cpu platform; `length`: mean entries or blocks of a segment."""
+    """Cycles of a configuration of the cpu platform; `length`: mean number of entries or blocks of
+    a segment."""
     lanes = max(1, vector_bytes // (8 if op.dtype == "f64" else 4))
-    if op.kernel == "spmv":
+    if op.name == "spmv":
         return _spmv(config, ex, lanes, length)
     tile = min(int(config.get("ktile", op.width)), op.width)
     widths = [tile] * (op.width // tile) + ([op.width % tile] if op.width % tile else [])
@@ -114,36 +115,36 @@ def cycles_of(
         return _plain(op, parts[0])
     unroll = int(config.get("unroll", 1))
     registers = _REGISTERS.get(vector_bytes, _FEW_REGISTERS)
-    if op.kernel == "sddmm":
-        found = [_dots(ex, part, unroll, several=len(parts) > 1) for part in parts]
+    if op.name == "sddmm":
+        tiles = [_dots(ex, part, unroll, several=len(parts) > 1) for part in parts]
     elif config.get("format") == "csc":
-        found = [Cycles(part + 1.5, part / _LOADS + _LOOP) for part in parts]
+        tiles = [Cycles(part + 1.5, part / _LOADS + _LOOP) for part in parts]
     else:
-        found = [_tile(ex, part, unroll, registers, length) for part in parts]
-    return Cycles(sum(f.each for f in found), sum(f.row for f in found))
+        tiles = [_tile(ex, part, unroll, registers, length) for part in parts]
+    return Cycles(sum(f.each for f in tiles), sum(f.row for f in tiles))
 
 
 def _vectors(width: int, lanes: int) -> int:
-    """Whole vectors, and what they leave over in halving widths."""
+    """Number of whole vectors, and of those of halving widths for the remainder."""
     return width // lanes + (width % lanes).bit_count()
 
 
 def _plain(op: Op, parts: int) -> Cycles:
     """The compiler's own loop over the dense columns, started for every entry. SpMM stores the row
-    of the result each time; the dot products of SDDMM do not wait for one another."""
-    if op.kernel == "sddmm":
+    of the result each time; the dot products of SDDMM are independent."""
+    if op.name == "sddmm":
         return Cycles(max(1.0 * parts, 2.0) + _SUM + _LOOP / 2, _LOOP)
     return Cycles(1.0 * parts + _LOOP, parts + _LOOP)
 
 
 def _waiting(cycles: float, operations: float, length: float) -> float:
-    """Of `cycles` that each of a segment's steps waits for the one before, of so many operations,
-    what is not hidden by the segments behind."""
+    """Latency per step not hidden by later segments: `cycles` that each step of a segment waits for
+    the previous one, with so many operations."""
     return cycles * min(1.0, length * operations / _IN_FLIGHT)
 
 
 def _tile(ex: Execution, parts: int, unroll: int, registers: int, length: float) -> Cycles:
-    """SpMM, a tile of dense columns in registers: one sum per row of a block and vector."""
+    """SpMM with a tile of dense columns in registers: one sum per row of a block and vector."""
     r, c = ex.block
     sums = r * parts
     sets = unroll if unroll * sums <= registers // 2 + 2 else 1
@@ -156,10 +157,10 @@ def _tile(ex: Execution, parts: int, unroll: int, registers: int, length: float)
 
 
 def _dots(ex: Execution, parts: int, unroll: int, *, several: bool) -> Cycles:
-    """SDDMM: a sum per value of a block; where tiles are several, results are added to."""
+    """SDDMM: a sum per value of a block; with several tiles, results are accumulated."""
     r, c = ex.block
-    held = r * parts <= _HELD
-    loads = (c + (0 if held else r)) * parts
+    in_registers = r * parts <= _HELD
+    loads = (c + (0 if in_registers else r)) * parts
     cells = r * c * unroll
     fours = cells // 4 * 4
     sums = (fours * _SUM_OF_FOUR + (cells - fours) * _SUM) / unroll
@@ -170,7 +171,7 @@ def _dots(ex: Execution, parts: int, unroll: int, *, several: bool) -> Cycles:
 def _spmv(config: Mapping[str, Any], ex: Execution, lanes: int, length: float) -> Cycles:
     r, c = ex.block
     if ex.slice:
-        # Every lane is loaded by itself, and moved into its place.
+        # Every lane is loaded separately and inserted.
         return Cycles(1.6, _LOOP + 1.5 * ex.slice)
     if r * c > 1:
         wide = c if c > 1 else r
@@ -184,20 +185,21 @@ def _spmv(config: Mapping[str, Any], ex: Execution, lanes: int, length: float) -
     ways = side * int(config.get("unroll", 1))
     waiting = _waiting(_LATENCY, 4, length)
     each = max(1.6 if side > 1 else 1.5, waiting / ways)
-    # What a row leaves over is added one by one, each sum waiting for the last.
+    # The remainder of a row is added one by one, each addition waiting for the last.
     left = min(length, (ways - 1) / 2) * max(waiting - each, 0.0)
     return Cycles(each, _LOOP + (_SUM if side > 1 else 0.0) + left)
 
 
-#: Handing out a chunk of work; a piece of a row takes that, and an addition to a shared sum.
+#: Seconds for scheduling a chunk of work; a piece of a row costs two: an addition to a shared sum
+#: too.
 _CHUNK_S = 5e-8
 
 
 class Roofline:
-    """The model of one pattern: orders of visits are kept, so that many configurations cost little.
+    """The model of one pattern: visiting orders are cached, so that many configurations are cheap.
 
-    What it leaves out: conflicts in caches, prefetching, translation of addresses, reordering by
-    RCM (rows are taken in their own order), and which thread's data lie where.
+    Not modelled: cache conflicts, prefetching, address translation, reordering by RCM (rows are
+    taken in their own order), and NUMA placement.
     """
 
     def __init__(self, pattern: Pattern, machine: Machine) -> None:
@@ -236,7 +238,7 @@ class Roofline:
     # -- what threads share out --------------------------------------------------------------------
 
     def _busiest(self, ex: Execution, op: Op) -> float:
-        """The share of the work that the busiest thread has, tasks being rows or columns."""
+        """Fraction of the work of the busiest thread, tasks being rows or columns."""
         if ex.threads == 1:
             return 1.0
         if ex.tiles_parallel:
@@ -266,9 +268,9 @@ class Roofline:
 
     @cached_property
     def _rows(self) -> NDArray[np.int64]:
-        """An entry, and what a row costs besides: about as much."""
-        found: NDArray[np.int64] = np.diff(self._pattern.indptr).astype(np.int64) + 1
-        return found
+        """Work of each row: its entries, and about one more for the row itself."""
+        work: NDArray[np.int64] = np.diff(self._pattern.indptr).astype(np.int64) + 1
+        return work
 
     @cached_property
     def _columns(self) -> NDArray[np.int64]:
@@ -277,31 +279,31 @@ class Roofline:
     def _overhead(self, ex: Execution, config: Mapping[str, Any], walk: Walk) -> float:
         if ex.threads == 1:
             return 0.0
-        found = self._machine.wake_s * walk.phases
+        seconds = self._machine.wake_s * walk.phases
         if config.get("merge") == "private":
-            found += self._machine.wake_s
+            seconds += self._machine.wake_s
         if ex.pieces:
-            found += 2 * _CHUNK_S * ex.pieces
+            seconds += 2 * _CHUNK_S * ex.pieces
         elif ex.schedule == "dynamic":
             tasks = self._pattern.nnz * walk.segments / max(ex.nest.splits[0], 1)
-            found += _CHUNK_S * tasks / max(ex.chunk, 1)
+            seconds += _CHUNK_S * tasks / max(ex.chunk, 1)
         elif ex.schedule == "guided":
-            found += _CHUNK_S * 20 * ex.threads
-        return found
+            seconds += _CHUNK_S * 20 * ex.threads
+        return seconds
 
     # -- what moves --------------------------------------------------------------------------------
 
     def _transfer(self, ex: Execution, op: Op, config: Mapping[str, Any], walk: Walk) -> float:
-        """Seconds if one thread did everything, at its part of the rate of all: the misses that a
-        core can wait for at a time bound what it gets from memory, too, when it is alone."""
-        found = 0.0
+        """Seconds if one thread did everything, at its part of the total rate: the number of
+        outstanding misses of a core limits its memory rate even when it is alone."""
+        seconds = 0.0
         levels = zip(
             self._machine.caches, self._machine.bytes_s, (ex.threads, ex.threads, 1), strict=True
         )
         for size, rate, apart in levels:
             moved = self._moved(ex, op, config, walk, size, apart)
-            found = max(found, moved * self._machine.threads / rate)
-        return found
+            seconds = max(seconds, moved * self._machine.threads / rate)
+        return seconds
 
     def _moved(
         self,
@@ -312,44 +314,44 @@ class Roofline:
         size: float,
         apart: int,
     ) -> float:
-        """Bytes that come from behind a cache of `size` bytes, of which there are as many as
-        threads work `apart`; none where everything stays in it from call to call."""
+        """Bytes from behind a cache of `size` bytes, one per group of `apart` threads; none where
+        everything stays in it between calls."""
         value, (m, n) = VALUE_BYTES[op.dtype], self._pattern.shape
         row, nnz = op.width * value, self._pattern.nnz
         matrix = walk.matrix_bytes * nnz
         scattered = config.get("format") == "csc"
         reached, streamed = (m, n) if scattered else (min(n, nnz), m)
-        result = nnz * walk.stored * value if op.kernel == "sddmm" else 0.0
-        kept = (matrix + result + streamed * row) / apart + reached * row
-        if kept <= size:
+        result = nnz * walk.stored * value if op.name == "sddmm" else 0.0
+        footprint = (matrix + result + streamed * row) / apart + reached * row
+        if footprint <= size:
             return 0.0
         tiling = tiling_of(ex, op.width)
         passes = tiling.count if tiling.outside else 1
         again = matrix * passes if matrix / apart > size else matrix
-        # The operand that is met row by row: once for each segment that it is met in.
+        # The operand that is read row by row: once for each segment that needs it.
         met = max(walk.segments * nnz, streamed) if walk.phases > 1 else streamed
-        written = 2.0 if op.kernel != "sddmm" and not scattered else 1.0
+        written = 2.0 if op.name != "sddmm" and not scattered else 1.0
         missed = self._missed(ex, op, walk, size, reached)
-        other = 2.0 if scattered and op.kernel != "sddmm" else 1.0
-        found = again + 2 * result + met * row * written + missed * other
+        other = 2.0 if scattered and op.name != "sddmm" else 1.0
+        moved = again + 2 * result + met * row * written + missed * other
         if config.get("merge") == "private":
-            found += 3.0 * ex.threads * m * row
-        return float(found)
+            moved += 3.0 * ex.threads * m * row
+        return float(moved)
 
     def _missed(self, ex: Execution, op: Op, walk: Walk, size: float, reached: int) -> float:
-        """Bytes of the operand that is reached by index: first accesses, and those after too much
-        else was touched. Tiles of dense columns inside of all rows make units narrow."""
+        """Bytes of the operand that is reached by index: first accesses, and those after too many
+        other units. Tiles of dense columns inside all rows make units narrow."""
         value = VALUE_BYTES[op.dtype]
         row, tiling = max(op.width * value, 1), tiling_of(ex, op.width)
         scale = self._pattern.nnz * walk.blocks / max(walk.curve.length, 1)
         whole = max(row * ex.block[1], LINE_BYTES)
         narrow = max(tiling.columns * value * ex.block[1], LINE_BYTES)
-        room = size / 2  # the other half is what streams past
+        room = size / 2  # the other half is streamed data
         if tiling.outside:
-            # Every tile is a pass of its own over all rows.
+            # Every tile is a separate pass over all rows.
             again = walk.curve.misses(room / narrow) * tiling.count * narrow
         elif tiling.count > 1 and ex.nest.splits[0] > 1:
-            # Within a strip of rows one tile of every column is met, then the next.
+            # Within a strip of rows one tile of every column is visited, then the next.
             strip = int(ex.nest.splits[0] * walk.segment_length)
             near = walk.curve.misses(room / narrow) - walk.curve.misses(room / narrow, beyond=strip)
             again = (near + walk.curve.misses(room / whole, beyond=strip)) * whole

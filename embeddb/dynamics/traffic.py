@@ -1,4 +1,4 @@
-"""What the caches see: reuse of the dense rows thread by thread, and bytes that must move."""
+"""Cache traffic: reuse of the dense rows thread by thread, and bytes that must move."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from embeddb.dynamics.walk import Entries, Execution, Tasks, Tiling
 
 
-#: Bytes of one value, by type of an op.
+#: Size of one value in bytes, by type.
 VALUE_BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "tf32": 4, "c64": 8, "c128": 16}
 _Points = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
 
@@ -30,9 +30,8 @@ _Points = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
 class Reuse:
     """Accesses to dense rows, operand 0 the column operand (B, or x), 1 the row operand (the
     result, or C of SDDMM). `counts` float64[2, BINS], `cold` float64[2], `by_thread`
-    float64[threads, 2, caches] misses, all for the whole matrix: a sampled window is scaled up by
-    1 / `share`.
-    """
+    float64[threads, 2, caches] misses, all for the whole matrix: a sampled window is scaled by 1 /
+    `share`."""
 
     counts: NDArray[np.float64]
     cold: NDArray[np.float64]
@@ -42,15 +41,15 @@ class Reuse:
 
     @property
     def misses(self) -> NDArray[np.float64]:
-        """float64[2, caches], of all threads together."""
-        found: NDArray[np.float64] = self.by_thread.sum(axis=0)
-        return found
+        """float64[2, caches], over all threads."""
+        total: NDArray[np.float64] = self.by_thread.sum(axis=0)
+        return total
 
     @property
     def accesses(self) -> NDArray[np.float64]:
         """float64[2], by operand."""
-        found: NDArray[np.float64] = self.counts.sum(axis=1) + self.cold
-        return found
+        total: NDArray[np.float64] = self.counts.sum(axis=1) + self.cold
+        return total
 
     @property
     def unit_lines(self) -> int:
@@ -58,7 +57,8 @@ class Reuse:
 
 
 def unit_of(tiling: Tiling, row_bytes: int, value_bytes: int) -> tuple[int, tuple[int, int, int]]:
-    """Bytes of a unit of reuse and the address (a, b, c): row x, tile k is unit (x a + k b) // c.
+    """Size of a unit of reuse in bytes, and the address (a, b, c): row x, tile k is unit (x a + k
+    b) // c.
 
     A unit is a tile of a dense row, or a cache line where that is larger.
     """
@@ -81,10 +81,10 @@ def reuse_of(
     caches: Sequence[Cache],
     max_accesses: int,
 ) -> Reuse:
-    """Simulate every thread's own stream in LRU caches; a shared one gives each an equal part.
+    """Simulate every thread's own stream in LRU caches; a shared cache is divided equally.
 
-    More than `max_accesses` accesses are not simulated: of each thread's entries a window in the
-    middle then stands for all. First accesses count as misses, so a window overestimates them.
+    Beyond `max_accesses` accesses, a window in the middle of each thread's entries stands for all.
+    First accesses count as misses, so a window overestimates them.
     """
     value, tiling = VALUE_BYTES[op.dtype], tiling_of(ex, op.width)
     unit, address = unit_of(tiling, op.width * value, value)
@@ -105,11 +105,11 @@ def reuse_of(
         seen += window.size
         points = _points(entries, window, inner)
         ids = emit(points, ex.block, entries.shape, address, first_row)
-        found = reuse(ids, first_row, capacities)
+        simulated = reuse(ids, first_row, capacities)
         scale = passes * (own.size / window.size if window.size else 1.0)
-        counts += found[0] * scale
-        cold += found[1] * scale
-        misses[number] = found[2] * scale
+        counts += simulated[0] * scale
+        cold += simulated[1] * scale
+        misses[number] = simulated[2] * scale
     if ex.tiles_parallel:
         misses = misses[0] * tile_shares(tiling, ex.threads)[:, None, None]
     share = seen / thread.size if thread.size else 1.0
@@ -117,8 +117,8 @@ def reuse_of(
 
 
 def tile_shares(tiling: Tiling, threads: int) -> NDArray[np.float64]:
-    """float64[threads]: of the tiles of dense columns, what each thread gets where tiles are the
-    tasks: as many each, the first ones one more."""
+    """float64[threads]: fraction of the tiles of dense columns of each thread where tiles are the
+    tasks: equal numbers, one more for the first ones."""
     each, more = divmod(tiling.count, threads)
     return (each + (np.arange(threads) < more)) / tiling.count
 
@@ -143,8 +143,8 @@ def _points(entries: Entries, window: NDArray[np.int64], tiles: int) -> _Points:
 
 
 def matrix_bytes(entries: Entries, ex: Execution, value_bytes: int) -> int:
-    """The sparse matrix as it is stored: values, int32 indices, int64 pointers, and an int32 row
-    per segment (or lane) where rows are not in their own order."""
+    """Size of the stored sparse matrix: values, int32 indices, int64 pointers, and an int32 row per
+    segment (or lane) where rows are reordered."""
     segments = entries.work.size
     lanes = segments * max(ex.slice, 1)
     mapped = ex.slice or ex.by_length or entries.starts.size > 2
@@ -157,13 +157,13 @@ def matrix_bytes(entries: Entries, ex: Execution, value_bytes: int) -> int:
     )
 
 
-#: By level, the counters of lines into it and out of it.
+#: Counters of lines into and out of each level.
 LEVELS = {
     1: ("L1D_REPLACEMENT", "L1D_M_EVICT"),
     2: ("L2_LINES_IN_ALL", "L2_TRANS_L2_WB"),
     3: ("CAS_COUNT_RD", "CAS_COUNT_WR"),
 }
-#: By value type, the counter of its scalar arithmetic, and what those of the other type end with.
+#: Counter of scalar arithmetic by value type, and the suffix of those of the other type.
 TYPES = {
     "f32": ("FP_ARITH_INST_RETIRED_SCALAR_SINGLE", "DOUBLE"),
     "f64": ("FP_ARITH_INST_RETIRED_SCALAR_DOUBLE", "SINGLE"),
@@ -172,7 +172,7 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One execution, walked over and simulated."""
+    """One execution, walked and simulated."""
 
     pattern: Pattern
     op: Op
@@ -203,21 +203,21 @@ class Parts:
 
     @property
     def sampled(self) -> bool:
-        """SDDMM: the result lies beside the sparse matrix."""
-        return self.op.kernel == "sddmm"
+        """True for SDDMM, whose result is stored beside the sparse matrix."""
+        return self.op.name == "sddmm"
 
 
 def by_thread(p: Parts) -> NDArray[np.float64]:
-    """float64[threads, 19], nan where nothing is known: lines of 64 bytes that enter and leave each
-    level, and arithmetic, which is told as scalar because its width is the compiler's choice."""
-    found = np.full((p.ex.threads, len(TABLE_5)), np.nan)
+    """float64[threads, 19], nan where unknown: lines of 64 bytes that enter and leave each level,
+    and arithmetic, reported as scalar since its width is the compiler's choice."""
+    table = np.full((p.ex.threads, len(TABLE_5)), np.nan)
     own, scalar, other = _work_shares(p), *TYPES.get(p.op.dtype, ("", ""))
     for at, name in enumerate(TABLE_5):
         if other and name.endswith(other):
-            found[:, at] = 0.0
+            table[:, at] = 0.0
         elif name == scalar:
-            found[:, at] = own * p.flops_stored
-    # A row without entries is not walked over, but its part of the result is written.
+            table[:, at] = own * p.flops_stored
+    # A row without entries is not visited, but its part of the result is written.
     empty = p.pattern.shape[0] - int(np.count_nonzero(np.diff(p.pattern.indptr)))
     zeros = 0.0 if p.sampled else empty * p.op.width * p.value / LINE_BYTES
     for at, cache in enumerate(p.caches):
@@ -228,12 +228,12 @@ def by_thread(p: Parts) -> NDArray[np.float64]:
         read = columns + rows + own * passes * p.matrix / LINE_BYTES + result
         written = result if p.sampled else rows
         for name, lines in zip(LEVELS[cache.level], (read, written), strict=True):
-            found[:, TABLE_5.index(name)] = lines
-    return found
+            table[:, TABLE_5.index(name)] = lines
+    return table
 
 
 def _work_shares(p: Parts) -> NDArray[np.float64]:
-    """float64[threads]: of the stored values, what each thread computes with."""
+    """float64[threads]: fraction of the stored values of each thread."""
     if p.ex.tiles_parallel:
         return tile_shares(p.tiling, p.ex.threads)
     work = np.bincount(p.owner, weights=p.tasks.work, minlength=p.ex.threads)
@@ -241,7 +241,7 @@ def _work_shares(p: Parts) -> NDArray[np.float64]:
 
 
 def _task_shares(p: Parts) -> NDArray[np.float64]:
-    """float64[threads]: of the tasks, what each thread gets."""
+    """float64[threads]: fraction of the tasks of each thread."""
     if p.ex.tiles_parallel:
         return tile_shares(p.tiling, p.ex.threads)
     tasks = np.bincount(p.owner, minlength=p.ex.threads).astype(np.float64)
@@ -249,8 +249,8 @@ def _task_shares(p: Parts) -> NDArray[np.float64]:
 
 
 def _passes(p: Parts, cache: Cache) -> int:
-    """How often the sparse matrix comes from behind a cache: once per tile of dense columns,
-    unless what one thread touches between two tiles stays in the cache."""
+    """Number of times that the sparse matrix is loaded into a cache: once per tile of dense
+    columns, unless the data of a thread between two tiles fits."""
     if p.tiling.count == 1:
         return 1
     threads = 1 if p.ex.tiles_parallel else p.ex.threads

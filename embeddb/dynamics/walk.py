@@ -1,4 +1,4 @@
-"""The stored entries of a matrix in the order a loop nest visits them, and the parallel tasks."""
+"""Stored entries of a matrix in the visiting order of a loop nest, and the parallel tasks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The stored entries in the order in which a nest meets them.
+    """Stored entries in the visiting order of a nest.
 
-    Shapes: `rows`, `columns` int64[e], (block) row and column of each stored entry or block in
-    the order of the nest without its loops over dense columns; `segment` int64[e], what the
-    format stores together: a row, block row, column, slice, or the part of a row in a panel.
+    Shapes: `rows`, `columns` int64[e], (block) row and column of each stored entry or block in the
+    order of the nest without its loops over dense columns; `segment` int64[e], number of the unit
+    that the format stores together: a row, block row, column, slice, or the part of a row in a
+    panel.
 
     `work` int64[segments]: stored values, padding included. `starts` int64[phases + 1]: loops over
-    segments with a barrier behind each (panels). `group` int64[e]: entries of one group are
-    visited for one tile of dense columns, then for the next. `shape` is that of the matrix, `area`
-    the values of a block.
+    segments with a barrier after each (panels). `group` int64[e]: entries of one group are visited
+    for one tile of dense columns, then for the next. `shape` is that of the matrix, `area` the
+    values of a block.
     """
 
     shape: tuple[int, int]
@@ -46,14 +47,14 @@ class Entries:
 
     @property
     def stored(self) -> int:
-        """Values in memory, padding included."""
+        """Number of values in memory, padding included."""
         return int(self.work.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What the threads share out: `of` int64[e] the task of each entry, `work` int64[tasks],
-    `starts` int64[phases + 1]."""
+    """Parallel tasks: `of` int64[e] the task of each entry, `work` int64[tasks], `starts`
+    int64[phases + 1]."""
 
     of: NDArray[np.int64]
     work: NDArray[np.int64]
@@ -62,8 +63,8 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """`count` tiles of `columns` dense columns each; `outside`: the loop over them is outside of
-    all loops over the matrix, so that they are equal passes."""
+    """`count` tiles of `columns` dense columns each; `outside`: the loop over them is outside all
+    loops over the matrix, so that they are equal passes."""
 
     columns: int
     count: int
@@ -115,8 +116,8 @@ def entries_of(pattern: Pattern, ex: Execution) -> Entries:
 
 
 def middle_of(pattern: Pattern, entries: int) -> Pattern:
-    """At most so many non-zeros of a pattern: rows in its middle, the last one cut where need be,
-    and all columns; a pattern that has no more, as it is."""
+    """At most so many non-zeros of a pattern: rows in its middle, the last one truncated if needed,
+    and all columns; a smaller pattern unchanged."""
     if pattern.nnz <= entries:
         return pattern
     ends = pattern.indptr
@@ -129,24 +130,24 @@ def middle_of(pattern: Pattern, entries: int) -> Pattern:
     return replace(pattern, digest="", shape=shape, indptr=indptr, indices=indices)
 
 
-def tasks_of(found: Entries, ex: Execution) -> Tasks:
+def tasks_of(entries: Entries, ex: Execution) -> Tasks:
     """Segments, strips of `I` of them, or equal numbers of entries in position space."""
-    size = found.rows.size
+    size = entries.rows.size
     if ex.pieces:
         each = max(1, -(-size // (ex.threads * ex.pieces)))
         of = np.arange(size, dtype=np.int64) // each
-        work = np.bincount(of).astype(np.int64) * found.area
+        work = np.bincount(of).astype(np.int64) * entries.area
         return Tasks(of, work, np.array([0, work.size]))
     strip = _strip(ex) if _names(ex)[0] == "i2" else 1
     if strip == 1:
-        return Tasks(found.segment, found.work, found.starts)
-    count = -(-found.work.size // strip)
-    work = np.add.reduceat(found.work, np.arange(count) * strip) if count else found.work
-    return Tasks(found.segment // strip, work, np.array([0, count]))
+        return Tasks(entries.segment, entries.work, entries.starts)
+    count = -(-entries.work.size // strip)
+    work = np.add.reduceat(entries.work, np.arange(count) * strip) if count else entries.work
+    return Tasks(entries.segment // strip, work, np.array([0, count]))
 
 
 def _strip(ex: Execution) -> int:
-    """Segments per strip; the split is in rows."""
+    """Number of segments per strip; the split is in rows."""
     return max(1, ex.nest.splits[0] // ex.block[0])
 
 
@@ -158,7 +159,7 @@ def _names(ex: Execution) -> list[str]:
 
 
 def _around(ex: Execution) -> tuple[list[str], list[str]]:
-    """Loops over the matrix outside and inside of the tiles of dense columns."""
+    """Loops over the matrix outside and inside the tiles of dense columns."""
     at = ex.nest.names.index("k2")
     names = _names(ex)
     before = [name for name in names if ex.nest.names.index(name) < at]
@@ -166,7 +167,7 @@ def _around(ex: Execution) -> tuple[list[str], list[str]]:
 
 
 def _ranks(lengths: NDArray[np.int64], ex: Execution) -> NDArray[np.int64] | None:
-    """int64[m]: when each row is visited; None in their own order."""
+    """int64[m]: position of each row in the visiting order; None for their own order."""
     if not ex.by_length and ex.sigma == 1:
         return None
     at = np.arange(lengths.size, dtype=np.int64)
@@ -187,7 +188,7 @@ def _keys(
 def _order(
     ex: Execution, keys: dict[str, NDArray[np.int64]], *, sort_rows: bool
 ) -> NDArray[np.int64] | None:
-    """The visiting order; None where it is that of the rows."""
+    """Visiting order; None where it is that of the rows."""
     letters = "".join(name[0] for name in keys)
     if letters.rstrip("j").strip("i") == "" and not sort_rows:
         return None
@@ -202,7 +203,7 @@ def _segments(
     columns: NDArray[np.int64],
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The segment of each entry, entries of each segment, and where the phases start."""
+    """Segment of each entry, number of entries of each segment, and starts of the phases."""
     first = next(iter(keys))
     if first[0] == "j" and "j1" in keys:
         panel = keys["j2"]
@@ -216,7 +217,7 @@ def _segments(
 
 
 def _changes(keys: list[NDArray[np.int64]], size: int) -> NDArray[np.int64]:
-    """int64[size]: a number that rises by one wherever one of the keys changes."""
+    """int64[size]: a number that increases by one wherever one of the keys changes."""
     new = np.zeros(size, dtype=np.bool_)
     for key in keys:
         new[1:] |= key[1:] != key[:-1]
@@ -230,8 +231,8 @@ def _sliced(
     columns: NDArray[np.int64],
     rank: NDArray[np.int64] | None,
 ) -> Entries:
-    """SELL: within a slice the first entries of all rows, then the second ones; the padding is
-    work, but the accesses it makes (to column 0) are left out."""
+    """SELL: within a slice the first entries of all rows, then the second ones; padding counts as
+    work, but its accesses (to column 0) do not."""
     place = rows if rank is None else rank[rows]
     slot = np.arange(rows.size, dtype=np.int64) - pattern.indptr[rows]
     order = np.lexsort((place, slot, place // ex.slice))
@@ -252,12 +253,13 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A loop nest with what is needed to know which thread touches what in which order.
+    """A loop nest with all properties that determine which thread accesses which data in which
+    order.
 
     `block`: rows x columns stored together. `slice`: rows side by side (SELL), 0 none; `sigma`:
-    rows sorted by length within windows of so many, 1 none. `by_length`: all rows are.
-    `pieces`: tasks per thread in position space, 0 if the outermost sparse loop is the parallel
-    one. `tiles_parallel`: the tiles of dense columns are the tasks instead.
+    window within which rows are sorted by length, 1 none. `by_length`: all rows are. `pieces`:
+    tasks per thread in position space, 0 if the outermost sparse loop is parallel.
+    `tiles_parallel`: the tiles of dense columns are the tasks instead.
 
     Raises: UsageError for an unknown schedule or a number out of range.
     """
@@ -291,17 +293,17 @@ def execution_of(
     pattern: Pattern,
     threads: int,
 ) -> tuple[Execution, tuple[str, ...]]:
-    """What a legal configuration of the cpu platform, or of one with its parameter names, does;
-    and remarks on what of it is left out. Parameters that only change the code inside of a
-    segment (unroll, lanes, seams) do not matter here.
+    """Execution of a legal configuration of the cpu platform, or of one with its parameter names,
+    with remarks on ignored properties. Parameters that only change the code inside a segment
+    (unroll, lanes, seams) are irrelevant here.
 
     Raises: UsageError if the platform has no loop nest for this op.
     """
     nest = platform.loopnest(op, config, pattern.sizes)
     if nest is None:
         raise UsageError(
-            f"platform {platform.id} has no loop nest for {op.kernel}",
-            hint="leave the platform out: rows in order, one thread per block of rows",
+            f"platform {platform.id} has no loop nest for {op.name}",
+            hint="omit the platform: rows in order, one thread per block of rows",
         )
     notes = []
     if config.get("reorder") == "rcm":
@@ -329,13 +331,13 @@ def plain(threads: int) -> Execution:
 
 
 def _tiles_first(nest: LoopNest) -> LoopNest:
-    """Where tiles of dense columns are the tasks, the loop over them is the outermost."""
+    """Make the loop over tiles of dense columns the outermost where tiles are the tasks."""
     names = [name for name in nest.names if name != "k2"]
     return LoopNest(nest.splits, complete_order(("k2", *names)))
 
 
 def _block(value: Any) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,3})x(\d{1,3})", str(value))
-    if not found:
+    match = re.fullmatch(r"(\d{1,3})x(\d{1,3})", str(value))
+    if not match:
         raise UsageError(f"block = {value} is not RxC")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

@@ -1,4 +1,4 @@
-"""Accesses of a walk over a pattern, and how many of them miss a cache of any size."""
+"""Accesses of a walk over a pattern, and the misses in a cache of any size."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from embeddb.platforms.loopnest import LoopNest, complete_order
 
 @dataclass(frozen=True, eq=False)
 class ReuseCurve:
-    """The average footprint of a trace of `length` accesses to `units` different units.
+    """Average footprint of a trace of `length` accesses to `units` distinct units.
 
     Shapes: `times` int64[length - units], ascending: accesses between two of one unit, the later
     one included. `gaps` int64[length + units], ascending: these, and from the ends of the trace to
     each unit's first and last access.
 
     Source: Xiang, Ding, Luo, Bao, "HOTL: a higher order theory of locality", ASPLOS 2013, Section
-    2.2: O(t log t) and no tree, where `embeddb.dynamics.counting.reuse` is exact.
+    2.2: O(t log t) without a tree; `embeddb.dynamics.counting.reuse` is exact.
     """
 
     length: int
@@ -34,7 +34,7 @@ class ReuseCurve:
 
     @classmethod
     def of(cls, trace: NDArray[np.int64]) -> ReuseCurve:
-        """Of units int64[t] in the order of access."""
+        """Curve of units int64[t] in the order of access."""
         at = np.argsort(trace, kind="stable")
         ordered, steps = trace[at], np.diff(at)
         same = ordered[1:] == ordered[:-1]
@@ -47,7 +47,7 @@ class ReuseCurve:
         return cls(trace.size, first.size, times, np.sort(np.concatenate([times, first, last])))
 
     def footprint(self, window: int) -> float:
-        """The mean number of different units in windows of so many accesses."""
+        """Mean number of distinct units in windows of so many accesses."""
         if window >= self.length:
             return float(self.units)
         longer = self.gaps[np.searchsorted(self.gaps, window, side="right") :]
@@ -65,24 +65,23 @@ class ReuseCurve:
         return low
 
     def misses(self, units: float, *, beyond: int = 0) -> int:
-        """Accesses again after more than `beyond` accesses that an LRU cache of so many units does
-        not hold any more; first accesses are not among them."""
+        """Repeated accesses that miss an LRU cache of so many units, with more than `beyond`
+        accesses between; first accesses are not counted."""
         longest = max(self.window(units), beyond)
         return int(self.times.size - np.searchsorted(self.times, longest, side="right"))
 
 
-#: Entries whose order of visits is looked at; of more, those of rows in the middle.
+#: Number of entries whose visiting order is analysed; beyond, rows in the middle are taken.
 _LOOKED_AT = 1 << 17
-#: Bytes of a value, of the matrix and of a vector of one dense column.
+#: Size in bytes of a value of the matrix and of a vector of one dense column.
 _VALUE = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """How the operand that is reached by index is reused, a unit being one of its rows (of a block
-    of them; a cache line where a row is one value). `stored` values, `blocks` (entries where there
-    are none), `segments` and `matrix_bytes` are a non-zero; `phases` have barriers between them.
-    """
+    """Reuse of the operand that is reached by index; a unit is one of its rows (of a block of them;
+    a cache line where a row is one value). `stored` values, `blocks` (entries where there are
+    none), `segments` and `matrix_bytes` are per non-zero; `phases` have barriers between them."""
 
     curve: ReuseCurve
     stored: float
@@ -93,20 +92,20 @@ class Walk:
 
     @property
     def segment_length(self) -> float:
-        """Blocks."""
+        """Mean number of blocks of a segment."""
         return self.blocks / max(self.segments, 1e-9)
 
 
 class Walks:
-    """The orders of visits of one pattern, each looked at once."""
+    """Visiting orders of one pattern, cached."""
 
     def __init__(self, pattern: Pattern) -> None:
         self._part = middle_of(pattern, _LOOKED_AT)
         self._known: dict[tuple[Execution, bool], Walk] = {}
 
     def of(self, ex: Execution, op: Op) -> Walk:
-        """Of an execution: executions that differ in tiles of dense columns, strips and schedules
-        visit rows and columns alike."""
+        """Walk of an execution: executions that differ in tiles of dense columns, strips and
+        schedules share one."""
         key = _bare(ex), op.width == 1
         if key not in self._known:
             self._known[key] = self._looked_at(*key)
@@ -130,21 +129,21 @@ class Walks:
 
 
 def by_columns(ex: Execution) -> bool:
-    """Whether whole columns of the matrix are outermost, rather than rows or panels."""
+    """Return true if whole columns of the matrix are outermost, rather than rows or panels."""
     outer = next(name for name in ex.nest.names if name[0] in "ij")
     return outer == "j2" and ex.nest.splits[1] == 1
 
 
 def _bare(ex: Execution) -> Execution:
-    """With nothing but what decides the order of rows and columns."""
+    """The execution reduced to the properties that decide the order of rows and columns."""
     outer = next(name for name in ex.nest.names if name[0] in "ij")
-    found = plain(1)
+    bare = plain(1)
     if outer == "j2":
         panel = ex.nest.splits[1]
         loops = ("j2", "i2", "k2") if panel == 1 else ("j2", "i2", "k2", "j1")
-        found = replace(found, nest=LoopNest((1, panel, 1, 1), complete_order(loops)))
+        bare = replace(bare, nest=LoopNest((1, panel, 1, 1), complete_order(loops)))
     return replace(
-        found,
+        bare,
         block=ex.block,
         slice=ex.slice,
         sigma=ex.sigma,

@@ -75,11 +75,11 @@ class CudaLibrary:
         rule: RuleText | None = None,
         architecture: str = "",
     ) -> None:
-        if op.kernel not in TITLES or op.dtype not in TYPES:
+        if op.name not in TITLES or op.dtype not in TYPES:
             hint = "spmm, sddmm and spmv, in f32, f64, f16 and bf16: sddmm:64:f64"
             raise UsageError(f"no GPU code for {op}", hint=hint)
         self.op, self.rule = op, rule
-        self.prefix = checked_prefix(prefix or f"embeddb_{op.kernel}_{op.dtype}_cuda")
+        self.prefix = checked_prefix(prefix or f"embeddb_{op.name}_{op.dtype}_cuda")
         self.architecture = architecture or "native"
         self.configs = list(configs)
         self.plans = [plan(config, op) for config in configs]
@@ -115,12 +115,12 @@ class CudaLibrary:
         columns = f"{self.op.width} dense columns"
         marks = {
             **parts,
-            "TITLE": f"{TITLES[self.op.kernel]}, in {description.partition(',')[0]}",
+            "TITLE": f"{TITLES[self.op.name]}, in {description.partition(',')[0]}",
             "VALUE": f"/* Values: {description}. */\ntypedef {value} @p@_value;",
             "TYPE": description,
-            "WIDTH": "one dense column" if self.op.kernel == "spmv" else columns,
+            "WIDTH": "one dense column" if self.op.name == "spmv" else columns,
             "TOLERANCE": repr(max(one.tolerance for one in self.plans)),
-            "SAMPLED": "true" if self.op.kernel == "sddmm" else "false",
+            "SAMPLED": "true" if self.op.name == "sddmm" else "false",
             "K": str(self.op.width),
             "ARCH": self.architecture,
             "p": self.prefix,
@@ -129,7 +129,7 @@ class CudaLibrary:
         return filled(name, marks)
 
     def _matrix_parts(self) -> dict[str, str]:
-        spmm, sddmm = self.op.kernel == "spmm", self.op.kernel == "sddmm"
+        spmm, sddmm = self.op.name == "spmm", self.op.name == "sddmm"
         stored, rule = TYPES[self.op.dtype], self.rule
         rounds = any(one.wide for one in self.plans)
         launched = "launch((const void *)@p@_round, blocks_for(results), 256, 0, args, stream)"
@@ -147,7 +147,7 @@ class CudaLibrary:
             "RULE": "" if rule is None else rule.function,
             "ALIGNED_OUT": "nullptr" if sddmm else "out",
             "ROUND": launched if rounds else "@P@_OK",
-            "RUNNING": filled(f"cuda_{self.op.kernel}.cu", {}),
+            "RUNNING": filled(f"cuda_{self.op.name}.cu", {}),
         }
 
     def _kernels(self) -> dict[str, int]:
@@ -191,15 +191,15 @@ class CudaLibrary:
         return f"    {{\n{lines}\n    }},"
 
     def _readme_parts(self, made_from: str) -> dict[str, str]:
-        dense, arguments = _DENSE[self.op.kernel]
-        sampled = self.op.kernel == "sddmm"
+        dense, arguments = _DENSE[self.op.name]
+        sampled = self.op.name == "sddmm"
         adds = any(one.form.layout == "entries" or one.form.piece for one in self.plans)
         steps = (min(16, one.vec * SIZES[self.op.dtype]) for one in self.plans)
         inexact = any(not one.form.exact for one in self.plans) and not sampled
         return {
             "FROM": f" from {made_from}" if made_from else "",
             "EXAMPLE": _EXAMPLE.format(dense=dense, arguments=arguments),
-            "OPERANDS": _OPERANDS[self.op.kernel],
+            "OPERANDS": _OPERANDS[self.op.name],
             "STEP": str(max(steps)),
             "SUMS": _SUMS if any(one.wide for one in self.plans) else "",
             "FILLED": _FILLED if inexact else "",

@@ -9,16 +9,16 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.emit.cuda import CudaLibrary
 from embeddb.emit.library import Library, RuleText, filled
 from embeddb.emit.tile import TileLibrary
 from embeddb.index.lookup import Lookup
 from embeddb.kernels.cuda.plan import fit
 from embeddb.ranking.recommendation import Recommendation
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.printer import fused_text, hlo_text
 from tuners.rule.learn import learn_rule
 

@@ -116,8 +116,8 @@ def readme_parts(op: Op, parts: Sequence[Part], made_from: str, *, pack: bool) -
     atomic = any(part.variant.meeting == "atomic" for part in parts)
     return {
         "FROM": f" from {made_from}" if made_from else "",
-        "EXAMPLE": _EXAMPLE.format(dense=_DENSE[op.kernel], arguments=_ARGUMENTS[op.kernel]),
-        "OPERANDS": _OPERANDS[op.kernel],
+        "EXAMPLE": _EXAMPLE.format(dense=_DENSE[op.name], arguments=_ARGUMENTS[op.name]),
+        "OPERANDS": _OPERANDS[op.name],
         "BLOCKS": " Where their rows fill no whole block,\n  each call copies them."
         if blocks
         else "",
@@ -172,11 +172,11 @@ class Library:
         prefix: str = "",
         rule: RuleText | None = None,
     ) -> None:
-        if op.kernel not in TITLES or op.dtype not in _TYPES:
+        if op.name not in TITLES or op.dtype not in _TYPES:
             hint = "spmm, sddmm and spmv, in f32 and f64: sddmm:64:f64"
             raise UsageError(f"no code for {op}", hint=hint)
         self.op, self.rule = op, rule
-        self.prefix = checked_prefix(prefix or f"embeddb_{op.kernel}_{op.dtype}")
+        self.prefix = checked_prefix(prefix or f"embeddb_{op.name}_{op.dtype}")
         self.vector_bytes = cpu_build.vector_bytes()
         self.parts = parts_of(configs, op, self.vector_bytes)
 
@@ -207,7 +207,7 @@ class Library:
         marks = {
             **parts,
             "DECLARATIONS": declarations(),
-            "TITLE": f"{TITLES[self.op.kernel]}, in {_TYPES[self.op.dtype]}",
+            "TITLE": f"{TITLES[self.op.name]}, in {_TYPES[self.op.dtype]}",
             "K": str(self.op.width),
             "MARCH": cpu_build.flags()[1].partition("=")[2],
             "WIDTH": str(self.vector_bytes),
@@ -232,14 +232,14 @@ class Library:
         before = {"by_length": {"length", "slices"}, "reordered": {"length", "rcm"}}
         names = [*(name for name, users in before.items() if needed & users), *sorted(needed)]
         fills = any(part.fills for part in self.parts)
-        product = [] if self.op.kernel == "sddmm" else ["product"]
-        running = ["padded", *(["filled"] if fills else []), *product, self.op.kernel]
+        product = [] if self.op.name == "sddmm" else ["product"]
+        running = ["padded", *(["filled"] if fills else []), *product, self.op.name]
         return {
             "CONVERSIONS": "\n".join(_text(f"{name}.c") for name in names),
             "FORMATS": _own(conversions()),
             "SPECS": "\n".join(part.row(self.prefix) for part in self.parts),
             **self._choice(),
-            "PLACE": "a->place" if self.op.kernel == "sddmm" else "NULL",
+            "PLACE": "a->place" if self.op.name == "sddmm" else "NULL",
             "RUNNING": "\n".join(_text(f"{name}.c") for name in running),
             "AGAIN": _AGAIN if fills else "",
         }
@@ -256,7 +256,7 @@ class Library:
         }
 
     def _test_parts(self) -> dict[str, str]:
-        return {"READING": _text("reading.c"), "CHECKING": _text(f"check_{self.op.kernel}.c")}
+        return {"READING": _text("reading.c"), "CHECKING": _text(f"check_{self.op.name}.c")}
 
 
 def _own(text: str) -> str:

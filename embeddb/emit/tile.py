@@ -18,7 +18,7 @@ from embeddb.kernels.tiles.expressions import C_TYPES
 from embeddb.kernels.tiles.generate import PRELUDE, arguments, c_function, flags
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from embeddb.tensors.tiling.plan import plan_of
 
@@ -33,7 +33,7 @@ class TileLibrary:
     Raises: TensorError for a kernel without tiles; UsageError for an illegal tile or prefix.
     """
 
-    def __init__(self, kernel: Computation, config: Config, *, prefix: str = "") -> None:
+    def __init__(self, kernel: TensorGraph, config: Config, *, prefix: str = "") -> None:
         if reason := why_not(kernel):
             raise TensorError(f"{kernel.name or kernel.id[:12]} has no tiles: {reason}")
         plain = re.sub(r"\W+", "_", f"embeddb_{kernel.name or kernel.id[:12]}", flags=re.A)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
-from embeddb.core.subject import Subject
 from embeddb.core.wording import value_text
+from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def deepening(
     lookup: Lookup,
-    pattern: Subject | PatternInfo,
+    pattern: Workload | WorkloadInfo,
     *,
     progress: Progress | None = None,
 ) -> Deepen:

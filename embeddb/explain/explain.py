@@ -17,8 +17,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.timing import Timing, joined_seconds, timings_of
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.timing import TimingSummary, joined_seconds, summarise_runs
 from embeddb.core.wording import many_of, value_text
 from embeddb.explain.explanation import (
     Agreement,
@@ -193,7 +193,7 @@ def _neighbours(
         op = Op.parse(near.op or recommendation.evidence_op)
         platform = platforms.setdefault(near.platform, store.sound_platform(near.platform))
         pattern_id = store.resolve(near.pattern_id)
-        info = store.pattern(pattern_id) or PatternInfo(id=pattern_id)
+        info = store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
         runs = list(store.runs(near.platform, op, pattern_id))
         counts.update(run.measurement.status for run in runs)
         default = Config(recommendation.default)
@@ -282,8 +282,8 @@ def _within(first: Candidate | None, gain: float | None) -> bool | None:
 
 def _evidence(
     near: RecommendedNeighbour,
-    info: PatternInfo,
-    curve: dict[Config, Timing],
+    info: WorkloadInfo,
+    curve: dict[Config, TimingSummary],
     default: Config,
     answer: Config,
 ) -> NeighbourDetail:

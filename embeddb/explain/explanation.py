@@ -11,7 +11,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.kinds import kind_of
-from embeddb.core.shown import html_of
+from embeddb.core.repr_html import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import factor, many_of, one_of
 from embeddb.explain.quantities import QuantityView

@@ -18,7 +18,7 @@ from embeddb.ranking.kernels.view import MOST_SHOWN
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.recommendation import Occluded
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 Floats = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ _MOST_SIZES = 12
 
 
 def kernel_occlusion(
-    ranker: Ranker, db: Lookup, kernel: Computation | None
+    ranker: Ranker, db: Lookup, kernel: TensorGraph | None
 ) -> tuple[str, list[Occluded]]:
     """The method (`Diagnostics.occluded_by`) and the parts, largest effect first; ("", []) if the
     method does not apply. Kernels of more than `MOST_SHOWN` operations are not occluded.
@@ -126,7 +126,7 @@ def _by_model(query: Query, db: Lookup, kernel: Computation) -> list[Occluded]:
 
 
 def _by_neighbours(
-    query: Query, db: Lookup, kernel: Computation | None
+    query: Query, db: Lookup, kernel: TensorGraph | None
 ) -> tuple[str, list[Occluded]]:
     partition = db.answering(query.op, query.platform)
     if partition is None or partition.featurizer != query.vote.featurizer:

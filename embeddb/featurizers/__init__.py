@@ -1,4 +1,4 @@
-"""The featurizers that one database can use, by name and in order of preference."""
+"""Featurizers of a database, by name and in order of preference."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
 #: needs the structure (or features shipped with the runs), the last three ever less.
 FEATURIZERS = ("tower", "stats", "scnn", "stats-scnn", "given", "rows", "sizes")
 
-#: What takes torch or a simulation and tens of milliseconds, or was learned from few runs, must be
-#: worth it (`AnswerIndex.build`).
+#: Featurizers that need torch or a simulation and tens of milliseconds, or were trained on few
+#: runs: used only if they improve the answers (`AnswerIndex.build`).
 COSTLY = frozenset({"scnn", "stats-scnn", "dynamics", "kernel-embedding"})
 
-#: Used in the databases that were asked to (`embed --featurizer`): what they cost on every matrix
-#: is not paid for unseen.
+#: Used only in databases where the user requested them (`embed --featurizer`), since they are
+#: costly for every matrix.
 ON_REQUEST = frozenset({"dynamics"})
 
 #: `embeddb.featurizers.scnn.TRAINED`, which a query without a network does not load.
@@ -50,13 +50,12 @@ _TRAINED = "scnn@"
 
 
 class Featurizers(Mapping[str, Featurizer]):
-    """Featurizers by name, of those that have what they need to be known at all.
+    """Featurizers by name, of those that are available.
 
-    A query needs one of them, so none is imported before it is asked for. Those that read counters
-    are found by their names everywhere, and listed by `counting` alone; so are those of
-    `ON_REQUEST`, listed where `asked_for` says so. Encoders that were trained within a cost model
-    are found by their names and listed nowhere: having learned the run times of all matrices, they
-    would look better among them than they are.
+    A query needs one of them, so each is imported on first use. Those that read counters are found
+    by name everywhere, and listed only by `counting`; those of `ON_REQUEST` are listed where
+    `asked_for` returns true. Encoders that were trained within a cost model are found by name and
+    never listed: they have seen the run times of all matrices, so their evaluation would be biased.
     """
 
     def __init__(
@@ -72,50 +71,49 @@ class Featurizers(Mapping[str, Featurizer]):
         self._loaded: dict[str, Featurizer | ModelError | None] = {}
 
     def counting(self, platform: str) -> Featurizers:
-        """These, and after them those that read what was counted on a platform instance."""
-        found = copy(self)
-        found._platform = platform
-        return found
+        """These, followed by those that read the counters of a platform instance."""
+        extended = copy(self)
+        extended._platform = platform
+        return extended
 
     def counted(self, platform: str) -> list[WithCounters]:
-        """Only those that read what was counted there."""
+        """Only those that read the counters of a platform instance."""
         return [f for f in self.counting(platform).values() if isinstance(f, WithCounters)]
 
     def named(self, name: str) -> Featurizer:
-        """The featurizer a user means.
+        """The featurizer of a name given by the user.
 
-        Raises: UsageError if there is none of that name or it has no weights; ModelError if these
-        cannot be read.
+        Raises: UsageError if there is none of that name or it has no weights; ModelError if the
+        weights cannot be read.
         """
-        found = self._get(name)
-        if isinstance(found, ModelError):
-            raise found
-        if found is None:
+        featurizer = self._get(name)
+        if isinstance(featurizer, ModelError):
+            raise featurizer
+        if featurizer is None:
             raise UsageError(
-                f"no weights for the featurizer {name!r}: neither the package nor the database "
-                "has any",
+                f"no weights for the featurizer {name!r} in the package or the database",
                 hint="train some, then `embeddb embed DB --weights FILE`",
             )
-        return found
+        return featurizer
 
     def problems(self) -> list[str]:
-        """One line for every featurizer whose weights are there and cannot be read."""
+        """One line for every featurizer whose weights cannot be read."""
         return [
-            f"{name}: {found}"
+            f"{name}: {error}"
             for name in self._names()
-            if isinstance(found := self._get(name), ModelError)
+            if isinstance(error := self._get(name), ModelError)
         ]
 
     def __getitem__(self, name: str) -> Featurizer:
         try:
-            found = self._get(name)
+            featurizer = self._get(name)
         except UsageError:
             if name in plugins.available("featurizer"):
                 raise
             raise KeyError(name) from None
-        if found is None or isinstance(found, ModelError):
+        if featurizer is None or isinstance(featurizer, ModelError):
             raise KeyError(name)
-        return found
+        return featurizer
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._names() if name in self)
@@ -135,7 +133,7 @@ class Featurizers(Mapping[str, Featurizer]):
         return (*plain, *(counted_name(name, self._platform) for name in plain))
 
     def _get(self, name: str) -> Featurizer | ModelError | None:
-        """A featurizer, None for one without weights, or what is wrong with these."""
+        """A featurizer, None for one without weights, or the error of its weights."""
         parts = counted_parts(name)
         if parts is not None:
             return self._with_counters(*parts)
@@ -165,15 +163,15 @@ class Featurizers(Mapping[str, Featurizer]):
 
 
 def reads(featurizer: Any, kind: str) -> bool:
-    """Whether it can embed subjects of a kind (`Subject.kind`)."""
+    """Return true if it embeds workloads of a kind (`Workload.kind`)."""
     return kind in getattr(featurizer, "kinds", ("matrix",))
 
 
 def missing(featurizer: Any) -> str:
-    """What a featurizer lacks to embed on this machine, one line; empty if nothing."""
+    """Dependency that a featurizer lacks on this machine, one line; empty if none."""
     return str(featurizer.missing()) if isinstance(featurizer, MayLack) else ""
 
 
 def learned_from(featurizer: Featurizer) -> frozenset[str]:
-    """The groups whose runs a featurizer was trained on; most were on none."""
+    """Groups whose runs a featurizer was trained on; empty for most."""
     return featurizer.learned_from if isinstance(featurizer, FromRuns) else frozenset()

@@ -1,4 +1,4 @@
-"""The featurizer contract: from the structure of a matrix to a vector."""
+"""The featurizer contract: from the structure of a workload to a vector."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.nests.counters import CounterVector
 
-#: From the ids of a nest and a platform instance to what was counted there; None: nothing was.
+#: Returns the counters for the ids of a nest and a platform instance, or None.
 CountersOf = Callable[[str, str], CounterVector | None]
 
 _COUNTED = "+counters@"
 
 
 class Featurizer(Protocol):
-    """Turns a pattern into a raw vector, float32[d]; the database standardises vectors itself.
+    """Maps a workload to a raw vector, float32[d]; the database standardises vectors itself.
 
-    A featurizer file defines `PLUGIN`, a class with these members that is made without arguments
-    (or by `FromWeights.for_database`). Requirements, checked by `embeddb.testing.featurizers`:
+    A featurizer file defines `PLUGIN`, a class with these members that is instantiated without
+    arguments (or by `FromWeights.for_database`). Requirements, checked by
+    `embeddb.testing.featurizers`:
 
-    - `embed` is finite for every legal pattern, the empty one included, and looks at the structure
-      alone: not at the pattern's name or group.
-    - `names` are `dim` distinct texts, one for each coordinate.
-    - it embeds matrices, or subjects of the kinds that its `kinds` lists (`("nest",)`).
-    - `version` changes whenever a number changes its meaning: vectors are stored under it.
+    - `embed` is finite for every legal pattern, the empty one included, and depends on structure
+      alone: not on the pattern's name or group.
+    - `names` are `dim` distinct strings, one for each coordinate.
+    - it embeds matrices, or workloads of the kinds in `kinds` (`("nest",)`).
+    - `version` changes whenever a coordinate changes its meaning: vectors are stored under it.
 
-    The protocols below are for featurizers that can do more; each is kept by having its member.
+    The protocols below are optional capabilities; a featurizer has one by having its member.
     """
 
     @property
@@ -46,32 +47,32 @@ class Featurizer(Protocol):
     def dim(self) -> int: ...
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of the structure: of a `Pattern`, or whatever its `kinds` are.
+        """float32[d] of the structure of a `Pattern`, or of a workload of its `kinds`.
 
         Raises: MissingDependency or ModelError where it cannot be computed on this machine.
         """
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """float32[d] from what is known of a stub; None where that does not suffice."""
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """float32[d] from the facts of a stub; None where they do not suffice."""
 
 
 @runtime_checkable
 class FromWeights(Protocol):
-    """Learned: made from a file of weights."""
+    """Learned: created from a file of weights."""
 
     @classmethod
     def for_database(cls, folder: Path | None) -> Featurizer | None:
-        """With the weights of the database in that folder (None: a database in memory); None where
-        there are none. Raises: ModelError for weights that cannot be read."""
+        """Featurizer with the weights of the database in that folder (None: a database in memory);
+        None where there are none. Raises: ModelError for weights that cannot be read."""
 
 
 @runtime_checkable
 class FromRuns(Protocol):
-    """Learned from measured runs."""
+    """Trained on measured runs."""
 
     @property
     def learned_from(self) -> frozenset[str]:
-        """The groups whose runs those were; answers held out there say nothing of it."""
+        """Groups of those runs; holding them out does not give an unbiased evaluation."""
 
 
 @runtime_checkable
@@ -90,19 +91,20 @@ class CrossFitted(FromRuns, Protocol):
 
 @runtime_checkable
 class Occluding(Protocol):
-    """Can say what a part of a tensor kernel adds."""
+    """Can quantify the contribution of a part of a tensor kernel."""
 
     def without(self, kernel: Any) -> Sequence[NDArray[np.float32]]:
-        """The vector float32[d] of a `Computation` with each of its operations hidden, in their
-        order. Raises: ModelError as `Featurizer.embed`."""
+        """Vectors float32[d] of a `TensorGraph` with each of its operations hidden, in their order.
+        Raises: ModelError as `Featurizer.embed`."""
 
 
 @runtime_checkable
 class MayLack(Protocol):
-    """Needs something to embed with that may be absent on this machine."""
+    """Needs a dependency that may be absent on this machine."""
 
     def missing(self) -> str:
-        """What that is, one line; empty if nothing. Stored vectors can be read all the same."""
+        """The missing dependency, one line; empty if none. Stored vectors can be read all the
+        same."""
 
 
 @runtime_checkable
@@ -118,7 +120,8 @@ class Joint(Protocol):
 
 @runtime_checkable
 class Travelling(Featurizer, Protocol):
-    """Its vectors travel in exports, as features of the pattern; `from_info` is the inverse."""
+    """Its vectors are included in exports, as features of the workload; `from_info` is the
+    inverse."""
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
         """float32[d] by name, keys `NAME.COORDINATE` with the featurizer's name."""
@@ -126,31 +129,33 @@ class Travelling(Featurizer, Protocol):
 
 @runtime_checkable
 class WithCounters(Featurizer, Protocol):
-    """Embeds nests with what was counted of them on one platform instance, which its name ends
-    with, so that vectors of two machines, or with counters and without, are never in one index."""
+    """Embeds nests with their counters on one platform instance, the suffix of its name, so that
+    vectors of two machines, or with and without counters, are never in one index."""
 
     @property
     def source(self) -> str:
-        """Where the counters that it reads come from (`embeddb.nests.counters.SOURCES`)."""
+        """Source of the counters that it reads (`embeddb.nests.counters.SOURCES`)."""
 
     def counters(self, nest_id: str) -> CounterVector | None:
-        """What it would read of a nest: None where nothing was counted, or by another source."""
+        """Counters that it reads of a nest; None where there are none, or only of another
+        source."""
 
 
 @runtime_checkable
 class Counting(Featurizer, Protocol):
-    """Can be told of counters as well."""
+    """Can read counters too."""
 
     def with_counters(self, platform: str, counters_of: CountersOf) -> WithCounters | None:
-        """The same with the counters of a platform instance; None if it does not read any."""
+        """The same featurizer with the counters of a platform instance; None if it does not read
+        any."""
 
 
 def counted_name(plain: str, platform: str) -> str:
-    """The name of a featurizer with the counters of a platform instance."""
+    """Name of a featurizer with the counters of a platform instance."""
     return f"{plain}{_COUNTED}{platform}"
 
 
 def counted_parts(name: str) -> tuple[str, str] | None:
-    """The parts of a `counted_name`; None for any other name."""
+    """Parts of a `counted_name`; None for any other name."""
     plain, mark, platform = name.partition(_COUNTED)
     return (plain, platform) if mark else None

@@ -1,9 +1,7 @@
-"""What canonical runs of a matrix would make the hardware count: the dynamic encoding of
-"Performance Embeddings" (Section 3.2), simulated. The runs are SpMV, which knows how columns share
-cache lines, and SpMM with 32 dense columns, which knows what fits the caches: rows in order, a
-block of them for each of 16 threads, on caches that are the same for everybody, so that a vector
-means the same on every machine.
-"""
+"""Simulated hardware counters of canonical runs of a matrix: the dynamic encoding of "Performance
+Embeddings" (Section 3.2). The runs are SpMV, which shows how columns share cache lines, and SpMM
+with 32 dense columns, which shows what fits the caches: rows in order, one block of rows for each
+of 16 threads, on fixed cache sizes, so that a vector means the same on every machine."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.core.extras import install_hint
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.dynamics.profile import profile
 from embeddb.dynamics.record import Cache
 from embeddb.dynamics.walk import middle_of, plain
@@ -24,14 +22,14 @@ from embeddb.featurizers.base import Featurizer
 from embeddb.nests.counters import COUNTERS, STATISTICS
 
 _THREADS = 16
-#: Those of modelled nests where a machine's are not known: 32 KiB, 1 MiB, and a part of 32 MiB.
+#: As for modelled nests on an unknown machine: 32 KiB, 1 MiB, and a part of 32 MiB.
 _CACHES = (Cache(1, 32 << 10, False), Cache(2, 1 << 20, False), Cache(3, 32 << 20, True))
-#: Accesses to dense rows that are simulated; of a larger matrix a window of each thread's stands
-#: for all, some hundredths of a second in all.
+#: Largest number of simulated accesses to dense rows; beyond, a window of each thread's accesses
+#: stands for all: some hundredths of a second in total.
 _ACCESSES = 1 << 18
-#: Non-zeros that are walked over at all, some 100 bytes each.
+#: Largest number of non-zeros visited, some 100 bytes each.
 _WALKED = 20_000_000
-#: The counters that a simulation of caches has a value for; the other type's arithmetic is 0.
+#: Counters that a cache simulation provides; arithmetic of the other type is 0.
 COUNTED = (
     "f32_scalar",
     "memory_reads",
@@ -44,7 +42,7 @@ COUNTED = (
 _PLACES = [
     COUNTERS.index(name) * len(STATISTICS) + at for name in COUNTED for at in range(len(STATISTICS))
 ]
-#: Quantities besides, as they are.
+#: Further quantities, without a logarithm.
 _RATIOS = (
     *(f"{what}_l{level}" for what in ("miss_ratio", "locality") for level in (1, 2, 3)),
     *(f"imbalance_{kind}" for kind in ("static", "dynamic", "guided", "position")),
@@ -52,11 +50,11 @@ _RATIOS = (
 
 
 class DynamicsFeatures:
-    """float32[46] for each of `ops`: 7 counters by minimum, maximum, mean, deviation and sum over
+    """float32[46] for each of `ops`: 7 counters as minimum, maximum, mean, deviation and sum over
     threads, as log2(1 + x); then miss ratios, locality Q/D and imbalance, and log2 of flops per
     compulsory byte.
 
-    Of the paper's 95 numbers a simulation knows 35; where nothing is known, there is no coordinate.
+    A simulation provides 35 of the paper's 95 numbers; the others have no coordinate.
     """
 
     name = "dynamics"
@@ -70,7 +68,7 @@ class DynamicsFeatures:
         self.dim = len(self.names)
 
     def missing(self) -> str:
-        """numba, where it is not installed."""
+        """Names numba where it is not installed."""
         return "" if find_spec("numba") else f"numba is missing ({install_hint('dynamics')})"
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
@@ -79,8 +77,8 @@ class DynamicsFeatures:
         part = middle_of(pattern, _WALKED)
         return np.concatenate([_of_run(part, op) for op in self._ops]).astype(np.float32)
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """None: nothing but the structure tells."""
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """Return None: the structure is needed."""
         return None
 
 
@@ -88,8 +86,8 @@ PLUGIN: type[Featurizer] = DynamicsFeatures
 
 
 def _of_run(pattern: Pattern, op: Op) -> NDArray[np.float64]:
-    found = profile(pattern, op, plain(_THREADS), caches=_CACHES, max_accesses=_ACCESSES)
-    told = {name: counter.value for name, counter in found.quantities.items()}
-    counts = np.log2(1.0 + found.over_threads().values[_PLACES].astype(np.float64))
-    intensity = math.log2(1.0 + told["flops"] / max(told["bytes_compulsory"], 1.0))
-    return np.array([*counts, *(told[name] for name in _RATIOS), intensity])
+    dynamics = profile(pattern, op, plain(_THREADS), caches=_CACHES, max_accesses=_ACCESSES)
+    values = {name: counter.value for name, counter in dynamics.quantities.items()}
+    counts = np.log2(1.0 + dynamics.over_threads().values[_PLACES].astype(np.float64))
+    intensity = math.log2(1.0 + values["flops"] / max(values["bytes_compulsory"], 1.0))
+    return np.array([*counts, *(values[name] for name in _RATIOS), intensity])

@@ -1,4 +1,5 @@
-"""For stubs whose source gives row and column length moments, as Ginkgo's matrix features do."""
+"""Featurizer for stubs whose source has moments of row and column lengths, as Ginkgo's matrix
+features do."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The learned featurizer of tensor kernels: what the network of tiles makes of one that has no
-tile ("A Learned Performance Model for Tensor Processing Units", Section 3.2, the kernel
+"""The learned featurizer of tensor kernels: the embedding of an untiled kernel by the network of
+tiles ("A Learned Performance Model for Tensor Processing Units", Section 3.2, the kernel
 embedding).
 
 The weights are those of the database's own model of tiles (`embeddb train kernels --task tile`);
 without one there is no such featurizer. The version is the digest of that file: when the model is
-trained again, `embeddb embed` makes the vectors anew. Torch is not needed.
+trained again, `embeddb embed` computes the vectors again. Torch is not needed.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files.model_file import read_card, version_of
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import FromWeights
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 from embeddb.tensors.encoding.predictor import reads_rows
+from embeddb.tensors.tensor_graph import TensorGraph
 
-#: Where a database keeps models of tiles, below its folder.
+#: Path of models of tiles below the database's folder.
 OWN = "models/kernels-*-tile.safetensors"
 
 
 class KernelEmbedding:
-    """The network's numbers of a kernel under its untiled form as a raw vector, float32[d], with d
-    as the network is wide; standardise before comparing. May be used from several threads.
+    """The network's embedding of an untiled kernel as a raw vector, float32[d], with d the width of
+    the network; standardise before comparing. Thread-safe.
 
-    `learned_from` are the groups whose runs the weights were made of: neighbours found by them
-    there say nothing of what they are worth elsewhere.
+    `learned_from` are the groups of the training runs: evaluation on them is biased.
     """
 
     name = "kernel-embedding"
     kinds = ("kernel",)
 
     def __init__(self, weights: Path) -> None:
-        """Raises: ModelError for weights that cannot be used."""
+        """Read the weights. Raises: ModelError if they are invalid."""
         self.weights = weights
         self.version = version_of(weights)
         self.network = KernelNetwork.load(weights)
@@ -53,10 +52,10 @@ class KernelEmbedding:
 
     @classmethod
     def for_database(cls, folder: Path | None) -> KernelEmbedding | None:
-        """With the database's own network of tiles, of several the first by name; None without one:
+        """Featurizer with the database's own network of tiles, the first by name; None without one:
         trees have no embedding.
 
-        Raises: ModelError if it cannot be used.
+        Raises: ModelError if it is invalid.
         """
         there = sorted(folder.glob(OWN)) if folder is not None else []
         networks = (path for path in there if not reads_rows(read_card(path, kind="kernels")))
@@ -64,34 +63,34 @@ class KernelEmbedding:
         return None if first is None else cls(first)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Computation` of kind `kernel`; its names and group do not enter.
+        """float32[d] of a `TensorGraph` of kind `kernel`; its names and group do not enter.
 
-        Raises: ModelError if the weights take it beyond what a number can hold.
+        Raises: ModelError if the result is not finite.
         """
-        kernel: Computation = pattern
+        kernel: TensorGraph = pattern
         return self._embedded(kernel, graph_of(kernel))
 
-    def without(self, kernel: Computation) -> list[NDArray[np.float32]]:
-        """The vectors of the kernel with each of its operations hidden. Raises: as `embed`."""
+    def without(self, kernel: TensorGraph) -> list[NDArray[np.float32]]:
+        """Vectors of the kernel with each of its operations hidden. Raises: as `embed`."""
         graph = graph_of(kernel)
         return [self._embedded(kernel, hidden(graph, at)) for at in range(len(graph))]
 
-    def _embedded(self, kernel: Computation, graph: KernelGraph) -> NDArray[np.float32]:
+    def _embedded(self, kernel: TensorGraph, graph: KernelGraph) -> NDArray[np.float32]:
         with np.errstate(over="ignore", invalid="ignore"):
-            found: NDArray[np.float32] = self.network.embeddings(graph, tile_rows(kernel, [{}]))[0]
-        if not np.isfinite(found).all():
+            vector: NDArray[np.float32] = self.network.embeddings(graph, tile_rows(kernel, [{}]))[0]
+        if not np.isfinite(vector).all():
             raise ModelError("its output is not finite", where=str(self.weights))
-        return found
+        return vector
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """None: it is the vector of this database's own model, and does not travel."""
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """Return None: the vector depends on this database's own model and is not exported."""
 
 
 PLUGIN: type[FromWeights] = KernelEmbedding
 
 
 def _families(card: Any) -> frozenset[str]:
-    """Of what was learned, whatever a stranger's card says of it."""
+    """Groups of the training data, from an untrusted card."""
     parts = card.get("parts")
     train = parts.get("train") if isinstance(parts, dict) else None
     families = train.get("families") if isinstance(train, dict) else None

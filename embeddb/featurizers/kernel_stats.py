@@ -1,6 +1,5 @@
-"""Plain statistics of a tensor kernel: how large its result is, what it computes and moves, and of
-which operations it is made. Of the kernel as it stands; no tile, nothing learned.
-"""
+"""Statistics of a tensor kernel: size of its result, arithmetic and traffic, and number of
+operations by class. For the untiled kernel; nothing is learned."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.tensors.analysis import TRANSCENDENTAL, work_of
-from embeddb.tensors.computation import DTYPES, Computation, Shape
+from embeddb.tensors.tensor_graph import DTYPES, Shape, TensorGraph
 
 _MOST_DIMS = 6
-#: What an opcode is for; a transcendental one is `function`, what is not listed is arithmetic.
+#: Opcodes by class; transcendental ones are `function`, unlisted ones `arithmetic`.
 _CLASSES = {
     "input": ("parameter", "constant", "iota", "rng", "rng-bit-generator"),
     "product": ("dot", "convolution"),
@@ -49,12 +48,12 @@ _NAMES = (
 class KernelStats:
     """Statistics of a kernel as a raw vector, float32[d]; standardise before comparing.
 
-    `log_` is log2(1 + x), or log2 of a ratio (`in_over_out`). The root's dimensions by what they
-    are: `columns` lies closest in memory, `lines` next, `batch` is the product of all others; and
-    by their places, `dim_K`, as parameters of tiles name them. `columns_first`: whether the last
-    dimension is the one closest in memory. flops, calls of transcendental functions and bytes are
-    those of `embeddb.tensors.analysis`; `nodes` are operations, also by class; `element_bytes` and
-    `floats` are of the root's element.
+    `log_` is log2(1 + x), or log2 of a ratio (`in_over_out`). The root's dimensions by role:
+    `columns` is contiguous in memory, `lines` next, `batch` is the product of all others; and by
+    position, `dim_K`, in the numbering of tile parameters. `columns_first`: 1 if the last dimension
+    is contiguous. flops, calls of transcendental functions and bytes are those of
+    `embeddb.tensors.analysis`; `nodes` are operations, also by class; `element_bytes` and `floats`
+    are of the root's element.
     """
 
     name = "kernel-stats"
@@ -64,19 +63,19 @@ class KernelStats:
     dim = len(_NAMES)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Computation` of kind `kernel`; its names and group do not enter."""
-        kernel: Computation = pattern
+        """float32[d] of a `TensorGraph` of kind `kernel`; its names and group do not enter."""
+        kernel: TensorGraph = pattern
         values = _root(kernel.root) | _dims(kernel) | _work(kernel) | _made_of(kernel)
         return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float32)
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `kernel-stats.NAME`: the form that travels in exports."""
+        """A vector by name, keys `kernel-stats.NAME`, for exports."""
         return {f"kernel-stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None unless every name is there."""
-        found = [info.features.get(f"kernel-stats.{n}") for n in self.names]
-        return None if None in found else np.array(found, dtype=np.float32)
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None if a name is missing."""
+        values = [info.features.get(f"kernel-stats.{n}") for n in self.names]
+        return None if None in values else np.array(values, dtype=np.float32)
 
 
 PLUGIN: type[Travelling] = KernelStats
@@ -87,7 +86,7 @@ def _log(count: float) -> float:
 
 
 def _root(root: Shape) -> dict[str, float]:
-    """By what a dimension is in memory."""
+    """Log sizes by the role of a dimension in memory."""
     outwards = [root.dims[d] for d in root.layout]
     columns, lines = [*outwards, 1, 1][:2]
     return {
@@ -102,17 +101,17 @@ def _root(root: Shape) -> dict[str, float]:
     }
 
 
-def _dims(kernel: Computation) -> dict[str, float]:
-    """By place: of a kernel with more than six dimensions the first are one."""
+def _dims(kernel: TensorGraph) -> dict[str, float]:
+    """Log sizes by position: for more than six dimensions the first are merged."""
     sizes = kernel.sizes.symbols
-    known = {at: sizes.get(f"DIM_{at}", 0) for at in range(1, _MOST_DIMS + 1)}
+    lengths = {at: sizes.get(f"DIM_{at}", 0) for at in range(1, _MOST_DIMS + 1)}
     return {
-        **{f"log_dim_{at}": _log(dim) for at, dim in known.items()},
+        **{f"log_dim_{at}": _log(dim) for at, dim in lengths.items()},
         "log_reduced": _log(kernel.reduced),
     }
 
 
-def _work(kernel: Computation) -> dict[str, float]:
+def _work(kernel: TensorGraph) -> dict[str, float]:
     work = work_of(kernel)
     return {
         "log_flops": _log(work.flops),
@@ -124,7 +123,7 @@ def _work(kernel: Computation) -> dict[str, float]:
     }
 
 
-def _made_of(kernel: Computation) -> dict[str, float]:
+def _made_of(kernel: TensorGraph) -> dict[str, float]:
     classes = Counter(_CLASS_OF.get(op.opcode, "arithmetic") for op in kernel.operations)
     return {
         "log_given": _log(len(kernel.parameters)),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.files.model_file import version_of
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import CountersOf, Travelling, counted_name
 from embeddb.featurizers.own_weights import adopt
 from embeddb.nests.check import canonical_schedule
@@ -25,23 +25,22 @@ from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.nest import Nest
 
 SHIPPED = Path(__file__).parent.parent / "data" / "nests.safetensors"
-#: Where a database keeps weights of its own, below its folder.
+#: Path of a database's own weights below its folder.
 OWN = Path("models", "nests.safetensors")
 
 
 class NestEmbedding:
     """The network's 128 numbers of a nest under its canonical schedule as a raw vector, float32[d];
-    standardise before comparing. Vectors with counters and without must not be mixed in one index:
-    what is absent is no point between the others (`CountedEmbedding` has a name of its own). May be
-    used from several threads."""
+    standardise before comparing. Vectors with and without counters must not be mixed in one index:
+    absent counters are not interpolated (`CountedEmbedding` has a name of its own). Thread-safe."""
 
     name = "nest-embedding"
     kinds = ("nest",)
     dim = DIM
 
     def __init__(self, weights: Path | None = None) -> None:
-        """Raises: ModelError if the weights (None: those of the package) are not there or cannot
-        be used."""
+        """Read the weights (None: those of the package). Raises: ModelError if they are missing or
+        invalid."""
         self.weights = SHIPPED if weights is None else weights
         self.version = version_of(self.weights)
         self.network = NestNetwork.load(self.weights)
@@ -51,9 +50,10 @@ class NestEmbedding:
 
     @classmethod
     def for_database(cls, folder: Path | None) -> NestEmbedding | None:
-        """With the database's own weights, else the package's; None where there are neither.
+        """Featurizer with the database's own weights, else the package's; None where there are
+        neither.
 
-        Raises: ModelError if those there are cannot be used.
+        Raises: ModelError if they are invalid.
         """
         own = [] if folder is None else [folder / OWN]
         there = next((path for path in (*own, SHIPPED) if path.is_file()), None)
@@ -62,20 +62,20 @@ class NestEmbedding:
     def embed(self, pattern: Any) -> NDArray[np.float32]:
         """float32[d] of a `Nest` without counters; its names and group do not enter.
 
-        Raises: ModelError if the weights take it beyond what a number can hold.
+        Raises: ModelError if the result is not finite.
         """
         return self.embed_counted(pattern, None)
 
     def embed_counted(self, nest: Nest, counters: CounterVector | None) -> NDArray[np.float32]:
-        """float32[d] of a nest and the counters of its canonical schedule; None: there are none.
+        """float32[d] of a nest with the counters of its canonical schedule, or None.
 
-        Raises: ModelError as `embed`, and for counters of another source than the weights learned
-        from: they do not mean the same.
+        Raises: ModelError as `embed`, and for counters of another source than those of the training
+        data, which are not comparable.
         """
         learned = self.network.card.get("source")
         if counters is not None and counters.source != learned:
             raise ModelError(
-                f"it learned from counters of {learned}, these are of {counters.source}",
+                f"it was trained with counters of {learned}, these are of {counters.source}",
                 where=str(self.weights),
                 hint="embed without counters, or train weights with those of this machine",
             )
@@ -88,16 +88,17 @@ class NestEmbedding:
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
         """A vector by name, keys `nest-embedding.VERSION.NUMBER`, with the version's first 8
-        digits: the form that travels in exports."""
+        digits, for exports."""
         return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None unless every name is there, with these weights."""
-        found = [info.features.get(f"{self.name}.{n}") for n in self.names]
-        return None if None in found else np.array(found, dtype=np.float32)
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None if a name is missing, or belongs to other weights."""
+        values = [info.features.get(f"{self.name}.{n}") for n in self.names]
+        return None if None in values else np.array(values, dtype=np.float32)
 
     def with_counters(self, platform: str, counters_of: CountersOf) -> CountedEmbedding | None:
-        """The same with the counters of a platform instance; None if the network reads none."""
+        """The same featurizer with the counters of a platform instance; None if the network reads
+        none."""
         source = str(self.network.card.get("source"))
         if self.network.spec["inputs"] == "static" or source not in SOURCES:
             return None
@@ -106,9 +107,8 @@ class NestEmbedding:
 
 class CountedEmbedding:
     """`NestEmbedding` with the counters of one platform instance (static and dynamic branch,
-    Section 3.3): float32[d] of the nests that were counted there by the source that the weights
-    learned from. Standardise it over nests of that instance alone. From several threads as the
-    plain one."""
+    Section 3.3): float32[d] of nests with counters of the source that the weights were trained
+    with. Standardise over nests of that instance alone. Thread-safe."""
 
     kinds = ("nest",)
     dim = DIM
@@ -121,16 +121,16 @@ class CountedEmbedding:
         self._plain, self._platform, self._counters_of = plain, platform, counters_of
 
     def counters(self, nest_id: str) -> CounterVector | None:
-        """Those it reads; None where nothing was counted, by another source, or it is damaged."""
+        """Counters that it reads; None where there are none, or of another source, or damaged."""
         try:
-            found = self._counters_of(nest_id, self._platform)
-        except NestError:  # `Lookup.problems` names it, and so does an answer
+            stored = self._counters_of(nest_id, self._platform)
+        except NestError:  # `Lookup.problems` reports it, and so does an answer
             return None
-        return found if found is not None and found.source == self.source else None
+        return stored if stored is not None and stored.source == self.source else None
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Nest`. Raises: ModelError as `NestEmbedding.embed_counted`, and for one
-        that it has no counters of."""
+        """float32[d] of a `Nest`. Raises: ModelError as `NestEmbedding.embed_counted`, and for a
+        nest without counters."""
         counters = self.counters(pattern.id)
         if counters is None:
             raise ModelError(
@@ -140,17 +140,17 @@ class CountedEmbedding:
             )
         return self._plain.embed_counted(pattern, counters)
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """None: counters do not travel with features."""
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """Return None: counters are not exported with features."""
 
 
 PLUGIN: type[Travelling] = NestEmbedding
 
 
 def install(weights: Path, folder: Path) -> str:
-    """Make weights the own ones of the database in `folder`; returns their version.
+    """Make weights the database's own; returns their version.
 
-    Raises: ModelError if they cannot be used.
+    Raises: ModelError if they are invalid.
     """
     version = NestEmbedding(weights).version
     adopt(weights, folder, OWN, version=version)

@@ -1,7 +1,8 @@
-"""The graph of a nest without learning: the mean and the extreme of each feature over its nodes.
+"""Pooled graph features of a nest without learning: mean and extreme of each feature over its
+nodes.
 
-What "Performance Embeddings" (Section 3.2) gives to its network, pooled by hand: learned vectors
-must be better than these to be worth their training.
+The input of the network of "Performance Embeddings" (Section 3.2), pooled by hand: a baseline that
+learned vectors must beat.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.encoding.features import FEATURES, KINDS
 from embeddb.nests.encoding.graph import graph_of
 
-#: By kind of node, the features that are its own.
+#: Columns of the features of each kind of node.
 _OWN = {kind: [at for at, n in enumerate(FEATURES) if n.startswith(f"{kind}.")] for kind in KINDS}
 _POOLED = [FEATURES[at] for own in _OWN.values() for at in own]
 
 
 class NestGraphFeatures:
     """Features of a nest under its canonical schedule as a raw vector, float32[d]; standardise
-    before comparing. log2(1 + how many nodes) of each kind, then by feature the mean over the nodes
-    of its kind, then the value that is farthest from 0."""
+    before comparing. log2(1 + number of nodes) of each kind, then for each feature the mean over
+    the nodes of its kind, then the value of largest magnitude."""
 
     name = "nest-graph"
     version = "1"
@@ -50,13 +51,13 @@ class NestGraphFeatures:
         return np.concatenate([counts, *means, *most]).astype(np.float32)
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `nest-graph.NAME`: the form that travels in exports."""
+        """A vector by name, keys `nest-graph.NAME`, for exports."""
         return {f"nest-graph.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None unless every name is there."""
-        found = [info.features.get(f"nest-graph.{n}") for n in self.names]
-        return None if None in found else np.array(found, dtype=np.float32)
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None if a name is missing."""
+        values = [info.features.get(f"nest-graph.{n}") for n in self.names]
+        return None if None in values else np.array(values, dtype=np.float32)
 
 
 PLUGIN: type[Travelling] = NestGraphFeatures

@@ -1,6 +1,5 @@
-"""Plain statistics of a loop nest: how large it is, what it touches and in which strides, what it
-computes, which of its loops are parallel. Of the nest as it stands; no schedule, nothing learned.
-"""
+"""Statistics of a loop nest: size, accessed data and strides, arithmetic, parallel loops. For the
+nest as written; no schedule, nothing is learned."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.nests.check import parallel_loops, reduction_loops
 from embeddb.nests.encoding.features import (
@@ -27,7 +26,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, MOST_LOOPS, Access
 
 _LINE_BYTES = 64
-#: Loops whose strides are told apart, and what a stride may be.
+#: Loops with separate strides, and classes of strides.
 _LOOPS = ("innermost", "second", "outermost")
 _STRIDES = ("none", "unit", "line", "far", "indirect")
 _INDICES = ("range", "permutation", "below", "offsets")
@@ -54,9 +53,9 @@ class NestStats:
     """Statistics of a nest as a raw vector, float32[d]; standardise before comparing.
 
     `log_` is log2(1 + x), or log2 of a ratio; the others are counts of loops or shares in 0..1.
-    Loops are numbered from the innermost. `log_reach_K`: bytes that the K innermost loops touch
-    while those around them stand still; `touched`: bytes touched at all; `reuse`: bytes accessed
-    over bytes touched; `intensity`: operations over bytes touched. An access's stride in a loop is
+    Loops are numbered from the innermost. `log_reach_K`: distinct bytes that the K innermost loops
+    access for fixed outer loops; `touched`: distinct bytes in total; `reuse`: bytes accessed over
+    distinct bytes; `intensity`: operations over distinct bytes. An access's stride in a loop is
     `none`, `unit` (one element), `line` (below a cache line), `far`, or `indirect`.
     """
 
@@ -78,13 +77,13 @@ class NestStats:
         return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float32)
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `nest-stats.NAME`: the form that travels in exports."""
+        """A vector by name, keys `nest-stats.NAME`, for exports."""
         return {f"nest-stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None unless every name is there."""
-        found = [info.features.get(f"nest-stats.{n}") for n in self.names]
-        return None if None in found else np.array(found, dtype=np.float32)
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None if a name is missing."""
+        values = [info.features.get(f"nest-stats.{n}") for n in self.names]
+        return None if None in values else np.array(values, dtype=np.float32)
 
 
 PLUGIN: type[Travelling] = NestStats
@@ -123,17 +122,17 @@ def _data(nest: Nest) -> dict[str, float]:
             f"share_{dtype}": sum(a.bytes for a in arrays if a.dtype == dtype) / total
             for dtype in DTYPES
         },
-        **{f"indices_{name}": sum(told[0] == name for told in fills) for name in _INDICES},
+        **{f"indices_{name}": sum(parts[0] == name for parts in fills) for name in _INDICES},
         "log_arrays": log_size(len(arrays)),
         "log_unevenness": log_size(max(array.unevenness for array in arrays)),
     }
 
 
 def _strides(nest: Nest) -> dict[str, float]:
-    """Of the accesses of statements, how many are of each stride in a loop."""
+    """Fraction of the statements' accesses with each class of stride in a loop."""
     reads = [access for statement in nest.body for access in statement.reads()]
     accesses = [*reads, *(statement.target for statement in nest.body)]
-    found = {
+    features = {
         "log_reads": log_size(len(reads)),
         "log_writes": log_size(len(nest.body)),
         "log_groups": log_size(len(groups_of(accesses))),
@@ -142,8 +141,8 @@ def _strides(nest: Nest) -> dict[str, float]:
     inwards = range(nest.depth - 1, -1, -1)
     for name, loop in zip(_LOOPS, (inwards[0], inwards[min(1, nest.depth - 1)], 0), strict=True):
         strides = [_stride(nest, access, loop) for access in accesses]
-        found |= {f"{name}_{kind}": strides.count(kind) / len(strides) for kind in _STRIDES}
-    return found
+        features |= {f"{name}_{kind}": strides.count(kind) / len(strides) for kind in _STRIDES}
+    return features
 
 
 def _stride(nest: Nest, access: Access, loop: int) -> str:
@@ -184,18 +183,18 @@ def _carried(nest: Nest) -> dict[str, float]:
 
 
 def _reach(nest: Nest, around: int) -> int:
-    """Bytes that the nest touches while its first `around` loops stand still; parts of one array
-    that are accessed in different ways count one by one, never more than the array each."""
-    known, turns = dict.fromkeys(range(around), 0), math.prod(nest.trips[around:])
-    found = 0
+    """Distinct bytes accessed for fixed first `around` loops; groups of accesses to one array are
+    added up, each at most the whole array."""
+    fixed, turns = dict.fromkeys(range(around), 0), math.prod(nest.trips[around:])
+    total = 0
     for group in groups_of([access for _, access, _ in nest.accesses()]):
         array = nest.arrays[group.array]
-        extents = zip(spans(nest, group, known), array.shape, strict=True)
+        extents = zip(spans(nest, group, fixed), array.shape, strict=True)
         most = math.prod(size if span is None else min(span.most, size) for span, size in extents)
-        found += min(most, turns * len(group.accesses)) * DTYPES[array.dtype]
-    return found
+        total += min(most, turns * len(group.accesses)) * DTYPES[array.dtype]
+    return total
 
 
-def _share(found: Iterable[bool]) -> float:
-    each = list(found)
+def _share(flags: Iterable[bool]) -> float:
+    each = list(flags)
     return sum(each) / len(each)

@@ -1,13 +1,13 @@
-"""Weights that a database has of its own."""
+"""Weights that belong to a database."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from embeddb.core.errors import ModelError
-from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.core.files.model_file import MAX_BYTES, digest
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_read import read_bounded, refusing
+from embeddb.core.files.safe_write import OwnFolder
 
 
 def adopt(weights: Path, folder: Path, own: Path, *, version: str) -> None:

@@ -42,18 +42,18 @@ class RowHistograms:
         """float32[2k] of a `Pattern`."""
         return as_vector(histogram(pattern))
 
-    def lengths(self, vector: NDArray[np.float32], info: PatternInfo) -> RowLengths | None:
+    def lengths(self, vector: NDArray[np.float32], info: WorkloadInfo) -> RowLengths | None:
         """The histogram of a vector; None for what is no histogram of a matrix of these sizes."""
         return from_vector(vector, info.m, info.nnz)
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
         """A vector by name, keys `row_lengths.LENGTH`: the form that travels in
-        `PatternInfo.features`."""
+        `WorkloadInfo.features`."""
         values, times = vector.reshape(2, -1)
         counts = times.astype(np.float64).tolist()
         return {f"{_PREFIX}{value!s}": count for value, count in zip(values, counts, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """The inverse of `as_features`; None where there is no histogram of these sizes."""
         cut, bins = len(_PREFIX), []
         for name, count in info.features.items():
@@ -76,7 +76,7 @@ def histogram(pattern: Any) -> RowLengths:
     return binned(values, times)
 
 
-def estimate(info: PatternInfo, stats: NDArray[np.float32] | None) -> RowLengths | None:
+def estimate(info: WorkloadInfo, stats: NDArray[np.float32] | None) -> RowLengths | None:
     """A histogram from quantiles: those of the vector of `stats` float32[d], else those among the
     features of a stub, else none; None where a size is not known."""
     points: list[tuple[float, float]] = []
@@ -89,7 +89,7 @@ def estimate(info: PatternInfo, stats: NDArray[np.float32] | None) -> RowLengths
     return estimated(info.m, info.nnz, quantiles)
 
 
-def _points(info: PatternInfo, stats: dict[str, float]) -> list[tuple[float, float]]:
+def _points(info: WorkloadInfo, stats: dict[str, float]) -> list[tuple[float, float]]:
     """Share of the rows and the longest of these, from statistics that may be anything finite."""
     most = float(max(info.n, 0))
 

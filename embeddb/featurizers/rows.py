@@ -1,4 +1,5 @@
-"""For stubs whose source gives the sizes, the longest row and the spread of the row lengths."""
+"""Featurizer for stubs whose source has the sizes, the longest row and the spread of the row
+lengths."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from embeddb.featurizers.sizes import LogSizes
 class Rows(LogSizes):
     """`sizes` plus longest row, its ratio to the mean (the padding of ELL) and std over mean.
 
-    The shortest row is left out: not every source states it, and it rarely differs.
+    The shortest row is omitted: not every source has it, and it rarely differs.
     """
 
     name = "rows"

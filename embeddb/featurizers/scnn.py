@@ -2,10 +2,10 @@
 
 The weights are a model file (`embeddb.core.files.model_file`): the database's own if it has one,
 else those that ship with the package. The version is the digest of that file, and it is part of
-every vector's name, so vectors of different weights are never taken for each other.
+every vector's name, so vectors of different weights are never mixed.
 
-torch is needed to embed and for nothing else: name, version and dimension come from the file's
-card, vectors from the store or from features that travelled with the runs.
+torch is needed only to embed: name, version and dimension come from the file's card, vectors from
+the store or from features imported with the runs.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, Mod
 from embeddb.core.extras import install_hint
 from embeddb.core.files.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.featurizers.own_weights import adopt
 
 SHIPPED = Path(__file__).parent.parent / "data" / "scnn.safetensors"
-#: Where a database keeps weights of its own, below its folder.
+#: Path of a database's own weights below its folder.
 OWN = Path("models", "scnn.safetensors")
-#: What the names of encoders that were trained within a cost model begin with; the rest is the name
-#: of that model, beside which the weights lie.
+#: Prefix of the names of encoders trained within a cost model; the rest is the name of that model,
+#: whose folder has the weights.
 TRAINED = "scnn@"
 _NEEDS = ("torch",)
 _HINT = install_hint("learn")
 _TRAIN = "train weights anew with `embeddb train featurizer`"
-#: Length of an embedding unless the card says (COGNATE, Table 6), and the most.
+#: Default length of an embedding (COGNATE, Table 6), and the largest.
 _DIM, _MOST_FEATURES = 128, 1 << 12
 
 
 class Scnn:
     """The network's output as a raw vector, float32[d]; standardise before comparing.
 
-    One pattern is one batch: a vector depends on nothing but the pattern and the weights, bit for
-    bit on one machine. Kernel maps live as long as the call. May be used from several threads;
-    how many threads torch itself takes is the caller's choice.
+    One pattern is one batch: a vector depends only on the pattern and the weights, bit for bit on
+    one machine. Kernel maps live as long as the call. Thread-safe; the number of threads of torch
+    itself is the caller's choice.
     """
 
     def __init__(self, weights: Path | None = None, *, name: str = "scnn") -> None:
-        """Raises: ModelError if the weights (None: those of the package) are not there or their
-        card cannot be read."""
+        """Read the card of the weights (None: those of the package). Raises: ModelError if they are
+        missing or the card cannot be read."""
         self.name = name
         self.weights = SHIPPED if weights is None else weights
         self.version = version_of(self.weights)
@@ -61,9 +61,10 @@ class Scnn:
 
     @classmethod
     def for_database(cls, folder: Path | None) -> Scnn | None:
-        """With the database's own weights, else the package's; None where there are neither.
+        """Featurizer with the database's own weights, else the package's; None where there are
+        neither.
 
-        Raises: ModelError if the card of those there are cannot be read.
+        Raises: ModelError if their card cannot be read.
         """
         own = [] if folder is None else [folder / OWN]
         there = next((path for path in (*own, SHIPPED) if path.is_file()), None)
@@ -71,23 +72,23 @@ class Scnn:
 
     @classmethod
     def trained(cls, name: str, folder: Path | None) -> Scnn | None:
-        """The encoder of one of a database's cost models by its name, `scnn@...`; None where there
-        is none. Raises: ModelError if its card cannot be read."""
+        """Encoder of one of a database's cost models by its name, `scnn@...`; None where there is
+        none. Raises: ModelError if its card cannot be read."""
         if folder is None or Path(name).name != name:
             return None
         path = folder / OWN.parent / f"{name}.safetensors"
         return cls(path, name=name) if path.is_file() else None
 
     def missing(self) -> str:
-        """What it lacks to embed on this machine, one line; empty if nothing."""
+        """Dependency that it lacks on this machine, one line; empty if none."""
         gone = "" if self._ready is not None else _gone()
         return f"{gone} ({_HINT})" if gone else self._failure
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
         """float32[d] of the structure; the name and group of the pattern do not enter.
 
-        Raises: MissingDependency without torch; ModelError if the weights do not fit, or take a
-        pattern beyond what a number can hold.
+        Raises: MissingDependency without torch; ModelError if the weights do not fit, or the result
+        is not finite.
         """
         network, reduction, channels = self._network()
         import torch
@@ -103,23 +104,23 @@ class Scnn:
         return vector
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `scnn.VERSION.NUMBER`, with the version's first 8 digits: the
-        form that travels in `PatternInfo.features`."""
+        """A vector by name, keys `scnn.VERSION.NUMBER`, with the version's first 8 digits, the form
+        in `WorkloadInfo.features`."""
         return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None unless every name is there, with these weights."""
-        found = [info.features.get(f"{self.name}.{n}") for n in self.names]
-        return None if None in found else np.array(found, dtype=np.float32)
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None if a name is missing, or belongs to other weights."""
+        values = [info.features.get(f"{self.name}.{n}") for n in self.names]
+        return None if None in values else np.array(values, dtype=np.float32)
 
     def _network(self) -> tuple[Any, Any, int]:
-        """Network, reduction and channels, read once; a failure is remembered for `missing`."""
+        """Network, reduction and channels, read once; a failure is cached for `missing`."""
         with self._lock:
             if self._ready is None:
                 try:
                     self._ready = _read(self.weights, self.version)
                 except EmbeddbError as e:
-                    # What is not installed is looked up each time.
+                    # A missing package is checked each time.
                     self._failure = "" if _gone() else f"{e} ({e.hint})"
                     raise
                 self._failure = ""
@@ -130,11 +131,11 @@ PLUGIN: type[Travelling] = Scnn
 
 
 def install(weights: Path, folder: Path) -> str:
-    """Make weights the own ones of the database in `folder`; returns their version.
+    """Make weights the database's own; returns their version.
 
-    They are tried first, and then replace the old ones whole.
+    They are checked first, and then replace the old ones whole.
 
-    Raises: ModelError if they cannot be used; MissingDependency without torch.
+    Raises: ModelError if they are invalid; MissingDependency without torch.
     """
     tried = Scnn(weights)
     tried.embed(Pattern.from_coo((1, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)))
@@ -143,7 +144,7 @@ def install(weights: Path, folder: Path) -> str:
 
 
 def _gone() -> str:
-    """What must be installed before anything can be embedded; torch itself is not imported."""
+    """Packages to install before anything can be embedded; torch itself is not imported."""
     gone = [name for name in _NEEDS if find_spec(name) is None]
     return f"{' and '.join(gone)} not installed" if gone else ""
 

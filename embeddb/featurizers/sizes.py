@@ -1,9 +1,9 @@
-"""The least that is ever known of a matrix: rows, columns, nonzeros.
+"""Sizes of a matrix: rows, columns, nonzeros, the minimum that is always known.
 
-Also home of what the three featurizers for stubs share. `sizes`, `rows` and `given` differ only
-in the names they choose from `coordinates`; each is for sources that know that much and no more.
-All take the canonical statistics below from `PatternInfo.features` and compute the same ones from
-a structure, so a real pattern can be compared with stubs.
+Also the shared code of the three featurizers for stubs. `sizes`, `rows` and `given` differ only in
+the names they select from `coordinates`, for sources with more or fewer statistics. All read the
+canonical statistics below from `WorkloadInfo.features` and compute the same ones from a structure,
+so a real pattern can be compared with stubs.
 
 Canonical statistics, for `row` (nonzeros per row) and `col` (per column): `row_min`, `row_q1`,
 `row_median`, `row_q3`, `row_max`, one of `row_variance`, `row_std`, `row_cv`, and the standardised
@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.stats import Lengths, column_lengths, pattern_symmetry, row_lengths
 
-#: Other spellings that run logs use, and the canonical name of each.
+#: Canonical names of other spellings in run logs.
 _SPELLINGS = {
     "min_nnz_per_row": "row_min",
     "max_nnz_per_row": "row_max",
@@ -49,13 +49,13 @@ class LogSizes:
     dim: int = len(names)
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
-        """float32[d] from the structure, comparable with what `from_info` gives for a stub."""
+        """float32[d] from the structure, comparable with `from_info` of a stub."""
         m, n = pattern.shape
-        found = self._pick(coordinates(m, n, pattern.nnz, statistics(pattern)))
-        assert found is not None  # a structure has every statistic
-        return found
+        vector = self._pick(coordinates(m, n, pattern.nnz, statistics(pattern)))
+        assert vector is not None  # a structure has every statistic
+        return vector
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """float32[d] from the sizes and features of a stub; None when one is missing."""
         if min(info.sizes) < 0:
             return None
@@ -70,41 +70,41 @@ class LogSizes:
 PLUGIN: type[Featurizer] = LogSizes
 
 
-def coordinates(m: int, n: int, nnz: int, given: Mapping[str, float]) -> dict[str, float]:
-    """Every coordinate that the sizes and the canonical statistics in `given` allow."""
-    given = {_SPELLINGS.get(name, name): value for name, value in given.items()}
+def coordinates(m: int, n: int, nnz: int, stats: Mapping[str, float]) -> dict[str, float]:
+    """Every coordinate that the sizes and the canonical statistics in `stats` determine."""
+    stats = {_SPELLINGS.get(name, name): value for name, value in stats.items()}
     out = {
         "log_rows": math.log1p(m),
         "log_cols": math.log1p(n),
         "log_nnz": math.log1p(nnz),
         "log_density": math.log1p(nnz) - math.log1p(m) - math.log1p(n),
     }
-    if "psym" in given:
-        out["psym"] = given["psym"]
+    if "psym" in stats:
+        out["psym"] = stats["psym"]
     for side, count in (("row", m), ("col", n)):
         mean = nnz / count if count else 0.0
         out[f"{side}_mean"] = math.log1p(mean)
-        if f"{side}_max" in given:
-            top = given[f"{side}_max"]
+        if f"{side}_max" in stats:
+            top = stats[f"{side}_max"]
             out[f"{side}_max"] = _signed_log1p(top)
             out[f"{side}_padding"] = _signed_log1p(top / mean) if mean else 0.0
-        spread = _spread(side, mean, given)
+        spread = _spread(side, mean, stats)
         if spread is not None:
             out[f"{side}_cv"] = math.log1p(max(spread, 0.0))
         for name in (*ORDER, *MOMENTS):
-            if f"{side}_{name}" in given:
-                out[f"{side}_{name}"] = _signed_log1p(given[f"{side}_{name}"])
+            if f"{side}_{name}" in stats:
+                out[f"{side}_{name}"] = _signed_log1p(stats[f"{side}_{name}"])
     return out
 
 
-def _spread(side: str, mean: float, given: Mapping[str, float]) -> float | None:
-    """Standard deviation over mean, from whichever of its three forms is there."""
-    if f"{side}_cv" in given:
-        return given[f"{side}_cv"]
-    if f"{side}_std" in given:
-        return given[f"{side}_std"] / mean if mean else 0.0
-    if f"{side}_variance" in given:
-        return math.sqrt(max(given[f"{side}_variance"], 0.0)) / mean if mean else 0.0
+def _spread(side: str, mean: float, stats: Mapping[str, float]) -> float | None:
+    """Standard deviation over mean, from any of its three forms."""
+    if f"{side}_cv" in stats:
+        return stats[f"{side}_cv"]
+    if f"{side}_std" in stats:
+        return stats[f"{side}_std"] / mean if mean else 0.0
+    if f"{side}_variance" in stats:
+        return math.sqrt(max(stats[f"{side}_variance"], 0.0)) / mean if mean else 0.0
     return None
 
 
@@ -113,7 +113,7 @@ def _signed_log1p(value: float) -> float:
 
 
 def statistics(pattern: Pattern) -> dict[str, float]:
-    """The canonical statistics of a structure, by name."""
+    """Canonical statistics of a structure, by name."""
     out = {"psym": pattern_symmetry(pattern)}
     for side, lengths in (("row", row_lengths(pattern)), ("col", column_lengths(pattern))):
         out |= {f"{side}_{k}": v for k, v in _moments(lengths).items()}

@@ -1,13 +1,13 @@
-"""Plain statistics of a pattern, chosen for what decides between SpMM and SpMV schedules.
+"""Statistics of a pattern that influence the choice between SpMM and SpMV schedules.
 
-Size and shape, how unequal rows and columns are, where the nonzeros lie, how well they fill small
-dense blocks (BCSR), how unequal equal-row parts are (static scheduling), and how soon a column
-comes back (cache reuse of the dense operand). numpy only.
+Size and shape, unevenness of rows and columns, position of the nonzeros, fill of small dense blocks
+(BCSR), imbalance of parts of equally many rows (static scheduling), and reuse distance of columns
+(cache reuse of the dense operand). numpy only.
 
 Cost and memory: everything that needs a sort works on at most about `_SAMPLE` nonzeros, taken in
 `_WINDOWS` evenly spaced windows of whole 24-row stripes, so a pattern up to that size is measured
-exactly and a larger one by a fixed, deterministic sample. The rest is passes over the rows, some
-of them at a time, and one count of the columns: memory grows with the nonzeros, not with the rows.
+exactly and a larger one by a fixed, deterministic sample. The rest is passes over the rows, some of
+them at a time, and one count of the columns: memory grows with the nonzeros, not with the rows.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Travelling
 
-#: Rows looked at together; whole slices of 32 of them.
+#: Number of rows processed together, a multiple of the slices of 32.
 ROWS = 1 << 20
-#: Lengths below this have a counter each.
+#: Lengths below this are counted in an array.
 _COUNTED = 1 << 12
-#: Columns that may have a counter each, whatever the nonzeros.
+#: Number of columns that are counted in an array for any number of nonzeros.
 _COLUMNS = 1 << 22
 
 
 class Lengths(NamedTuple):
-    """`total` lengths, all told.
+    """Distribution of `total` lengths.
 
     Shapes: `values` int64[k], the distinct ones, ascending, 0 always first; `times` int64[k].
     """
@@ -57,14 +57,14 @@ def column_lengths(pattern: Pattern) -> Lengths:
     n, nnz = pattern.shape[1], pattern.nnz
     if n <= nnz or n <= min(4 * nnz + 1024, _COLUMNS):
         return _counted([np.bincount(pattern.indices, minlength=n)], n)
-    # A hypersparse pattern: n counters would cost far more than the nonzeros themselves.
+    # A hypersparse pattern: n counters would need far more memory than the nonzeros.
     ordered = np.sort(pattern.indices)
     starts = np.flatnonzero(np.diff(ordered, prepend=-1))
     return _counted([np.diff(starts, append=ordered.size)], n)
 
 
 def _counted(blocks: Iterable[NDArray[np.int64]], total: int) -> Lengths:
-    """Of `total` lengths; those in no block are zero."""
+    """Distribution of `total` lengths; those in no block are zero."""
     few = np.zeros(_COUNTED + 1, dtype=np.int64)
     longer = [np.empty(0, dtype=np.int64)]
     for block in blocks:
@@ -143,11 +143,11 @@ class Stats:
         return np.array([values[n] for n in self.names], dtype=np.float32)
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `stats.NAME`: the form that travels in `PatternInfo.features`."""
+        """A vector by name, keys `stats.NAME`, the form in `WorkloadInfo.features`."""
         return {f"stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None unless every name is there."""
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None if a name is missing."""
         return _take(info.features, [f"stats.{n}" for n in self.names])
 
 
@@ -163,19 +163,19 @@ def _take(features: Mapping[str, float], keys: list[str]) -> NDArray[np.float32]
 def _sizes(pattern: Pattern) -> dict[str, float]:
     m, n = pattern.shape
     logs = [float(np.log1p(v)) for v in (m, n, pattern.nnz)]
-    # log1p throughout: a zero size is a value like any other.
+    # log1p throughout, since a size may be zero.
     density = logs[2] - logs[0] - logs[1]
     return dict(zip(_SIZES, [*logs, density, logs[0] - logs[1]], strict=True))
 
 
 def _spread(lengths: Lengths) -> dict[str, float]:
-    """How lengths are distributed."""
+    """Distribution of lengths."""
     total, values, times = lengths
     nnz = float(values @ times)
     if not total or not nnz:
         return dict.fromkeys(_LENGTHS, 0.0) | {"empty": 1.0}
     mean = nnz / total
-    # Whole numbers below 2^62: sums do not depend on their order.
+    # Integers below 2^62: sums do not depend on their order.
     variance = max(float(int(values * values @ times)) / total - mean * mean, 0.0)
     upto = np.cumsum(times)
     # Over the ranks r of equal lengths in ascending order, the sum of 2 r - total - 1.
@@ -198,7 +198,7 @@ def _spread(lengths: Lengths) -> dict[str, float]:
 
 
 def _row_order(pattern: Pattern) -> dict[str, float]:
-    """What depends on the order of the rows: neighbours, slices of 32 (SELL), equal parts."""
+    """Features of the order of the rows: neighbours, slices of 32 (SELL), equal parts."""
     m, nnz = pattern.shape[0], pattern.nnz
     names = ("row_next_change", "slice_padding", *(f"imbalance_{p}" for p in _PARTS))
     if not nnz:
@@ -221,7 +221,7 @@ def _row_order(pattern: Pattern) -> dict[str, float]:
 
 
 def _positions(pattern: Pattern) -> dict[str, float]:
-    """Where the nonzeros lie. A rectangular matrix's diagonal is the line corner to corner."""
+    """Positions of the nonzeros. A rectangular matrix's diagonal is the line corner to corner."""
     m, n = pattern.shape
     names = ("bandwidth", "profile", "row_span", "diagonal_share", "symmetry")
     if not pattern.nnz:
@@ -252,13 +252,13 @@ def _positions(pattern: Pattern) -> dict[str, float]:
 
 
 def _diagonal_share(pattern: Pattern) -> float:
-    """Share of diagonal places that are nonzeros, of at most `_PROBES` places."""
+    """Fraction of diagonal places that are nonzeros, over at most `_PROBES` places."""
     places = _evenly(min(pattern.shape), _PROBES)
     return float(contains(pattern, places, places).mean())
 
 
 def pattern_symmetry(pattern: Pattern) -> float:
-    """Share of off-diagonal nonzeros (i, j) with a nonzero at (j, i); 0 unless square.
+    """Fraction of off-diagonal nonzeros (i, j) with a nonzero at (j, i); 0 unless square.
 
     The definition of the SuiteSparse collection's `psym`; 1 when there are no off-diagonal
     nonzeros. Exact up to 8192 nonzeros, above that over 8192 evenly spaced ones.
@@ -275,7 +275,7 @@ def pattern_symmetry(pattern: Pattern) -> float:
 def contains(
     pattern: Pattern, rows: NDArray[np.int64], cols: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """bool[q]: whether (rows[i], cols[i]) is a nonzero. One binary search for all at once."""
+    """bool[q]: true if (rows[i], cols[i]) is a nonzero. One vectorised binary search."""
     low, high = pattern.indptr[rows], pattern.indptr[rows + 1]
     end = high
     for _ in range(int((high - low).max(initial=0)).bit_length()):
@@ -283,9 +283,9 @@ def contains(
         open_ = low < high
         right = open_ & (pattern.indices[np.minimum(middle, pattern.nnz - 1)] < cols)
         low, high = np.where(right, middle + 1, low), np.where(open_ & ~right, middle, high)
-    found = low < end
-    found[found] = pattern.indices[low[found]] == cols[found]
-    return found
+    present = low < end
+    present[present] = pattern.indices[low[present]] == cols[present]
+    return present
 
 
 def _evenly(total: int, count: int) -> NDArray[np.int64]:
@@ -296,7 +296,7 @@ def _evenly(total: int, count: int) -> NDArray[np.int64]:
 
 
 def _windows(pattern: Pattern) -> dict[str, float]:
-    """Everything that is measured on the sample of 24-row stripes."""
+    """Features measured on the sample of 24-row stripes."""
     names = ["diagonal_distance", "run_length", "gap_median", "near_share"]
     names += [f"fill_{r}x{c}" for r, c in _BLOCKS] + ["row_overlap", "stripe_reuse"]
     if not pattern.nnz:
@@ -318,8 +318,8 @@ def _windows(pattern: Pattern) -> dict[str, float]:
 def _sample(pattern: Pattern) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Row and column of every nonzero in the sampled stripes, in row-major order.
 
-    Beyond the budget a row gives its first `longest` nonzeros only, so that one stripe of very
-    long rows cannot exceed it.
+    Beyond the budget only the first `longest` nonzeros of a row are taken, so that one stripe of
+    very long rows cannot exceed it.
     """
     m, ptr = pattern.shape[0], pattern.indptr
     if pattern.nnz <= _SAMPLE:
@@ -336,13 +336,15 @@ def _sample(pattern: Pattern) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         done = min(stop + -stop % _STRIPE, m)
         spans.append(_filled(ptr, start, done))
     rows = np.concatenate(spans)
-    kept = np.minimum(ptr[rows + 1] - ptr[rows], longest)
-    shift = ptr[rows] - np.cumsum(kept) + kept
-    return np.repeat(rows, kept), pattern.indices[np.repeat(shift, kept) + np.arange(kept.sum())]
+    lengths = np.minimum(ptr[rows + 1] - ptr[rows], longest)
+    shift = ptr[rows] - np.cumsum(lengths) + lengths
+    return np.repeat(rows, lengths), pattern.indices[
+        np.repeat(shift, lengths) + np.arange(lengths.sum())
+    ]
 
 
 def _filled(ptr: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
-    """Rows of a range, all that hold a nonzero among them; not many more than nonzeros."""
+    """Rows of a range that include all with a nonzero; not many more than nonzeros."""
     first, last = int(ptr[start]), int(ptr[stop])
     if stop - start <= 4 * (last - first) + 1024:
         return np.arange(start, stop)
@@ -380,7 +382,7 @@ def _stripes(rows: NDArray[np.int64], cols: NDArray[np.int32], n: int) -> list[f
 
 
 def _groups(mask: NDArray[np.uint32], height: int) -> int:
-    """How many aligned groups of `height` bits hold a one, over all masks."""
+    """Number of aligned groups of `height` bits that contain a one, over all masks."""
     folded = mask.copy()
     for shift in range(1, height):
         folded |= mask >> np.uint32(shift)
@@ -389,7 +391,7 @@ def _groups(mask: NDArray[np.uint32], height: int) -> int:
 
 
 def _reuse(indices: NDArray[np.int32], window: int) -> float:
-    """Share of nonzeros whose column occurred before in the same run of `window` nonzeros."""
+    """Fraction of nonzeros whose column occurred before in the same run of `window` nonzeros."""
     if not indices.size:
         return 0.0
     width = min(window, indices.size)

@@ -1,4 +1,4 @@
-"""Plain statistics and the learned vector side by side, judged like any other featurizer."""
+"""Statistics and the learned vector concatenated, evaluated like any other featurizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
@@ -18,13 +18,13 @@ from embeddb.featurizers.stats import Stats
 class StatsScnn:
     """`stats` followed by `scnn`, float32[d]; `parts` are the two.
 
-    A stub has this vector if it has both parts. Nothing travels under this name: the parts do.
+    A stub has this vector if it has both parts. Only the parts are exported.
     """
 
     name = "stats-scnn"
 
     def __init__(self, weights: Path | None = None) -> None:
-        """Raises: ModelError as `Scnn` does."""
+        """Read the weights. Raises: ModelError as `Scnn` does."""
         self._scnn = Scnn(weights)
         self.parts = (Stats(), self._scnn)
         self.version = "+".join(part.version for part in self.parts)
@@ -33,12 +33,12 @@ class StatsScnn:
 
     @classmethod
     def for_database(cls, folder: Path | None) -> StatsScnn | None:
-        """As `Scnn.for_database`. Raises: ModelError."""
+        """See `Scnn.for_database`. Raises: ModelError."""
         scnn = Scnn.for_database(folder)
         return None if scnn is None else cls(scnn.weights)
 
     def missing(self) -> str:
-        """As `Scnn.missing`."""
+        """See `Scnn.missing`."""
         return self._scnn.missing()
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:

@@ -104,7 +104,7 @@ def usual_config(op: Op) -> Config:
     one machine (docs/howto/compile.md)."""
     if op.kernel == "spmv":
         return Config.parse(_USUAL_SPMV)
-    blocks, unroll = _BLOCKS[op.kernel]
+    blocks, unroll = _BLOCKS[op.name]
     ktile = next(blocks[least] for least in sorted(blocks, reverse=True) if least <= op.width)
     return Config.parse(_USUAL_DENSE.format(ktile, unroll))
 

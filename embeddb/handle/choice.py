@@ -19,8 +19,8 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreLocked, UsageError
-from embeddb.core.files.gate import read_bounded
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_read import read_bounded
+from embeddb.core.files.safe_write import whole_file
 from embeddb.core.pattern import Pattern
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import Platform, load_platform

@@ -246,7 +246,7 @@ class CudaProducts(Products):
         compute = chosen.compute
         m, n = compute.csr.shape
         column = self._vector and b.dim() == 2 and x is None
-        width = () if chosen.op.kernel == "spmv" else (self._width,)
+        width = () if chosen.op.name == "spmv" else (self._width,)
         candidate = b.reshape(-1) if column and b.shape[1:] == (1,) else b
         candidate = self._check(candidate, "B", (n, *width))
         other = None if x is None else self._check(x, "C", (m, *width))

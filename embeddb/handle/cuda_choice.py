@@ -179,7 +179,7 @@ def choose(
 def product_s(csr: Csr, op: Op) -> float:
     """Estimated seconds of a product."""
     (m, n), size = csr.shape, SIZES[op.dtype]
-    dense = csr.nnz * 0.25 if op.kernel != "spmv" else csr.nnz * 0.1
+    dense = csr.nnz * 0.25 if op.name != "spmv" else csr.nnz * 0.1
     return _LAUNCH_S + (csr.nnz * (4 + size) + (dense + m + n) * op.width * size) / _BYTES_S
 
 
@@ -227,18 +227,18 @@ def usual_config(op: Op, plain: bool = False) -> Config:
     and atomic additions."""
     if plain and op.kernel != "sddmm":
         lanes, vec = (8, 4) if op.width <= 32 else (16, 4) if op.width <= 64 else (32, 4)
-        rows = _ROWS.format(lanes, vec) if op.kernel == "spmm" else _ROWS_SPMV
+        rows = _ROWS.format(lanes, vec) if op.name == "spmm" else _ROWS_SPMV
         return fit(Config.parse(rows), op)
-    if op.kernel == "spmv":
+    if op.name == "spmv":
         return Config.parse(_SPMV)
-    if op.kernel == "sddmm":
+    if op.name == "sddmm":
         return fit(Config.parse(_COO.format(4, 2) if op.width <= 64 else _COO.format(8, 3)), op)
     vec, cols = (2, 1) if op.width <= 32 else (4, 1) if op.width <= 64 else (4, 2)
     return fit(Config.parse(f"{_PIECES},vec={vec},cols={cols}"), op)
 
 
 def _libraries(op: Op) -> list[Config]:
-    names = {"spmm": ("csr2", "csr3"), "spmv": ("csr1", "csr2"), "sddmm": ()}[op.kernel]
+    names = {"spmm": ("csr2", "csr3"), "spmv": ("csr1", "csr2"), "sddmm": ()}[op.name]
     configs = (Config({"work": "cusparse", "algorithm": name}) for name in names)
     return [config for config in configs if _is_exact(plan(config, op))]
 
@@ -247,7 +247,7 @@ def _is_exact(wanted: Plan) -> bool:
     """True for a kernel as exact as float arithmetic in another order: not those that propagate a
     NaN to other rows, nor algorithms of cuSPARSE that were wrong on long rows in 16 bits
     (benchmarks/gpu/README.md)."""
-    narrow = wanted.op.kernel == "spmm" and wanted.op.dtype in ("f16", "bf16")
+    narrow = wanted.op.name == "spmm" and wanted.op.dtype in ("f16", "bf16")
     return wanted.form.exact and not (narrow and wanted.algorithm in ("default", "csr2"))
 
 
@@ -274,7 +274,7 @@ class _Question:
 
     def _about(self) -> tuple[Pattern, Op, Database | str | Path, CompileOptions, Target]:
         csr, op = self.csr, self.op
-        width = min(_WIDTHS[op.kernel], key=lambda w: abs(math.log(w / op.width)))
+        width = min(_WIDTHS[op.name], key=lambda w: abs(math.log(w / op.width)))
         identity = identity_of(self.device.facts())
         here = load_platform("cuda").at(instance_of(identity), identity)
         target = Target(here, (here.id,), count=2 * _TIMED, exact=True)
@@ -349,8 +349,8 @@ def _compile_all(plans: Any, device: Device) -> None:
 
 def _operands(csr: Csr, op: Op) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     (m, n), like = csr.shape, csr.values
-    width = () if op.kernel == "spmv" else (op.width,)
-    sampled = op.kernel == "sddmm"
+    width = () if op.name == "spmv" else (op.width,)
+    sampled = op.name == "sddmm"
     out = like.new_empty((csr.nnz,) if sampled else (m, *width))
     return like.new_ones((n, *width)), like.new_ones((m, *width)) if sampled else None, out
 

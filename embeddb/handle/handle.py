@@ -59,8 +59,8 @@ class Handle:
         self._op, self._dtype = served.op, served.matrix.values.dtype
         self._k = served.op.width
         self._shape_b, self._shape_c = (n, self._k), (m, self._k)
-        self._vector = served.op.kernel == "spmv"
-        self._two = served.op.kernel == "sddmm"
+        self._vector = served.op.name == "spmv"
+        self._two = served.op.name == "sddmm"
 
     def __call__(self, dense: Any, other: Any = None, *, out: Floats | None = None) -> Floats:
         """Compute the product into `out`, or a new array. Operands that are not row-major or of
@@ -76,7 +76,7 @@ class Handle:
             c = operand(dense, "C", self._shape_c, self._dtype)
             b = operand(other, "B", self._shape_b, self._dtype)
         elif other is not None:
-            raise UsageError(f"{self._op.kernel} takes one dense operand")
+            raise UsageError(f"{self._op.name} takes one dense operand")
         else:
             shape = self._shape_b[:1] if self._vector and np.ndim(dense) == 1 else self._shape_b
             b = operand(dense, "B", shape, self._dtype)

@@ -164,10 +164,10 @@ def _of_rows(head: _Head) -> Iterator[tuple[bool, str]]:
     patterns = {row[0] for row in head.rows}
     for pattern_id in patterns:
         pattern_key(pattern_id)  # raises
-    kernel = Op.parse(head.op).kernel
+    kernel = Op.parse(head.op).name
     others = {row[3] for row in head.rows} - {""}
     yield 0 <= head.generation < 1 << 63, "generations"
-    yield all(Op.parse(op).kernel == kernel for op in others), "operations"
+    yield all(Op.parse(op).name == kernel for op in others), "operations"
     yield len({(row[0], row[1], row[3]) for row in head.rows}) == len(head.rows), "rows"
     yield len(set(head.configs)) == len(head.configs), "configurations"
     yield len(set(head.ids)) == len(head.ids) and set(head.ids) <= patterns, "ids"

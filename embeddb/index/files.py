@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.core.wording import plural
 from embeddb.featurizers import COSTLY, Featurizer, missing, reads
 from embeddb.featurizers.base import counted_parts

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.core.files.gate import reason_of
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_read import reason_of
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.index.vectors.inverted_lists import InvertedLists
 from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.store import Store

@@ -24,8 +24,8 @@ from embeddb.core.files.model_file import read_card
 from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.row_lengths import RowLengths
-from embeddb.core.subject import Subject
 from embeddb.core.wording import plural
+from embeddb.core.workload import Workload
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
@@ -43,7 +43,7 @@ from embeddb.index.scopes import (
 )
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
-from embeddb.store import Partition, Store, memory_store, open_store
+from embeddb.store import RunTable, Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
 from embeddb.store.model_files import (
     fetch_models,
@@ -217,7 +217,7 @@ class Lookup:
     def _distinct(self, instances: Sequence[str]) -> list[str]:
         """Instances of different builds, of each the one with most runs, and where something ran;
         all of them where nothing did anywhere."""
-        held = {one: list[Partition]() for one in instances}
+        held = {one: list[RunTable]() for one in instances}
         for partition in self.store.partitions():
             if partition.platform in held:
                 held[partition.platform].append(partition)
@@ -229,7 +229,7 @@ class Lookup:
         ran = [one for one in builds if any(map(self._ran, held[one]))]
         return sorted(ran or builds)
 
-    def _ran(self, partition: Partition) -> bool:
+    def _ran(self, partition: RunTable) -> bool:
         drawn = self.store.sample(partition, patterns=_TRIED_PATTERNS, runs=_TRIED_RUNS)
         return any(run.measurement.ok for run in drawn)
 
@@ -416,7 +416,7 @@ class Lookup:
 
     # -- patterns and runs -----------------------------------------------------------------
 
-    def vector(self, pattern: Subject | PatternInfo, featurizer: str) -> NDArray[np.float32]:
+    def vector(self, pattern: Workload | WorkloadInfo, featurizer: str) -> NDArray[np.float32]:
         """Raw features float32[d] of a pattern: those in the store, else computed.
 
         Raises: NothingFound if they cannot be had of a pattern known by name; MissingDependency or
@@ -425,11 +425,11 @@ class Lookup:
         plug = self.featurizers().named(featurizer)
         kept = self.store.vectors.get(featurizer, plug.version, [pattern.id], dim=plug.dim)
         found = kept.get(pattern.id)
-        if found is None and isinstance(pattern, PatternInfo):
+        if found is None and isinstance(pattern, WorkloadInfo):
             found = plug.from_info(pattern)
         if found is None:
-            known = isinstance(pattern, PatternInfo)
-            structure = self.store.subject(pattern.id) if known else pattern
+            known = isinstance(pattern, WorkloadInfo)
+            structure = self.store.workload(pattern.id) if known else pattern
             if structure is None:
                 raise NothingFound(
                     f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
@@ -442,21 +442,21 @@ class Lookup:
         """The row lengths of a matrix (`embeddb.index.lengths`)."""
         return lengths_of(self.store, self.featurizers(), pattern)
 
-    def add_pattern(self, pattern: Subject, *, only: Collection[str] | None = None) -> None:
+    def add_pattern(self, pattern: Workload, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
         here, so that it can be a neighbour; with `only`, vectors of these featurizers alone. The
         matrices that a nest holds are kept beside it."""
         self.add_patterns([pattern], only=only)
 
     def add_patterns(
-        self, patterns: Sequence[Subject], *, only: Collection[str] | None = None
+        self, patterns: Sequence[Workload], *, only: Collection[str] | None = None
     ) -> None:
         """The same of several patterns, in as few transactions as for one."""
         held = [part for one in patterns for part in kind_of(one.kind).parts(one)]
-        new = {m.id: m for m in held if self.store.subject(m.id) is None}
+        new = {m.id: m for m in held if self.store.workload(m.id) is None}
         if new:
             self.add_patterns(list(new.values()), only=only)
-        self.store.put_structures((one, PatternInfo.whole(one)) for one in patterns)
+        self.store.put_structures((one, WorkloadInfo.whole(one)) for one in patterns)
         from embeddb.featurizers.row_lengths import ROW_LENGTHS
 
         plugs = self.featurizers().items()
@@ -471,9 +471,9 @@ class Lookup:
         for (name, version), found in vectors.items():
             self.store.vectors.put(name, version, found)
 
-    def record(self, runs: list[Run], pattern: Subject, platform: Platform) -> None:
+    def record(self, runs: list[Run], pattern: Workload, platform: Platform) -> None:
         """Write measured runs back, with the pattern and platform they belong to."""
         self.store.put_platform(platform)
-        if self.store.pattern(pattern.id) is None or self.store.subject(pattern.id) is None:
+        if self.store.pattern(pattern.id) is None or self.store.workload(pattern.id) is None:
             self.add_pattern(pattern)
         self.store.append(runs)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.timing import Timing
+from embeddb.core.timing import TimingSummary
 from embeddb.core.wording import many_of, one_of, plural
 
 #: Gain that a failed configuration counts with when neighbours vote: as if four times slower than
@@ -298,7 +298,7 @@ def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
 
 def join(
     op: Op,
-    rows: Iterable[tuple[MatrixRow, Config, dict[Config, Timing]]],
+    rows: Iterable[tuple[MatrixRow, Config, dict[Config, TimingSummary]]],
     *,
     winners: bool = False,
 ) -> RunMatrix:
@@ -341,12 +341,12 @@ class _Told(NamedTuple):
     default_s: float
 
 
-def _told(given: tuple[MatrixRow, Config, dict[Config, Timing]]) -> _Told:
+def _told(given: tuple[MatrixRow, Config, dict[Config, TimingSummary]]) -> _Told:
     row, default, curve = given
     figures = np.array([timing[:3] for timing in curve.values()], dtype=np.float64)
     return _Told(row, list(curve), figures.reshape(-1, 3), _default_seconds(curve, default))
 
 
-def _default_seconds(curve: dict[Config, Timing], default: Config) -> float:
+def _default_seconds(curve: dict[Config, TimingSummary], default: Config) -> float:
     found = curve.get(default)
     return found.seconds if found is not None and math.isfinite(found.seconds) else math.nan

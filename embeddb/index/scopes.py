@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from embeddb.core.config import Op
-from embeddb.core.records import PatternInfo
-from embeddb.core.timing import timings_of
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.timing import summarise_runs
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
-from embeddb.store import Partition, Store
+from embeddb.store import RunTable, Store
 from embeddb.store.usual_state import usual_at
 
 #: With fewer patterns measured at an op, other widths and value types of the kernel count as well.
@@ -58,7 +58,7 @@ def run_matrix_of(
     scope: str,
     *,
     only: Collection[str] | None = None,
-    partitions: Sequence[Partition] | None = None,
+    partitions: Sequence[RunTable] | None = None,
 ) -> RunMatrix:
     """Evidence of every partition of an op in a scope, or of the given ones; of all patterns, or
     of `only` some."""
@@ -68,9 +68,9 @@ def run_matrix_of(
     return join(op, _rows(store, op, chosen, only), winners=winners)
 
 
-def scope_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
+def scope_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:
     """Those at just this op."""
-    return [p for p in _scope(store, op.kernel, scope) if p.op == op]
+    return [p for p in _scope(store, op.name, scope) if p.op == op]
 
 
 def members_of(store: Store, op: Op, scope: str) -> set[str]:
@@ -78,11 +78,11 @@ def members_of(store: Store, op: Op, scope: str) -> set[str]:
     return {i for p in scope_partitions(store, op, scope) for i in store.members(p)}
 
 
-def _scope(store: Store, kernel: str, scope: str) -> list[Partition]:
+def _scope(store: Store, kernel: str, scope: str) -> list[RunTable]:
     """Partitions of a kernel whose platform is of the scope, and not only named like it."""
     found = []
     for partition in store.partitions():
-        if partition.op.kernel == kernel and scope in (
+        if partition.op.name == kernel and scope in (
             partition.platform,
             _name(partition.platform),
         ):
@@ -92,11 +92,11 @@ def _scope(store: Store, kernel: str, scope: str) -> list[Partition]:
     return found
 
 
-def pooled_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
+def pooled_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:
     """The partitions whose runs answer for an op in a scope: those at this op, and where these hold
     few patterns those at other widths and value types too, for runs add to what is known and never
     replace it. Empty where nothing of this kernel was measured."""
-    mine = _scope(store, op.kernel, scope)
+    mine = _scope(store, op.name, scope)
     exact = [p for p in mine if p.op == op]
     known = {i for p in exact for i in store.first_members(p, _ENOUGH_PATTERNS)}
     return exact if len(known) >= _ENOUGH_PATTERNS else mine
@@ -104,7 +104,7 @@ def pooled_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
 
 def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
     """Those of the same kernel, nearest width first: by ratio; of two equally far the narrower."""
-    same = [o for o in ops if (o.kernel, o.dtype) == (op.kernel, op.dtype)]
+    same = [o for o in ops if (o.name, o.dtype) == (op.name, op.dtype)]
     return sorted(same, key=lambda o: (abs(math.log(o.width / op.width)), o.width))
 
 
@@ -120,7 +120,7 @@ def _name(platform_id: str) -> str:
 
 
 def _rows(
-    store: Store, op: Op, chosen: Sequence[Partition], only: Collection[str] | None
+    store: Store, op: Op, chosen: Sequence[RunTable], only: Collection[str] | None
 ) -> Iterable[Any]:
     if only is None:
         infos = {info.id: info for info in store.patterns()}
@@ -137,11 +137,11 @@ def _rows(
             chunks = ((i, list(store.runs(partition.platform, ran, i))) for i in only)
         for pattern_id, runs in chunks:
             if runs:
-                info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
+                info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
                 group = info.group or info.name or info.id
-                default = default_of(platform, ran, store.known(info))
+                default = default_of(platform, ran, store.workload_or_info(info))
                 row = MatrixRow(pattern_id, partition.platform, group, other)
-                yield row, default, timings_of(runs, normal)
+                yield row, default, summarise_runs(runs, normal)
 
 
 def _by_pattern(runs: Iterable[Any]) -> Iterable[tuple[str, list[Any]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 _UNITS = {"f32": 2.0**-24, "f64": 2.0**-53}
 #: Rounding units of one operation: vector functions and reciprocals are not exact.

@@ -137,7 +137,7 @@ class CalledKernel:
         """Bind the kernel to a form of a matrix with `count` non-zeros. SDDMM needs its `order`,
         unless the form is plain CSR."""
         place = None
-        if self.op.kernel == "sddmm" and form.order is not None:
+        if self.op.name == "sddmm" and form.order is not None:
             place = np.empty(count, dtype=np.int64)
             real = np.flatnonzero(form.order >= 0)
             place[form.order[real]] = real

@@ -85,14 +85,14 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
     Raises: SpaceError naming the parameter that is missing, unknown or out of range.
     """
     left = _Left(config)
-    order = left.choice("order", tuple(_NESTS[op.kernel]))
-    nest = _NESTS[op.kernel][order]
+    order = left.choice("order", tuple(_NESTS[op.name]))
+    nest = _NESTS[op.name][order]
     form = _form(left, order)
-    plain = order == "ijk" or op.kernel == "spmv"
+    plain = order == "ijk" or op.name == "spmv"
     tile = 0 if plain else left.number("ktile", 1, 1024, power=True)
-    vectors = op.kernel == "spmv" and form.format in ("csr", "dcsr")
+    vectors = op.name == "spmv" and form.format in ("csr", "dcsr")
     lanes = left.number("lanes", 1, 16, power=True) if vectors else 1
-    unrolled = form.format in _UNROLLED[op.kernel] and (tile or op.kernel == "spmv")
+    unrolled = form.format in _UNROLLED[op.name] and (tile or op.name == "spmv")
     unroll = left.number("unroll", 1, 16) if unrolled and "unroll" in config else 1
     strip = left.number("itile", 1, 1 << 30) if nest == "STRIPS" else 0
     threads = left.choice("threads", ("one", "all"))
@@ -102,10 +102,10 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
         schedule = left.choice("schedule", tuple(SCHEDULES))
         chunk = left.number("chunk", 1, 1 << 30) if schedule == "dynamic" else 0
     pieces = left.number("pieces", 1, 4096) if nest == "POSITION" else 0
-    meeting = _meeting(left, op.kernel, nest, threads)
+    meeting = _meeting(left, op.name, nest, threads)
     left.done(order)
     variant = Variant(
-        kernel=op.kernel,
+        kernel=op.name,
         nest=nest,
         meeting=meeting,
         form=form.format,

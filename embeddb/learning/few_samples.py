@@ -106,7 +106,7 @@ def process_card(samples: Samples, **further: Any) -> dict[str, Any]:
     op, platform = samples.ops[0], samples.platform
     return {
         "kind": "costmodel",
-        "kernel": op.kernel,
+        "kernel": op.name,
         "ops": [str(one) for one in samples.ops],
         "platform": {
             "name": platform.name,

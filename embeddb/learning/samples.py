@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
@@ -192,7 +192,7 @@ def _density(sizes: Sizes) -> float:
 def from_evidence(
     evidence: RunMatrix,
     vectors: Mapping[str, NDArray[np.float32]],
-    infos: Mapping[str, PatternInfo],
+    infos: Mapping[str, WorkloadInfo],
     platform: Platform,
     op: Op,
     *,
@@ -216,7 +216,7 @@ def from_evidence(
         if reason:
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
-        info = infos.get(row.pattern_id) or PatternInfo(id=row.pattern_id)
+        info = infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id)
         rows.append(SampleRow(row.pattern_id, op, row.group, info.sizes))
         parts.append((runs.column, _gains(runs.seconds, float(evidence.default_s[at]), cut)))
     dim = len(next(iter(vectors.values()))) if vectors else 0
@@ -264,7 +264,7 @@ def join(parts: Iterable[Samples]) -> Samples:
         raise UsageError("there are no samples to join")
     first = held[0]
     for other in held[1:]:
-        if len({op.kernel for part in (first, other) for op in part.ops}) > 1:
+        if len({op.name for part in (first, other) for op in part.ops}) > 1:
             raise UsageError("one cost model is for one kernel", hint="train one for each")
         if (first.platform.digest, first.featurizer, first.featurizer_version) != (
             other.platform.digest,
@@ -319,7 +319,7 @@ def samples_of(
     Raises: UsageError for ops of several kernels, one without runs, or a featurizer without
     vectors; if several instances have runs and none is named.
     """
-    if len({op.kernel for op in ops}) != 1:
+    if len({op.name for op in ops}) != 1:
         raise UsageError("one cost model is for one kernel", hint="train one for each")
     made = ("", "")
     if read is None:
@@ -352,7 +352,7 @@ def samples_of(
         found = from_evidence(
             evidence, vectors, infos, platform, op, featurizer=made, cut=read is None
         )
-        lengths = (db.lengths(infos.get(row.pattern_id) or PatternInfo(id=row.pattern_id))
+        lengths = (db.lengths(infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id))
                    for row in found.rows)  # fmt: skip
         parts.append(replace(found, lengths=tuple(lengths)))
     return join(parts)

@@ -1,10 +1,9 @@
-"""Matrix files of any usual format -> `Pattern`.
+"""Readers of matrix files in all common formats, as a `Pattern`.
 
-Whatever the format or value type, the same matrix gives the same id. Stored entries are structure
-whatever their value (explicit zeros count, NaN counts); symmetric, skew-symmetric and Hermitian
-storage is expanded; duplicates are merged. Only containers that must store zeros to fill space
-(Matrix Market `array`, BSR blocks, DIA diagonals) are read by their values: a zero there is
-padding, not an entry.
+The id of a matrix does not depend on format or value type. Stored entries are structure whatever
+their value (explicit zeros and NaN count); symmetric, skew-symmetric and Hermitian storage is
+expanded; duplicates are merged. Only containers that must store zeros to fill space (Matrix Market
+`array`, BSR blocks, DIA diagonals) are read by their values: a zero there is padding, not an entry.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.recognise import (
     FORMATS,
@@ -53,13 +52,13 @@ def read_pattern(
     """Read the structure of one matrix file, plain or gzipped.
 
     `name` defaults to the file's stem (`a/b.mtx.gz` -> `b`), `group` to the name; bytes of a file
-    name that are no text are escaped. `format` is one of `FORMATS` and overrides `sniff`. Sizes are
-    checked against what the file can hold before anything of that size is allocated; a file takes
+    name that are not UTF-8 are escaped. `format` is one of `FORMATS` and overrides `sniff`. Sizes
+    are checked against the length of the file before memory of that size is allocated; a file takes
     about max(300 MB, 32 times its size) at most, and no more than `max_bytes` if that is given.
 
     Raises: MatrixError naming the file (and line) if it is missing, not a regular file, truncated,
-    lies about its size, holds impossible coordinates, has more than `max_nnz` entries, is of no
-    known format or cannot be made sense of in any other way.
+    contradicts its stated size, has impossible coordinates or more than `max_nnz` entries, is of an
+    unknown format or cannot be parsed for any other reason.
     """
     where = plain_text(path)
     with refusing(MatrixError, where=where):
@@ -81,7 +80,7 @@ def read_pattern(
 def sniff(path: str | Path) -> str:
     """The format of a file, one of `FORMATS`: by its suffix, else by its first bytes.
 
-    Raises: MatrixError if neither says what it is.
+    Raises: MatrixError if neither identifies the format.
     """
     with refusing(MatrixError, where=plain_text(path)):
         return format_of(Path(path))

@@ -1,8 +1,8 @@
-"""Graphs of the 9th DIMACS implementation challenge (`.gr`): the arcs as they are listed.
+"""Graphs of the 9th DIMACS implementation challenge (`.gr`), arcs as listed.
 
-`c` begins a comment, `p sp NODES ARCS` is the one header, `a TAIL HEAD LENGTH` an arc; nodes count
-from 1. Source: Demetrescu, Goldberg, Johnson, "9th DIMACS Implementation Challenge, Shortest
-Paths" (2006), file formats.
+`c` begins a comment, `p sp NODES ARCS` is the only header, `a TAIL HEAD LENGTH` an arc; nodes count
+from 1. Source: Demetrescu, Goldberg, Johnson, "9th DIMACS Implementation Challenge, Shortest Paths"
+(2006), file formats.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ _HEADER = re.compile(rb"\np[ \t]+(\w+)[ \t]+(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*(?
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, with the line."""
+    """Read the arcs. Raises: MatrixError, with the line."""
     text = b"\n" + read_text(source) + b"\n"
     sizes = _HEADER.search(text)
     if sizes is None:
-        raise source.error("no line 'p sp NODES ARCS'", hint="known graphs: .gr of that header")
+        raise source.error(
+            "no line 'p sp NODES ARCS'", hint="only .gr files with that header are read"
+        )
     line = text.count(b"\n", 0, sizes.start()) + 1
     if sizes[1] != b"sp":
         shown = sizes[1].decode("latin-1")
@@ -32,7 +34,9 @@ def read(source: Source) -> Pattern:
     source.check_sizes((n, n), arcs, entry_bytes=6, line=line)
     marked = text.count(b"\na ") + text.count(b"\na\t")
     if marked != arcs:
-        raise source.error(f"{arcs} arcs promised, {marked} lines begin with 'a'", line=line)
+        raise source.error(
+            f"the header states {arcs} arcs, {marked} lines begin with 'a'", line=line
+        )
     text = text[: sizes.start() + 1] + b"#" + text[sizes.start() + 1 :]
     for mark, instead in ((b"\nc", b"\n#"), (b"\na ", b"\n"), (b"\na\t", b"\n")):
         text = text.replace(mark, instead)
@@ -43,6 +47,6 @@ def read(source: Source) -> Pattern:
         row = int(np.argmax(outside.any(axis=1)))
         raise source.error(f"a node lies outside 1..{n}", line=line_of(text, row))
     if len(edges) != arcs:
-        raise source.error(f"{len(edges)} lines are arcs, {arcs} promised", line=line)
+        raise source.error(f"the header states {arcs} arcs, {len(edges)} lines are arcs", line=line)
     rows, cols = edges[:, 0] - 1, edges[:, 1] - 1
     return Pattern.from_coo((n, n), rows, cols, name=source.name, group=source.group)

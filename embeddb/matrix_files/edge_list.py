@@ -1,25 +1,25 @@
-"""Edge lists as SNAP, KONECT, the Network Repository and networkx publish them.
+"""Edge lists in the forms of SNAP, KONECT, the Network Repository and networkx.
 
 One edge per line: two vertex ids, anything after them (weight, time, attributes) is ignored;
 blanks, commas or semicolons between; `#` and `%` start comments. The matrix is square and has
 exactly the edges of the file: an undirected graph listed once is not mirrored, unless its header
-says so.
+states it.
 
-Ids become row and column numbers like this. If the smallest id is 1 the file counts from 1 and 1
-is subtracted. Then, if the largest id is below max(1024, 4 x distinct ids), ids are kept and
-n = largest + 1 (vertices without edges are empty rows). Otherwise ids are labels and are numbered
-in ascending order.
+Mapping of ids to row and column numbers: if the smallest id is 1 the file counts from 1 and 1 is
+subtracted. Then, if the largest id is below max(1024, 4 x distinct ids), ids are kept and n =
+largest + 1 (vertices without edges are empty rows). Otherwise ids are labels and are numbered in
+ascending order.
 
 Headers that are read:
 
-- `# Nodes: N Edges: E` (SNAP): n is N at least, so that vertices without edges after the last one
-  that has any are kept; fewer than E edges, or more distinct ids than N, are an error.
+- `# Nodes: N Edges: E` (SNAP): n is at least N, so that trailing vertices without edges are kept;
+  fewer than E edges, or more distinct ids than N, are an error.
 - `% bip WEIGHTS`, `% sym …`, `% asym …`, then `% EDGES ROWS COLUMNS` or nothing (KONECT): ids count
   from 1. A bipartite network is a matrix of ROWS x COLUMNS; a symmetric one is mirrored.
 - a first row `source,target,…` or the like.
 
-Refused, since they may be something else: rows of numbers that differ in length (adjacency lists,
-METIS) or have more than four, and a first row that is the number of vertices and edges.
+Refused as ambiguous: rows of numbers that differ in length (adjacency lists, METIS) or have more
+than four, and a first row that is the number of vertices and edges.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from embeddb.matrix_files.source import LONGEST_LINE, Source, line_starts, read_
 
 _COMMENTS = b"#%"
 _COMMENT = re.compile(rb"[#%][^\n]*")
-#: Whole lines without an edge, any number of them.
+#: Any number of whole lines without an edge.
 _EMPTY_LINES = re.compile(rb"^(?:[ \t\r]*(?:[#%][^\n]*)?\n)+", re.MULTILINE)
 _HEADER_BYTES = 65536
 _SNAP_NODES = re.compile(rb"\b(?:Nodes|Vertices):\s*(\d{1,18})\b", re.IGNORECASE)
 _SNAP_EDGES = re.compile(rb"\bEdges:?\s+(\d{1,18})\b", re.IGNORECASE)
 _KONECT = re.compile(rb"[#%]\s*(bip|sym|asym)(?:\s+(\w+))?", re.IGNORECASE)
 _KONECT_SIZES = re.compile(rb"[#%]\s*(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})")
-#: Columns of a first row of words that are the ends of an edge.
+#: Column names of the ends of an edge in a first row of words.
 HEADINGS = re.compile(
     rb"\s*\"?(source|src|from|fromnodeid|from_node|u|node_?1|id_?1)\"?\s*[\s,;]\s*"
     rb"\"?(target|dst|dest|to|tonodeid|to_node|v|node_?2|id_?2)\"?"
     rb"\s*([\s,;].*)?",
     re.IGNORECASE,
 )
-#: Bytes of it that are looked at.
+#: Length of the header row that is examined, in bytes.
 MOST_HEADING = 256
 _SEMICOLON = re.compile(rb"\s*\d+[ \t]*;")
-#: Bytes that an edge takes while it is read.
+#: Peak memory per edge while reading, in bytes.
 _EDGE_BYTES = 64
 _ROW = re.compile(r" at row (\d+)")
 _KEPT_BELOW, _KEPT_RATIO = 1024, 4
-#: Columns of rows without a header: two ids, a weight and a time.
+#: Largest number of columns without a header: two ids, a weight and a time.
 _MOST_COLUMNS = 4
-#: Bytes of rows that have numbers only.
+#: Table of the bytes of purely numeric rows.
 _NUMERIC = np.zeros(256, bool)
 _NUMERIC[list(b"0123456789+-.eEdDnNaAiIfF \t\r\n\v\f")] = True
 _OTHER = "a METIS graph is named .graph, a hypergraph .hgr; an edge list has two to four columns"
@@ -69,7 +69,8 @@ _OTHER = "a METIS graph is named .graph, a hypergraph .hgr; an edge list has two
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """`kind`: bip, sym, asym or nothing; `edges` 0 and `shape` (0, 0) where it does not say."""
+    """Header of a network. `kind`: bip, sym, asym or nothing; `edges` 0 and `shape` (0, 0) where
+    unstated."""
 
     kind: str = ""
     edges: int = 0
@@ -77,8 +78,8 @@ class _Header:
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, with the line for ids that are not numbers or are negative, and for rows
-    that are no edges."""
+    """Read the edges. Raises: MatrixError, with the line for ids that are not numbers or are
+    negative, and for rows that are not edges."""
     text = read_text(source)
     header = _header(source, text)
     text, named = _without_headings(text)
@@ -89,7 +90,7 @@ def read(source: Source) -> Pattern:
     if not (named or header.kind):
         _check_first(source, text, edges)
     if header.edges > len(edges):
-        raise source.error(f"{header.edges} edges promised, {len(edges)} found")
+        raise source.error(f"the header states {header.edges} edges, the file has {len(edges)}")
     source.check_sizes((0, 0), len(edges), entry_bytes=3)
     if header.kind == "bip":
         shape = _bipartite(source, text, edges, header.shape)
@@ -106,7 +107,7 @@ def read(source: Source) -> Pattern:
 
 
 def _header(source: Source, text: bytes) -> _Header:
-    """The network as its comments declare it."""
+    """Header of the network, from its comments."""
     lines = [
         line.strip()
         for line in text[:_HEADER_BYTES].split(b"\n")
@@ -120,15 +121,16 @@ def _header(source: Source, text: bytes) -> _Header:
         nodes = next((int(one[1]) for one in map(_SNAP_NODES.search, lines) if one), 0)
         return _Header("", edges, (nodes, nodes))
     if konect[2] == b"dynamic":
-        raise source.error("a dynamic network, whose edges come and go, is no single matrix")
+        raise source.error(
+            "a dynamic network, whose edges change over time, is not a single matrix"
+        )
     sizes = next(filter(None, map(_KONECT_SIZES.fullmatch, lines[at:])), None)
     edges, m, n = map(int, sizes.groups()) if sizes is not None else (0, 0, 0)
     return _Header(konect[1].decode().lower(), edges, (m, n))
 
 
 def _without_headings(text: bytes) -> tuple[bytes, bool]:
-    """The text with a first row that names the ends of an edge as a comment, and whether it has
-    one."""
+    """The text with a header row turned into a comment, and true if it had one."""
     at = 0
     while at < min(len(text), _HEADER_BYTES):
         end = text.find(b"\n", at)
@@ -144,13 +146,13 @@ def _without_headings(text: bytes) -> tuple[bytes, bool]:
 
 
 def pairs(source: Source, text: bytes, *, named: bool = False) -> NDArray[np.int64]:
-    """int64[e, 2]: the two whole numbers that each row of a text begins with; comments are none.
-    Unless its columns are `named`, rows of numbers have equally many.
+    """int64[e, 2]: the first two integers of each row; comments are skipped. Unless its columns are
+    `named`, rows of numbers have equally many.
 
     Raises: MatrixError, with the line.
     """
     _check_lines(source, text)
-    # Taken off here: numpy looks for two kinds of comments line by line in Python.
+    # Comments are removed here: numpy handles two kinds of comments line by line in Python.
     bare = _without_comments(text) if any(mark in text for mark in _COMMENTS) else text
     # Where semicolons separate, a comma may be that of a decimal fraction.
     separator = b";" if _SEMICOLON.match(bare) else b","
@@ -168,12 +170,12 @@ def pairs(source: Source, text: bytes, *, named: bool = False) -> NDArray[np.int
                 encoding="latin-1",
             )
     except ValueError as error:
-        found = _ROW.search(str(error))
+        match = _ROW.search(str(error))
         # numpy counts rows from 0 in one message and from 1 in the other
         back = 1 if "invalid column index" in str(error) else 0
-        line = line_of(text, int(found[1]) - back) if found else None
+        line = line_of(text, int(match[1]) - back) if match else None
         raise source.error(
-            "an edge is two whole numbers below 2^63, then anything", line=line
+            "an edge must begin with two whole numbers below 2^63", line=line
         ) from error
     if not named:
         _check_columns(source, text, bare)
@@ -181,7 +183,7 @@ def pairs(source: Source, text: bytes, *, named: bool = False) -> NDArray[np.int
 
 
 def _check_lines(source: Source, text: bytes) -> None:
-    """Raises: MatrixError for more lines, or longer ones, than may be held."""
+    """Check number and length of the lines against the memory limits. Raises: MatrixError."""
     edges = text.count(b"\n") + 1
     source.check_memory(_EDGE_BYTES * edges, f"{edges} lines")
     at = 0
@@ -193,7 +195,7 @@ def _check_lines(source: Source, text: bytes) -> None:
 
 
 def _without_comments(text: bytes) -> bytes:
-    """Some lines at a time: a match takes a hundred bytes."""
+    """Remove comments, in chunks of lines: a match takes a hundred bytes."""
     bare = io.BytesIO()
     for block in _blocks(text):
         bare.write(_COMMENT.sub(b"", _EMPTY_LINES.sub(b"", block)))
@@ -201,7 +203,7 @@ def _without_comments(text: bytes) -> bytes:
 
 
 def _blocks(text: bytes) -> Iterator[bytes]:
-    """Whole lines, some at a time."""
+    """Chunks of whole lines."""
     at = 0
     while at < len(text):
         end = text.rfind(b"\n", at, at + 2 * LONGEST_LINE) + 1 or len(text)
@@ -210,8 +212,8 @@ def _blocks(text: bytes) -> Iterator[bytes]:
 
 
 def _check_columns(source: Source, text: bytes, bare: bytes) -> None:
-    """Raises: MatrixError for the first row of numbers alone that has too many, or another number
-    of them than those before."""
+    """Check rows of numbers. Raises: MatrixError for the first one with too many columns, or
+    another number of columns than before."""
     width, row = 0, 0
     for block in _blocks(bare):
         data = np.frombuffer(block, np.uint8)
@@ -230,13 +232,13 @@ def _check_columns(source: Source, text: bytes, bare: bytes) -> None:
             reason = f"{counts[at]} numbers in a row"
             reason += f" after rows of {width}" if counts[at] != width else ""
             line = line_of(text, row + at)
-            raise source.error(f"{reason}: no edge list", line=line, hint=_OTHER)
+            raise source.error(f"{reason}: not an edge list", line=line, hint=_OTHER)
         row += counts.size
 
 
 def _check_first(source: Source, text: bytes, edges: NDArray[np.int64]) -> None:
-    """Raises: MatrixError if the first row may be the number of vertices and edges, in any order,
-    or rows, columns and entries."""
+    """Check the first row. Raises: MatrixError if it may be the number of vertices and edges, in
+    any order, or rows, columns and entries."""
     rest = edges[1:]
     if len(rest) < 2:
         return
@@ -258,7 +260,7 @@ def _check_first(source: Source, text: bytes, edges: NDArray[np.int64]) -> None:
 
 
 def line_of(text: bytes, row: int) -> int | None:
-    """The line (from 1) of a data row (from 0); comments and blank lines are no rows."""
+    """Line (from 1) of a data row (from 0); comments and blank lines are not rows."""
     for number, line in enumerate(io.BytesIO(text), 1):
         bare = line.strip()
         if not bare or bare[0] in _COMMENTS:
@@ -300,14 +302,14 @@ def _numbered(
         edges -= 1
         largest -= 1
     if header.kind and nodes and largest >= nodes:
-        raise source.error(f"an id is larger than the {nodes} vertices of the header")
+        raise source.error(f"an id exceeds the {nodes} vertices of the header")
     if largest < nodes:
         return edges, nodes
     if largest < _KEPT_BELOW and not nodes:
         return edges, largest + 1
     distinct = np.unique(edges)
     if nodes and distinct.size > nodes:
-        raise source.error(f"{nodes} vertices promised, {distinct.size} found")
+        raise source.error(f"the header states {nodes} vertices, the file has {distinct.size}")
     if largest < max(_KEPT_BELOW, _KEPT_RATIO * distinct.size):
         return edges, largest + 1
     return np.searchsorted(distinct, edges), max(nodes, int(distinct.size))

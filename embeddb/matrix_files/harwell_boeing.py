@@ -1,8 +1,8 @@
 """Harwell-Boeing and Rutherford-Boeing files, assembled, of every value and symmetry type.
 
-Sources: Duff, Grimes, Lewis, "Users' Guide for the Harwell-Boeing Sparse Matrix Collection"
-(1992), section 2; "The Rutherford-Boeing Sparse Matrix Collection", RAL-TR-97-031 (1997), sect. 2.
-Numbers stand in columns of fixed width, with or without spaces between them.
+Sources: Duff, Grimes, Lewis, "Users' Guide for the Harwell-Boeing Sparse Matrix Collection" (1992),
+section 2; "The Rutherford-Boeing Sparse Matrix Collection", RAL-TR-97-031 (1997), sect. 2. Numbers
+are in columns of fixed width, with or without spaces between them.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _FORMAT = re.compile(
 )
 _BLANK = b" \t\r\x1a"  # x1a: the end-of-file mark that old systems appended
 _EXPANDED = "SHZ"
-#: Descriptors of a format, and columns of a number.
+#: Largest number of descriptors of a format, and of digits of a number.
 _MOST_ITEMS, _MOST_WIDTH = 10_000, 30
-#: Numbers read together, and bytes that a line, a column and an entry take while they are read.
+#: Number of values read together, and peak memory per line, column and entry in bytes.
 _TOGETHER = 1 << 20
 _LINE_BYTES, _COLUMN_BYTES, _ENTRY_BYTES = 64, 32, 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """Where the numbers of a line stand: (first column, width) of each, in its `first` line and,
-    where the format starts again within its last group, in `later` ones."""
+    """Positions of the numbers of a line: (first column, width) of each, in its `first` line and,
+    where the format repeats its last group, in `later` ones."""
 
     first: tuple[tuple[int, int], ...]
     later: tuple[tuple[int, int], ...]
 
     def lines(self, count: int) -> int:
-        """Lines that so many numbers take."""
+        """Number of lines for so many numbers."""
         return -(-max(count - len(self.first), 0) // len(self.later)) + (count > 0)
 
     def line_of(self, number: int) -> int:
-        """The line (from 0) of a number (from 0)."""
+        """Line (from 0) of a number (from 0)."""
         return self.lines(number + 1) - 1
 
 
@@ -61,7 +61,7 @@ class _Header:
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, with the line for numbers that cannot be read."""
+    """Read the structure. Raises: MatrixError, with the line for numbers that cannot be read."""
     data = read_text(source).removesuffix(b"\n")
     header = _header(source, [line.rstrip(_BLANK) for line in data.split(b"\n", 4)[:4]], len(data))
     m, n = header.shape
@@ -71,17 +71,17 @@ def read(source: Source) -> Pattern:
     parts = data.split(b"\n", used)
     lines = [line.rstrip(_BLANK) for line in parts[:used]]
     rest = parts[used].rstrip(_BLANK + b"\n") if len(parts) > used else b""
-    held = used + (rest.count(b"\n") + 1 if rest else 0)
+    line_count = used + (rest.count(b"\n") + 1 if rest else 0)
     del data, parts, rest
     section = lines[header.lines : at]
     ptr = _integers(source, section, header.lines, n + 1, header.pointer_format)
     idx = _integers(source, lines[at:], at, header.nnz, header.index_format)
     end = used + header.other_lines
-    if held > end:
-        raise source.error(f"{held - end} lines more than the header says", line=end + 1)
-    # Blank lines at the end do not count, so only whole lines of numbers can be missing.
-    if held < end:
-        raise source.error(f"truncated: {end} lines promised, {held} found")
+    if line_count > end:
+        raise source.error(f"{line_count - end} more lines than the header states", line=end + 1)
+    # Trailing blank lines are ignored, so only whole lines of numbers can be missing.
+    if line_count < end:
+        raise source.error(f"truncated: the header states {end} lines, the file has {line_count}")
     if ptr[0] != 1 or ptr[-1] != header.nnz + 1 or bool((ptr[1:] < ptr[:-1]).any()):
         raise source.error(f"column pointers do not ascend from 1 to {header.nnz + 1}")
     if idx.size and (idx.min() < 1 or idx.max() > m):
@@ -96,7 +96,7 @@ def read(source: Source) -> Pattern:
     return Pattern.from_coo((m, n), *both, name=source.name, group=source.group)
 
 
-def _header(source: Source, lines: list[bytes], held: int) -> _Header:
+def _header(source: Source, lines: list[bytes], unpacked: int) -> _Header:
     if len(lines) < 4:
         raise source.error("too short for the four header lines")
     cards = _numbers(source, lines[1], 2, range(4, 6))
@@ -110,23 +110,23 @@ def _header(source: Source, lines: list[bytes], held: int) -> _Header:
             f"type {kind} is elemental (unassembled)", line=3, hint="assemble the matrix first"
         )
     m, n, nnz, *_ = _numbers(source, lines[2][3:], 3, range(3, 5))
-    source.check_sizes((m, n), nnz, entry_bytes=1, taken=_ENTRY_BYTES, line=3, held=held)
+    source.check_sizes((m, n), nnz, entry_bytes=1, taken=_ENTRY_BYTES, line=3, unpacked=unpacked)
     source.check_memory(_COLUMN_BYTES * n, f"{n} columns", line=3)
-    if n >= held:
-        raise source.error(f"{held} bytes cannot hold pointers for {n} columns", line=3)
+    if n >= unpacked:
+        raise source.error(f"{unpacked} bytes cannot hold pointers for {n} columns", line=3)
     if kind[1] in "SHZ" and m != n:
         raise source.error(f"type {kind} cannot be {m} x {n}", line=3)
     _, pointer_lines, index_lines, value_lines, *rhs = cards
     rhs_lines = rhs[0] if rhs else 0
     pointers = _format(source, lines[3][:16])
     indices = _format(source, lines[3][16:32])
-    for found, count, form, what in (
+    for available, count, form, what in (
         (pointer_lines, n + 1, pointers, "pointers"),
         (index_lines, nnz, indices, "indices"),
     ):
-        if found < form.lines(count):
+        if available < form.lines(count):
             needed = form.lines(count)
-            raise source.error(f"{count} {what} take {needed} lines, not {found}", line=2)
+            raise source.error(f"{count} {what} take {needed} lines, not {available}", line=2)
     return _Header(
         lines=5 if rhs_lines else 4,
         pointer_lines=pointer_lines,
@@ -149,7 +149,7 @@ def _numbers(source: Source, text: bytes, line: int, counts: range) -> list[int]
 
 
 def _format(source: Source, text: bytes) -> _Format:
-    """The integers of a Fortran format such as (16I5), (1X,8I9), (1P,4(I8,2X))."""
+    """Positions of the integers of a Fortran format such as (16I5), (1X,8I9), (1P,4(I8,2X))."""
     form = "".join(text.decode("latin-1").upper().split())
     try:
         first, later = _columns_of(form), _columns_of("(" + form[_restart(form) :])
@@ -160,8 +160,8 @@ def _format(source: Source, text: bytes) -> _Format:
 
 
 def _restart(form: str) -> int:
-    """Where a format that is used up starts again: at the group that ends last, with its repeat
-    count, else at its first descriptor."""
+    """Position at which an exhausted format starts again: the group that ends last, with its repeat
+    count, else its first descriptor."""
     at, depth = form.rfind(")", 0, -1), 0
     while at > 0:
         depth += {")": 1, "(": -1}.get(form[at], 0)
@@ -215,18 +215,18 @@ def _integers(
     needed = start + form.lines(size)
     if start + len(section) < needed:
         raise source.error(
-            f"truncated: {needed} lines are needed up to here, {start + len(section)} found"
+            f"truncated: {needed} lines are needed so far, the file has {start + len(section)}"
         )
-    found = np.zeros(size, np.int64)
+    integers = np.zeros(size, np.int64)
     done = read = 0
     while read < len(section):
         columns = form.later if read else form.first
         together = max(_TOGETHER // len(columns), 1) if read else 1
         part = section[read : read + together]
         numbers = _columns(source, part, start + read, size - done, columns)
-        found[done : done + numbers.size] = numbers
+        integers[done : done + numbers.size] = numbers
         done, read = done + numbers.size, read + len(part)
-    return found
+    return integers
 
 
 def _columns(
@@ -236,7 +236,7 @@ def _columns(
     size: int,
     columns: tuple[tuple[int, int], ...],
 ) -> NDArray[np.int64]:
-    """The numbers of some lines, `size` of them at most."""
+    """Numbers of some lines, at most `size`."""
     length = columns[-1][0] + columns[-1][1]
     text = b"".join(line[:length].ljust(length) for line in section)
     table = np.frombuffer(text, np.uint8).reshape(-1, length)
@@ -248,7 +248,7 @@ def _columns(
     if digits[size:].size and bool((digits[size:] != ord(" ")).any()):
         raise source.error(f"more than {size} numbers", line=start + len(section))
     digits = digits[:size]
-    found = np.zeros(len(digits), np.int64)
+    values = np.zeros(len(digits), np.int64)
     good = np.ones(len(digits), bool)
     began, ended = np.zeros(len(digits), bool), np.zeros(len(digits), bool)
     for column in digits.T:
@@ -257,13 +257,13 @@ def _columns(
         ended |= blank & began
         began |= digit
         good &= (digit & ~ended) | blank
-        # The minimum keeps a number of 30 digits from overflowing; it is out of range anyway.
-        longer = np.minimum(found, 2**40) * 10 + (column - ord("0"))
-        found = np.where(digit, longer, found)
+        # The minimum prevents overflow for 30 digits; such a number is out of range anyway.
+        longer = np.minimum(values, 2**40) * 10 + (column - ord("0"))
+        values = np.where(digit, longer, values)
     good &= began
     if not good.all():
         wrong = int(np.argmin(good))
         shown = digits[wrong].tobytes().decode("latin-1").strip()
         line = start + wrong // len(columns) + 1
         raise source.error(f"{shown!r} is not a positive whole number", line=line)
-    return found
+    return values

@@ -1,10 +1,9 @@
-"""hMETIS hypergraphs (`.hgr`) as incidence matrices: a row for each hyperedge, a column for each
-vertex.
+"""hMETIS hypergraphs (`.hgr`) as incidence matrices: rows are hyperedges, columns vertices.
 
 The first line is `hyperedges vertices [fmt]`; then each hyperedge has a line with its vertices,
 counted from 1, after a weight if `fmt` is 1 or 11; then, if it is 10 or 11, each vertex has a line
-with its weight. Lines that begin with % are comments.
-Source: Karypis, Kumar, "hMETIS, A Hypergraph Partitioning Package", manual (1998), section 3.1.
+with its weight. Lines that begin with % are comments. Source: Karypis, Kumar, "hMETIS, A Hypergraph
+Partitioning Package", manual (1998), section 3.1.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from embeddb.matrix_files.source import NumberLines, Source, number_lines, read_
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, with the line."""
+    """Read the hyperedges. Raises: MatrixError, with the line."""
     lines = number_lines(source, read_text(source))
     edges, vertices, *rest = header(source, lines, range(2, 4), "hyperedges, vertices and fmt")
     top = lines.place(0)
@@ -34,17 +33,18 @@ def read(source: Source) -> Pattern:
 
 
 def _check_lines(source: Source, body: NumberLines, edges: int, weights: int) -> None:
-    """Raises: MatrixError unless the lines of the edges are followed by `weights` of one number."""
-    held = int(np.flatnonzero(body.counts)[-1]) + 1 if body.counts.any() else 0
-    if held < edges + weights:
+    """Check that the lines of the edges are followed by `weights` lines of one number. Raises:
+    MatrixError."""
+    line_count = int(np.flatnonzero(body.counts)[-1]) + 1 if body.counts.any() else 0
+    if line_count < edges + weights:
         raise source.error(
-            f"truncated: {edges} hyperedges and {weights} vertex weights promised, {held} lines"
+            f"truncated: {line_count} lines for {edges} hyperedges and {weights} vertex weights"
         )
-    if held > edges + weights:
+    if line_count > edges + weights:
         raise source.error(
             f"more lines than {edges} hyperedges and {weights} vertex weights",
             line=body.place(edges + weights),
         )
-    other = body.counts[edges:held] != 1
+    other = body.counts[edges:line_count] != 1
     if other.any():
         raise source.error("not one vertex weight", line=body.place(edges + int(np.argmax(other))))

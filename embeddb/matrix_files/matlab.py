@@ -1,8 +1,9 @@
-"""MATLAB version 5 files (`save -v6` and `-v7`): the one sparse variable, or SuiteSparse's Problem.
+"""MATLAB version 5 files (`save -v6` and `-v7`): the only sparse variable, or SuiteSparse's
+Problem.
 
-Source: MathWorks, "MAT-File Format" (R2021b), chapter 1. Only structure is read: of the whole
-file, just the index arrays of sparse variables are decoded, so nothing in it can make us allocate
-more than the file's own bytes (unpacked, and bounded).
+Source: MathWorks, "MAT-File Format" (R2021b), chapter 1. Only structure is read: just the index
+arrays of sparse variables are decoded, so memory is bounded by the unpacked length of the file,
+which is limited too.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from embeddb.matrix_files.source import Source, read_all
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
 _STRUCT, _SPARSE = 2, 5
-#: Fields of a struct (SuiteSparse has twelve), bytes of a name (MATLAB takes 63), sparse variables
-#: and all of them: a file has few, and each costs more than its bytes.
+#: Limits on the fields of a struct (SuiteSparse has twelve), the bytes of a name (MATLAB allows
+#: 63), sparse variables, and all variables: each costs more memory than its bytes.
 _MOST_FIELDS, _MOST_NAME, _MOST_SPARSE = 1024, 256, 1024
 _MOST_VARIABLES = 1 << 17
-#: Bytes that a column and an entry take while they are read.
+#: Peak memory per column and per entry while reading, in bytes.
 _COLUMN_BYTES, _ENTRY_BYTES = 32, 40
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 12: "i8", 13: "u8"}
 
@@ -41,7 +42,7 @@ class _Sparse:
 
 
 class _Elements:
-    """Reads the tagged data elements of one buffer one after the other."""
+    """Sequential reader of the tagged data elements of one buffer."""
 
     def __init__(self, source: Source, data: memoryview, order: str) -> None:
         self._source, self._data, self._order, self._at = source, data, order, 0
@@ -58,40 +59,41 @@ class _Elements:
             if size > 4:
                 raise self._source.error("damaged MATLAB file: a small element is too large")
             return word & 0xFFFF, self._data[self._at - 4 : self._at - 4 + size]
-        found = self._take(size)
+        content = self._take(size)
         if word != _COMPRESSED:
             self._at += -size % 8
-        return word, found
+        return word, content
 
     def sub(self, data: memoryview) -> _Elements:
         return _Elements(self._source, data, self._order)
 
     def numbers(self, most: int = MAX_DIM) -> NDArray[np.int64]:
-        """Of the next element, which holds `most` at the most."""
+        """Integers of the next element, at most `most`."""
         kind, data = self.next()
         code = _TYPES.get(kind)
         if code is None or len(data) % int(code[1]):
-            raise self._source.error(f"damaged MATLAB file: element type {kind} is no integer")
-        found = np.frombuffer(data, self._order + code)
-        if found.size > most:
-            raise self._source.error("damaged MATLAB file: more numbers than there can be")
-        self._source.check_memory(found.size * 8, f"{found.size} numbers")
-        return found.astype(np.int64)
+            raise self._source.error(f"damaged MATLAB file: element type {kind} is not an integer")
+        values = np.frombuffer(data, self._order + code)
+        if values.size > most:
+            raise self._source.error("damaged MATLAB file: too many numbers")
+        self._source.check_memory(values.size * 8, f"{values.size} numbers")
+        return values.astype(np.int64)
 
     def text(self) -> str:
-        """The next element as text, as much of it as a name can be."""
+        """The next element as text, at most as long as a name can be."""
         return bytes(self.next()[1][:_MOST_NAME]).decode("latin-1")
 
     def _take(self, size: int) -> memoryview:
-        found = self._data[self._at : self._at + size]
-        if len(found) < size:
+        content = self._data[self._at : self._at + size]
+        if len(content) < size:
             raise self._source.error("truncated MATLAB file")
         self._at += size
-        return found
+        return content
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, listing the sparse variables if there is not exactly one."""
+    """Read the only sparse variable. Raises: MatrixError, listing the sparse variables if there is
+    not exactly one."""
     data = read_all(source)
     if data[:10] == b"MATLAB 7.3" or data[:4] == b"\x89HDF":
         raise source.error("MATLAB 7.3 files are not read", hint="save it again with -v7")
@@ -99,21 +101,21 @@ def read(source: Source) -> Pattern:
     order = marks.get(data[126:128], "")
     if not order:
         raise source.error("not a MATLAB version 5 file", hint="save it again with -v7")
-    found = dict(islice(_variables(source, data, order), _MOST_SPARSE))
-    matrix = _chosen(source, found)
+    variables = dict(islice(_variables(source, data, order), _MOST_SPARSE))
+    matrix = _chosen(source, variables)
     return Pattern.from_csc(
         matrix.shape, matrix.ptr, matrix.idx, name=source.name, group=source.group
     )
 
 
-def _chosen(source: Source, found: dict[str, _Sparse]) -> _Sparse:
+def _chosen(source: Source, variables: dict[str, _Sparse]) -> _Sparse:
     # SuiteSparse keeps explicit zeros, which MATLAB cannot store, in Problem.Zeros.
-    matrix, zeros = found.get("Problem.A"), found.pop("Problem.Zeros", None)
+    matrix, zeros = variables.get("Problem.A"), variables.pop("Problem.Zeros", None)
     if matrix is None:
-        if len(found) != 1:
-            names = sorted(found)[:8]
-            raise source.error(f"exactly one sparse variable is needed, found: {names}")
-        (matrix,) = found.values()
+        if len(variables) != 1:
+            names = sorted(variables)[:8]
+            raise source.error(f"exactly one sparse variable is needed, the file has: {names}")
+        (matrix,) = variables.values()
     if zeros is None or zeros.shape != matrix.shape or not zeros.idx.size:
         return matrix
     n = matrix.shape[1]
@@ -163,7 +165,7 @@ def _sparse_in(source: Source, element: _Elements, *, depth: int) -> Iterator[tu
 
 
 def _fields(source: Source, element: _Elements) -> Iterator[str]:
-    """The names of a struct's fields, each padded to one width."""
+    """Names of a struct's fields, each padded to one width."""
     width = element.numbers(1)
     names = element.next()[1]
     if width.size != 1 or width[0] < 1 or len(names) > int(width[0]) * _MOST_FIELDS:
@@ -183,5 +185,5 @@ def _sparse(source: Source, element: _Elements, sizes: NDArray[np.int64]) -> _Sp
     ascends = ptr.size == n + 1 and ptr[0] == 0 and not bool((ptr[1:] < ptr[:-1]).any())
     if not ascends or ptr[-1] > idx.size:
         raise source.error(f"column pointers do not ascend from 0 over {n} columns")
-    element.next()  # the values: not decoded, but they must be there
+    element.next()  # the values: not decoded, but they must exist
     return _Sparse((m, n), ptr, idx[: int(ptr[-1])])

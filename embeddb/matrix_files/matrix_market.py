@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.matrix_files.source import (
     LONGEST_LINE,
@@ -28,7 +28,7 @@ from embeddb.matrix_files.source import (
     without_mark,
 )
 
-# Integers are read as floats: only their structure matters, and no value can then overflow.
+# Integers are read as floats: only their structure matters, and values cannot overflow.
 _FIELDS = {
     "complex": "complex",
     "double": "real",
@@ -40,15 +40,15 @@ _FIELDS = {
 }
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 _SPACE = re.compile(rb"\s")
-#: No NUL bytes, and Fortran's exponents as C's.
+#: Replaces NUL bytes, and Fortran's exponents by C's.
 _READABLE = bytes.maketrans(b"\0dD", b"?eE")
 #: A plus between a blank and a number.
 _PLUS = re.compile(rb"(?<=[ \t\n])\+(?=[\d.iInN]|$)")
 _LINE = re.compile(r"Line (\d+): (.*)", re.DOTALL)
-#: Bytes of comments before the sizes: more would take a file's time for nothing.
+#: Limit on the comments before the sizes, in bytes.
 _MOST_COMMENTS = 2**20
 _BLOCK = 2**20
-#: Bytes that an entry takes while it is read: place and value from scipy, then the pattern's own.
+#: Peak memory per entry in bytes: position and value from scipy, then the pattern's own.
 _ENTRY_BYTES = 32
 
 
@@ -70,9 +70,9 @@ class _Rewritten(io.RawIOBase):
     """The file with a plain two-line header, no NUL bytes, no plus before a number, and a line
     break at the end.
 
-    scipy's reader looks for the end of a line with `strchr` and runs out of its buffer if a NUL
-    byte or the end of the file comes first (seen with scipy 1.17). It also holds whole lines, so
-    these are bounded here. It does not read `+1.5`, nor `1D0` of a complex number.
+    scipy's reader searches for the end of a line with `strchr` and reads beyond its buffer if a NUL
+    byte or the end of the file comes first (seen with scipy 1.17). It also buffers whole lines, so
+    their length is limited here. It does not read `+1.5`, nor `1D0` of a complex number.
     """
 
     def __init__(self, source: Source, head: bytes, stream: IO[bytes]) -> None:
@@ -93,7 +93,7 @@ class _Rewritten(io.RawIOBase):
         return part
 
     def _next(self) -> bytes:
-        """Many lines at once: scipy asks for a kilobyte at a time."""
+        """Many lines at once: scipy requests a kilobyte at a time."""
         data = self._stream.read(_BLOCK)
         if not data:
             last, self._ends = (b"" if self._ends else b"\n"), True
@@ -111,7 +111,7 @@ class _Rewritten(io.RawIOBase):
 
 
 def is_right_hand_side(path: Path) -> bool:
-    """True if a file is Matrix Market and holds a column, or some dense ones."""
+    """Return true if a file is Matrix Market and holds one or some dense columns."""
     try:
         with refusing(MatrixError):
             source = open_source(path, name="", group="", max_nnz=MAX_DIM)
@@ -124,7 +124,8 @@ def is_right_hand_side(path: Path) -> bool:
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, with the line for entries that are malformed or out of range."""
+    """Read the structure. Raises: MatrixError, with the line for malformed or out-of-range
+    entries."""
     from scipy.io import mmread
 
     with open_stream(source) as stream:
@@ -135,11 +136,11 @@ def read(source: Source) -> Pattern:
         try:
             matrix = mmread(_Rewritten(source, header.text(), stream), spmatrix=False)
         except (ValueError, OverflowError) as error:
-            found = _LINE.fullmatch(str(error))
-            if found is None:
+            match = _LINE.fullmatch(str(error))
+            if match is None:
                 raise source.error(str(error)) from error
-            line = int(found[1]) - 2 + header.lines
-            raise source.error(found[2], line=line) from error
+            line = int(match[1]) - 2 + header.lines
+            raise source.error(match[2], line=line) from error
     return Pattern.from_coo(
         header.shape, matrix.row, matrix.col, name=source.name, group=source.group
     )
@@ -168,7 +169,7 @@ def _header(source: Source, stream: IO[bytes]) -> _Header:
         raise source.error(f"a {symmetry} matrix cannot be {m} x {n}", line=line)
     if layout == "coordinate":
         nnz, least = sizes[2], 4  # "1 1\n"
-        # The expansion is the same for all three, and scipy does not know every combination.
+        # The expansion is the same for all three, and scipy does not accept every combination.
         symmetry = "general" if symmetry == "general" else "symmetric"
     else:
         nnz, least = _array_entries(m, n, symmetry), 2  # "1\n"
@@ -183,9 +184,9 @@ def _array(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows and columns of the non-zeros of an array, which is written column by column.
 
-    Not left to scipy: its reader of arrays can crash the process on a damaged or empty one.
+    scipy's reader is not used: it can crash the process on a damaged or empty array.
     """
-    found = [np.empty(0, dtype=bool)]
+    chunks = [np.empty(0, dtype=bool)]
     count = 0
     for first, lines in _blocks(source, header.lines + 1, stream):
         values = _values(source, header, first, lines)
@@ -195,10 +196,10 @@ def _array(
             raise source.error(
                 f"more than the {header.nnz} values of the header", line=first + more
             )
-        found.append(values)
+        chunks.append(values)
     if count < header.nnz:
-        raise source.error(f"truncated: {header.nnz} values promised, {count} found")
-    nonzero = np.concatenate(found)
+        raise source.error(f"truncated: the header states {header.nnz} values, there are {count}")
+    nonzero = np.concatenate(chunks)
     at = np.flatnonzero(nonzero)
     m, n = header.shape
     if header.symmetry == "general":
@@ -210,7 +211,7 @@ def _array(
 
 
 def _blocks(source: Source, first: int, stream: IO[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines of the stream, some at a time, with the number of the first."""
+    """Chunks of lines, each with the number of its first line."""
     rest = b""
     while data := stream.read(_BLOCK):
         *lines, rest = (rest + data).split(b"\n")
@@ -222,7 +223,7 @@ def _blocks(source: Source, first: int, stream: IO[bytes]) -> Iterator[tuple[int
 
 
 def _values(source: Source, header: _Header, first: int, lines: list[bytes]) -> NDArray[np.bool_]:
-    """bool[v]: whether each value of these lines is other than zero; blank lines hold none."""
+    """bool[v]: true for each value of these lines that is not zero; blank lines are skipped."""
     width = 2 if header.field == "complex" else 1
     try:
         words = b" ".join(lines).lower().replace(b"d", b"e").split()
@@ -242,7 +243,7 @@ def _values(source: Source, header: _Header, first: int, lines: list[bytes]) -> 
 
 
 def _wrong(source: Source, width: int, first: int, lines: list[bytes]) -> NoReturn:
-    """Raises: MatrixError for the first line that is not `width` numbers."""
+    """Report the first line that is not `width` numbers. Raises: MatrixError."""
     for line, text in enumerate(lines, first):
         words = text.split(None, width)
         if words and len(words) != width:
@@ -256,7 +257,7 @@ def _wrong(source: Source, width: int, first: int, lines: list[bytes]) -> NoRetu
 
 
 def _line_of(lines: list[bytes], value: int) -> int:
-    """The place of the line that holds a value; blank ones hold none."""
+    """Index of the line that holds a value; blank lines hold none."""
     return [at for at, line in enumerate(lines) if line.strip()][value]
 
 
@@ -264,7 +265,7 @@ def _sizes(source: Source, text: bytes, count: int, line: int) -> list[int]:
     words = text.split()
     if len(words) != count or not all(re.fullmatch(rb"[+-]?\d{1,30}", word) for word in words):
         shown = text[:60].decode("latin-1").strip()
-        raise source.error(f"expected {count} sizes, found {shown!r}", line=line)
+        raise source.error(f"expected {count} sizes, not {shown!r}", line=line)
     return [int(word) for word in words]
 
 

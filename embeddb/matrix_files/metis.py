@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.source import NumberLines, Source, number_lines, read_text
 
-#: Bytes that an entry and a vertex take while they are read.
+#: Peak memory per entry and per vertex while reading, in bytes.
 _ENTRY_BYTES, _VERTEX_BYTES = 96, 48
-_NO_GRAPH = "a file that is no METIS graph needs another ending (an edge list: .edges)"
+_NO_GRAPH = "a file of another format needs another ending (an edge list: .edges)"
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, with the line, also for a graph that is not symmetric."""
+    """Read the graph. Raises: MatrixError, with the line, also for an asymmetric graph."""
     text = read_text(source)
     lines = number_lines(source, text)
     n, edges, *rest = header(source, lines, range(2, 5), "vertices, edges, fmt and ncon")
@@ -36,7 +36,8 @@ def read(source: Source) -> Pattern:
     counts, neighbours = members(source, body, n, skipped=skipped, step=1 + edge_weights)
     if neighbours.size != 2 * edges:
         raise source.error(
-            f"{edges} edges promised, which are {2 * edges} entries, {neighbours.size} found",
+            f"the header states {edges} edges, that is {2 * edges} entries, "
+            f"but the file has {neighbours.size}",
             line=top,
             hint=_NO_GRAPH,
         )
@@ -48,7 +49,7 @@ def read(source: Source) -> Pattern:
 
 
 def header(source: Source, lines: NumberLines, counts: range, names: str) -> list[int]:
-    """The numbers of the first line, of which there are as many as `counts` has."""
+    """Numbers of the first line; their count must be in `counts`."""
     if not len(lines) or int(lines.counts[0]) not in counts:
         raise source.error(
             f"the first line is not {names}",
@@ -59,7 +60,7 @@ def header(source: Source, lines: NumberLines, counts: range, names: str) -> lis
 
 
 def flags(source: Source, fmt: int, count: int, line: int) -> list[int]:
-    """The digits of `fmt`, each 0 or 1, the one with the highest place first."""
+    """Digits of `fmt`, each 0 or 1, most significant first."""
     digits = f"{fmt:0{count}d}"
     if len(digits) != count or not set(digits) <= {"0", "1"}:
         raise source.error(f"fmt {fmt} is none of {count} flags 0 or 1", line=line)
@@ -69,8 +70,8 @@ def flags(source: Source, fmt: int, count: int, line: int) -> list[int]:
 def members(
     source: Source, body: NumberLines, most: int, *, skipped: int, step: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(counts, members) int64[l], int64[k]: how many vertices each line names after `skipped`
-    numbers, every `step`-th of them, and these counted from 0.
+    """(counts, members) int64[l], int64[k]: number of vertices that each line names after `skipped`
+    numbers, every `step`-th of them, and these vertices counted from 0.
 
     Raises: MatrixError, with the line of a vertex beyond `most` or a line of another length.
     """
@@ -96,14 +97,16 @@ def members(
 
 
 def _body(source: Source, lines: NumberLines, n: int, skipped: int) -> NumberLines:
-    """The lines of the vertices. Blank ones at the end may be missing: the number of edges tells
-    whether anything else is."""
+    """Lines of the vertices. Trailing blank ones may be missing: the number of edges shows if
+    anything else is."""
     more = lines.counts[n:] > 0
     if more.any():
         line = lines.place(n + int(np.argmax(more)))
         raise source.error(f"more lines than {n} vertices", line=line, hint=_NO_GRAPH)
     if len(lines) < n and skipped:
-        raise source.error(f"truncated: {n} vertices promised, {len(lines)} found")
+        raise source.error(
+            f"truncated: the header states {n} vertices, there are {len(lines)} lines"
+        )
     return lines.first(n)
 
 

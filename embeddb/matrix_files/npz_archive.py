@@ -1,6 +1,5 @@
-"""Arrays of an `.npz` from outside, each checked before it is unpacked: the size in its `.npy`
-header, the size in the zip directory and what a file of this size may hold must agree. Nothing is
-ever unpickled.
+"""Arrays of an untrusted `.npz`, each checked before it is unpacked: the size in its `.npy` header,
+the size in the zip directory and the limit for a file of this size must agree. Pickles are refused.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from embeddb.core.errors import MatrixError
 from embeddb.matrix_files.source import DEFLATE_RATIO, Source
 
 _SMALL_BYTES = 4096
-#: Bytes of the header of an array; those that numpy writes have 128.
+#: Longest header of an array in bytes; numpy writes 128.
 _MOST_HEADER = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One `.npy` inside the archive, known by its header only."""
+    """One `.npy` in the archive, of which only the header was read."""
 
     info: zipfile.ZipInfo
     header: NpyHeader
@@ -44,7 +43,7 @@ class Member:
 
 
 class NpzArchive:
-    """The members of one archive of a kind, as errors name it; every array is checked before it is
+    """Members of one archive; `kind` names it in errors. Every array is checked before it is
     unpacked."""
 
     def __init__(self, source: Source, file: zipfile.ZipFile, kind: str) -> None:
@@ -60,9 +59,9 @@ class NpzArchive:
         try:
             info = self._file.getinfo(name + ".npy")
         except KeyError:
-            held = [i.filename.removesuffix(".npy") for i in self._file.infolist()[:8]]
+            names = [i.filename.removesuffix(".npy") for i in self._file.infolist()[:8]]
             raise self.error(
-                f"not an archive of {self._kind}: no '{name}' (it holds {held})"
+                f"not an archive of {self._kind}: no '{name}' (it has {names})"
             ) from None
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.error(f"'{name}' is packed with a method other than deflate")
@@ -74,19 +73,19 @@ class NpzArchive:
 
     def array(self, member: Member) -> NDArray[Any]:
         info = member.info
-        promised = member.header.whole_bytes
-        if promised != info.file_size:
+        stated = member.header.whole_bytes
+        if stated != info.file_size:
             raise self.error(
-                f"'{member.name}' promises {promised} bytes, the archive holds {info.file_size}"
+                f"'{member.name}' states {stated} bytes, the archive has {info.file_size}"
             )
-        if info.compress_size > self._source.size or promised > DEFLATE_RATIO * info.compress_size:
-            raise self.error(f"'{member.name}' cannot expand to {promised} bytes")
-        self._source.check_memory(promised, f"'{member.name}'")
+        if info.compress_size > self._source.size or stated > DEFLATE_RATIO * info.compress_size:
+            raise self.error(f"'{member.name}' cannot expand to {stated} bytes")
+        self._source.check_memory(stated, f"'{member.name}'")
         with self._file.open(info) as stream:
-            # With a length given, zipfile stops there even if the stream goes on; it also checks
-            # the CRC when the last byte is taken.
+            # With a length, zipfile stops there even if the stream continues; it also checks the
+            # CRC when the last byte is read.
             data = stream.read(info.file_size)
-        if len(data) != promised:
+        if len(data) != stated:
             raise self.error(f"'{member.name}' is truncated")
         flat = np.frombuffer(data, member.dtype, offset=member.header.header_bytes)
         return flat.reshape(member.shape, order="F" if member.header.fortran else "C")
@@ -108,7 +107,7 @@ class NpzArchive:
 
 
 class NpyHeader(NamedTuple):
-    """Shape, type and order of an array; `header_bytes` lie before its data."""
+    """Shape, type and order of an array; `header_bytes` precede its data."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -117,14 +116,14 @@ class NpyHeader(NamedTuple):
 
     @property
     def whole_bytes(self) -> int:
-        """Of header and data together; Python's whole numbers do not wrap."""
+        """Size of header and data; Python integers do not overflow."""
         return self.header_bytes + prod(self.shape) * self.dtype.itemsize
 
 
 def npy_header(stream: IO[bytes]) -> NpyHeader:
-    """The header at the beginning of a stream, which then stands before the data.
+    """Read the header at the beginning of a stream, which is then positioned at the data.
 
-    Raises: ValueError, and of nonsense whatever Python's own parser raises; ask within `refusing`.
+    Raises: ValueError, and any exception of Python's own parser; call it inside `refusing`.
     """
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):

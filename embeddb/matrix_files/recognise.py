@@ -1,4 +1,4 @@
-"""Which format a matrix file has: by its ending, else by its first bytes; and its name."""
+"""Detection of the format of a matrix file, by its ending or its first bytes; and its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.matrix_files.edge_list import HEADINGS, MOST_HEADING
 from embeddb.matrix_files.matrix_market import is_right_hand_side
 from embeddb.matrix_files.source import head_bytes, plain_text, without_mark
@@ -45,7 +45,7 @@ _BY_SUFFIX = {
     ".rb": "hb",
     ".smtx": "smtx",
 }
-#: Suffixes that say nothing about what is inside.
+#: Suffixes that do not identify a format.
 _PLAIN_TEXT = {".csv", ".dat", ".tsv", ".txt"}
 _HB_SUFFIX = re.compile(r"\.[rcpi][ushzr][ae]")  # .rua, .psa, .rse …: the type code as suffix
 #: KONECT's files of edges: `out.moreno_crime`.
@@ -55,17 +55,17 @@ _HB_TYPE_LINE = re.compile(rb"[RCPIQ][USHZR][AE]\s+\d+\s+\d+\s+\d+", re.IGNORECA
 _SMTX_SIZES = re.compile(rb"\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*")
 _EDGE = re.compile(rb"\s*\d+(\s*[,;]\s*|\s+)\d+([\s,;].*)?")
 _DIMACS = re.compile(rb"p\s+\w+\s+\d+\s+\d+\s*")
-#: First bytes of files that are known and not read, and what to do.
+#: First bytes of unsupported formats, their description, and a hint.
 _NOT_READ = (
     (re.compile(rb"\x93NUMPY"), "a dense array", "save scipy.sparse.csr_array(it) with save_npz"),
     (re.compile(rb"BZh|\xfd7zXZ|\x28\xb5\x2f\xfd"), "compressed", "unpack it, or use gzip"),
     (re.compile(rb"[^\s]{1,100}\0"), "an archive or binary", "unpack the matrix file in it"),
 )
-#: First rows of text files that are known and not read, and what to do.
+#: First rows of unsupported text formats, their description, and a hint.
 _ROWS_NOT_READ = (
     (
         re.compile(rb"[+-]?[\d.]+([eE][+-]?\d+)?(\s+\d+:\S+)+\s*"),
-        "libsvm rows, which do not say how many columns there are",
+        "libsvm rows, which do not state the number of columns",
         "save them as Matrix Market or with scipy.sparse.save_npz",
     ),
     (
@@ -77,27 +77,28 @@ _ROWS_NOT_READ = (
 
 
 def format_of(path: Path) -> str:
-    """One of `FORMATS`. Raises: MatrixError if neither ending nor content tells; OSError."""
+    """The format of a file, one of `FORMATS`. Raises: MatrixError if neither ending nor content
+    identifies it; OSError."""
     suffix = _suffix(path)
     by_name = "hb" if _HB_SUFFIX.fullmatch(suffix) else _BY_SUFFIX.get(suffix, "")
     if by_name and by_name != "edges":
         return by_name
     head, size = head_bytes(path)
-    found = _by_content(head, size) or by_name
-    if not found:
+    detected = _by_content(head, size) or by_name
+    if not detected:
         raise _unknown(head, where=plain_text(path))
-    return found
+    return detected
 
 
 def has_ending(path: Path) -> bool:
-    """True if a file's name alone says that it is a matrix."""
+    """Return true if the name of a file marks it as a matrix."""
     suffix = _suffix(path)
     return suffix in _BY_SUFFIX or _HB_SUFFIX.fullmatch(suffix) is not None
 
 
 def is_matrix_text(path: Path) -> bool:
-    """True if a file is text by its name (`.txt`, KONECT's `out.NAME`) and a matrix by its content,
-    which begins with a comment in KONECT's. Raises: as `format_of`."""
+    """Return true if a file is text by its name (`.txt`, KONECT's `out.NAME`) and a matrix by its
+    content, which begins with a comment in KONECT's. Raises: as `format_of`."""
     if _suffix(path) == ".txt":
         return bool(format_of(path))
     konect = path.name.startswith(_KONECT_NAME)
@@ -105,18 +106,18 @@ def is_matrix_text(path: Path) -> bool:
 
 
 def plain_name(text: str) -> str:
-    """A matrix's name as people write it (`HB/bcspwr10.mtx.gz`, with a slash or a backslash)
+    """A matrix's name as commonly written (`HB/bcspwr10.mtx.gz`, with a slash or a backslash),
     without folders and the endings of matrix files."""
     return stem(Path(text.replace("\\", "/"))) or text
 
 
 def matrix_name(file: Path) -> str:
-    """The name of a matrix file without its endings; bytes that are no text are escaped."""
+    """Name of a matrix file without its endings; bytes that are not UTF-8 are escaped."""
     return stem(Path(plain_text(file.name)))
 
 
 def stem(path: Path) -> str:
-    """The name of a file without the endings of matrix files."""
+    """Name of a file without the endings of matrix files."""
     name = path.name
     if name.lower().endswith(".gz"):
         name = name[:-3]
@@ -137,7 +138,7 @@ def _suffix(path: Path) -> str:
 
 
 def _by_content(head: bytes, size: int) -> str:
-    """`head`: the first bytes, unpacked; `size`: of the file on disk."""
+    """Format by content. `head`: the first bytes, unpacked; `size`: of the file on disk."""
     text = without_mark(head)
     if text.lstrip(b"%")[:12].lower() == b"matrixmarket":
         return "mtx"
@@ -166,13 +167,14 @@ def _by_lines(lines: list[bytes]) -> str:
 
 
 def _first_row(lines: list[bytes]) -> tuple[int, bytes]:
-    """The number (from 1) and text of the first line that is no comment; (0, b"") if none is."""
+    """Number (from 1) and text of the first line that is not a comment; (0, b"") if there is
+    none."""
     rows = ((at, line) for at, line in enumerate(lines, 1) if line.strip())
     return next(((at, line) for at, line in rows if line.lstrip()[:1] not in b"#%"), (0, b""))
 
 
 def _unknown(head: bytes, *, where: str) -> MatrixError:
-    """The error for a file of no known format, with what to do."""
+    """Error for a file of an unknown format, with a hint."""
     for mark, what, hint in _NOT_READ:
         if mark.match(head):
             return MatrixError(f"{what}, not a matrix of a known format", where=where, hint=hint)
@@ -192,16 +194,16 @@ def _unknown(head: bytes, *, where: str) -> MatrixError:
 
 #: Files left out that are named.
 _MOST_NAMED, _MOST_BESIDE = 3, 100
-#: Names that files of many matrices have, each in a folder of its own.
-_SAYS_NOTHING = ("matrix", "graph", "data")
+#: Generic file names, used for many matrices in a folder each.
+_GENERIC = ("matrix", "graph", "data")
 
 
 def matrix_files(folder: str | Path, *, note: Callable[[str], None] = lambda _: None) -> list[Path]:
-    """All matrix files below a folder, sorted; hidden ones and other files are left out.
+    """All matrix files below a folder, sorted; hidden ones and other files are skipped.
 
-    Text (`.txt`, KONECT's `out.NAME`) counts only if its content is a matrix. What SuiteSparse's
-    archives have beside `NAME.mtx` is left out: in a folder `NAME` every `NAME_*` and all text,
-    elsewhere text `NAME_*` and what is called so and is a column or a few dense ones; `note` gets
+    Text (`.txt`, KONECT's `out.NAME`) counts only if its content is a matrix. Companions of
+    `NAME.mtx` in SuiteSparse's archives are skipped: in a folder `NAME` every `NAME_*` and all
+    text, elsewhere text `NAME_*` and files of that name with one or some dense columns; `note` gets
     a line about those. Folders that are links are not entered, and a link to a file counts as that
     file.
 
@@ -227,7 +229,7 @@ def matrix_files(folder: str | Path, *, note: Callable[[str], None] = lambda _: 
 def matrix_names(files: Iterable[Path], root: Path) -> dict[Path, str]:
     """A name for each matrix file below `root`: without folders and endings, or, where files of
     several folders would share it (`s1/matrix.mtx`, `s2/matrix.mtx`), with the folders below `root`
-    (`s1/matrix`). Bytes that are no text are escaped."""
+    (`s1/matrix`). Bytes that are not UTF-8 are escaped."""
     bare = {file: matrix_name(file) for file in files}
     folders: dict[str, set[Path]] = {}
     for file, name in bare.items():
@@ -239,10 +241,10 @@ def matrix_names(files: Iterable[Path], root: Path) -> dict[Path, str]:
 
 
 def name_beside(file: Path) -> str:
-    """The name of one matrix file: with its folder (`s1/matrix`) where the file's own name says
-    nothing and a folder beside has a file of that name, as `matrix_names` tells them apart."""
+    """Name of one matrix file: with its folder (`s1/matrix`) where the file name is generic and a
+    sibling folder has a file of that name, as in `matrix_names`."""
     name, own = matrix_name(file), file.absolute().parent
-    if name.lower() not in _SAYS_NOTHING:
+    if name.lower() not in _GENERIC:
         return name
     with suppress(OSError), os.scandir(own.parent) as beside:
         for folder in islice(beside, _MOST_BESIDE):
@@ -256,19 +258,20 @@ def _with_folders(file: Path, name: str, root: Path) -> str:
 
 
 def _below(root: Path) -> Iterator[tuple[Path, bool]]:
-    """Each file that may be a matrix, and whether it only goes with the matrix of another one."""
+    """Each file that may be a matrix, and true if it is only a companion of another one."""
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if not name.startswith(".")]
         named = [Path(folder, name) for name in names if not name.startswith(".")]
         main = {stem(path) for path in named if has_ending(path)}
         for path in named:
-            # Not `exists`: a pipe would be waited for, a device never ends.
+            # Not `exists`: reading a pipe would block, a device never ends.
             if path.is_file() and (has_ending(path) or _is_matrix(path)):
                 yield path, _goes_along(path, main)
 
 
 def _goes_along(path: Path, main: set[str]) -> bool:
-    """`main` has the names of the files of the same folder that are matrices by their ending."""
+    """Return true if a file is a companion of another one; `main` has the names of the files of the
+    same folder that are matrices by their ending."""
     own, folder = stem(path), path.parent.name
     text = not has_ending(path)
     if folder in main and (text or own.startswith(f"{folder}_")):

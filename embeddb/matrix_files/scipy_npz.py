@@ -1,9 +1,8 @@
-"""`scipy.sparse.save_npz` archives: csr, csc, coo, bsr and dia; and graphs as data sets of graph
-networks have them, in CSR as `adj_indptr`, `adj_indices`, `adj_data` and `adj_shape`.
+"""Archives of `scipy.sparse.save_npz`: csr, csc, coo, bsr and dia; and graphs of graph-network data
+sets, in CSR as `adj_indptr`, `adj_indices`, `adj_data` and `adj_shape`.
 
-This is what a query usually reads, so only the index arrays are unpacked where values do not
-matter. Archives come from outside: no member is unpacked before its size and the matrix's shape
-agree.
+Most queries read this format, so only the index arrays are unpacked where values do not matter.
+Archives are untrusted: no member is unpacked before its size and the matrix's shape agree.
 """
 
 from __future__ import annotations
@@ -15,17 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.files.gate import open_regular
+from embeddb.core.files.safe_read import open_regular
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.npz_archive import Member, NpzArchive
 from embeddb.matrix_files.source import Source
 
-#: Bytes that a pointer, an entry, and a value of a filled layout take while they are read.
+#: Peak memory per pointer, per entry, and per value of a padded layout, in bytes.
 _POINTER_BYTES, _ENTRY_BYTES, _VALUE_BYTES = 16, 6, 64
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, and what zipfile and numpy raise for a damaged archive."""
+    """Read the structure. Raises: MatrixError, and exceptions of zipfile and numpy for a damaged
+    archive."""
     with open_regular(source.path) as file, zipfile.ZipFile(file) as archive:
         return _read(source, NpzArchive(source, archive, "scipy.sparse.save_npz"))
 
@@ -43,14 +43,14 @@ def _read(source: Source, archive: NpzArchive) -> Pattern:
         data = archive.member("data").shape
         rows, cols = (archive.vector(name, prod(data)) for name in ("row", "col"))
         _check_count(source, rows, 2)
-        found = archive.array(rows), archive.array(cols)
+        entries = archive.array(rows), archive.array(cols)
     elif kind == "bsr":
-        found = _blocks(source, archive, shape)
+        entries = _blocks(source, archive, shape)
     elif kind == "dia":
-        found = _diagonals(source, archive, shape)
+        entries = _diagonals(source, archive, shape)
     else:
         raise archive.error(f"unknown sparse format {kind!r}")
-    return Pattern.from_coo(shape, *found, name=source.name, group=source.group)
+    return Pattern.from_coo(shape, *entries, name=source.name, group=source.group)
 
 
 def _shape(source: Source, archive: NpzArchive, prefix: str = "") -> tuple[int, int]:
@@ -63,7 +63,8 @@ def _shape(source: Source, archive: NpzArchive, prefix: str = "") -> tuple[int, 
 
 
 def _check_count(source: Source, member: Member, times: int = 1) -> None:
-    """Raises: MatrixError for too many entries; `times` they are held in arrays of that type."""
+    """Check the number of entries, held `times` in arrays of that type. Raises: MatrixError if
+    there are too many."""
     count = member.shape[0]
     if count > source.max_nnz:
         raise source.error(f"{count} entries are more than the limit of {source.max_nnz}")
@@ -72,7 +73,8 @@ def _check_count(source: Source, member: Member, times: int = 1) -> None:
 
 
 def _check_values(source: Source, member: Member) -> None:
-    """Raises: MatrixError for more values, zeros and all, than may be looked through."""
+    """Check the number of values to scan, zeros included. Raises: MatrixError if there are too
+    many."""
     count = prod(member.shape)
     source.check_memory(_VALUE_BYTES * count, f"{count} values")
 
@@ -80,7 +82,8 @@ def _check_values(source: Source, member: Member) -> None:
 def _compressed(
     source: Source, archive: NpzArchive, kind: str, shape: tuple[int, int], prefix: str = ""
 ) -> Pattern:
-    """Entries beyond the last pointer are none: scipy keeps such room until it is pruned."""
+    """CSR or CSC. Entries beyond the last pointer are ignored: scipy keeps such space until it is
+    pruned."""
     lines = shape[0 if kind == "csr" else 1]
     source.check_memory(_POINTER_BYTES * lines, f"{lines} lines")
     pointers = archive.vector(prefix + "indptr", lines + 1)
@@ -98,7 +101,7 @@ def _compressed(
 def _blocks(
     source: Source, archive: NpzArchive, shape: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """BSR blocks are filled up with zeros, so a zero in a block is padding."""
+    """BSR. Blocks are padded with zeros, so a zero in a block is no entry."""
     member = archive.member("data")
     if len(member.shape) != 3:
         raise archive.error(f"'data' of a bsr matrix has three dimensions, not {member.shape}")
@@ -108,7 +111,7 @@ def _blocks(
         raise archive.error(f"blocks of {r} x {c} do not tile {shape[0]} x {shape[1]}")
     ptr = archive.array(archive.vector("indptr", shape[0] // r + 1))
     idx = archive.array(archive.vector("indices", count))
-    # Checks the block structure; its sorted form is not used.
+    # Checks the block structure; the result is not used.
     Pattern.from_csr((shape[0] // r, shape[1] // c), ptr, idx)
     block, row, col = np.nonzero(archive.array(member))
     block_row = np.repeat(np.arange(shape[0] // r), np.diff(ptr))
@@ -119,7 +122,8 @@ def _blocks(
 def _diagonals(
     source: Source, archive: NpzArchive, shape: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """DIA stores whole diagonals, so a zero is padding; data[d, j] is entry (j - offset[d], j)."""
+    """DIA. Whole diagonals are stored, so a zero is padding; data[d, j] is entry (j - offset[d],
+    j)."""
     member = archive.member("data")
     if len(member.shape) != 2:
         raise archive.error(f"'data' of a dia matrix has two dimensions, not {member.shape}")

@@ -18,12 +18,12 @@ _SIZES = re.compile(rb"\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*"
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError."""
+    """Read the structure. Raises: MatrixError."""
     first, _, rest = read_text(source).partition(b"\n")
-    found = _SIZES.fullmatch(first)
-    if found is None:
+    match = _SIZES.fullmatch(first)
+    if match is None:
         raise source.error("expected three whole numbers: rows, columns, entries", line=1)
-    m, n, nnz = (int(text) for text in found.groups())
+    m, n, nnz = (int(text) for text in match.groups())
     source.check_sizes((m, n), nnz, entry_bytes=2, line=1)
     offsets, _, columns = rest.partition(b"\n")
     columns, _, more = columns.partition(b"\n")
@@ -41,10 +41,10 @@ def read(source: Source) -> Pattern:
 
 def _numbers(source: Source, text: bytes, count: int, what: str, line: int) -> NDArray[np.int64]:
     try:
-        # An overflowing number saturates here, so the range checks above still catch it.
-        found = np.fromstring(text, dtype=np.int64, sep=" ") if text.strip() else np.empty(0, "i8")
+        # An overflowing number saturates, so the range checks above still reject it.
+        values = np.fromstring(text, dtype=np.int64, sep=" ") if text.strip() else np.empty(0, "i8")
     except ValueError:
         raise source.error(f"{what} are not all whole numbers", line=line) from None
-    if found.size != count:
-        raise source.error(f"{count} {what} expected, {found.size} found", line=line)
-    return found.astype(np.int64, copy=False)
+    if values.size != count:
+        raise source.error(f"{count} {what} expected, the line has {values.size}", line=line)
+    return values.astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""One matrix file being read: its limits, and bounded access to its bytes."""
+"""A matrix file being read: its limits, and bounded access to its bytes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import open_regular
+from embeddb.core.files.safe_read import open_regular
 from embeddb.core.pattern import MAX_DIM
 
 #: No deflate stream expands further than this (zlib manual, "maximum compression factor").
 DEFLATE_RATIO = 1032
-#: Bytes of a line of text; a longer one is no matrix, and would have to be held whole.
+#: Longest line of text in bytes; lines are held whole.
 LONGEST_LINE = 2**20
-#: Bytes that any file may make us allocate, hold unpacked at once, and unpack piece by piece, and
-#: how many times its own size a larger one may. Index arrays deflate to a third, text to a tenth.
+#: Limits for any file on memory, on bytes held unpacked at once, and on bytes unpacked in pieces,
+#: each with a multiple of the size for larger files. Index arrays deflate to a third, text to a
+#: tenth.
 _MEMORY = 256 * 2**20, 32
 _HELD = 32 * 2**20, 32
 _STREAMED = 256 * 2**20, 200
-#: Bytes that a row takes while a pattern is made and asked about: its pointer in 8 and in 4, marks,
-#: and the pointers of a copy without some of the entries.
+#: Memory per row of a pattern in bytes: its pointer in 8 and in 4, marks, and the pointers of a
+#: copy without some of the entries.
 _ROW_BYTES = 20
 _CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file on disk, `size` bytes long, and what its pattern shall be called."""
+    """A file on disk of `size` bytes, with the name and group for its pattern."""
 
     path: Path
     name: str
@@ -46,11 +47,11 @@ class Source:
 
     @property
     def most_held(self) -> int:
-        """Bytes of a file of this size that may be held unpacked at once."""
+        """Number of bytes of a file of this size that may be held unpacked at once."""
         return self._most(_HELD)
 
     def _most(self, bound: tuple[int, int]) -> int:
-        """At most `max_bytes` if that is given."""
+        """Limit for this file, at most `max_bytes` if that is set."""
         own = max(bound[0], bound[1] * self.size)
         return min(own, self.max_bytes) if self.max_bytes else own
 
@@ -65,13 +66,13 @@ class Source:
         entry_bytes: int,
         taken: int = 16,
         line: int | None = None,
-        held: int | None = None,
+        unpacked: int | None = None,
     ) -> None:
-        """Refuse sizes from a header that are impossible or that this file cannot hold.
+        """Check sizes in a header: refuse impossible ones and those that the file is too short for.
 
         `entry_bytes`: the fewest bytes one of the `nnz` entries takes in the unpacked file, `taken`
-        the memory that reading it takes; `held`: the unpacked file's length where it is known.
-        Raises: MatrixError.
+        the memory for reading it; `unpacked`: the unpacked file's length where it is known. Raises:
+        MatrixError.
         """
         m, n = shape
         if min(m, n, nnz) < 0:
@@ -80,11 +81,11 @@ class Source:
             raise self.error(f"{m} x {n} is larger than 2^31-1", line=line)
         if nnz > self.max_nnz:
             raise self.error(f"{nnz} entries are more than the limit of {self.max_nnz}", line=line)
-        if held is None:
-            held = self.size * (DEFLATE_RATIO if self.gzipped else 1)
-        if nnz * entry_bytes > held + entry_bytes:  # the last separator may be missing
+        if unpacked is None:
+            unpacked = self.size * (DEFLATE_RATIO if self.gzipped else 1)
+        if nnz * entry_bytes > unpacked + entry_bytes:  # the last separator may be missing
             raise self.error(
-                f"the header promises {nnz} entries, but {held} bytes cannot hold them",
+                f"the header states {nnz} entries, but {unpacked} bytes cannot hold them",
                 line=line,
                 hint="the file is truncated or its header is wrong",
             )
@@ -92,15 +93,15 @@ class Source:
         self.check_memory(needed, f"{m} rows with {nnz} entries", line=line)
 
     def check_memory(self, needed: int, what: str, *, line: int | None = None) -> None:
-        """Raises: MatrixError if `needed` bytes are out of proportion to the file."""
+        """Check that `needed` bytes are in proportion to the file. Raises: MatrixError."""
         self._check(needed, _MEMORY, f"the memory for {what}", line)
 
     def check_held(self, unpacked: int) -> None:
-        """Raises: MatrixError if so many unpacked bytes are too many to hold at once."""
+        """Check that so many unpacked bytes may be held at once. Raises: MatrixError."""
         self._check(unpacked, _HELD, "the unpacked file")
 
     def check_streamed(self, unpacked: int) -> None:
-        """Raises: MatrixError if so many unpacked bytes are too many to go through."""
+        """Check that so many unpacked bytes may be processed in pieces. Raises: MatrixError."""
         self._check(unpacked, _STREAMED, "the unpacked file")
 
     def _check(
@@ -116,15 +117,15 @@ class Source:
 
 
 def plain_text(path: str | Path) -> str:
-    """A path as text that can be shown and stored: bytes of a name that are no text are escaped."""
+    """A path as text that can be printed and stored: bytes that are not UTF-8 are escaped."""
     try:
         return os.fsencode(path).decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # not even a name
+    except UnicodeEncodeError:  # undecodable bytes
         return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def open_source(path: Path, *, name: str, group: str, max_nnz: int, max_bytes: int = 0) -> Source:
-    """Raises: OSError, also for what is not a regular file."""
+    """Open a file. Raises: OSError, also for anything but a regular file."""
     with open_regular(path) as file:
         gzipped = file.read(2) == b"\x1f\x8b"
         size = file.seek(0, io.SEEK_END)
@@ -132,7 +133,7 @@ def open_source(path: Path, *, name: str, group: str, max_nnz: int, max_bytes: i
 
 
 def open_stream(source: Source) -> IO[bytes]:
-    """The unpacked bytes, buffered; reading raises MatrixError beyond what may be streamed."""
+    """The unpacked bytes, buffered; reading raises MatrixError beyond the limit."""
     file = open_regular(source.path)
     if not source.gzipped:
         return file
@@ -152,7 +153,7 @@ def read_all(source: Source) -> bytes:
 
 
 def without_mark(text: bytes) -> bytes:
-    """Text without the byte-order mark that some editors put in front of UTF-8."""
+    """Text without the byte-order mark that some editors write."""
     return text.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -172,15 +173,16 @@ def head_bytes(path: Path, count: int = 4096) -> tuple[bytes, int]:
 
 
 _GZIP = 16 + zlib.MAX_WBITS
-#: Bytes read at once; what follows a member is copied, so few.
+#: Bytes read at once; small, since the rest after a member is copied.
 _PIECE = 1 << 14
 
 
 class Unzipped(io.RawIOBase):
-    """Of an open file, which is closed with this; `check` is told how many bytes came so far.
+    """Unpacked bytes of an open gzip file, which is closed with this; `check` is called with the
+    number of bytes so far.
 
-    Reading raises what `check` raises, EOFError for a truncated file and zlib.error for a damaged
-    one.
+    Reading raises the exceptions of `check`, EOFError for a truncated file and zlib.error for a
+    damaged one.
     """
 
     def __init__(self, file: BinaryIO, check: Callable[[int], None]) -> None:
@@ -207,7 +209,7 @@ class Unzipped(io.RawIOBase):
         return len(data)
 
     def _next_member(self) -> bool:
-        """Whether another one follows, after any zeros."""
+        """Return true if another member follows, after any zeros."""
         packed = self._member.unused_data.lstrip(b"\0")
         while not packed:
             packed = self._file.read(_PIECE)
@@ -222,7 +224,7 @@ class Unzipped(io.RawIOBase):
         super().close()
 
 
-#: Bytes that a byte of text, a line and a number take while they are parsed.
+#: Peak memory per byte of text, per line and per number while parsing, in bytes.
 _TEXT_BYTES, _LINE_BYTES, _NUMBER_BYTES = 8, 32, 64
 #: Bytes up to a blank separate words.
 _NEWLINE, _SPACE, _COMMENT = ord("\n"), ord(" "), ord("%")
@@ -239,10 +241,10 @@ _DIGIT, _BLANK = _table(b"0123456789"), _table(b" \t\r\n\v\f")
 
 @dataclass(frozen=True, slots=True)
 class NumberLines:
-    """The lines of a file without its comments.
+    """Lines of a file without its comments.
 
-    Shapes: `numbers` int64[k], those of all lines one after the other; `counts` int64[l], how many
-    of them each line has (a blank line has 0); `places` int64[l], the number of each line (from 1).
+    Shapes: `numbers` int64[k], those of all lines in order; `counts` int64[l], the number of them
+    on each line (0 for a blank line); `places` int64[l], the number of each line (from 1).
     """
 
     numbers: NDArray[np.int64]
@@ -253,11 +255,11 @@ class NumberLines:
         return self.counts.size
 
     def place(self, line: int) -> int:
-        """The number in the file (from 1) of a line (from 0)."""
+        """Line number in the file (from 1) of a line (from 0)."""
         return int(self.places[line])
 
     def after(self, line: int) -> NumberLines:
-        """The lines from `line` (from 0) on."""
+        """Lines from `line` (from 0) on."""
         start = int(self.counts[:line].sum())
         return NumberLines(self.numbers[start:], self.counts[line:], self.places[line:])
 
@@ -273,7 +275,8 @@ def read_text(source: Source) -> bytes:
 
 
 def words_by_line(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[l]: the number of words of each line, of which `starts` int64[l] has the first byte."""
+    """int64[l]: number of words of each line; `starts` int64[l] are the positions of first
+    bytes."""
     begins = data > _SPACE
     begins[1:] &= data[:-1] <= _SPACE
     words = np.flatnonzero(begins)
@@ -281,13 +284,13 @@ def words_by_line(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray
 
 
 def line_starts(data: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """int64[l]: the place of the first byte of each line."""
+    """int64[l]: position of the first byte of each line."""
     starts = np.flatnonzero(data == _NEWLINE) + 1
     return np.concatenate([np.zeros(min(data.size, 1), np.int64), starts[starts < data.size]])
 
 
 def number_lines(source: Source, text: bytes) -> NumberLines:
-    """Lines of whole numbers that are not negative; those that begin with % are comments.
+    """Lines of non-negative integers; those that begin with % are comments.
 
     Raises: MatrixError, with the line of anything else.
     """
@@ -308,6 +311,6 @@ def number_lines(source: Source, text: bytes) -> NumberLines:
     counts = words_by_line(data, starts)[~comments]
     count = int(counts.sum())
     source.check_memory(_NUMBER_BYTES * count, f"{count} numbers")
-    # A number that overflows saturates, and is then out of range.
+    # An overflowing number saturates and is then out of range.
     numbers = np.fromstring(data.tobytes(), np.int64, sep=" ") if count else np.zeros(0, np.int64)
     return NumberLines(numbers, counts, np.flatnonzero(~comments) + 1)

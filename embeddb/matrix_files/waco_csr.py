@@ -12,7 +12,7 @@ from embeddb.matrix_files.source import Source, read_all
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError."""
+    """Read the structure. Raises: MatrixError."""
     data = read_all(source)
     if len(data) < 12:
         raise source.error("too short to hold the three sizes of a CSR file")
@@ -20,7 +20,7 @@ def read(source: Source) -> Pattern:
     source.check_sizes((m, n), nnz, entry_bytes=4)
     if len(data) != 4 * (4 + m + nnz):
         raise source.error(
-            f"{m} x {n} with {nnz} entries takes {4 * (4 + m + nnz)} bytes, found {len(data)}"
+            f"{m} x {n} with {nnz} entries takes {4 * (4 + m + nnz)} bytes, not {len(data)}"
         )
     ptr = np.frombuffer(data, "<i4", m + 1, 12)
     idx = np.frombuffer(data, "<i4", nnz, 16 + 4 * m)

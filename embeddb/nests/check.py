@@ -1,5 +1,5 @@
-"""Whether a nest can be run safely: nothing that a stranger wrote may leave an array, run for ever
-or write over what decides where it goes."""
+"""Safety checks of untrusted nests: every access stays inside its array, every loop ends, and no
+statement writes to an array that indices or bounds come from."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ __all__ = [
 #: Largest number in a nest: products of two stay far below 2**63.
 LARGEST = 1 << 40
 MOST_DIMENSIONS = 8
-#: Turns of the innermost loop, and bytes of all arrays, beyond which a nest is refused.
+#: Largest number of iterations of the innermost loop, and of bytes of all arrays.
 MOST_POINTS = 1 << 48
 MOST_BYTES = 1 << 40
 _FILL = re.compile(
@@ -63,9 +63,10 @@ _FILL = re.compile(
 
 
 def check(nest: Nest) -> Nest:
-    """The nest with its arrays in the order they are met and those that nothing touches left out.
+    """Check a nest; return it with its arrays in the order of their first access and without unused
+    ones.
 
-    Raises: NestError for what is no nest, or could leave an array when it runs.
+    Raises: NestError for an invalid nest, or one that could access memory outside its arrays.
     """
     if not nest.loops or not nest.body:
         raise NestError("a nest needs a loop and a statement")
@@ -73,7 +74,7 @@ def check(nest: Nest) -> Nest:
         raise NestError(f"{len(nest.loops)} loops, at most {MOST_LOOPS} are allowed")
     if len(set(nest.array_names)) != len(nest.array_names):
         twice = next(n for n in nest.array_names if nest.array_names.count(n) > 1)
-        raise NestError(f"two arrays are called {twice!r}: arrays that overlap are not known here")
+        raise NestError(f"two arrays are called {twice!r}: overlapping arrays are not supported")
     _check_arrays(nest)
     _check_loops(nest)
     for statement, access, _ in nest.accesses():
@@ -135,7 +136,7 @@ def _check_known(nest: Nest, access: Access) -> None:
         if len(one.at) != len(array.shape):
             raise NestError(f"{name}: {len(one.at)} indices for {len(array.shape)} dimensions")
         if any(at >= nest.depth for at in one.loops):
-            raise NestError(f"{name}: an index uses a loop that is not there")
+            raise NestError(f"{name}: an index uses a loop that does not exist")
         for index in one.at:
             index_range(nest.loops, nest.arrays, index)
     for inner in access.inner():
@@ -157,8 +158,8 @@ def _check_inside(nest: Nest, access: Access) -> None:
 
 
 def in_order(nest: Nest) -> Nest:
-    """The nest without arrays that nothing touches, the others by first access: the target first,
-    then what is read, then bounds."""
+    """The nest without unused arrays, the others by first access: target first, then operands, then
+    bounds."""
     met: list[int] = []
     of_bounds = [a for at, a, _ in nest.accesses() if at < 0]
     for statement in nest.body:
@@ -204,18 +205,18 @@ def _expr_at(expression: Expr, place: dict[int, int]) -> Expr:
     return expression
 
 
-#: What decides beside order and blocks.
+#: Parameters that affect legality, beside order and blocks.
 _CHOICES = ("parallel", "inner", "pack")
 
 
 class NestJudge:
-    """The rules of a nest as one more constraint (`embeddb.platforms.space.rules`) of a space that
-    has the parameters `given`; what it has no parameter for is as in the nest as it stands."""
+    """The rules of a nest as one more constraint (`embeddb.platforms.space.rules`) of a space with
+    the parameters `available`; missing parameters are as in the identity schedule."""
 
-    def __init__(self, nest: Nest, given: Collection[str] | None = None) -> None:
+    def __init__(self, nest: Nest, available: Collection[str] | None = None) -> None:
         self.legality = legality_of(nest)
         decisive = parameters(nest.depth)
-        self.names = decisive if given is None else decisive & frozenset(given)
+        self.names = decisive if available is None else decisive & frozenset(available)
         self.text = f"the dependences of {nest.name or nest.id[:12]}"
         self._order = f"order_{nest.depth}"
         self._tiles = [f"tile_{at + 1}" for at in range(nest.depth)]
@@ -224,39 +225,40 @@ class NestJudge:
         self._known: dict[tuple[Any, ...], str] = {}
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether the schedule is legal; None while a parameter that decides it is open."""
+        """Return true if the schedule is legal; None while a parameter that decides it is open."""
         return not self.reason(env) if self.names <= env.keys() else None
 
     def seen(self, name: str, value: Value) -> Value:
-        """Of blocks whether there are any; of what is always legal nothing."""
+        """The part of a value that legality depends on: presence for blocks, nothing for values
+        that are always legal."""
         if name in self._tiles:
             return value != 0
         return "" if (name, value) in self._harmless else value
 
     def reason(self, values: Mapping[str, Any]) -> str:
-        """Why not, in one line; empty where the schedule is legal."""
+        """Reason why the schedule is illegal, in one line; empty where it is legal."""
         split = [values.get(name, 0) != 0 for name in self._tiles]
         key = (values.get(self._order), *split, *[values.get(name) for name in _CHOICES])
-        known = self._known.get(key)
-        if known is None:
+        cached = self._known.get(key)
+        if cached is None:
             schedule = Schedule.of(values, self.legality.nest.depth)
-            known = self._known[key] = self.legality.reason(schedule) or ""
-        return known
+            cached = self._known[key] = self.legality.reason(schedule) or ""
+        return cached
 
 
 def canonical_schedule(nest: Nest) -> Schedule:
-    """The nest as it stands, its outermost loop in parallel where that is legal."""
+    """The identity schedule, with its outermost loop in parallel where that is legal."""
     still = Schedule(tuple(range(nest.depth)), (0,) * nest.depth)
     parallel = Schedule(still.order, still.tiles, parallel="outer")
     return still if legality_of(nest).reason(parallel) else parallel
 
 
 def legality_of(nest: Nest) -> Legality:
-    """The rules of a nest with what was asked of them before: a query asks from several sides."""
+    """The rules of a nest with cached answers, since a query asks from several places."""
     return _legality(nest, nest.loop_names, nest.array_names)
 
 
 @lru_cache(maxsize=64)
 def _legality(nest: Nest, *_: tuple[str, ...]) -> Legality:
-    # By names too: nests that differ in them are equal, and a reason names loops.
+    # Keyed by names too: nests that differ only in names are equal, but a reason names loops.
     return Legality(nest)

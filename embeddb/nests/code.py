@@ -1,4 +1,4 @@
-"""The code of a nest as plain JSON values: what its id is made from, and the heart of its file."""
+"""The code of a nest as plain JSON values: input of its id, and main part of its file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The performance counters of one nest: 19 of them, each by five statistics over the threads.
+"""Performance counters of one nest: 19 counters, each as five statistics over the threads.
 
-Source: "Performance Embeddings", Section 3.2 and Table 5 (an Intel Xeon Gold 6140, by LIKWID). What
-a source cannot count is absent (nan), never 0. Counters are comparable within one source and one
-machine only: a simulated store is one store, a processor's may be of sixteen elements.
+Source: "Performance Embeddings", Section 3.2 and Table 5 (an Intel Xeon Gold 6140, by LIKWID).
+Counters that a source cannot measure are absent (nan), never 0. Counters are comparable only within
+one source and one machine: a simulated store is of one element, a processor's may be of sixteen.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NestError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 
-#: Table 5, in its order. Of instructions: the first twelve and loads and stores; arithmetic by type
-#: and width, in the scalar class where the source knows no width. Of cache lines: the last six.
+#: Table 5, in its order. The first twelve, loads and stores count instructions, arithmetic by type
+#: and width (scalar where the source has no width); the last six count cache lines.
 COUNTERS = (
     "instructions",
     *(f"f32_{width}" for width in ("scalar", "128", "256", "512")),
@@ -37,7 +37,7 @@ COUNTERS = (
     "l1_lines_in",
     "l1_modified_evictions",
 )
-#: Over the threads of the nest; those that got no work count too. `std` is that of all of them.
+#: Statistics over the threads of the nest, idle ones included. `std` is the population's.
 STATISTICS = ("min", "max", "mean", "std", "sum")
 #: `perf`: the processor's own counters; `model`: an instrumented build with simulated caches.
 SOURCES = ("perf", "model")
@@ -47,13 +47,13 @@ _PACKED = frozenset(name for name in COUNTERS if name.endswith(("_128", "_256", 
 _FORM = 1
 _MOST_BYTES = 1 << 14
 _MOST_THREADS = 1 << 14
-#: Single precision, of sums of thousands of threads.
+#: Relative tolerance of sums over thousands of threads in single precision.
 _ROUNDING = 1e-5
 
-#: By what counts, the counters that it has. The controllers of the memory count for the whole
-#: machine: on Intel, what missed the last cache stands for reads; on AMD, what was filled from
-#: memory. AMD's event of stores misses those of vectors, and its flops know no type (the type is
-#: that of the nest, where there is one only).
+#: Available counters by the kind of source. Memory controllers count for the whole machine, so
+#: memory reads are misses of the last cache on Intel and fills from memory on AMD. AMD's event of
+#: stores excludes vector stores, and its flops have no type (that of the nest is used, where there
+#: is only one).
 GIVEN: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "intel": frozenset(COUNTERS) - {"memory_writes"},
@@ -70,9 +70,9 @@ class CounterVector:
     """Counters of one run of a nest's canonical schedule.
 
     Shapes: `values` float32[95], by counter (`COUNTERS`), within it by statistic (`STATISTICS`),
-    nan where the counter is absent. `about` says how they were obtained, in a line.
+    nan where the counter is absent. `about` describes in one line how they were obtained.
 
-    Raises: NestError for what is no such vector.
+    Raises: NestError for an invalid vector.
     """
 
     values: NDArray[np.float32]
@@ -109,7 +109,7 @@ class CounterVector:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """bool[95]: where `values` holds a number."""
+        """bool[95]: true where `values` has a number."""
         return ~np.isnan(self.values)
 
     def of(self, counter: str, statistic: str = "sum") -> float:
@@ -118,18 +118,18 @@ class CounterVector:
 
     @property
     def memory_bytes(self) -> float:
-        """Read from and written to main memory, all threads together; reads alone where writes are
+        """Bytes read from and written to main memory by all threads; reads alone where writes are
         not counted; nan where neither is."""
         return self._moved("memory_reads", "memory_writes")
 
     @property
     def l3_bytes(self) -> float:
-        """The same between L2 and what is behind it."""
+        """Bytes moved between L2 and the next level, by all threads."""
         return self._moved("l2_lines_in", "l2_writebacks")
 
     @property
     def l2_bytes(self) -> float:
-        """The same between L1 and L2."""
+        """Bytes moved between L1 and L2, by all threads."""
         return self._moved("l1_lines_in", "l1_modified_evictions")
 
     def _moved(self, reads: str, writes: str) -> float:
@@ -140,26 +140,26 @@ class CounterVector:
     def text(self) -> str:
         """JSON of one line, for the store; absent counters are left out."""
         rows = zip(COUNTERS, self.table.tolist(), strict=True)
-        told = {
+        fields = {
             "counters": _FORM,
             "source": self.source,
             "threads": self.threads,
             "about": self.about,
             "values": {name: row for name, row in rows if not math.isnan(row[0])},
         }
-        return json.dumps(told, separators=(",", ":"), allow_nan=False)
+        return json.dumps(fields, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_text(cls, text: bytes | str, *, where: str = "") -> CounterVector:
-        """`text` read back and checked. Raises: NestError, one line that names the field."""
+        """Read `text` back and check it. Raises: NestError, one line that names the field."""
         with refusing(NestError, where=where):
             if len(text) > _MOST_BYTES:
                 raise NestError(f"counters: longer than {_MOST_BYTES} bytes")
-            told = json.loads(text)
-            if not isinstance(told, dict) or told.get("counters") != _FORM:
-                raise NestError(f'are no counters: they need "counters": {_FORM}')
-            values, threads = told.get("values"), told.get("threads")
-            source, about = told.get("source"), told.get("about", "")
+            fields = json.loads(text)
+            if not isinstance(fields, dict) or fields.get("counters") != _FORM:
+                raise NestError(f'is not a set of counters: it needs "counters": {_FORM}')
+            values, threads = fields.get("values"), fields.get("threads")
+            source, about = fields.get("source"), fields.get("about", "")
             if not isinstance(values, dict) or type(threads) is not int:
                 raise NestError("counters need values by name and a number of threads")
             if not isinstance(source, str) or not isinstance(about, str):
@@ -167,15 +167,15 @@ class CounterVector:
             return cls(_read_values(values), source, threads, about)
 
 
-def _read_values(told: Mapping[str, Any]) -> NDArray[np.float32]:
+def _read_values(rows: Mapping[str, Any]) -> NDArray[np.float32]:
     table = np.full((len(COUNTERS), len(STATISTICS)), np.nan, dtype=np.float32)
-    for name, row in told.items():
+    for name, row in rows.items():
         if name not in COUNTERS:
             raise NestError(f"there is no counter {name[:40]!r}")
         if not isinstance(row, list) or len(row) != len(STATISTICS):
             raise NestError(f"{name}: needs {', '.join(STATISTICS)}")
         if not all(type(x) in (int, float) and 0 <= x < 1e30 for x in row):
-            raise NestError(f"{name}: a count is a number from 0 up")
+            raise NestError(f"{name}: a count is a number of at least 0")
         table[COUNTERS.index(name)] = row
     return table.ravel()
 
@@ -188,4 +188,4 @@ def _check_row(name: str, row: list[float]) -> None:
     room = _ROUNDING * total
     ordered = 0 <= least <= mean + room and mean <= most + room and most <= total + room
     if any(absent) or not ordered or not 0 <= std <= most + room or math.isinf(total):
-        raise NestError(f"{name}: {row} are no minimum, maximum, mean, deviation and sum")
+        raise NestError(f"{name}: {row} cannot be minimum, maximum, mean, deviation and sum")

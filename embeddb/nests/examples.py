@@ -1,4 +1,4 @@
-"""Small nests of different kinds, to try out whatever works on nests."""
+"""Small nests of different kinds, as test inputs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def nest_of(
     group: str = "",
     names: tuple[list[str], list[str]] = ([], []),
 ) -> Nest:
-    """A checked nest of the parts that a nest's file has under `code`; `names` are those of its
-    loops and arrays. A loop may be a number of turns, an array be without its last entries."""
+    """A checked nest from the parts that a nest's file has under `code`; `names` are those of its
+    loops and arrays. A loop may be a trip count, and an array may lack its last entries."""
     whole = [[[0], [n], 1] if isinstance(n, int) else n for n in loops]
-    told = {
+    document = {
         "nest": 1,
         "name": name,
         "group": group or name,
@@ -33,11 +33,11 @@ def nest_of(
             "body": body,
         },
     }
-    return nest_from_text(json.dumps(told))
+    return nest_from_text(json.dumps(document))
 
 
 def sample_nests(size: int = 16) -> dict[str, Nest]:
-    """Six small nests by name: `size` turns of a loop, or about so many."""
+    """Six small nests by name, with about `size` iterations per loop."""
     return {
         name: nest_of(*parts, name=f"{name}_{size}", group=name)
         for name, parts in _parts(size).items()

@@ -1,4 +1,4 @@
-"""A nest, and what a schedule makes of its loops, as lines for people."""
+"""Readable lines for a nest, and for its loops under a schedule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Call, Const, Expr, Index, LoopIndex, Read, Statement
 from embeddb.nests.schedule import Piece, Schedule
 
-#: What the line of the loop that runs in parallel says.
+#: Text in the line of the parallel loop.
 PARALLEL = "in parallel"
 _INFIX = ("+", "-", "*", "/", "<", "<=", "==", "!=")
 _INNER = {

@@ -1,8 +1,8 @@
 """Loop nests: a chain of loops around statements, with affine and indirect accesses to arrays.
 
-The unit of "Performance Embeddings" (Section 3.1): what is optimised by itself. A program is cut
-into perfect nests first (`indexer.frontends`); why they are perfect, and why the representation is
-our own, is in docs/explanation/decisions.md.
+The unit of optimisation of "Performance Embeddings" (Section 3.1). A program is cut into perfect
+nests first (`indexer.frontends`); docs/explanation/decisions.md has the reasons for perfect nests
+and for a representation of our own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from embeddb.nests.parts import Access, Affine, Array, Index, Loop, Statement
 
 
 def loop_range(loops: Sequence[Loop], arrays: Sequence[Array], loop: int) -> tuple[int, int]:
-    """The least index and the largest, over all turns of the loops around."""
+    """Smallest and largest index over all iterations of the outer loops."""
     low = index_range(loops, arrays, loops[loop].lower)[0]
     return low, index_range(loops, arrays, loops[loop].upper)[1] - 1
 
 
 def index_range(loops: Sequence[Loop], arrays: Sequence[Array], index: Index) -> tuple[int, int]:
-    """The least and the largest value. Raises: NestError where an array's values are unknown."""
+    """Smallest and largest value. Raises: NestError where an array's values are unknown."""
     low, high = (_furthest(loops, arrays, index.affine, up) for up in (False, True))
     if index.of is None:
         return low, high
@@ -40,28 +40,28 @@ def index_range(loops: Sequence[Loop], arrays: Sequence[Array], index: Index) ->
 
 
 def values_of(array: Array) -> tuple[int, int]:
-    """The least and the largest value of an array of whole numbers, by its fill.
+    """Smallest and largest value of an integer array, from its fill.
 
-    Raises: NestError where that is not known.
+    Raises: NestError where they are unknown.
     """
-    kind, *told = array.fill.split(":")
+    kind, *arguments = array.fill.split(":")
     if array.dtype not in ("i32", "i64"):
-        raise NestError(f"an index comes out of an array of {array.dtype}, not of whole numbers")
+        raise NestError(f"an index is read from an array of {array.dtype}, not of integers")
     if kind in ("range", "permutation"):
         return 0, array.elements - 1
     if kind == "below":
-        return 0, int(told[0]) - 1
+        return 0, int(arguments[0]) - 1
     if kind == "offsets":
-        return 0, int(told[0])
+        return 0, int(arguments[0])
     if kind == "zero":
         return 0, 0
-    raise NestError(f"an index comes out of an array of which only {array.fill!r} is known")
+    raise NestError(f"an index is read from an array whose fill {array.fill!r} does not bound it")
 
 
 def _furthest(loops: Sequence[Loop], arrays: Sequence[Array], affine: Affine, up: bool) -> int:
-    """The largest value (or the least): the innermost loop is replaced by the bound at which the
-    value is so, then the next one out. Where an outer loop lets an inner one run empty, this is
-    further than any value."""
+    """Largest (or smallest) value: the innermost loop is replaced by the bound that attains it,
+    then the next one. Where an outer loop makes an inner one empty, this exceeds any actual value.
+    """
     constant, coefs = affine.constant, list(affine.coefs)
     for loop in range(len(coefs) - 1, -1, -1):
         coef = coefs[loop]
@@ -79,9 +79,9 @@ def _furthest(loops: Sequence[Loop], arrays: Sequence[Array], affine: Affine, up
 
 
 def trips(loops: Sequence[Loop], arrays: Sequence[Array]) -> tuple[int, ...]:
-    """By loop, the mean number of turns, rounded up; at least 0. Means of triangles are those of
-    their middle."""
-    found: list[int] = []
+    """Mean trip count by loop, rounded up; at least 0. A triangular loop has the trip count at the
+    middle of its outer loop."""
+    counts: list[int] = []
     middle: list[float] = []
     for loop in loops:
         low, high = (_mean(arrays, bound, middle) for bound in (loop.lower, loop.upper))
@@ -89,19 +89,19 @@ def trips(loops: Sequence[Loop], arrays: Sequence[Array]) -> tuple[int, ...]:
         if row is not None:
             low, high = 0.0, row
         turns = max(0.0, (high - low) / loop.step)
-        found.append(math.ceil(turns - 1e-9))
+        counts.append(math.ceil(turns - 1e-9))
         middle.append(low + max(0.0, turns - 1) / 2 * loop.step)
-    return tuple(found)
+    return tuple(counts)
 
 
 def _mean(arrays: Sequence[Array], index: Index, middle: Sequence[float]) -> float:
-    told = zip(index.affine.coefs, middle, strict=False)
-    mean = index.affine.constant + sum(coef * at for coef, at in told)
+    terms = zip(index.affine.coefs, middle, strict=False)
+    mean = index.affine.constant + sum(coef * at for coef, at in terms)
     return mean if index.of is None else mean + sum(values_of(arrays[index.of.array])) / 2
 
 
 def _mean_row(loop: Loop, arrays: Sequence[Array]) -> float | None:
-    """The mean length of a row, where the loop runs from one offset of an array to the next."""
+    """Mean length of a row, where the loop runs from one offset of an array to the next."""
     low, high = loop.lower.of, loop.upper.of
     if low is None or high is None or low.array != high.array:
         return None
@@ -111,18 +111,17 @@ def _mean_row(loop: Loop, arrays: Sequence[Array]) -> float | None:
     return int(offsets.fill.split(":")[1]) / max(offsets.elements - 1, 1)
 
 
-#: Hexadecimal digits of a matrix's id.
+#: Number of hexadecimal digits of a matrix's id.
 _ID = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Nest:
-    """A perfect nest: loops from the outermost, statements in the innermost, arrays in the order
-    they are met. `id` is the blake2b-128 hex digest of its code (`embeddb.nests.code`), of which
-    the names of loops and arrays, `name` and `group` are no part. `group` names the program; its
-    nests, at all sizes, are held out together in every evaluation. `matrices`: those that fills
-    name, as far as they are there; they are no part of the id, as their ids are.
-    """
+    """A perfect nest: loops from the outermost, statements in the innermost, arrays in the order of
+    their first access. `id` is the blake2b-128 hex digest of its code (`embeddb.nests.code`),
+    without the names of loops and arrays, `name` and `group`. `group` names the program; its nests,
+    at all sizes, are held out together in every evaluation. `matrices`: the available ones of those
+    that fills name; only their ids are part of the nest's id."""
 
     loops: tuple[Loop, ...]
     arrays: tuple[Array, ...]
@@ -155,13 +154,13 @@ class Nest:
 
     @cached_property
     def trips(self) -> tuple[int, ...]:
-        """How often each loop runs for one turn of those around it: exact where that does not vary,
-        else the mean, rounded up."""
+        """Trip count of each loop for fixed outer loops: exact where it does not vary, else the
+        mean, rounded up."""
         return trips(self.loops, self.arrays)
 
     @property
     def sizes(self) -> Sizes:
-        """`DEPTH` and `TRIP_1`, ..., as the expressions of a platform file name them."""
+        """`DEPTH` and `TRIP_1`, ..., under the names of expressions in a platform file."""
         named = {"DEPTH": self.depth}
         named |= {f"TRIP_{at + 1}": trip for at, trip in enumerate(self.trips)}
         return UNKNOWN.naming(named)
@@ -174,52 +173,56 @@ class Nest:
 
     @property
     def written(self) -> frozenset[int]:
-        """The arrays that statements write to."""
+        """Arrays that statements write."""
         return frozenset(s.target.array for s in self.body)
 
     def accesses(self) -> tuple[tuple[int, Access, bool], ...]:
-        """(statement, access, whether it writes) in the order of the text; a reduction's target
-        is a write; what bounds read belongs to statement -1."""
+        """(statement, access, true if it writes) in the order of the text; a reduction's target is
+        a write; reads of bounds have statement -1."""
         return self._accesses
 
     @cached_property
     def _accesses(self) -> tuple[tuple[int, Access, bool], ...]:
-        found: list[tuple[int, Access, bool]] = []
+        accesses: list[tuple[int, Access, bool]] = []
         for bound in (b for loop in self.loops for b in (loop.lower, loop.upper)):
             if bound.of is not None:
-                found += [(-1, a, False) for a in (*bound.of.inner(), bound.of)]
+                accesses += [(-1, a, False) for a in (*bound.of.inner(), bound.of)]
         for at, statement in enumerate(self.body):
-            found += [(at, access, False) for access in statement.reads()]
-            found.append((at, statement.target, True))
-        return tuple(found)
+            accesses += [(at, access, False) for access in statement.reads()]
+            accesses.append((at, statement.target, True))
+        return tuple(accesses)
 
     @property
     def points(self) -> int:
-        """How often the body runs, about."""
+        """Approximate number of executions of the body."""
         return math.prod(self.trips)
 
     @cached_property
     def matrix_ids(self) -> dict[int, str]:
-        """By array, the matrix that its fill names."""
+        """Id of the matrix that an array's fill names, by array."""
         last = {at: array.fill.rpartition(":")[2] for at, array in enumerate(self.arrays)}
         return {at: text for at, text in last.items() if len(text) == _ID}
 
-    def holding(self, matrices: Iterable[Pattern]) -> Nest:
+    def with_matrices(self, matrices: Iterable[Pattern]) -> Nest:
         """The nest with those of the matrices that its fills name.
 
-        Raises: NestError where a fill or a shape says otherwise than its matrix.
+        Raises: NestError where a fill or a shape contradicts its matrix.
         """
         wanted = set(self.matrix_ids.values())
-        held = {m.id: m for m in (*self.matrices, *matrices) if m.id in wanted}
+        available = {m.id: m for m in (*self.matrices, *matrices) if m.id in wanted}
         for at, matrix in self.matrix_ids.items():
-            if matrix in held:
-                self._check_held(at, held[matrix])
-        return replace(self, matrices=tuple(held.values())) if held or self.matrices else self
+            if matrix in available:
+                self._check_matrix(at, available[matrix])
+        return (
+            replace(self, matrices=tuple(available.values()))
+            if available or self.matrices
+            else self
+        )
 
-    def held(self, array: int) -> NDArray[Any] | None:
-        """What an array holds of the matrix that its fill names, int[elements]; None without one.
+    def matrix_values(self, array: int) -> NDArray[Any] | None:
+        """Values of an array from the matrix that its fill names, int[elements]; None without one.
 
-        Raises: NestError for a matrix that is not there.
+        Raises: NestError for a missing matrix.
         """
         wanted = self.matrix_ids.get(array)
         if wanted is None:
@@ -233,23 +236,23 @@ class Nest:
         return _numbers(self.arrays[array], matrix)
 
     def require_matrices(self) -> None:
-        """Raises: NestError unless every matrix that a fill names is there."""
+        """Check that every matrix that a fill names is available. Raises: NestError."""
         for at in self.matrix_ids:
-            self.held(at)
+            self.matrix_values(at)
 
-    def _check_held(self, at: int, matrix: Pattern) -> None:
+    def _check_matrix(self, at: int, matrix: Pattern) -> None:
         array, name = self.arrays[at], self.array_name(at)
         fits = fills_of(matrix)
         if array.fill not in fits:
-            raise NestError(f"{name}: fill {array.fill} is none of {', '.join(fits)}")
+            raise NestError(f"{name}: fill {array.fill} must be one of {', '.join(fits)}")
         size = _numbers(array, matrix).size
         if array.shape != (size,):
             raise NestError(f"{name}: has {array.elements} elements, its matrix {size}")
 
 
 def fills_of(matrix: Pattern) -> tuple[str, str]:
-    """The fills of arrays that hold the row offsets and the columns of a matrix. How uneven its
-    rows are is rounded down to thousandths, in whole numbers: the same on every machine.
+    """Fills of the arrays of row offsets and columns of a matrix. The unevenness of its rows is
+    rounded down to thousandths, in integers: the same on every machine.
 
     Raises: NestError for a matrix without entries.
     """

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from embeddb.core.errors import NestError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.nests.check import LARGEST, MOST_DIMENSIONS, check
 from embeddb.nests.code import code_of
 from embeddb.nests.nest import Nest
@@ -42,7 +42,7 @@ from embeddb.nests.parts import (
 
 T = TypeVar("T")
 
-#: Longer texts are no nests.
+#: Longest text of a nest.
 MOST_TEXT = 1 << 20
 _MOST_STATEMENTS = 64
 _MOST_ARRAYS = 64
@@ -53,7 +53,7 @@ _FORM = 1
 
 def nest_text(nest: Nest) -> bytes:
     """The file form, one line of UTF-8."""
-    told = {
+    document = {
         "nest": _FORM,
         "name": nest.name,
         "group": nest.group,
@@ -61,31 +61,31 @@ def nest_text(nest: Nest) -> bytes:
         "arrays": [nest.array_name(a) for a in range(len(nest.arrays))],
         "code": code_of(nest.loops, nest.arrays, nest.body),
     }
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def nest_from_text(text: bytes | str, *, where: str = "") -> Nest:
-    """The file form read back, checked, with its arrays in the order they are met.
+    """Read the file form and check it; arrays are in the order of their first access.
 
     Raises: NestError, one line that names the part.
     """
     with refusing(NestError, where=where):
         if len(text) > MOST_TEXT:
             raise NestError(f"a nest has at most {MOST_TEXT} characters")
-        told = json.loads(text, parse_constant=_no_number)
-        if not isinstance(told, dict) or told.get("nest") != _FORM:
-            raise NestError(f'is no nest: it needs "nest": {_FORM}')
-        code = told.get("code")
+        document = json.loads(text, parse_constant=_no_number)
+        if not isinstance(document, dict) or document.get("nest") != _FORM:
+            raise NestError(f'is not a nest: it needs "nest": {_FORM}')
+        code = document.get("code")
         if not isinstance(code, dict) or sorted(code) != ["arrays", "body", "loops"]:
             raise NestError('"code" must have "loops", "arrays" and "body"')
         nest = Nest(
             tuple(_list(code["loops"], _read_loop, "loops", MOST_LOOPS)),
             tuple(_list(code["arrays"], _read_array, "arrays", _MOST_ARRAYS)),
             tuple(_list(code["body"], _read_statement, "body", _MOST_STATEMENTS)),
-            name=_text(told.get("name", ""), "name"),
-            group=_text(told.get("group", ""), "group"),
-            loop_names=_names(told.get("loops", []), "loops"),
-            array_names=_names(told.get("arrays", []), "arrays"),
+            name=_text(document.get("name", ""), "name"),
+            group=_text(document.get("group", ""), "group"),
+            loop_names=_names(document.get("loops", []), "loops"),
+            array_names=_names(document.get("arrays", []), "arrays"),
         )
         return check(nest)
 
@@ -97,7 +97,7 @@ def _list(value: Any, read: Callable[[Any, str], T], where: str, most: int) -> l
     if not isinstance(value, list):
         raise NestError(f"{where}: must be a list")
     if len(value) > most:
-        raise NestError(f"{where}: {len(value)} of them, at most {most} are allowed")
+        raise NestError(f"{where}: {len(value)} entries, at most {most} are allowed")
     return [read(item, f"{where}[{at}]") for at, item in enumerate(value)]
 
 
@@ -125,7 +125,7 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 def _read_index(value: Any, where: str, depth: int = 0) -> Index:
     if isinstance(value, dict):
         if sorted(value) != ["of", "plus"] or depth > 2:
-            raise NestError(f'{where}: an index out of an array has "plus" and "of"')
+            raise NestError(f'{where}: an indirect index has "plus" and "of"')
         plain = _read_index(value["plus"], f"{where}.plus", depth + 1)
         return Index(plain.affine, _read_access(value["of"], f"{where}.of", depth + 1))
     numbers = _list(value, _whole, where, MOST_LOOPS + 1)
@@ -172,7 +172,7 @@ def _read_expr(value: Any, where: str, depth: int) -> Expr:
         raise NestError(f"{where}: nested more than {_DEEPEST} deep")
     if type(value) in (int, float):
         if not math.isfinite(value):
-            raise NestError(f"{where}: {value} is no number")
+            raise NestError(f"{where}: {value} is not a finite number")
         return Const(value)
     if not isinstance(value, list) or not value or not isinstance(value[0], str):
         raise NestError(f"{where}: an expression is a number or [operator, ...]")
@@ -182,9 +182,9 @@ def _read_expr(value: Any, where: str, depth: int) -> Expr:
     if op == "loop" and len(args) == 1:
         return LoopIndex(_whole(args[0], where))
     if OPERATORS.get(op) != len(args):
-        raise NestError(f"{where}: {op[:20]!r} with {len(args)} operands is not known")
+        raise NestError(f"{where}: {op[:20]!r} with {len(args)} operands is unknown")
     return Call(op, tuple(_read_expr(a, where, depth + 1) for a in args))
 
 
 def _no_number(text: str) -> float:
-    raise NestError(f"{text} is no number")
+    raise NestError(f"{text} is not a finite number")

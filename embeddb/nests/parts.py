@@ -1,4 +1,4 @@
-"""What a loop nest is made of: loops, statements, expressions, arrays, and how these are met."""
+"""Parts of a loop nest: loops, statements, expressions, arrays and accesses."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: As many slots as a platform's file can name.
+#: Largest depth: the number of loops that a platform file can name.
 MOST_LOOPS = 6
 
-#: Bytes of an element, by type.
+#: Size of an element in bytes, by type.
 DTYPES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8}
 
-#: Operators of an expression and how many operands they take. Comparisons give 1 or 0.
+#: Operators of an expression and their number of operands. Comparisons return 1 or 0.
 OPERATORS = {
     **dict.fromkeys(("+", "-", "*", "/", "min", "max", "<", "<=", "==", "!="), 2),
     **dict.fromkeys(("neg", "abs", "sqrt", "exp", "log", "tanh"), 1),
     "select": 3,
 }
 
-#: How a statement's value meets its target; all but the first are reductions, whose order is free.
+#: Operators between a statement's target and value; all but the first are reductions, whose order
+#: is free.
 COMBINES = ("=", "+=", "*=", "min=", "max=")
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
     """`constant` + the sum of `coefs[l]` x the index of loop l; loops counted from the outermost,
-    from 0, trailing zeros left away."""
+    from 0, without trailing zeros."""
 
     constant: int = 0
     coefs: tuple[int, ...] = ()
@@ -42,7 +43,7 @@ class Affine:
 
     @property
     def loops(self) -> tuple[int, ...]:
-        """The loops it depends on."""
+        """Loops on which it depends."""
         return tuple(at for at, c in enumerate(self.coefs) if c)
 
 
@@ -55,16 +56,16 @@ class Access:
 
     @property
     def affine(self) -> bool:
-        """Whether no index comes out of another array."""
+        """Return true if no index is read from another array."""
         return all(index.of is None for index in self.at)
 
     @property
     def loops(self) -> frozenset[int]:
-        """Every loop that an index depends on, through other arrays too."""
+        """Every loop on which an index depends, through other arrays too."""
         return frozenset(at for index in self.at for at in index.loops)
 
     def inner(self) -> Iterator[Access]:
-        """The accesses that its indices come out of, the innermost first."""
+        """Accesses from which its indices are read, innermost first."""
         for index in self.at:
             if index.of is not None:
                 yield from index.of.inner()
@@ -73,7 +74,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index or a bound: affine, plus the element of an integer array where `of` names one."""
+    """An index or a bound: affine, plus the element of an integer array that `of` names."""
 
     affine: Affine = Affine()
     of: Access | None = None
@@ -118,7 +119,7 @@ Expr = Const | LoopIndex | Read | Call
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`target` is combined with `value` by one of `COMBINES`, wherever `where` is not 0."""
+    """`target` is combined with `value` by one of `COMBINES`, where `where` is not 0."""
 
     target: Access
     combine: str
@@ -130,13 +131,13 @@ class Statement:
         return self.combine != "="
 
     def reads(self) -> list[Access]:
-        """What it reads, in the order it is written down, but for the target of a reduction; the
-        accesses that indices come out of before those that use them."""
-        found: list[Access] = list(self.target.inner())
+        """Accesses that it reads, in the order of the text, without the target of a reduction;
+        accesses from which indices are read precede those that use them."""
+        accesses: list[Access] = list(self.target.inner())
         for expression in (self.where, self.value):
             for access in _accesses(expression):
-                found += [*access.inner(), access]
-        return found
+                accesses += [*access.inner(), access]
+        return accesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +151,12 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Elements in row-major order. `fill` says what it holds before the nest runs: `uniform`
-    (in [0, 1)), `zero`, `range` (0, 1, 2, ...), `permutation` (of the same), `below:N` (whole
-    numbers from 0 to N - 1), `offsets:T:S` (ascending from 0 to T, where a row is S times as uneven
-    as by chance; the rows of a sparse matrix). With a matrix's id behind them, `offsets:T:S:ID` and
-    `below:N:ID` are the row offsets and the columns of that one (`embeddb.nests.nest.fills_of`).
-    `transient`: nobody reads it after the nest."""
+    """Elements in row-major order. `fill` describes the initial values: `uniform` (in [0, 1)),
+    `zero`, `range` (0, 1, 2, ...), `permutation` (of the same), `below:N` (integers from 0 to N -
+    1), `offsets:T:S` (ascending from 0 to T, where row lengths are S times as uneven as random
+    ones; the rows of a sparse matrix). With a matrix's id appended, `offsets:T:S:ID` and
+    `below:N:ID` are the row offsets and the columns of that matrix (`embeddb.nests.nest.fills_of`).
+    `transient`: not read after the nest."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -177,9 +178,9 @@ class Array:
 
     @property
     def unevenness(self) -> float:
-        """The S of `offsets:T:S`; 0 where none is told."""
-        kind, *told = self.fill.split(":")
-        return float(told[1]) if kind == "offsets" and len(told) > 1 else 0.0
+        """The S of `offsets:T:S`; 0 where it is absent."""
+        kind, *arguments = self.fill.split(":")
+        return float(arguments[1]) if kind == "offsets" and len(arguments) > 1 else 0.0
 
 
 def _accesses(expression: Expr | None) -> Iterator[Access]:

@@ -1,8 +1,8 @@
-"""A schedule as a recipe: steps in their order, each of which names nodes of a nest.
+"""A schedule as a recipe: a sequence of steps, each of which names nodes of a nest.
 
-The transformations of "Performance Embeddings" (Section 5): what is carried from one nest to
-another is one step after the other, not the values of slots. A step refuses what it cannot be
-applied to; whether the result is legal is decided elsewhere (`embeddb.nests.check`).
+The transformations of "Performance Embeddings" (Section 5): steps are transferred one by one from
+one nest to another, not the values of slots. A step that does not fit is refused; the legality of
+the result is checked elsewhere (`embeddb.nests.check`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _PLACES = ("outer", "second")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The loops run in this order, from the outermost, in the places that they occupy now; loops
-    that are not named stay where they are."""
+    """Run the loops in this order, from the outermost, in their current positions; other loops stay
+    in place."""
 
     loops: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A loop is split into blocks of `size` turns."""
+    """Split a loop into blocks of `size` iterations."""
 
     loop: int
     size: int
@@ -38,7 +38,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """A loop, or the loop over its blocks, runs in parallel."""
+    """Run a loop, or the loop over its blocks, in parallel."""
 
     loop: int
     block: bool = False
@@ -48,7 +48,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What the innermost loop is made of: `simd`, `unroll4` or `jam4`."""
+    """Generate the innermost loop as `simd`, `unroll4` or `jam4`."""
 
     loop: int
     how: str
@@ -56,7 +56,7 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """An array that is read is copied block by block."""
+    """Copy an array that is read block by block."""
 
     array: int
 
@@ -64,13 +64,13 @@ class Pack:
 Step = Order | Tile | Parallel | Inner | Pack
 
 
-def as_it_stands(nest: Nest) -> Schedule:
-    """The schedule that every recipe begins with: nothing moved, split or in parallel."""
+def identity_schedule(nest: Nest) -> Schedule:
+    """The initial schedule of every recipe: nothing moved, split or parallel."""
     return Schedule.of({}, nest.depth)
 
 
 def named(step: Step) -> tuple[int, ...]:
-    """The loops that a step names, or the array."""
+    """Loops that a step names, or the array."""
     match step:
         case Order(loops):
             return loops
@@ -81,12 +81,12 @@ def named(step: Step) -> tuple[int, ...]:
 
 
 def recipe_of(nest: Nest, schedule: Schedule, *, whole: bool = False) -> tuple[Step, ...]:
-    """The steps that make `schedule` of the nest as it stands, none for what is so anyway.
+    """Steps from the identity schedule to `schedule`, without redundant ones.
 
-    With `whole` the order is a step even where it is as it stands: for a nest that may be written
-    down in another one. Raises: NestError for an array to pack that is not there.
+    With `whole` the order is a step even where it is the identity: for a nest whose counterpart may
+    be written in another order. Raises: NestError for an array to pack that does not exist.
     """
-    plain = as_it_stands(nest)
+    plain = identity_schedule(nest)
     steps: list[Step] = []
     if whole or schedule.order != plain.order:
         steps.append(Order(schedule.order))
@@ -100,20 +100,20 @@ def recipe_of(nest: Nest, schedule: Schedule, *, whole: bool = False) -> tuple[S
     if schedule.pack != plain.pack:
         offered, at = packable(nest), int(schedule.pack.removeprefix("read")) - 1
         if at >= len(offered):
-            raise NestError(f"there is no array for {schedule.pack} to pack")
+            raise NestError(f"`{schedule.pack}` names no array that can be packed")
         steps.append(Pack(offered[at]))
     return tuple(steps)
 
 
 def apply(nest: Nest, schedule: Schedule, step: Step) -> Schedule:
-    """The schedule with one more step. Raises: NestError for one that does not fit."""
+    """Apply one more step to a schedule. Raises: NestError for one that does not fit."""
     _check_loops(nest, step)
     match step:
         case Order(loops):
             return replace(schedule, order=_reordered(schedule.order, loops))
         case Tile(loop, size):
             if size < 1:
-                raise NestError(f"blocks of {size} turns")
+                raise NestError(f"block size {size} is out of range")
             tiles = (*schedule.tiles[:loop], size, *schedule.tiles[loop + 1 :])
             return replace(schedule, tiles=tiles)
         case Parallel(loop, block, policy, chunk):
@@ -136,7 +136,7 @@ def apply(nest: Nest, schedule: Schedule, step: Step) -> Schedule:
 
 
 def step_text(nest: Nest, step: Step) -> str:
-    """One line with the nest's names, as `tile k by 32`."""
+    """One line with the nest's names, such as `tile k by 32`."""
     match step:
         case Order(loops):
             return "order " + ", ".join(nest.loop_name(at) for at in loops)
@@ -152,7 +152,7 @@ def step_text(nest: Nest, step: Step) -> str:
 
 
 def _check_loops(nest: Nest, step: Step) -> None:
-    """Raises: NestError for a step that names what the nest lacks, or a loop twice."""
+    """Check that a step names existing loops or arrays, each once. Raises: NestError."""
     if isinstance(step, Pack):
         if not 0 <= step.array < len(nest.arrays):
             raise NestError(f"there is no array {step.array}, the nest has {len(nest.arrays)}")
@@ -162,7 +162,7 @@ def _check_loops(nest: Nest, step: Step) -> None:
         if not 0 <= at < nest.depth:
             raise NestError(f"there is no loop {at + 1}, the nest has {nest.depth}")
     if len(set(loops)) != len(loops):
-        raise NestError("a loop stands twice in the order")
+        raise NestError("a loop occurs twice in the order")
 
 
 def _reordered(order: tuple[int, ...], loops: Sequence[int]) -> tuple[int, ...]:

@@ -1,5 +1,5 @@
-"""A configuration of `nest-cpu` as a schedule of one nest: in which order its loops run, which are
-split into blocks, which runs in parallel, and what the innermost one is made of.
+"""A configuration of `nest-cpu` as a schedule of one nest: the order of its loops, their blocks,
+the parallel loop, and the code of the innermost one.
 
 The parameters name *slots*, the loops of the nest from the outermost: `order_3 = ["2", "1", "3"]`,
 `tile_1 = 32`. All block loops come first, in the order of their loops, then one loop a slot.
@@ -17,13 +17,13 @@ from embeddb.core.config import Config
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import MOST_LOOPS
 
-#: Blocks of the second loop from inside that `jam4` runs at once.
+#: Number of iterations of the second innermost loop that `jam4` runs together.
 JAMMED = 4
 
 
 class Piece(NamedTuple):
-    """One loop of the generated code. `loop`: the nest's loop it comes from; `block`: whether it
-    steps from block to block; `step`: indices from one turn to the next; `trip`: turns, at most."""
+    """One loop of the generated code. `loop`: its loop in the nest; `block`: true for the loop over
+    blocks; `step`: increment of the index; `trip`: largest trip count."""
 
     loop: int
     block: bool
@@ -33,11 +33,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Shapes: `order` int[depth], loops from the outermost; `tiles` int[depth] by loop, 0: whole.
+    """Shapes: `order` int[depth], loops from the outermost; `tiles` int[depth] by loop, 0: not
+    split.
 
     `parallel` is `none`, `outer` or `second`, counted among the generated loops; `policy` is
     `static`, `dynamic` (by `chunk`) or `guided`; `inner` is `plain`, `simd`, `unroll4` or `jam4`;
-    `pack` is `none`, `read1` or `read2`: which array read is copied block by block.
+    `pack` is `none`, `read1` or `read2`: the array that is copied block by block.
     """
 
     order: tuple[int, ...]
@@ -50,7 +51,7 @@ class Schedule:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], depth: int) -> Schedule:
-        """What is not given is as in the nest as it stands."""
+        """Schedule of a configuration; missing parameters are as in the identity schedule."""
         order = config.get(f"order_{depth}")
         return cls(
             order=tuple(int(slot) - 1 for slot in order) if order else tuple(range(depth)),
@@ -64,20 +65,21 @@ class Schedule:
 
     @property
     def config(self) -> Config:
-        """Only what applies: no policy without a parallel loop, no chunk but for `dynamic`."""
+        """Parameters that apply: no policy without a parallel loop, no chunk except for
+        `dynamic`."""
         depth = len(self.order)
-        told: dict[str, Any] = {f"tile_{at + 1}": t for at, t in enumerate(self.tiles)}
+        values: dict[str, Any] = {f"tile_{at + 1}": t for at, t in enumerate(self.tiles)}
         if depth > 1:
-            told[f"order_{depth}"] = tuple(str(at + 1) for at in self.order)
-        told |= {"parallel": self.parallel, "inner": self.inner, "pack": self.pack}
+            values[f"order_{depth}"] = tuple(str(at + 1) for at in self.order)
+        values |= {"parallel": self.parallel, "inner": self.inner, "pack": self.pack}
         if self.parallel != "none":
-            told["schedule"] = self.policy
+            values["schedule"] = self.policy
             if self.policy == "dynamic":
-                told["chunk"] = self.chunk
-        return Config(told)
+                values["chunk"] = self.chunk
+        return Config(values)
 
     def pieces(self, nest: Nest) -> tuple[Piece, ...]:
-        """The generated loops from the outermost."""
+        """Generated loops from the outermost."""
         blocks, whole = [], []
         for loop in self.order:
             step, tile, trip = nest.loops[loop].step, self.tiles[loop], nest.trips[loop]
@@ -87,25 +89,25 @@ class Schedule:
         return (*blocks, *whole)
 
     def parallel_piece(self, nest: Nest) -> Piece | None:
-        """The generated loop that runs in parallel; None without one."""
+        """The parallel generated loop; None without one."""
         at = {"outer": 0, "second": 1}.get(self.parallel)
         pieces = self.pieces(nest)
         return None if at is None or at >= len(pieces) else pieces[at]
 
     @property
     def innermost(self) -> int:
-        """The loop that the innermost generated loop comes from."""
+        """Loop of the innermost generated loop."""
         return self.order[-1]
 
 
 def parameters(depth: int) -> frozenset[str]:
-    """The parameters that decide whether a schedule of so many loops is legal."""
+    """Parameters that decide the legality of a schedule of so many loops."""
     order = {f"order_{depth}"} if depth > 1 else set()
     tiles = {f"tile_{at + 1}" for at in range(depth)}
     return frozenset({*order, *tiles, "parallel", "inner", "pack"})
 
 
-#: Every parameter that a schedule is made of, at any depth.
+#: All parameters of schedules, at any depth.
 KNOWN = frozenset(
     {
         "schedule",
@@ -115,17 +117,16 @@ KNOWN = frozenset(
 )
 
 
-#: Sizes of blocks; a nest may be split in one or several of its loops at the same size.
+#: Block sizes; one or several loops of a nest are split at the same size.
 _BLOCKS = (8, 32, 128)
-#: Orders that are tried of a depth; deeper nests have more than anybody will run.
+#: Largest number of orders for a depth; deep nests have too many to run.
 _MOST_ORDERS = 24
 
 
 def designed(depth: int, *, seed: int = 0) -> list[Schedule]:
-    """The nest as it stands with each kind of innermost loop first, then, shuffled by `seed`: every
-    order (of a deep nest some), each order with blocks in each set of loops, other ways to share
-    the parallel loop out, and arrays packed. None of them is checked against a nest.
-    """
+    """Sampling design: the identity schedule with each kind of innermost loop first, then, shuffled
+    by `seed`: every order (of a deep nest some), each order with blocks in each set of loops, other
+    policies of the parallel loop, and packed arrays. None of them is checked against a nest."""
     stands = tuple(range(depth))
     first = [
         Schedule(stands, (0,) * depth, "outer", inner=inner)

@@ -131,8 +131,8 @@ def _op(table: Table, kernels: Collection[str]) -> Op | None:
         op = Op.parse(text)
     except UsageError as error:
         raise table.fault("op", str(error), hint=error.hint) from None
-    if op.kernel not in kernels:
-        raise table.fault("op", f"the platform has no {op.kernel}: {join(kernels)}")
+    if op.name not in kernels:
+        raise table.fault("op", f"the platform has no {op.name}: {join(kernels)}")
     return op
 
 

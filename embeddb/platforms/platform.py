@@ -21,7 +21,7 @@ from typing import Any
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, RunnerUnavailable, UsageError
-from embeddb.core.files.gate import read_bounded, refusing
+from embeddb.core.files.safe_read import read_bounded, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import value_text
 from embeddb.platforms.command import CommandSpec, read_command
@@ -135,7 +135,7 @@ class Platform:
 
     def kernel(self, op: Op | str) -> KernelSpace:
         """Raises: UsageError if the platform does not run this kernel."""
-        kernel = op if isinstance(op, str) else op.kernel
+        kernel = op if isinstance(op, str) else op.name
         if kernel not in self.kernels:
             raise UsageError(
                 f"platform {self.id} has no {kernel}", hint=f"its kernels: {join(self.ops)}"
@@ -163,12 +163,12 @@ class Platform:
             varying = known.kernel(op).varying if known.digest == self.digest else None
         if varying is None:
             raise UsageError(
-                f"platform {self.id} does not say which configurations of {op.kernel} sum in "
+                f"platform {self.id} does not say which configurations of {op.name} sum in "
                 "varying order",
-                hint=f"its file needs `varying = [...]` in the [[space]] of {op.kernel}: "
+                hint=f"its file needs `varying = [...]` in the [[space]] of {op.name}: "
                 "conditions as in `constraints`, [] if none does",
             )
-        return replace(self, kernels={**self.kernels, op.kernel: part.without(varying, VARYING)})
+        return replace(self, kernels={**self.kernels, op.name: part.without(varying, VARYING)})
 
     def exact(self, op: Op) -> Platform:
         """The platform with only those configurations of a kernel that compute at the full
@@ -177,9 +177,7 @@ class Platform:
         Raises: UsageError if the platform does not run this kernel.
         """
         part = self.kernel(op)
-        return replace(
-            self, kernels={**self.kernels, op.kernel: part.without(part.inexact, INEXACT)}
-        )
+        return replace(self, kernels={**self.kernels, op.name: part.without(part.inexact, INEXACT)})
 
     def restricted(self, op: Op, *, reproducible: bool = False, exact: bool = False) -> Platform:
         """The platform as a question restricts it. Raises: as `reproducible` and `exact`."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo
-from embeddb.core.subject import Subject
-from embeddb.core.timing import timings_of
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.timing import summarise_runs
+from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
@@ -61,14 +61,16 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
     platform, op = store.sound_platform(near.platform), Op.parse(near.op or str(query.op))
     if platform is None:
         return None
-    timings = timings_of(store.runs(platform.id, op, near.pattern_id), usual_at(store, platform.id))
+    timings = summarise_runs(
+        store.runs(platform.id, op, near.pattern_id), usual_at(store, platform.id)
+    )
     costs = {c: cost_of(t, query.calls) for c, t in timings.items() if math.isfinite(t.seconds)}
     legal = [config for config in costs if query.space.reason(config) is None]
     if not legal:
         return None
     best = min(legal, key=lambda config: (costs[config], config.json))
-    info = store.pattern(near.pattern_id) or PatternInfo(id=near.pattern_id)
-    base = costs.get(default_of(platform, op, store.known(info)))
+    info = store.pattern(near.pattern_id) or WorkloadInfo(id=near.pattern_id)
+    base = costs.get(default_of(platform, op, store.workload_or_info(info)))
     gain = None if base is None else base / costs[best]
     return NearestRun(query.space.canonical(best), gain)
 
@@ -88,7 +90,7 @@ def insight(found: RankedCandidates, *, nearest: NearestRun | None = None) -> Di
 def renewed(
     lookup: Lookup,
     made: Recommendation,
-    pattern: Subject | PatternInfo,
+    pattern: Workload | WorkloadInfo,
     platform: Platform,
     *,
     deepen: Deepen | None = None,

@@ -12,8 +12,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, RunnerUnavailable
-from embeddb.core.records import PatternInfo
-from embeddb.core.subject import Subject
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.workload import Workload
 from embeddb.featurizers.base import counted_parts
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.kernel import INEXACT, VARYING
@@ -60,7 +60,7 @@ class Request:
     """A question: the best `count` configurations for an operation on a workload, used `calls`
     times. `answer_by` ranks, with random numbers of `seed`."""
 
-    pattern: Subject | PatternInfo
+    pattern: Workload | WorkloadInfo
     platform: Platform
     op: Op
     count: int = 5
@@ -89,7 +89,7 @@ def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
     made = _recommendation(lookup, query, found, seed=request.seed)
     asked = _pictured(lookup, query.pattern, pattern)
-    whole = {} if isinstance(pattern, PatternInfo) else op.workload.answer(pattern)
+    whole = {} if isinstance(pattern, WorkloadInfo) else op.workload.answer(pattern)
     made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked, **whole)
     if lookup.store.readonly:
         note = "the database is read-only: this answer was not stored"
@@ -105,11 +105,11 @@ def first_answers(query: Query, count: int) -> list[Config]:
     return [Config(candidate.config) for candidate in found.candidates]
 
 
-def _pictured(lookup: Lookup, info: PatternInfo, given: Subject | PatternInfo) -> PatternInfo:
+def _pictured(lookup: Lookup, info: WorkloadInfo, given: Workload | WorkloadInfo) -> WorkloadInfo:
     """What an explanation shows of the matrix, which need not be in the store."""
     known = lookup.store.pattern(info.id)
     picture = info.thumbnail or (known.thumbnail if known is not None else b"")
-    if not picture and not isinstance(given, PatternInfo):
+    if not picture and not isinstance(given, WorkloadInfo):
         picture = info.workload.facts(given).get("thumbnail", b"")
     return msgspec.structs.replace(info, thumbnail=picture, features={}, about={})
 
@@ -219,7 +219,7 @@ def _transfers(query: Query, found: RankedCandidates) -> list[TransferredSchedul
             steps=[
                 TransferredStep(
                     text=step.text,
-                    made=step.made,
+                    made=step.target_text,
                     reason=step.reason,
                     matched=[(pair.source, pair.target, pair.distance) for pair in step.pairs],
                 )

@@ -9,7 +9,7 @@ import msgspec
 
 from embeddb.core.config import Config
 from embeddb.core.records import Run
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.ranking.query import Query
 from embeddb.ranking.recommendation import Candidate, Recommendation
 
@@ -58,7 +58,7 @@ def _promised(query: Query, candidate: Candidate) -> float | None:
 def measured_break_even(made: Recommendation, runs: Sequence[Run]) -> Recommendation:
     """The answer with `break_even_calls` by what its runs took, the default's among them; where
     they do not tell what preparing took, None."""
-    curves = timings_of(runs)
+    curves = summarise_runs(runs)
     told = {run.config for run in runs if run.measurement.conversion_s is not None}
     default = curves.get(Config(made.default))
     candidates = []

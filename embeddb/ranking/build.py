@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
-from embeddb.core.records import PatternInfo
-from embeddb.core.subject import Subject
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.timing import TimingSummary, summarise_runs
+from embeddb.core.workload import Workload
 from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.failures import Failures
@@ -38,7 +38,7 @@ _ENOUGH_AT_OTHER_WIDTH = 8
 
 def build_query(
     lookup: Lookup,
-    pattern: Subject | PatternInfo,
+    pattern: Workload | WorkloadInfo,
     platform: Platform,
     op: Op,
     *,
@@ -53,7 +53,7 @@ def build_query(
     TensorError for a kernel that has no tiles.
     """
     clock = _Clock(stages_s if stages_s is not None else {})
-    info = PatternInfo.of(pattern)
+    info = WorkloadInfo.of(pattern)
     subject = _subject(lookup, pattern, info, op)
     partition = lookup.answering(op, platform, nest_id=info.id)
     clock.lap("open")
@@ -73,7 +73,7 @@ def build_query(
         if vector is not None:
             partition = lookup.around(partition, vector, info.id, platform)
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
-        query = op.workload.transferred(query, partition, subject, lookup.store.subject) or query
+        query = op.workload.transferred(query, partition, subject, lookup.store.workload) or query
         clock.lap("search")
     query = _predicted(query, lookup, pattern, subject)
     if query.prediction.version:
@@ -82,8 +82,8 @@ def build_query(
 
 
 def _subject(
-    lookup: Lookup, pattern: Subject | PatternInfo, info: PatternInfo, op: Op
-) -> Subject | PatternInfo:
+    lookup: Lookup, pattern: Workload | WorkloadInfo, info: WorkloadInfo, op: Op
+) -> Workload | WorkloadInfo:
     """With its rules, where it is known by name and has any. Raises: UsageError for another kind of
     subject."""
     if info.kind != op.kind:
@@ -91,7 +91,7 @@ def _subject(
             f"{op} runs on a {op.kind}, and {info.name or info.id} is a {info.kind}",
             hint=f"ask for an operation on a {info.kind}",
         )
-    return lookup.store.known(info) if isinstance(pattern, PatternInfo) else pattern
+    return lookup.store.workload_or_info(info) if isinstance(pattern, WorkloadInfo) else pattern
 
 
 def _own(lookup: Lookup, asked: Query) -> OwnTimings:
@@ -105,7 +105,7 @@ def _own(lookup: Lookup, asked: Query) -> OwnTimings:
 
 
 def _predicted(
-    query: Query, lookup: Lookup, pattern: Subject | PatternInfo, subject: Subject | PatternInfo
+    query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo, subject: Workload | WorkloadInfo
 ) -> Query:
     """By a model of the kind's own where there is one, else by the cost model."""
     found: Query | None = query.op.workload.predicted(query, lookup, subject)
@@ -114,7 +114,7 @@ def _predicted(
 
 def _placed(
     lookup: Lookup,
-    pattern: Subject | PatternInfo,
+    pattern: Workload | WorkloadInfo,
     op: Op,
     platform: Platform,
     partition: AnswerIndex,
@@ -134,13 +134,13 @@ def _placed(
 
 def _other_width(
     lookup: Lookup, platform: Platform, op: Op, pattern_id: str
-) -> tuple[Op | None, dict[Config, Timing]]:
+) -> tuple[Op | None, dict[Config, TimingSummary]]:
     """What was measured on this pattern at the nearest other width."""
     store = lookup.store
     known = [p.op for p in store.partitions() if p.platform == platform.id]
     for near in nearest_widths((o for o in known if o.width != op.width), op):
         runs = store.runs(platform.id, near, pattern_id)
-        curve = timings_of(runs, usual_at(store, platform.id))
+        curve = summarise_runs(runs, usual_at(store, platform.id))
         if sum(math.isfinite(c.seconds) for c in curve.values()) >= _ENOUGH_AT_OTHER_WIDTH:
             return near, curve
     return None, {}

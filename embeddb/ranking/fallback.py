@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 
 from embeddb.core.config import Config
-from embeddb.core.timing import Timing
+from embeddb.core.timing import TimingSummary
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import default_candidate
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
@@ -88,7 +88,7 @@ def _not_failed(query: Query, candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _from_timings(
-    query: Query, timings: dict[Config, Timing], *, other_width: bool = False
+    query: Query, timings: dict[Config, TimingSummary], *, other_width: bool = False
 ) -> list[Candidate]:
     default = timings.get(query.default)
     base = math.inf if default is None else cost_of(default, query.calls)
@@ -113,7 +113,7 @@ def _from_timings(
     return sorted(found, key=lambda c: (bool(c.order_reason), c.score, str(c.config)))
 
 
-def cost_of(timing: Timing, calls: float) -> float:
+def cost_of(timing: TimingSummary, calls: float) -> float:
     """Seconds per call with the preparation shared out."""
     return timing.seconds + timing.conversion_s / calls
 

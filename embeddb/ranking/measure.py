@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import APART, State, apart, between, state_now, state_of
+from embeddb.core.machine_state import APART, State, between, distance, state_now, state_of
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.reports import Progress
-from embeddb.core.subject import Subject
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.core.wording import plural
+from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.ranking.alternatives import Deepen, renewed
@@ -55,7 +55,7 @@ class Remeasurement:
 def measure_answer(
     lookup: Lookup,
     made: Recommendation,
-    pattern: Subject,
+    pattern: Workload,
     how: Remeasurement,
     *,
     progress: Progress | None = None,
@@ -90,7 +90,7 @@ def measure_answer(
         runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
         if runs and not lookup.store.readonly:
             lookup.record(runs, pattern, here)
-    done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
+    done = measured_break_even(ranked_by_time(made, summarise_runs(runs)), runs)
     warnings = [*done.warnings, *_failures(runs)]
     done = msgspec.structs.replace(done, platform=here.id, warnings=warnings)
     if warning := state_warning(state, usual):
@@ -134,7 +134,7 @@ def _measured(made: Recommendation) -> list[Config]:
 
 def state_warning(context: Mapping[str, Any], normal: State) -> str:
     """One sentence where this machine is not in the state its stored runs were made in."""
-    far = apart(state_of(context), normal)
+    far = distance(state_of(context), normal)
     if far is None or far <= APART:
         return ""
     return (
@@ -143,7 +143,7 @@ def state_warning(context: Mapping[str, Any], normal: State) -> str:
     )
 
 
-def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Recommendation:
+def ranked_by_time(made: Recommendation, curves: Mapping[Config, TimingSummary]) -> Recommendation:
     """The answer with what its default and candidates took, fastest first, failures last."""
     measured = []
     for candidate in made.candidates:

@@ -16,7 +16,7 @@ import msgspec
 from embeddb.core.config import Config
 from embeddb.core.machine_state import State
 from embeddb.core.records import IN_A_ROW, REMEASURED, Run
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.ranking.recommendation import LIKELY, Candidate, Recommendation
 
 #: Why a measured configuration ranks behind the others (`Candidate.order_reason`).
@@ -107,13 +107,13 @@ def _gains_more(one: Candidate, other: Candidate) -> bool:
 
 def settled(
     runs: Sequence[Run], default: Config, normal: Callable[[], State]
-) -> tuple[dict[Config, Timing], dict[Config, str]]:
-    """Timings of the runs of one workload (`timings_of`), without the search's own where a
+) -> tuple[dict[Config, TimingSummary], dict[Config, str]]:
+    """Timings of the runs of one workload (`summarise_runs`), without the search's own where a
     configuration was measured again, and why configurations rank behind the others: timed in the
     search alone, or not faster than the default with the kernels called back to back. None do
     where nothing was measured again."""
     kept = without_search(runs)
-    timings = timings_of(kept, normal)
+    timings = summarise_runs(kept, normal)
     if not any(_of(run, *REMEASURED) for run in kept):
         return timings, {}
     searched = timings.keys() - {run.config for run in kept if not _of_search(run)}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.core.timing import Timing
+from embeddb.core.timing import TimingSummary
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import REACH
 
@@ -88,7 +88,7 @@ def alike(configs: Sequence[Config], at: int) -> Floats:
 
 
 def anchored(
-    found: Posterior, query: Query, curves: Mapping[Config, Timing], *, exact: bool
+    found: Posterior, query: Query, curves: Mapping[Config, TimingSummary], *, exact: bool
 ) -> Posterior:
     """Beliefs with what was measured in their place, and the rest moved and scattered as the
     ranking is off on the measured ones. `exact`: measured at the asked width."""

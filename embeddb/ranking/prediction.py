@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
-from embeddb.core.files.gate import refusing
-from embeddb.core.records import PatternInfo
+from embeddb.core.files.safe_read import refusing
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.row_lengths import RowLengths
-from embeddb.core.subject import Subject
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
+from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
@@ -55,7 +55,7 @@ class Scorer(Protocol):
         standard deviation (nan: unknown)."""
 
 
-def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Query:
+def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) -> Query:
     """The query with the predictions of the cost model for its op and platform, or a note why
     there are none."""
     model, note = lookup.usable_model(query.platform, query.op)
@@ -198,11 +198,11 @@ def foreign_winners(store: Store | None, query: Query) -> list[Config]:
         return []
     for partition in store.partitions():
         source = store.sound_platform(partition.platform)
-        same = (partition.op.kernel, partition.op.dtype) == (query.op.kernel, query.op.dtype)
+        same = (partition.op.name, partition.op.dtype) == (query.op.name, query.op.dtype)
         if source is None or source.name == query.platform.name or not same:
             continue
         normal = usual_at(store, source.id)
-        curves = (timings_of(store.runs(source.id, partition.op, i), normal) for i in ids)
+        curves = (summarise_runs(store.runs(source.id, partition.op, i), normal) for i in ids)
         best = [min(c, key=lambda config: c[config].seconds) for c in curves if c]
         wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(found)]
         try:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo
-from embeddb.core.timing import Timing
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.timing import TimingSummary
 from embeddb.index.conversion import PreparationCost
 from embeddb.index.failures import Failures
 from embeddb.index.vote import VoteSettings
@@ -102,9 +102,9 @@ class OwnTimings:
     `behind` are configurations that rank behind the others whatever they took, with the reason
     (`embeddb.ranking.order_reason`)."""
 
-    timings: dict[Config, Timing] = field(default_factory=dict)
+    timings: dict[Config, TimingSummary] = field(default_factory=dict)
     behind: Mapping[Config, str] = field(default_factory=dict)
-    other_width: dict[Config, Timing] = field(default_factory=dict)
+    other_width: dict[Config, TimingSummary] = field(default_factory=dict)
     other_op: Op | None = None
 
 
@@ -199,7 +199,7 @@ class Query:
     (measured on the very workload), `vote` (measured on others) and `prediction` (of a model).
     """
 
-    pattern: PatternInfo
+    pattern: WorkloadInfo
     platform: Platform
     op: Op
     space: ConfigSpace

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo
-from embeddb.core.shown import html_of
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.repr_html import html_of
 from embeddb.core.wording import one_of
 from embeddb.ranking.kernels.view import KernelView
 
@@ -242,7 +242,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     model_featurizer: str = ""
     insight: Diagnostics = Diagnostics()
-    pattern: PatternInfo | None = None
+    pattern: WorkloadInfo | None = None
     machines: dict[str, float] = {}
     reproducible: bool = False
     exact: bool = False

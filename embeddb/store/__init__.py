@@ -1,4 +1,4 @@
-"""Where everything measured is kept: `open_store(folder or URL)`, `memory_store()`."""
+"""Storage of all measurements: `open_store(folder or URL)`, `memory_store()`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embeddb.core.errors import StoreError
 from embeddb.core.extras import needing
-from embeddb.core.files.own_files import own_size
+from embeddb.core.files.safe_write import own_size
 from embeddb.core.server_url import is_server_url
 from embeddb.store.engine import SCHEMA, Engine, Txn
 from embeddb.store.failures import no_database, translating
@@ -16,16 +16,16 @@ from embeddb.store.lmdb_files import DATA_FILE, is_begun
 from embeddb.store.memory import MemoryEngine
 from embeddb.store.merge_facts import Contradiction
 from embeddb.store.merge_runs import AppendResult
-from embeddb.store.store import Partition, Store, Taken
+from embeddb.store.store import ImportResult, RunTable, Store
 
 __all__ = [
     "SCHEMA",
     "AppendResult",
     "Contradiction",
     "Engine",
-    "Partition",
+    "ImportResult",
+    "RunTable",
     "Store",
-    "Taken",
     "Txn",
     "is_database",
     "memory_store",
@@ -36,11 +36,12 @@ __all__ = [
 
 def open_store(path: str | Path, *, readonly: bool = False, create: bool = False) -> Store:
     """Open a database folder, or a database on a server (`postgresql://...`); one that this user
-    cannot write to opens read-only. Openings of one folder in a process share its engine.
+    cannot write to opens read-only. All openings of one folder in a process share its engine.
 
-    With `create` one is made; a folder where that was killed before is taken up.
-    Raises: StoreError if it is no database (or, with `create`, if it is one or is not empty);
-    StoreCorrupt, StoreVersion as their names say; MissingDependency for a server without psycopg.
+    With `create` a new one is made; a folder in which an earlier creation was interrupted is
+    completed. Raises: StoreError if it is no database (or, with `create`, if it is one or is not
+    empty); StoreCorrupt, StoreVersion as their names say; MissingDependency for a server without
+    psycopg.
     """
     engine = open_engine(path, readonly=readonly, create=create)
     try:
@@ -51,7 +52,7 @@ def open_store(path: str | Path, *, readonly: bool = False, create: bool = False
 
 
 def open_engine(path: str | Path, *, readonly: bool = False, create: bool = False) -> Engine:
-    """The engine below a store, for what copies it as it is. Raises: as `open_store`."""
+    """The engine below a store, for byte-wise copies. Raises: as `open_store`."""
     if is_server_url(path):
         with needing("a database on a server"):
             from embeddb.store.postgres.postgres_engine import PostgresEngine
@@ -63,9 +64,9 @@ def open_engine(path: str | Path, *, readonly: bool = False, create: bool = Fals
 
 
 def is_database(path: str | Path) -> bool:
-    """Whether there is one at a path; a folder where the making of one was killed is none, and
-    `open_store` takes it up with `create`. Raises: StoreError for a link in the place of a file, or
-    a server that cannot be reached; MissingDependency as `open_store`."""
+    """Return true if a database exists at a path; a folder with an interrupted creation is none,
+    and `open_store` completes it with `create`. Raises: StoreError for a link in the place of a
+    file, or a server that cannot be reached; MissingDependency as `open_store`."""
     if is_server_url(path):
         with needing("a database on a server"):
             from embeddb.store.postgres.postgres_engine import has_database
@@ -90,5 +91,5 @@ def _check_folder(folder: Path, *, create: bool) -> None:
 
 
 def memory_store() -> Store:
-    """A store that lives as long as the process; the reference in tests."""
+    """A store in memory, gone with the process; the reference in tests."""
     return Store(MemoryEngine())

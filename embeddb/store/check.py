@@ -1,4 +1,4 @@
-"""Whether the tables of a store agree with each other."""
+"""Consistency check of the tables of a store."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, StoreCorrupt
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.kinds import kinds
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
@@ -18,36 +18,36 @@ from embeddb.store.models import decode_entry
 from embeddb.store.withdrawn import hidden_under, mark_faults
 
 T = TypeVar("T")
-#: Makes sense of a document, given its key and bytes, or raises.
+#: Decodes a document, given its key and bytes, or raises.
 Decode = Callable[[str, bytes], object]
 
 
 def inconsistencies(engine: Engine, documents: Mapping[str, Decode] | None = None) -> list[str]:
-    """Values that cannot be decoded, sizes that no matrix or another one has, rows that point at
-    nothing, ids that are not those of their content. `documents` are further tables, and what
-    decodes them."""
-    found: list[str] = []
+    """Values that cannot be decoded, sizes that are impossible or differ from the structure's,
+    dangling references, and ids that do not match their content. `documents` are further tables
+    with their decoders."""
+    faults: list[str] = []
     with engine.read() as txn:
-        configs = dict(_decoded(txn, "config", codec.decode_config, found))
-        found += [
-            f"configuration {key.hex()}: its content is another one"
+        configs = dict(_decoded(txn, "config", codec.decode_config, faults))
+        faults += [
+            f"configuration {key.hex()}: its content does not match its id"
             for key, config in configs.items()
             if config.id != key.hex()
         ]
-        patterns = dict(_decoded(txn, "pattern", codec.decode_info, found))
-        found += _of_patterns(patterns)
-        found += _of_structures(txn, patterns)
-        found += _of_coded(txn, patterns)
-        found += _of_names(txn, patterns)
-        found += _of_aliases(txn, patterns)
-        found += _of_models(txn)
+        patterns = dict(_decoded(txn, "pattern", codec.decode_info, faults))
+        faults += _of_patterns(patterns)
+        faults += _of_structures(txn, patterns)
+        faults += _of_coded(txn, patterns)
+        faults += _of_names(txn, patterns)
+        faults += _of_aliases(txn, patterns)
+        faults += _of_models(txn)
         for table, decode in (documents or {}).items():
-            found += _of_documents(txn, table, decode)
-        found += _of_runs(txn, configs, patterns)
-    return found
+            faults += _of_documents(txn, table, decode)
+        faults += _of_runs(txn, configs, patterns)
+    return faults
 
 
-def _of_patterns(patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_patterns(patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     for key, info in patterns.items():
         if info.id != key.hex():
             yield f"pattern {key.hex()}: its facts are those of pattern {info.id[:40]!r}"
@@ -55,7 +55,7 @@ def _of_patterns(patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
             yield f"pattern {key.hex()}: {info.sizes} is impossible"
 
 
-def _of_structures(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_structures(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     for key, raw in txn.scan("structure"):
         try:
             pattern = codec.decode_structure(raw, pattern_id=key.hex(), name="", group="")
@@ -69,25 +69,25 @@ def _of_structures(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[
             yield f"pattern {key.hex()}: says {info.sizes}, its structure is {sizes}"
 
 
-def _of_coded(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_coded(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     tables = {kind.table: kind for kind in reversed(kinds()) if not kind.sparse}
     for table, key, raw in ((name, *row) for name in sorted(tables) for row in txn.scan(name)):
         info = patterns.get(key)
         kind = info.workload if info is not None and info.workload.table == table else tables[table]
         try:
-            found = kind.decode(raw, pattern_id=key.hex(), name="", group="")
+            workload = kind.decode(raw, pattern_id=key.hex(), name="", group="")
         except StoreCorrupt as e:
             yield str(e)
             continue
         if info is None:
             yield f"{table} {key.hex()}: its pattern is missing"
-        elif (info.kind, info.named) != (found.kind, dict(found.sizes.named)):
-            says = f"says {info.kind} of {info.sizes}, its {found.kind} is {found.sizes}"
+        elif (info.kind, info.named) != (workload.kind, dict(workload.sizes.named)):
+            says = f"says {info.kind} of {info.sizes}, its {workload.kind} is {workload.sizes}"
             yield f"pattern {key.hex()}: {says}"
 
 
-def _of_names(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
-    """Names are found by the table alone, so it has to have them all."""
+def _of_names(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
+    """Names without an entry in table `name`, the only one that is searched."""
     for key, info in patterns.items():
         if info.name and txn.get("name", name_key(info.name) + key) is None:
             yield f"pattern {key.hex()}: its name {info.name[:80]!r} does not find it"
@@ -96,7 +96,7 @@ def _of_names(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
             yield f"name {name[:-17].decode(errors='replace')[:80]!r}: its pattern is missing"
 
 
-def _of_aliases(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+def _of_aliases(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     for key, _ in txn.scan("alias"):
         try:
             if resolved(txn, key) not in patterns:
@@ -124,32 +124,32 @@ def _of_documents(txn: Txn, table: str, decode: Decode) -> Iterator[str]:
 
 
 def _of_runs(
-    txn: Txn, configs: Mapping[bytes, Config], patterns: Mapping[bytes, PatternInfo]
+    txn: Txn, configs: Mapping[bytes, Config], patterns: Mapping[bytes, WorkloadInfo]
 ) -> list[str]:
-    found: list[str] = []
+    faults: list[str] = []
     members = {key for key, _ in txn.scan("member")}
     hidden = hidden_under(txn)
-    found += mark_faults(txn)
-    partitions = _partitions(txn, found)
-    for key, row in _decoded(txn, "run", codec.decode_row, found):
+    faults += mark_faults(txn)
+    partitions = _partitions(txn, faults)
+    for key, row in _decoded(txn, "run", codec.decode_row, faults):
         fault = _fault(key, row, configs.get(row.config_id), partitions.get(key[:4]))
         if fault is None and key[4:20] not in patterns:
             fault = "its pattern is missing"
         if fault is None and key[:20] not in members and key not in hidden:
             fault = "its pattern is not listed in the partition"
         if fault is not None:
-            found.append(f"run {key[20:].hex()}: {fault}")
-    return found
+            faults.append(f"run {key[20:].hex()}: {fault}")
+    return faults
 
 
-def _partitions(txn: Txn, found: list[str]) -> dict[bytes, tuple[Op, str]]:
+def _partitions(txn: Txn, faults: list[str]) -> dict[bytes, tuple[Op, str]]:
     """Op and platform by number."""
     partitions = {}
     for key, number in txn.scan("partition"):
         try:
             partitions[number] = codec.decode_partition(key, number)
         except StoreCorrupt as e:
-            found.append(str(e))
+            faults.append(str(e))
     return partitions
 
 
@@ -165,14 +165,14 @@ def _fault(
         run_id = row.run(key[4:20].hex(), op, platform, config).id
     except EmbeddbError as e:
         return str(e)
-    return None if run_id == key[20:].hex() else "its content is another one"
+    return None if run_id == key[20:].hex() else "its content does not match its id"
 
 
 def _decoded(
-    txn: Txn, table: str, decode: Callable[[bytes], T], found: list[str]
+    txn: Txn, table: str, decode: Callable[[bytes], T], faults: list[str]
 ) -> Iterator[tuple[bytes, T]]:
     for key, raw in txn.scan(table):
         try:
             yield key, decode(raw)
         except StoreCorrupt as e:
-            found.append(f"table {table!r}, key {key.hex()}: {e}")
+            faults.append(f"table {table!r}, key {key.hex()}: {e}")

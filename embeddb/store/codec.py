@@ -1,4 +1,4 @@
-"""Keys and values of the tables, byte by byte (docs/reference/data-model.md)."""
+"""Encoding of keys and values of the tables (docs/reference/data-model.md)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import MAX_DIM, Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.store.engine import text_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
-_info_decoder = msgspec.msgpack.Decoder(PatternInfo)
-#: Deflate cannot make data shrink further than this.
+_info_decoder = msgspec.msgpack.Decoder(WorkloadInfo)
+#: Largest compression ratio of deflate.
 _MOST_SHRUNK = 1032
 
 
 def _decodes(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Whatever decoding raises is a StoreCorrupt: the bytes are what anybody left in a file. A
-    plain wrapper, since rows are decoded by the hundred thousand."""
+    """Turn any exception of a decoder into a StoreCorrupt: the bytes come from a file that others
+    may have written. A plain wrapper, since rows are decoded by the hundred thousand."""
 
     def wrapped(decode: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(decode)
@@ -60,21 +60,21 @@ def pattern_key(pattern_id: str) -> bytes:
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A run without the parts that its key holds (partition, pattern, run id). `told`: it came with
-    an import, so that it stands back for what was run here (`embeddb.store.merge_runs`); `source`
-    is the number of who pushed it (`embeddb.store.sources`), 0 where that is not kept."""
+    """A run without the parts in its key (table number, workload, run id). `imported`: it came with
+    an import, so runs measured here take precedence (`embeddb.store.merge_runs`); `source` is the
+    number of the contributor who pushed it (`embeddb.store.sources`), 0 where unknown."""
 
     config_id: bytes
     measurement: Measurement
     campaign: str = ""
     replaces: str = ""
-    told: bool = False
+    imported: bool = False
     source: int = 0
 
     @classmethod
-    def of(cls, run: Run, *, told: bool = False, source: int = 0) -> RunRow:
+    def of(cls, run: Run, *, imported: bool = False, source: int = 0) -> RunRow:
         config_id = bytes.fromhex(run.config.id)
-        return cls(config_id, run.measurement, run.campaign, run.replaces, told, source)
+        return cls(config_id, run.measurement, run.campaign, run.replaces, imported, source)
 
     def run(self, pattern_id: str, op: Op, platform: str, config: Config) -> Run:
         return Run(pattern_id, op, platform, config, self.measurement, self.campaign, self.replaces)
@@ -87,23 +87,23 @@ def encode_row(row: RunRow) -> bytes:
     if row.source:
         return _encoder.encode(row)
     own = (row.config_id, row.measurement, row.campaign, row.replaces)
-    return _encoder.encode((*own, True) if row.told else own)
+    return _encoder.encode((*own, True) if row.imported else own)
 
 
 @_decodes("a stored run")
 def decode_row(raw: bytes) -> RunRow:
-    """Raises: StoreCorrupt."""
+    """Decode a run. Raises: StoreCorrupt."""
     return _row_decoder.decode(raw)
 
 
 @_decodes("a stored configuration")
 def decode_config(raw: bytes) -> Config:
-    """Raises: StoreCorrupt."""
+    """Decode a configuration. Raises: StoreCorrupt."""
     return Config.from_json(raw)
 
 
-def encode_info(info: PatternInfo) -> bytes:
-    """Raises: UsageError if a field cannot be stored."""
+def encode_info(info: WorkloadInfo) -> bytes:
+    """Encode facts about a workload. Raises: UsageError if a field cannot be stored."""
     try:
         raw = _encoder.encode(info)
         _info_decoder.decode(raw)
@@ -113,8 +113,8 @@ def encode_info(info: PatternInfo) -> bytes:
 
 
 @_decodes("a stored pattern")
-def decode_info(raw: bytes) -> PatternInfo:
-    """Raises: StoreCorrupt."""
+def decode_info(raw: bytes) -> WorkloadInfo:
+    """Decode facts about a workload. Raises: StoreCorrupt."""
     return _info_decoder.decode(raw)
 
 
@@ -130,8 +130,8 @@ def decode_partition(key: bytes, number: bytes) -> tuple[Op, str]:
         raise StoreCorrupt(f"partition {text[:80]!r} is none: {reason_of(e)}") from e
 
 
-def encode_workload(workload: Subject, info: PatternInfo) -> tuple[str, bytes]:
-    """Table and bytes of a workload. Raises: UsageError for facts about another one."""
+def encode_workload(workload: Workload, info: WorkloadInfo) -> tuple[str, bytes]:
+    """Table and bytes of a workload. Raises: UsageError for facts about another workload."""
     if info.id != workload.id:
         raise UsageError(f"the facts are about pattern {info.id}, not {workload.id}")
     kind = kind_of(workload.kind)
@@ -152,28 +152,28 @@ def encode_structure(pattern: Pattern) -> bytes:
 
 
 def decode_structure(raw: bytes, *, pattern_id: str, name: str, group: str) -> Pattern:
-    """Raises: StoreCorrupt if the bytes do not give the pattern of that id."""
+    """Decode a matrix. Raises: StoreCorrupt if the bytes do not give the pattern of that id."""
     try:
         shape, indptr, indices = _inflated(raw)
         pattern = Pattern.from_csr(shape, indptr, indices, name=name, group=group)
     except Exception as e:
-        said = f"the structure of pattern {pattern_id} is damaged: {reason_of(e)}"
-        raise StoreCorrupt(said) from e
+        message = f"the structure of pattern {pattern_id} is damaged: {reason_of(e)}"
+        raise StoreCorrupt(message) from e
     if pattern.id != pattern_id:
-        raise StoreCorrupt(f"the structure stored for pattern {pattern_id} is another one")
+        raise StoreCorrupt(f"the structure stored for pattern {pattern_id} does not match that id")
     return pattern
 
 
 @_decodes("a stored structure")
 def structure_sizes(raw: bytes) -> Sizes:
-    """The sizes that a stored structure begins with. Raises: StoreCorrupt."""
+    """Sizes in the header of a stored structure. Raises: StoreCorrupt."""
     m, n, nnz = (int(x) for x in np.frombuffer(raw[:24], dtype="<i8", count=3))
     return Sizes(m, n, nnz)
 
 
 def _inflated(raw: bytes) -> tuple[tuple[int, int], NDArray[np.int64], NDArray[np.int32]]:
-    """Shape, indptr int64[m+1], indices int32[nnz]. Never inflates more than the sizes say, nor
-    believes sizes that so few bytes cannot hold. Raises: whatever damaged bytes make it."""
+    """Shape, indptr int64[m+1], indices int32[nnz]. Never inflates more than the stated sizes need,
+    and rejects sizes that so few bytes cannot hold. Raises: any exception on damaged bytes."""
     m, n, nnz = structure_sizes(raw)
     size = 4 * (m + nnz)
     if not (0 <= m <= MAX_DIM and 0 <= n <= MAX_DIM and nnz >= 0):

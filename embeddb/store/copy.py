@@ -1,8 +1,8 @@
-"""A whole database to another place, folder or server: row by row, as it is.
+"""Copy a whole database to another folder or server, row by row.
 
-The target says of itself that a copy is under way until the last row is there; until then nothing
-but another `copy_database` opens it. That one looks at every row again and writes what is missing
-or other, so it goes on wherever a kill came, also where the source was written to meanwhile.
+Until the last row is there, the target is marked as an unfinished copy, and only another
+`copy_database` opens it. That one compares every row and writes missing and different ones, so a
+copy continues wherever it was interrupted, also if the source was written to meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from embeddb.core.errors import StoreError
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.reports import Progress, Report, ignore_progress
 from embeddb.store import is_database, open_engine
 from embeddb.store.engine import COPYING, TABLES, Engine, Txn, refuse_other_schema
@@ -23,21 +23,21 @@ from embeddb.store.store import Store
 
 Row = tuple[bytes, bytes]
 
-#: Rows of one transaction, and bytes of them, about.
+#: Approximate number of rows, and of bytes, in one transaction.
 _MOST_ROWS = 10_000
 _MOST_BYTES = 8 << 20
-#: Of a model file.
+#: Largest size of a model file, in bytes.
 _MOST_MODEL = 256 << 20
-#: Keys of `meta` that are the target's own.
+#: Keys of `meta` that belong to the target.
 _OWN = (b"schema", COPYING)
-#: Notes of files that lie beside a database and are made anew, or copied with the models.
+#: Prefixes of notes of files beside a database, which are rebuilt or copied with the models.
 _LEFT = (b"partition/", b"atlas/", b"policy/", b"model-file/")
 
 
 @dataclass(slots=True)
 class CopyReport(Report):
-    """What was done: `rows` by table as they are in both places now, `written` of these by this
-    call, `removed` ones that the source has no more since an interrupted copy, model files."""
+    """Result of a copy: `rows` by table, now in both places; rows `written` by this call; rows
+    `removed` because the source no longer has them since an interrupted copy; model files."""
 
     source: str
     database: str
@@ -50,10 +50,10 @@ class CopyReport(Report):
 
 
 def copy_database(source: Store, place: str, *, progress: Progress | None = None) -> CopyReport:
-    """Make `place` a copy of an open database, of the moment at which this begins.
+    """Make `place` a copy of an open database, of its state when the copy begins.
 
-    Raises: StoreError where something is there already; an interrupted copy of the same source is
-    gone on with. StoreReadOnly, StoreFull, StoreLocked as every write.
+    Raises: StoreError where something exists already; an interrupted copy of the same source is
+    continued. StoreReadOnly, StoreFull, StoreLocked as every write.
     """
     started = time.monotonic()
     there = is_database(place)
@@ -71,7 +71,8 @@ def copy_database(source: Store, place: str, *, progress: Progress | None = None
 
 
 def _begun(source: Store, target: Engine) -> bool:
-    """Mark the target; whether it was marked by an earlier copy of the same source.
+    """Mark the target as unfinished; return true if an earlier copy of the same source had marked
+    it.
 
     Raises: StoreError for a target that is a database of its own.
     """
@@ -82,12 +83,12 @@ def _begun(source: Store, target: Engine) -> bool:
         if mark is not None and mark != name:
             raise StoreError(
                 f"{target.place}: a copy of {mark.decode(errors='replace')} was begun there",
-                hint="go on with that one, or choose another place",
+                hint="continue that copy, or choose another place",
             )
         if mark is None and any(txn.count(table) for table in TABLES if table != "meta"):
             raise StoreError(
                 f"{target.place}: a database is there already",
-                hint="`embeddb db push` adds runs to one, `db copy` makes a new one",
+                hint="`embeddb db push` adds runs to a database, `db copy` makes a new one",
             )
     if mark is None:
         target.write(lambda txn: txn.put("meta", COPYING, name))
@@ -95,7 +96,7 @@ def _begun(source: Store, target: Engine) -> bool:
 
 
 class _Copying:
-    """One snapshot of a source on its way to a target."""
+    """Copy of one snapshot of a source into a target."""
 
     def __init__(self, source: Txn, target: Engine, report: CopyReport, progress: Progress) -> None:
         self._source, self._target = source, target
@@ -156,7 +157,7 @@ class _Copying:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Rows to be had by a table; called with a transaction, it counts those that it wrote."""
+    """Rows of a table to write; called with a transaction, returns the number that it wrote."""
 
     table: str
     rows: list[Row]
@@ -183,7 +184,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _copy_models(source: Store, target: Store) -> int:
-    """The files of models, and their registration with a server; how many."""
+    """Copy the model files, registering them with a server; returns their number."""
     if source.path is None or target.path is None:
         return 0
     old, new = OwnFolder(source.path, MODELS), OwnFolder(target.path, MODELS)

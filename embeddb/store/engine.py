@@ -1,13 +1,13 @@
-"""The narrow waist below the store: named tables of sorted bytes, and transactions over them.
+"""Storage engines below the store: named tables of sorted bytes, and transactions over them.
 
-Everything the store means is written once, in `embeddb.store.store`; an engine only keeps bytes.
-The in-memory engine is the reference the LMDB engine is tested against.
+The meaning of the bytes is written once, in `embeddb.store.store`; an engine only stores them. The
+in-memory engine is the reference against which the LMDB engine is tested.
 
 Requirements an engine must meet:
 
 - `write` is atomic: after it returns, everything in it is durable; if it raises, nothing is.
 - `write` may call `body` more than once (after growing a map), each time on a clean transaction,
-  so `body` must take its input from something it can walk again.
+  so the input of `body` must be iterable again.
 - `read` sees one snapshot for its whole life; it neither blocks nor is blocked by a writer.
 - A thread does not call `write` inside its own `read` (StoreError); other threads may.
 - Keys are 1 to 511 bytes and scanned in ascending byte order; others raise StoreError when put.
@@ -26,36 +26,36 @@ from embeddb.core.errors import StoreCorrupt, StoreError, StoreVersion
 
 #: Version of the layout described in docs/reference/data-model.md.
 SCHEMA = 1
-#: Every table of it; see docs/reference/data-model.md for keys and values.
+#: All tables; see docs/reference/data-model.md for keys and values.
 TABLES = (
     "meta", "pattern", "structure", "name", "alias", "platform", "partition", "member",
     "config", "run", "vector", "recommendation", "note", "journal", "model",
     "withdrawn", "nest", "tensor",
 )  # fmt: skip
-#: Those whose rows tell how large a database is.
+#: Tables whose row counts are the size of a database.
 COUNTED = (
     "pattern", "structure", "nest", "tensor", "run", "config", "vector", "recommendation",
     "platform",
 )  # fmt: skip
-#: Those that came later: where one is lacking it reads as empty, and the first write makes it.
+#: Tables of later versions: a missing one reads as empty, and the first write creates it.
 ADDED = frozenset({"model", "withdrawn", "nest", "tensor"})
 
-#: Key of `meta`: a copy into this database is under way, from the place that is the value.
+#: Key of `meta`: a copy into this database is unfinished; the value is its source.
 COPYING = b"copying"
 
 T = TypeVar("T")
 
 
 def generation_of(txn: Txn) -> int:
-    """Rises with every write of runs or vectors. Raises: StoreCorrupt."""
-    found = int.from_bytes(txn.get("meta", b"generation") or b"", "big")
-    if found >= 1 << 63:
-        raise StoreCorrupt("the database is of a generation that no writing leads to")
-    return found
+    """Counter that rises with every write of runs or vectors. Raises: StoreCorrupt."""
+    generation = int.from_bytes(txn.get("meta", b"generation") or b"", "big")
+    if generation >= 1 << 63:
+        raise StoreCorrupt("the database has an impossible generation number")
+    return generation
 
 
 def text_of(table: str, key: bytes) -> str:
-    """A key that is text. Raises: StoreCorrupt if it is none."""
+    """Decode a key that is text. Raises: StoreCorrupt if it is not UTF-8."""
     try:
         return key.decode()
     except UnicodeDecodeError:
@@ -66,7 +66,7 @@ def text_of(table: str, key: bytes) -> str:
 
 
 def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
-    """Count one write, and note it at the given keys of table `member`."""
+    """Count one write, and record its number at the given keys of table `member`."""
     value = (generation_of(txn) + 1).to_bytes(8, "big")
     txn.put("meta", b"generation", value)
     for key in members:
@@ -74,7 +74,7 @@ def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
 
 
 def refuse_other_schema(raw: bytes | None, place: str) -> None:
-    """The value of `meta` `schema`; None where there is none yet.
+    """Check the value of `meta` `schema`; None where there is none yet.
 
     Raises: StoreVersion if the data was written with another schema than this program's.
     """
@@ -92,21 +92,21 @@ def refuse_other_schema(raw: bytes | None, place: str) -> None:
 
 
 def refuse_unfinished(txn: Txn, place: str) -> None:
-    """Raises: StoreError for the target of a copy that was interrupted."""
+    """Check that no copy into this database is unfinished. Raises: StoreError."""
     if txn.get("meta", COPYING) is not None:
         raise StoreError(
             f"{place}: not whole: a copy into it was interrupted",
-            hint="the same `embeddb db copy` goes on with it",
+            hint="run the same `embeddb db copy` again to continue it",
         )
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
-    """A value as it is stored: with a CRC of key and value behind it."""
+    """Append a CRC of key and value to a value, as it is stored."""
     return value + _seal(key, value)
 
 
 def unsealed(table: str, key: bytes, raw: bytes) -> bytes:
-    """The value of a stored one. Raises: StoreCorrupt."""
+    """Check and remove the CRC of a stored value. Raises: StoreCorrupt."""
     value = raw[:-4]
     if _seal(key, value) != raw[-4:]:
         raise StoreCorrupt(
@@ -126,16 +126,16 @@ class Txn(Protocol):
     def get(self, table: str, key: bytes) -> bytes | None: ...
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """The values of those keys that are there. An engine that is far away asks once for all,
-        and while writing it remembers: a `get` of one of these keys then costs nothing."""
-        found = ((key, self.get(table, key)) for key in keys)
-        return {key: value for key, value in found if value is not None}
+        """Values of those keys that exist. A remote engine uses one round trip for all keys, and
+        caches them while writing: a `get` of one of these keys is then free."""
+        rows = ((key, self.get(table, key)) for key in keys)
+        return {key: value for key, value in rows if value is not None}
 
     def put(self, table: str, key: bytes, value: bytes) -> None: ...
 
     def put_sorted(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Rows in ascending order of their keys, above every key of the table: an engine may write
-        them without looking for their places. Raises: StoreError, or not, if they are not."""
+        """Put rows in ascending order of their keys, above every key of the table: an engine may
+        append them without a search. Raises: StoreError, or not, if they are unsorted."""
         for key, value in rows:
             self.put(table, key, value)
 
@@ -148,14 +148,14 @@ class Txn(Protocol):
     def count(self, table: str) -> int: ...
 
     def count_under(self, table: str, prefix: bytes) -> int:
-        """Of the keys that start with `prefix`; their values need not be read."""
+        """Number of keys that start with `prefix`; their values need not be read."""
         return sum(1 for _ in self.scan(table, prefix))
 
 
 class Engine(Protocol):
-    """Keeps the tables. `path` is the folder for what lies beside them, None where there is none;
-    `place` says in words, without a password, where they are; `shared` tells of a server, whose
-    `path` is a cache of this user's alone."""
+    """Storage of the tables. `path` is the folder for files beside them, None where there is none;
+    `place` describes their location, without a password; `shared` is true for a server, whose
+    `path` is a cache of this user alone."""
 
     path: Path | None
     place: str
@@ -167,14 +167,14 @@ class Engine(Protocol):
     def write(self, body: Callable[[Txn], T]) -> T: ...
 
     def version(self) -> Hashable:
-        """Another value after every commit, of this process or another."""
+        """A value that changes with every commit, of this process or another."""
         ...
 
     def close(self) -> None: ...
 
     def shared_state(self, make: Callable[[Engine], T]) -> T:
-        """What all openings of the same data in this process share beside the engine (they pass
-        the same `make`): made of an engine that lasts as long as any of them is open."""
+        """State that all openings of the same data in this process share beside the engine (they
+        pass the same `make`): created from an engine that lives as long as any of them is open."""
         ...
 
     def size_bytes(self) -> int: ...
@@ -184,12 +184,12 @@ class Engine(Protocol):
         ...
 
     def refuse_damage(self) -> None:
-        """A look that costs little, before all of the data is read for somebody else.
+        """Check the data quickly, before all of it is read for another database.
 
         Raises: StoreCorrupt.
         """
         ...
 
     def problems(self) -> list[str]:
-        """Every damage found by reading all of the data; empty if sound."""
+        """All damage found by reading all data; empty if there is none."""
         ...

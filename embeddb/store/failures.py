@@ -1,4 +1,4 @@
-"""What LMDB and the operating system complain of, said in the words of `embeddb.core.errors`."""
+"""Errors of LMDB and the operating system, translated to `embeddb.core.errors`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import lmdb
 
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 
-#: LMDB reports a write that went only half through, as happens when space runs out, as EIO.
+#: LMDB reports a partial write, as happens when space runs out, as EIO.
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
 def translating(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
-    """Raises: StoreError in place of errors of these kinds."""
+    """Translate errors of these kinds. Raises: StoreError in their place."""
     try:
         yield
     except kinds as e:
@@ -27,14 +27,14 @@ def translating(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def no_database(place: Path | str) -> StoreError:
-    """Where there is none: what makes one."""
+    """Error for a place without a database; the hint names the commands that create one."""
     filled = f"`embeddb index {place} LOG` or `embeddb kernel import {place} FILE` makes one"
     hint = f"{filled} and fills it, `embeddb init {place}` an empty one"
     return StoreError(f"{place}: no database there", hint=hint)
 
 
 def is_full(e: BaseException) -> bool:
-    """Whether it is a disk without space that an error tells of (or one that fails)."""
+    """Return true for the error of a disk without space (or one that fails)."""
     return isinstance(e, lmdb.DiskError) or any(os.strerror(code) in str(e) for code in _FULL)
 
 
@@ -46,15 +46,15 @@ def _translated(e: Exception, folder: Path) -> StoreError:
             hint="free space and run the same command again",
         )
     if isinstance(e, OSError) and e.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
-        said = "something else" if e.errno == errno.ENXIO else "a link"  # a pipe without a reader
+        thing = "something else" if e.errno == errno.ENXIO else "a link"  # a pipe without a reader
         return StoreError(
-            f"{e.filename or folder}: {said} where a file of ours would be",
-            hint="look at where it leads, then remove it: embeddb follows no links in a database",
+            f"{e.filename or folder}: {thing} where a file of ours would be",
+            hint="check where it leads, then remove it: embeddb follows no links in a database",
         )
     if isinstance(e, OSError) and e.errno == errno.EINVAL and e.filename:
         return StoreError(f"{e.filename}: {e.strerror}", hint="remove it, or restore the folder")
     if isinstance(e, NotADirectoryError):
-        return StoreError(f"{folder}: leads through a file, and a database is a folder")
+        return StoreError(f"{folder}: a part of the path is a file; a database is a folder")
     if isinstance(e, FileNotFoundError):
         return StoreError(f"{folder}: no such folder")
     if "already open" in text:

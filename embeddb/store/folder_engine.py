@@ -1,12 +1,13 @@
-"""One engine for each database folder of a process, however many have the folder open.
+"""One engine for each database folder of a process, shared by all its openings.
 
 LMDB allows one environment of the same files in a process: its locks belong to the process, and
-closing a second environment would give up those of the first. So all openings of a folder are
-counted users of one `LmdbEngine`, which is closed with the last of them. A folder is known by its
-device and inode, whatever path or link leads there; one that was removed and made anew is another.
+closing a second environment would release those of the first. So all openings of a folder are
+counted users of one `LmdbEngine`, which is closed with the last of them. A folder is identified by
+its device and inode, whatever path or link leads there; one that was removed and created again is
+another.
 
 A forked child inherits an environment that it must not use. It is closed there at once, which
-needs that no thread was reading or writing: a fork waits a moment for those that are.
+requires that no thread was reading or writing: a fork waits a moment for those that are.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from embeddb.store.lmdb_engine import LmdbEngine
 
 T = TypeVar("T")
 
-#: A fork waits so long, for each open folder, for reads and writes of other threads to end.
+#: Time that a fork waits, for each open folder, for reads and writes of other threads to end.
 _FORK_WAIT_S = 2.0
 
 
@@ -44,23 +45,23 @@ class _Shared:
         self._sharing = threading.Lock()
 
     def state(self, make: Callable[[Engine], T], engine: LmdbEngine) -> T:
-        """What the users share beside the engine, made by the first that asks."""
+        """State that the users share beside the engine, created on first use."""
         with self._sharing:
             if self._state is None:
                 self._state = make(engine)
-            found: T = self._state
-            return found
+            shared: T = self._state
+            return shared
 
     def leave(self) -> None:
-        """One user less; the last one closes the engine."""
+        """Remove one user; the last one closes the engine."""
         if os.getpid() == self._pid:
             self._gone.append(None)
             with self.lock:
                 self.settle()
 
     def drop(self) -> None:
-        """The same for a user that was collected, at any moment of any thread: never waits. If the
-        folder is just being opened or closed, the next opening or closing counts it."""
+        """Remove a user that was garbage-collected, in any thread: never waits. While the folder is
+        being opened or closed, that operation does the counting."""
         if os.getpid() == self._pid:
             self._gone.append(None)
             if self.lock.acquire(blocking=False):
@@ -70,7 +71,7 @@ class _Shared:
                     self.lock.release()
 
     def settle(self) -> None:
-        """Count those that left; under the lock."""
+        """Count the users that left; under the lock."""
         while self._gone:
             self._gone.pop()
             self.users -= 1
@@ -86,8 +87,8 @@ _open: weakref.WeakValueDictionary[tuple[int, int], _Shared] = weakref.WeakValue
 class FolderEngine:
     """One opening of a database folder: an `Engine` that shares the folder's `LmdbEngine`.
 
-    What was opened read-only refuses to write also where others may. Raises: as `LmdbEngine`, and
-    StoreError when used after `close`.
+    An opening that is read-only refuses to write, even where others may. Raises: as `LmdbEngine`,
+    and StoreError when used after `close`.
     """
 
     shared = False
@@ -110,7 +111,7 @@ class FolderEngine:
         return self._used().version()
 
     def close(self) -> None:
-        """Also in a forked child, without harm to its parent."""
+        """Close the opening; in a forked child too, without harm to its parent."""
         if self._leave.detach() is not None:
             self._shared.leave()
 
@@ -121,7 +122,8 @@ class FolderEngine:
         return self._used().size_bytes()
 
     def compact(self) -> None:
-        """Raises: StoreLocked while another process has the database open."""
+        """Rewrite the file without free pages. Raises: StoreLocked while another process has the
+        database open."""
         self._written().compact()
 
     def refuse_damage(self) -> None:
@@ -145,7 +147,7 @@ class FolderEngine:
 
 
 def _joined(folder: Path, *, readonly: bool, create: bool) -> tuple[_Shared, LmdbEngine]:
-    """The engine of a folder with one user more: the one that is open, or a new one."""
+    """The engine of a folder with one user more: the open one, or a new one."""
     with translating(folder, OSError):
         stat, place = folder.stat(), folder.resolve()
     while True:
@@ -155,7 +157,7 @@ def _joined(folder: Path, *, readonly: bool, create: bool) -> tuple[_Shared, Lmd
             shared.settle()
             engine = shared.engine
             if engine is not None and engine.was_replaced():
-                with _lock:  # its users keep it; whoever comes now gets what is there
+                with _lock:  # its users keep it; new openings get the new folder
                     if _open.get((stat.st_dev, stat.st_ino)) is shared:
                         del _open[stat.st_dev, stat.st_ino]
                 continue
@@ -171,7 +173,7 @@ def _joined(folder: Path, *, readonly: bool, create: bool) -> tuple[_Shared, Lmd
 
 
 class _Fork:
-    """What a fork holds still, for the moment that it takes."""
+    """Locks that are held during a fork."""
 
     still: ExitStack
     engines: list[LmdbEngine]
@@ -182,7 +184,7 @@ def _before_fork() -> None:
     _Fork.still, _Fork.engines = ExitStack(), []
     for shared in list(_open.values()):
         if (engine := shared.engine) is not None:
-            with suppress(StoreError):  # then the child cannot open this folder
+            with suppress(StoreError):  # the child cannot open this folder then
                 _Fork.still.enter_context(engine.still(_FORK_WAIT_S))
                 _Fork.engines.append(engine)
 

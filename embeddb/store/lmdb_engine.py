@@ -1,12 +1,12 @@
 """The durable engine: one LMDB environment per database folder.
 
-What LMDB leaves to its user is handled here: the map grows by itself, another process's growth is
-followed, a fork is refused, a writer that never ends is reported instead of waited for, a file
-that is shorter than its own page count is refused before a page beyond the end is touched, and
-every value carries a CRC so that a flipped bit is found when it is read.
+Tasks that LMDB leaves to its user are handled here: the map grows by itself, another process's
+growth is followed, a fork is refused, a writer that never ends is reported instead of waited for, a
+file that is shorter than its own page count is refused before a page beyond the end is touched, and
+every value carries a CRC so that a flipped bit is detected when it is read.
 
-Files of a folder: `data.mdb` and `lock.mdb` are LMDB's, `writer.lock` is held by whoever writes.
-Every open database also holds a shared `flock` on the folder itself: `compact` needs it alone.
+Files of a folder: `data.mdb` and `lock.mdb` are LMDB's, `writer.lock` is held by the writer. Every
+open database also holds a shared `flock` on the folder itself: `compact` needs it alone.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ __all__ = ["DATA_FILE", "LmdbEngine"]
 
 T = TypeVar("T")
 
-#: A data file up to this size is looked at whole when it is opened, which takes some milliseconds;
+#: A data file up to this size is checked whole when it is opened, which takes some milliseconds;
 #: a larger one before all of it is read.
 _SMALL_BYTES = 1 << 20
 
 
 class _LmdbTxn(Txn):
-    """`dbs` holds the tables' handles by name; None for one that this database lacks."""
+    """A transaction; `dbs` holds the tables' handles by name, None for a missing table."""
 
     def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
         self._txn = txn
@@ -76,9 +76,9 @@ class _LmdbTxn(Txn):
     def put_sorted(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
         raw = ((key, sealed(key, value)) for key, value in rows)
         with self._txn.cursor(db=self._dbs[table]) as cursor:
-            told, added = cursor.putmulti(raw, append=True)
-        if told != added:
-            raise StoreError(f"{told - added} rows of table {table!r} are not in ascending order")
+            total, added = cursor.putmulti(raw, append=True)
+        if total != added:
+            raise StoreError(f"{total - added} rows of table {table!r} are not in ascending order")
 
     def delete(self, table: str, key: bytes) -> bool:
         return bool(self._txn.delete(key, db=self._dbs[table]))
@@ -114,7 +114,7 @@ class _LmdbTxn(Txn):
         return 0 if db is None else int(self._txn.stat(db)["entries"])
 
     def version(self) -> int:
-        """The number of the last commit that this transaction sees."""
+        """Number of the last commit that this transaction sees."""
         return int(self._txn.id())
 
     def damaged(self, table: str) -> Iterator[str]:
@@ -126,7 +126,7 @@ class _LmdbTxn(Txn):
 
 
 def _identity(file: Path | int) -> tuple[int, int] | None:
-    """Device and inode; None where nothing is."""
+    """Device and inode; None where nothing exists."""
     try:
         stat = os.fstat(file) if isinstance(file, int) else file.stat()
     except OSError:
@@ -135,23 +135,23 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
 
 
 def _clear(part: Path) -> None:
-    """Remove a folder of our own, or what stands in its place; nothing that a link leads to."""
+    """Remove a folder of our own, or anything in its place; never the target of a link."""
     if part.is_symlink() or part.is_file():
         part.unlink()
     shutil.rmtree(part, ignore_errors=True)
 
 
 class LmdbEngine:
-    """The LMDB environment of a database folder, of which a process may have one only: openings
+    """The LMDB environment of a database folder, of which a process may have only one: openings
     share it through `embeddb.store.folder_engine.FolderEngine`.
 
-    With `create`, one that was only begun is taken up. `max_map_bytes` bounds the growth of the
+    With `create`, an interrupted creation is completed. `max_map_bytes` bounds the growth of the
     data file, `wait_s` the time a write waits for another process's write to end. A folder that is
-    readable only and written to by somebody else at the same time cannot be read safely: LMDB then
-    has nowhere to announce the reader.
+    read-only for this user while another process writes cannot be read safely: LMDB then has no
+    place to announce the reader.
 
-    Raises: StoreError if `folder` is no database; StoreCorrupt if its file is shorter than it
-    says; StoreLocked, StoreFull, StoreReadOnly from `write` and `compact`.
+    Raises: StoreError if `folder` is no database; StoreCorrupt if its file is shorter than its
+    header states; StoreLocked, StoreFull, StoreReadOnly from `write` and `compact`.
     """
 
     shared = False
@@ -220,7 +220,7 @@ class LmdbEngine:
             self._writer_lock(False),
             self._gate.alone(self._wait_s),
         ):
-            # Before `writable` looks at the lock file: closing any descriptor of it gives up the
+            # Before `writable` opens the lock file: closing any descriptor of it releases the
             # locks that LMDB holds for this process.
             self._env.close()
             try:
@@ -232,7 +232,7 @@ class LmdbEngine:
                 raise
 
     def was_replaced(self) -> bool:
-        """Whether another database, or none, lies in the folder's place by now."""
+        """Return true if another database, or none, is in the folder's place by now."""
         thread = self._gate.enter()  # compaction replaces the file too
         try:
             now = _identity(self._folder), _identity(self._folder / DATA_FILE)
@@ -242,7 +242,8 @@ class LmdbEngine:
 
     @contextmanager
     def still(self, wait_s: float) -> Iterator[None]:
-        """While no thread of this process reads or writes. Raises: StoreLocked, StoreError."""
+        """Context in which no thread of this process reads or writes. Raises: StoreLocked,
+        StoreError."""
         if not self._writing.acquire(timeout=wait_s):
             raise StoreLocked(f"{self._folder}: a write has not ended for {wait_s:g} s")
         try:
@@ -252,7 +253,7 @@ class LmdbEngine:
             self._writing.release()
 
     def _open_tables(self) -> dict[str, Any]:
-        """The tables; made if the environment is empty and may be written to."""
+        """Handles of the tables; created if the environment is empty and writable."""
         try:
             return self._handles()
         except lmdb.NotFoundError:
@@ -264,8 +265,9 @@ class LmdbEngine:
         return self._handles()
 
     def _handles(self) -> dict[str, Any]:
-        """LMDB opens them in a write transaction of its own unless the environment is read-only:
-        under the writer lock, so that opening does not wait for ever."""
+        """Open the handles. LMDB uses a write transaction of its own for that unless the
+        environment is read-only: done under the writer lock, so that opening cannot wait for ever.
+        """
         return {name: self._handle(name) for name in TABLES}
 
     def _handle(self, name: str) -> Any:
@@ -277,13 +279,13 @@ class LmdbEngine:
             return None
 
     def _add_tables(self) -> None:
-        """Make what a database of an older program lacks, in a transaction of its own."""
+        """Create tables that a database of an older program lacks, in a transaction of its own."""
         lacking = [name for name, handle in self._dbs.items() if handle is None]
         if lacking:
             with self._env.begin(write=True) as txn:
                 for name in lacking:
                     self._env.open_db(name.encode(), txn=txn)
-            # Not changed in place: an open read cannot use a handle that is younger than itself.
+            # A new dictionary: an open read cannot use a handle that is younger than itself.
             self._dbs = self._handles()
 
     @contextmanager
@@ -355,7 +357,7 @@ class LmdbEngine:
         with self._gate.alone(self._wait_s):
             try:
                 self._env.set_mapsize(size)
-            except lmdb.Error as e:  # the old map is gone already: start again with it
+            except lmdb.Error as e:  # the old map is gone already: reopen it
                 self._env.close()
                 self._open_environment()
                 raise StoreFull(
@@ -365,8 +367,8 @@ class LmdbEngine:
 
     @contextmanager
     def _writer_lock(self, readonly: bool) -> Iterator[None]:
-        """Kept by one process and thread at a time; free where nobody can write. Threads wait for
-        each other without polling, however many, while writes come to an end. Raises:
+        """Lock of the only writer, over processes and threads; no lock where nobody can write.
+        Threads wait for each other without polling, as long as writes come to an end. Raises:
         StoreLocked."""
         if readonly:
             yield
@@ -394,7 +396,8 @@ class LmdbEngine:
             )
 
     def close(self) -> None:
-        """Also in a forked child, which may then open the folder for itself."""
+        """Close the environment; in a forked child too, which may then open the folder for
+        itself."""
         self._env.close()
         if self._fd >= 0:
             os.close(self._fd)
@@ -407,7 +410,8 @@ class LmdbEngine:
         return (self._folder / DATA_FILE).stat().st_size
 
     def compact(self) -> None:
-        """Needs the folder alone: what another process wrote to the old file would be lost.
+        """Rewrite the file without free pages, with no other process using it: its writes to the
+        old file would be lost.
 
         Raises: StoreLocked while another process has the database open.
         """
@@ -419,7 +423,7 @@ class LmdbEngine:
         ):
             refuse_broken(self._folder)
             part = self._folder / "compact.part"
-            _clear(part)  # of a compaction that was killed
+            _clear(part)  # left by an interrupted compaction
             part.mkdir()
             try:
                 self._env.copy(str(part), compact=True)
@@ -446,15 +450,15 @@ class LmdbEngine:
 
     def refuse_damage(self) -> None:
         self._same_process()
-        # What a reader of now can reach is not written to until it ends.
+        # Pages that this reader can reach are not written to until it ends.
         with self.read(), translating(self._folder, OSError):
             refuse_broken(self._folder)
 
     def problems(self) -> list[str]:
         self._same_process()
         with self._writer_lock(self.readonly):
-            found = broken_pages(self._folder)  # a page that is being written looks broken
-        if found:
-            return found  # reading through broken pages could end the process
+            faults = broken_pages(self._folder)  # a page being written looks damaged
+        if faults:
+            return faults  # reading through damaged pages could end the process
         with self.read() as txn:
             return [text for table in TABLES for text in txn.damaged(table)]

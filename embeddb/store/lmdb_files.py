@@ -1,4 +1,4 @@
-"""The files of a database folder: opened with the right options, refused where they are unsafe."""
+"""Files of a database folder: opened with the right options, refused where that is unsafe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import lmdb
 
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.core.files.own_files import open_own, own_size
+from embeddb.core.files.safe_write import open_own, own_size
 from embeddb.store.engine import TABLES
 from embeddb.store.failures import is_full
 from embeddb.store.pages import has_no_table, page_faults
@@ -21,16 +21,16 @@ DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 WRITER_FILE = "writer.lock"
 _READERS = 512
-#: LMDB's own figures: a table of readers without its last line, behind the first.
+#: Smallest lock file, by LMDB's layout: a header and the table of readers without its last line.
 _LOCK_BYTES = 192 + 64 * (_READERS - 1)
-#: Two first pages and no table behind them.
+#: Size of a file with two meta pages and no table.
 _BEGUN_BYTES = 2 * mmap.PAGESIZE
 _FIRST_MAP = 1 << 26
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "lustre"}
 
 
 def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
-    """The LMDB environment of a folder; with `create`, one that was only begun is taken up.
+    """The LMDB environment of a folder; with `create`, an interrupted creation is completed.
 
     Raises: StoreError, OSError, lmdb.Error.
     """
@@ -40,9 +40,7 @@ def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
     if readonly and size is None:
         raise StoreError(f"{folder}: no database there")
     if create and size is not None and size < _BEGUN_BYTES:
-        open_own(
-            data, "wb"
-        ).close()  # of a creation that was killed, or for which there was no room
+        open_own(data, "wb").close()  # left by a creation that was killed or ran out of space
     elif size == 0:
         raise StoreCorrupt(
             f"{data}: empty", hint="restore the folder from a copy, or remove it to start anew"
@@ -65,45 +63,46 @@ def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
 
 
 def has_lock(folder: Path) -> bool:
-    """Whether there is a table of readers, or room for one. LMDB writes to a map of it: on a full
-    disk, where a file may have less room than it promises, that would end the process.
+    """Return true if there is a table of readers, or space for one. LMDB writes to a map of it: on
+    a full disk, where a sparse file may have fewer blocks than its size, that would end the
+    process.
 
-    Raises: OSError where a link or something else is in its place.
+    Raises: OSError where a link or another file type is in its place.
     """
     size = own_size(folder / LOCK_FILE)
     with open_own(folder / LOCK_FILE, "ab") as lock:
         if _room(lock, _LOCK_BYTES):
             return True
-        return bool(size) and _room(lock, mmap.PAGESIZE)  # where the first sixty readers are noted
+        return bool(size) and _room(lock, mmap.PAGESIZE)  # for the first sixty readers
 
 
 def _room(file: BinaryIO, size: int) -> bool:
     try:
         os.posix_fallocate(file.fileno(), 0, size)
     except OSError as e:
-        return not is_full(e)  # else not on this kind of file system
+        return not is_full(e)  # or not supported on this file system
     return True
 
 
 def is_begun(folder: Path) -> bool:
-    """Whether a folder holds nothing but what making a database begins with: it is empty, or the
-    making was killed before there was a table. Raises: OSError."""
+    """Return true if a folder is empty, or has only the files of a creation that was killed before
+    there was a table. Raises: OSError."""
     names = {one.name for one in folder.iterdir()}
     if not names <= {DATA_FILE, LOCK_FILE, WRITER_FILE}:
         return False
     sizes = {name: own_size(folder / name) for name in names}
     if (sizes.get(DATA_FILE) or 0) <= _BEGUN_BYTES:
         return True
-    # The pages of a first transaction may be there without it. LMDB is not asked: another thread
-    # may be opening the folder.
+    # The pages of an uncommitted first transaction may be there. LMDB is not used here: another
+    # thread may be opening the folder.
     with open_own(folder / DATA_FILE, "rb") as data:
         return has_no_table(data)
 
 
 def writable(folder: Path) -> bool:
-    """Whether this user may write there, on the mount as it is, and can say that he does.
+    """Return true if this user may write in the folder, on the mount as it is, and may lock it.
 
-    Raises: OSError where a link or something else is in the place of a file of ours.
+    Raises: OSError where a link or another file type is in the place of a file of ours.
     """
     data = folder / DATA_FILE
     if not os.access(folder, os.W_OK):
@@ -112,7 +111,8 @@ def writable(folder: Path) -> bool:
 
 
 def refuse_truncated(env: Any, data: Path) -> None:
-    """A sound file may end before its last page if that one is free, so only then look closer."""
+    """Check the length of the data file. A sound file may end before its last page if that one is
+    free, so only then are pages checked."""
     needed = (int(env.info()["last_pgno"]) + 1) * int(env.stat()["psize"])
     size = data.stat().st_size
     if size < needed and broken_pages(data.parent):
@@ -123,19 +123,19 @@ def refuse_truncated(env: Any, data: Path) -> None:
 
 
 def refuse_broken(folder: Path) -> None:
-    """A quick look at the pages, before something is done that reads or writes all of them. No page
-    may be reused meanwhile. Raises: StoreCorrupt, OSError."""
+    """Check the pages quickly, before an operation that reads or writes all of them. No page may be
+    reused meanwhile. Raises: StoreCorrupt, OSError."""
     with open_own(folder / DATA_FILE, "rb") as data:
         fault = page_faults(data)
     if fault:
         raise StoreCorrupt(
             f"{folder / DATA_FILE}: damaged: {fault}",
-            hint="`embeddb db check` says more; restore the folder from a copy",
+            hint="`embeddb db check` lists the damage; restore the folder from a copy",
         )
 
 
 def broken_pages(folder: Path) -> list[str]:
-    """What is wrong with the pages of the data file, read as plain bytes."""
+    """Faults of the pages of the data file, read as plain bytes."""
     from lmdb.verify import VerifyError, verify
 
     walk: Callable[[str], list[str]] = verify
@@ -146,7 +146,7 @@ def broken_pages(folder: Path) -> list[str]:
 
 
 def _refuse_network(folder: Path) -> None:
-    """LMDB's memory map is not coherent over a network file system."""
+    """Refuse a network file system, on which LMDB's memory map is not coherent."""
     best, kind = "", ""
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")

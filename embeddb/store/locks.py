@@ -1,4 +1,4 @@
-"""Who may do what at the same time: readers of one process, writers of all of them."""
+"""Concurrency: open reads of one process, and one writer over all processes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embeddb.core.errors import StoreError, StoreLocked
-from embeddb.core.files.own_files import open_own
+from embeddb.core.files.safe_write import open_own
 from embeddb.store.failures import translating
 
 _POLL_S = 0.005
-#: Reads of one process at a time: each takes a line of LMDB's table of readers, which has 512 for
+#: Concurrent reads of one process: each takes a slot of LMDB's table of readers, which has 512 for
 #: all processes.
 _MOST_READS = 64
 
 
 class ReadGate:
-    """Counts and bounds the open reads of this process, so that the data is not moved below one and
-    any number of threads may ask for one."""
+    """Counter and limit of the open reads of this process, so that the data is not moved during one
+    and any number of threads may request one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,7 +32,7 @@ class ReadGate:
     def enter(self) -> int:
         thread = threading.get_ident()
         with self._changed:
-            # A thread that is inside already goes on: the gate waits for it.
+            # A thread that is inside already may enter again: the gate waits for it.
             self._changed.wait_for(lambda: self._open or thread in self._readers)
             self._readers.append(thread)
         return thread
@@ -47,13 +47,14 @@ class ReadGate:
             self._changed.notify_all()
 
     def refuse_own_read(self) -> None:
-        """A write may have to wait for all reads to end, so it cannot come from inside one."""
+        """Refuse a write inside a read of the same thread: a write may have to wait for all reads
+        to end."""
         if threading.get_ident() in self._readers:
             raise StoreError("a write inside a read of the same thread", hint="end the read first")
 
     @contextmanager
     def alone(self, wait_s: float) -> Iterator[None]:
-        """Waits for the open reads to end; new ones wait until this ends."""
+        """Wait for the open reads to end; new ones wait until this context ends."""
         self.refuse_own_read()
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
@@ -71,7 +72,7 @@ class ReadGate:
 
 
 def take_lock(fd: int, kind: int, wait_s: float) -> bool:
-    """`flock` that gives up after `wait_s`; whether it was taken."""
+    """`flock` with a timeout of `wait_s`; return true if it succeeded."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -85,12 +86,12 @@ def take_lock(fd: int, kind: int, wait_s: float) -> bool:
 
 @contextmanager
 def locked_file(path: Path, wait_s: float) -> Iterator[None]:
-    """Holds the file `path` exclusively and keeps the holder's process id in it.
+    """Hold the file `path` exclusively, with the holder's process id in it.
 
-    LMDB serialises writers itself but waits for ever; this waits `wait_s` and says for whom.
+    LMDB serialises writers itself but waits for ever; this waits `wait_s` and names the holder.
 
-    Raises: StoreLocked if another process (or thread) keeps it that long; StoreError where a link
-    or something else stands in its place.
+    Raises: StoreLocked if another process (or thread) holds it that long; StoreError where a link
+    or another file type is in its place.
     """
     with translating(path.parent, OSError):
         lock = open_own(path, "a+b")
@@ -102,7 +103,7 @@ def locked_file(path: Path, wait_s: float) -> Iterator[None]:
                 f"{path.parent}: process {pid} is writing since {wait_s:g} s or more",
                 hint="wait for it or end it, then try again",
             )
-        with suppress(OSError):  # a full disk must not keep a write from freeing space
+        with suppress(OSError):  # a full disk must not prevent a write that frees space
             os.ftruncate(fd, 0)
             os.write(fd, str(os.getpid()).encode())
         yield

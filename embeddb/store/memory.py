@@ -44,7 +44,7 @@ class _MemoryTxn(Txn):
         return len(self.tables[table])
 
     def _own_table(self, table: str, key: bytes) -> dict[bytes, bytes]:
-        """The table to change: copied first, since readers may hold the one that was there."""
+        """The table to change: a copy, since readers may hold the old one."""
         if not self._writable:
             raise StoreReadOnly("a read transaction cannot write")
         if not 1 <= len(key) <= 511:
@@ -56,7 +56,7 @@ class _MemoryTxn(Txn):
 
 
 class MemoryEngine:
-    """A store that lives as long as the process; used by tests and for one-off questions."""
+    """A store in memory, gone with the process; used by tests and for single queries."""
 
     shared = False
 
@@ -99,10 +99,10 @@ class MemoryEngine:
         return sum(len(k) + len(v) for rows in self._tables.values() for k, v in rows.items())
 
     def compact(self) -> None:
-        """Nothing to do: memory holds no free pages."""
+        """No-op: memory has no free pages."""
 
     def refuse_damage(self) -> None:
-        """Nothing to do: nobody else has written here."""
+        """No-op: no other process can write here."""
 
     def problems(self) -> list[str]:
         return []

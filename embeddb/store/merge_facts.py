@@ -1,4 +1,4 @@
-"""How facts about one pattern come together, and those of a platform that is stored again."""
+"""Merge rules for facts about a workload, and for a platform that is stored again."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from typing import Any, TypeVar
 import msgspec
 
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.platforms.platform import Platform
 from embeddb.store import codec
 from embeddb.store.engine import Txn
 
 V = TypeVar("V")
-#: Of the fields that a contradiction lists by name.
+#: Largest number of fields that a contradiction lists by name.
 _MOST_NAMED = 6
-#: Features travel as float32: closer ones are the same.
+#: Features are exchanged as float32: closer values are equal.
 _SAME = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """What an import says against what is known. `what` it is about; `refused`: nothing of it was
-    taken, otherwise only what it contradicts stays as it was."""
+    """Conflict of an import with stored facts. `what` it is about; `refused`: nothing of it was
+    stored, otherwise only the conflicting fields keep their stored values."""
 
     what: str
     reason: str
     refused: bool = False
 
 
-def kept(what: str, names: Sequence[str]) -> Contradiction | None:
-    """Fields that stay as they are known, by their names; None where there is none."""
+def _keeps_fields(what: str, names: Sequence[str]) -> Contradiction | None:
+    """Conflict in these fields, which keep their stored values; None for no fields."""
     if not names:
         return None
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     named = ", ".join(name[:80] for name in names[:_MOST_NAMED])
-    return Contradiction(what, f"stays as it is known: {named}{more}")
+    return Contradiction(what, f"keeps its stored values: {named}{more}")
 
 
-def differing(known: Mapping[str, V], told: Mapping[str, V]) -> list[str]:
-    """Names that both have, with another value."""
-    both = ((name, known[name], told[name]) for name in told if name in known)
+def _differing(stored: Mapping[str, V], new: Mapping[str, V]) -> list[str]:
+    """Names in both mappings with different values."""
+    both = ((name, stored[name], new[name]) for name in new if name in stored)
     return [name for name, a, b in both if not _same(a, b)]
 
 
@@ -55,7 +55,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def name_key(name: str) -> bytes:
-    """Prefix of a name's keys in table `name`; the pattern's 16 bytes follow."""
+    """Prefix of a name's keys in table `name`; the workload's 16 bytes follow."""
     raw = name.encode("utf-8", "surrogatepass")
     if len(raw) > 400:
         raw = raw[:368] + hashlib.blake2b(raw, digest_size=16).hexdigest().encode()
@@ -63,9 +63,9 @@ def name_key(name: str) -> bytes:
 
 
 def resolved(txn: Txn, key: bytes) -> bytes:
-    """The pattern that a stub was adopted by, else the pattern itself.
+    """The workload that adopted a stub, else the workload itself.
 
-    Raises: StoreCorrupt where stubs adopted each other in a circle, which no adoption makes.
+    Raises: StoreCorrupt for a cycle of adoptions.
     """
     passed = set[bytes]()
     while (target := txn.get("alias", key)) is not None:
@@ -79,22 +79,22 @@ def resolved(txn: Txn, key: bytes) -> bytes:
     return key
 
 
-def look_ahead(txn: Txn, infos: Iterable[PatternInfo]) -> None:
-    """Ask at once for what will be asked of each: an engine may be far away."""
+def look_ahead(txn: Txn, infos: Iterable[WorkloadInfo]) -> None:
+    """Prefetch the rows that merging these facts will read: an engine may be remote."""
     keys = dict.fromkeys(codec.pattern_key(info.id) for info in infos)
     aliases = txn.get_many("alias", keys).values()
     txn.get_many("pattern", [*keys, *aliases])
 
 
-def merge_infos(txn: Txn, infos: Collection[PatternInfo]) -> None:
-    """`merge_info` of each."""
+def merge_infos(txn: Txn, infos: Collection[WorkloadInfo]) -> None:
+    """Apply `merge_info` to each."""
     look_ahead(txn, infos)
     for info in infos:
         merge_info(txn, info)
 
 
-def merge_info(txn: Txn, info: PatternInfo) -> None:
-    """Own facts: where they differ from what is known, they are newer."""
+def merge_info(txn: Txn, info: WorkloadInfo) -> None:
+    """Store our own facts: where they differ from stored ones, they are newer."""
     target, info = _addressed(txn, info)
     if info.name:
         txn.put("name", name_key(info.name) + target, b"")
@@ -106,8 +106,8 @@ def merge_info(txn: Txn, info: PatternInfo) -> None:
         txn.put("pattern", target, encoded)
 
 
-def _addressed(txn: Txn, info: PatternInfo) -> tuple[bytes, PatternInfo]:
-    """The pattern that facts belong to; a stub's sizes say nothing of the one that adopted it."""
+def _addressed(txn: Txn, info: WorkloadInfo) -> tuple[bytes, WorkloadInfo]:
+    """The workload that facts belong to; a stub's sizes do not apply to the one that adopted it."""
     key = codec.pattern_key(info.id)
     target = resolved(txn, key)
     if target != key:
@@ -115,59 +115,59 @@ def _addressed(txn: Txn, info: PatternInfo) -> tuple[bytes, PatternInfo]:
     return target, info
 
 
-def complete_info(txn: Txn, info: PatternInfo) -> Contradiction | None:
-    """Facts that an import tells: they fill what is empty. Of a pattern whose structure is here its
-    features are not taken at all, for they follow from it."""
+def complete_info(txn: Txn, info: WorkloadInfo) -> Contradiction | None:
+    """Store facts of an import: they only fill empty fields. If the structure of a workload is
+    stored, its imported features are ignored, since they follow from the structure."""
     target, info = _addressed(txn, info)
     raw, structure = txn.get("pattern", target), txn.get("structure", target)
     if not info.sizes.possible:
         return Contradiction(f"pattern {info.id}", f"{info.sizes} is impossible", refused=True)
-    known = info if raw is None else codec.decode_info(raw)
-    if (info.kind, info.named or known.named) != (known.kind, known.named or info.named):
-        says = f"says {info.kind} of {info.sizes}, it is known as {known.kind} of {known.sizes}"
+    stored = info if raw is None else codec.decode_info(raw)
+    if (info.kind, info.named or stored.named) != (stored.kind, stored.named or info.named):
+        says = f"says {info.kind} of {info.sizes}, stored as {stored.kind} of {stored.sizes}"
         return Contradiction(f"pattern {info.id}", says, refused=True)
-    sizes = known.sizes if structure is None else codec.structure_sizes(structure)
+    sizes = stored.sizes if structure is None else codec.structure_sizes(structure)
     if any(a != b for a, b in zip(info.sizes, sizes, strict=True) if a >= 0 and b >= 0):
-        kind = "it is known as" if structure is None else "its structure is"
+        kind = "stored as" if structure is None else "its structure is"
         says = f"says {info.sizes}, {kind} {sizes}"
         return Contradiction(f"pattern {info.id}", says, refused=True)
     full, other = info, list[str]()
     if raw is not None:
-        full, other = _completed(known, info, structured=structure is not None)
+        full, other = _completed(stored, info, structured=structure is not None)
     encoded = codec.encode_info(full)
     if encoded != raw:
         txn.put("pattern", target, encoded)
-        if full.name and (raw is None or not known.name):
+        if full.name and (raw is None or not stored.name):
             txn.put("name", name_key(full.name) + target, b"")
-    return kept(f"pattern {info.id}", other)
+    return _keeps_fields(f"pattern {info.id}", other)
 
 
 def _completed(
-    known: PatternInfo, told: PatternInfo, *, structured: bool
-) -> tuple[PatternInfo, list[str]]:
-    """What is known with its gaps filled, and the names of what is told otherwise."""
+    stored: WorkloadInfo, incoming: WorkloadInfo, *, structured: bool
+) -> tuple[WorkloadInfo, list[str]]:
+    """Stored facts with their gaps filled, and the names of conflicting fields."""
     fields = ("name", "group", "thumbnail")
-    have: dict[str, Any] = {name: getattr(known, name) for name in fields}
-    give: dict[str, Any] = {name: getattr(told, name) for name in fields}
+    have: dict[str, Any] = {name: getattr(stored, name) for name in fields}
+    give: dict[str, Any] = {name: getattr(incoming, name) for name in fields}
     other = [name for name in fields if have[name] and give[name] and have[name] != give[name]]
-    other += [f"features.{name}" for name in differing(known.features, told.features)]
-    other += [f"about.{name}" for name in differing(known.about, told.about)]
+    other += [f"features.{name}" for name in _differing(stored.features, incoming.features)]
+    other += [f"about.{name}" for name in _differing(stored.about, incoming.about)]
     full = msgspec.structs.replace(
-        known,
+        stored,
         **{name: have[name] or give[name] for name in fields},
-        **{n: new if size < 0 else size for n, size, new in _sizes(known, told)},
-        features=known.features if structured else {**told.features, **known.features},
-        about={**told.about, **known.about},
-        named=known.named or told.named,
+        **{n: new if size < 0 else size for n, size, new in _sizes(stored, incoming)},
+        features=stored.features if structured else {**incoming.features, **stored.features},
+        about={**incoming.about, **stored.about},
+        named=stored.named or incoming.named,
     )
     return full, other
 
 
-def _sizes(known: PatternInfo, told: PatternInfo) -> Iterable[tuple[str, int, int]]:
-    return zip(("m", "n", "nnz"), known.sizes, told.sizes, strict=True)
+def _sizes(stored: WorkloadInfo, new: WorkloadInfo) -> Iterable[tuple[str, int, int]]:
+    return zip(("m", "n", "nnz"), stored.sizes, new.sizes, strict=True)
 
 
-def _merged(old: PatternInfo, new: PatternInfo) -> PatternInfo:
+def _merged(old: WorkloadInfo, new: WorkloadInfo) -> WorkloadInfo:
     return msgspec.structs.replace(
         old,
         m=new.m if new.m >= 0 else old.m,
@@ -184,8 +184,9 @@ def _merged(old: PatternInfo, new: PatternInfo) -> PatternInfo:
     )
 
 
-def adopted_info(info: PatternInfo, stub: PatternInfo) -> PatternInfo:
-    """The real pattern takes the stub's group: folds must not move when a matrix arrives."""
+def adopted_info(info: WorkloadInfo, stub: WorkloadInfo) -> WorkloadInfo:
+    """Facts of the real workload with the stub's group: folds must not change when a matrix
+    arrives."""
     return msgspec.structs.replace(
         info,
         group=stub.group or info.group,
@@ -196,17 +197,17 @@ def adopted_info(info: PatternInfo, stub: PatternInfo) -> PatternInfo:
 
 _OTHER_SPACE = "its configuration space differs from the stored one"
 _OTHER_UNIT = "its times are in cycles in one of the two and in seconds in the other"
-#: Of its file: what can be named. Anything else is its text.
+#: Attributes of a platform's file that a conflict names. All else is its text.
 _DECLARED = (
     "title", "version", "simulated", "portable", "runner", "cost_per_sample", "open_choices",
 )  # fmt: skip
-#: What the runs stored before are taken for.
+#: Attributes that change the meaning of the runs stored before.
 _MEANING = ("simulated", "portable")
 
 
-def refuse_other_space(known: Platform | None, platform: Platform) -> None:
-    """Raises: StoreError if the stored runs would mean something else."""
-    reason = "" if known is None else _incompatible(known, platform)
+def refuse_other_space(stored: Platform | None, platform: Platform) -> None:
+    """Check that a platform is compatible with the stored one of its name. Raises: StoreError."""
+    reason = "" if stored is None else _incompatible(stored, platform)
     if reason:
         raise StoreError(
             f"platform {platform.id}: {reason}",
@@ -214,20 +215,21 @@ def refuse_other_space(known: Platform | None, platform: Platform) -> None:
         )
 
 
-def _incompatible(known: Platform, platform: Platform) -> str:
-    """Why runs of the two cannot lie under one name; empty if they can. The order of parameters
-    does not matter: that of the stored file stays, in which models read them."""
-    if known.digest != platform.digest and not known.is_reordered(platform):
+def _incompatible(stored: Platform, platform: Platform) -> str:
+    """Reason why runs of the two platforms cannot be stored under one name; empty if they can. The
+    order of parameters is irrelevant: that of the stored file stays, in which models read them."""
+    if stored.digest != platform.digest and not stored.is_reordered(platform):
         return _OTHER_SPACE
-    return _OTHER_UNIT if known.counts_cycles != platform.counts_cycles else ""
+    return _OTHER_UNIT if stored.counts_cycles != platform.counts_cycles else ""
 
 
-def changed_meaning(known: Platform | None, platform: Platform) -> list[str]:
-    """A line for each word of an edited file that gives the runs stored before another meaning."""
+def changed_meaning(stored: Platform | None, platform: Platform) -> list[str]:
+    """A line for each attribute of an edited file that changes the meaning of the runs stored
+    before."""
     return [
-        f"platform {platform.id}: {name} was {_word(known, name)}, is now {_word(platform, name)}"
-        for name in (_MEANING if known is not None else ())
-        if getattr(known, name) != getattr(platform, name)
+        f"platform {platform.id}: {name} was {_word(stored, name)}, is now {_word(platform, name)}"
+        for name in (_MEANING if stored is not None else ())
+        if getattr(stored, name) != getattr(platform, name)
     ]
 
 
@@ -235,13 +237,13 @@ def _word(platform: Platform | None, name: str) -> str:
     return str(getattr(platform, name)).lower()
 
 
-def told_otherwise(known: Platform, told: Platform) -> Contradiction | None:
-    """What an import says of a stored platform that is not so here."""
-    what = f"platform {told.id}"
-    if reason := _incompatible(known, told):
+def platform_conflict(stored: Platform, new: Platform) -> Contradiction | None:
+    """Conflict of an imported platform with the stored one."""
+    what = f"platform {new.id}"
+    if reason := _incompatible(stored, new):
         return Contradiction(what, reason, refused=True)
-    names = [name for name in _DECLARED if getattr(known, name) != getattr(told, name)]
-    if known.text != told.text and not names:
+    names = [name for name in _DECLARED if getattr(stored, name) != getattr(new, name)]
+    if stored.text != new.text and not names:
         names = ["text"]
-    facts = differing(known.environment, told.environment)
-    return kept(what, [*names, *(f"environment.{name}" for name in facts)])
+    facts = _differing(stored.environment, new.environment)
+    return _keeps_fields(what, [*names, *(f"environment.{name}" for name in facts)])

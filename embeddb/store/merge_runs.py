@@ -1,4 +1,4 @@
-"""How runs and whole imports come to the rows that are there: they add and change nothing."""
+"""Merge rules for runs and whole imports: they add rows and change none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.kinds import kind_of
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.subject import Subject
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.workload import Workload
 from embeddb.store import codec
 from embeddb.store.engine import Txn, raise_generation
 from embeddb.store.merge_facts import (
@@ -26,21 +26,21 @@ from embeddb.store.sources import Pushing
 from embeddb.store.withdrawn import renamed_marks
 
 
-class Word(NamedTuple):
-    """Whose word a run is: our own, or `told` by an import, or by the `source` of that number."""
+class RunOrigin(NamedTuple):
+    """Origin of a run: measured here, or `imported`, or pushed by the `source` of that number."""
 
-    told: bool = False
+    imported: bool = False
     source: int = 0
 
 
-OWN = Word()
-#: A run, its id, and whose word it is.
-Keyed = tuple[Run, bytes, Word]
+LOCAL = RunOrigin()
+#: A run, its id, and its origin.
+Keyed = tuple[Run, bytes, RunOrigin]
 
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Runs that were stored, and runs that were there already."""
+    """Number of runs that were stored, and of runs that existed already."""
 
     added: int = 0
     duplicates: int = 0
@@ -49,27 +49,27 @@ class AppendResult:
 def add_runs(
     txn: Txn, keyed: Iterable[Keyed], against: list[Contradiction] | None = None
 ) -> AppendResult:
-    """Add what is not there yet. Told runs are only taken of patterns that are known, retire no
-    run, whatever they say that they replace, and stand back for what was run here; `against`
-    collects all three."""
+    """Add runs that do not exist yet. Imported runs are accepted only for stored workloads, replace
+    no run, whatever they say, and yield to runs measured here; `against` collects the conflicts of
+    all three kinds."""
     placed = list(_placed(txn, keyed, against))
     stored = txn.get_many("run", (key for key, _, _ in placed))
-    rows = [codec.RunRow.of(run, told=w.told, source=w.source) for _, run, w in placed]
+    rows = [codec.RunRow.of(run, imported=w.imported, source=w.source) for _, run, w in placed]
     configs = txn.get_many("config", dict.fromkeys(row.config_id for row in rows))
     added = 0
     own: dict[bytes, set[bytes]] = {}
     touched: set[bytes] = set()
     for (key, run, _), row in zip(placed, rows, strict=True):
-        head, told = key[:-16], row.told
+        head, imported = key[:-16], row.imported
         if (raw := stored.get(key)) is not None:
-            if told or not codec.decode_row(raw).told:
+            if imported or not codec.decode_row(raw).imported:
                 continue
-            touched.add(head)  # now it is our word
+            touched.add(head)  # now it counts as measured here
         else:
-            if told and against is not None:
+            if imported and against is not None:
                 if head not in own:
-                    own[head] = _run_here(txn, head)
-                _object_told(txn, run, row, head, own[head], against)
+                    own[head] = _measured_here(txn, head)
+                _import_conflicts(txn, run, row, head, own[head], against)
             if row.config_id not in configs:
                 configs[row.config_id] = run.config.json.encode()
                 txn.put("config", row.config_id, configs[row.config_id])
@@ -84,9 +84,9 @@ def add_runs(
 
 def _placed(
     txn: Txn, keyed: Iterable[Keyed], against: list[Contradiction] | None
-) -> Iterator[tuple[bytes, Run, Word]]:
-    """Each run with its key and whose word it is, on the pattern that its own was adopted by;
-    without those that are refused."""
+) -> Iterator[tuple[bytes, Run, RunOrigin]]:
+    """Each run with its key and origin, on the workload that adopted its own; without refused
+    ones."""
     runs = list(keyed)
     _look_ahead(txn, runs)
     heads: dict[tuple[str, Op, str], tuple[bytes, str]] = {}
@@ -94,7 +94,7 @@ def _placed(
         place = run.pattern_id, run.op, run.platform
         head, pattern_id = heads.get(place) or heads.setdefault(place, _head(txn, run, word))
         if not pattern_id:
-            _object(against, run, f"pattern {run.pattern_id} was not taken", refused=True)
+            _add_conflict(against, run, f"pattern {run.pattern_id} was not taken", refused=True)
             continue
         if pattern_id != run.pattern_id:
             run = dataclasses.replace(run, pattern_id=pattern_id)
@@ -103,15 +103,15 @@ def _placed(
 
 
 def _look_ahead(txn: Txn, runs: Iterable[Keyed]) -> None:
-    """Ask at once for what `_head` will ask of each pattern."""
+    """Prefetch the rows that `_head` will read for each workload."""
     patterns = dict.fromkeys(codec.pattern_key(run.pattern_id) for run, _, _ in runs)
     txn.get_many("alias", patterns)
     txn.get_many("partition", {f"{run.op}\0{run.platform}".encode() for run, _, _ in runs})
-    if any(word.told for _, _, word in runs):
+    if any(origin.imported for _, _, origin in runs):
         txn.get_many("pattern", patterns)
 
 
-def _object_told(
+def _import_conflicts(
     txn: Txn,
     run: Run,
     row: codec.RunRow,
@@ -119,35 +119,38 @@ def _object_told(
     own: set[bytes],
     against: list[Contradiction],
 ) -> None:
-    """What a told run says against what is known; it is kept all the same."""
+    """Conflicts of an imported run with stored ones; it is stored all the same."""
     if run.replaces and txn.get("run", head + _bytes(run.replaces)) is not None:
-        _object(against, run, f"would replace run {run.replaces}, which is known and stays")
+        _add_conflict(against, run, f"would replace the stored run {run.replaces}, which is kept")
     elif row.config_id in own:
-        _object(against, run, "its configuration was run here, which counts")
+        _add_conflict(
+            against, run, "its configuration was measured here; that run takes precedence"
+        )
 
 
-def _run_here(txn: Txn, head: bytes) -> set[bytes]:
-    """Ids of the configurations that were run here, of one partition and pattern."""
+def _measured_here(txn: Txn, head: bytes) -> set[bytes]:
+    """Ids of the configurations that were run here, for one table and workload."""
     rows = (codec.decode_row(raw) for _, raw in txn.scan("run", head))
-    return {row.config_id for row in rows if not row.told}
+    return {row.config_id for row in rows if not row.imported}
 
 
 def counting(rows: Mapping[bytes, codec.RunRow]) -> dict[bytes, codec.RunRow]:
-    """The runs of one partition and pattern that count, by their keys, which end in their ids: none
-    that another one replaced, and of a configuration that was run here none that was only told."""
-    gone = {row.replaces for row in rows.values() if not row.told}
-    told = any(row.told for row in rows.values())
-    own = {row.config_id for row in rows.values() if not row.told} if told else set()
-    if gone <= {""} and not own:
+    """The valid runs of one table and workload, by their keys, which end in their ids: without
+    those that another one replaced, and without imported runs of a configuration that was measured
+    here."""
+    gone = {row.replaces for row in rows.values() if not row.imported}
+    imported = any(row.imported for row in rows.values())
+    measured = {row.config_id for row in rows.values() if not row.imported} if imported else set()
+    if gone <= {""} and not measured:
         return dict(rows)
     return {
         key: row
         for key, row in rows.items()
-        if key[20:].hex() not in gone and not (row.told and row.config_id in own)
+        if key[20:].hex() not in gone and not (row.imported and row.config_id in measured)
     }
 
 
-def _object(
+def _add_conflict(
     against: list[Contradiction] | None, run: Run, reason: str, *, refused: bool = False
 ) -> None:
     if against is not None:
@@ -161,11 +164,11 @@ def _bytes(run_id: str) -> bytes:
         return b""
 
 
-def _head(txn: Txn, run: Run, word: Word) -> tuple[bytes, str]:
-    """The key prefix for the runs of a partition and pattern, and the pattern's own id; that is
-    empty where runs that are only told have no pattern, or one of another kind."""
+def _head(txn: Txn, run: Run, origin: RunOrigin) -> tuple[bytes, str]:
+    """Key prefix for the runs of a table and workload, and the workload's id; an empty id where
+    imported runs have no workload, or one of another kind."""
     pattern = resolved(txn, codec.pattern_key(run.pattern_id))
-    if word.told:
+    if origin.imported:
         raw = txn.get("pattern", pattern)
         if raw is None or codec.decode_info(raw).kind != run.op.kind:
             return b"-", ""
@@ -178,9 +181,9 @@ def _head(txn: Txn, run: Run, word: Word) -> tuple[bytes, str]:
 
 
 def renamed(runs: Sequence[Run], pattern_id: str) -> dict[str, Run]:
-    """The same runs on another pattern, by their old ids, with references to each other kept.
+    """Move runs to another workload, by their old ids, with references to each other kept.
 
-    A run's id depends on the id of the one it replaces, so those come first.
+    A run's id depends on the id of the run it replaces, so those come first.
     """
     waiting = {run.id: run for run in runs}
     moved: dict[str, Run] = {}
@@ -199,22 +202,22 @@ def renamed(runs: Sequence[Run], pattern_id: str) -> dict[str, Run]:
 
 
 def adopt(
-    txn: Txn, stub: str, info: PatternInfo, runs_of: Callable[[Txn, str], Mapping[bytes, Run]]
+    txn: Txn, stub: str, info: WorkloadInfo, runs_of: Callable[[Txn, str], Mapping[bytes, Run]]
 ) -> int:
-    """Move every run of a stub, whoever's word it is, to the real pattern; the number of them.
-    `runs_of` gives all runs of a pattern by their keys. Raises: NothingFound, UsageError."""
+    """Move every run of a stub, of any origin, to the real workload; return their number. `runs_of`
+    returns all runs of a workload by their keys. Raises: NothingFound, UsageError."""
     key = codec.pattern_key(stub)
     raw = txn.get("pattern", key)
-    known = None if raw is None else codec.decode_info(raw)
-    if known is None or not known.stub:
+    stub_info = None if raw is None else codec.decode_info(raw)
+    if stub_info is None or not stub_info.stub:
         raise NothingFound(f"no stub {stub}")
     target = resolved(txn, codec.pattern_key(info.id))
     if target == key:
         raise UsageError(f"stub {stub} cannot be adopted by itself")
-    merge_info(txn, adopted_info(info, known))
+    merge_info(txn, adopted_info(info, stub_info))
     moved = runs_of(txn, stub)
     raws = txn.get_many("run", moved)
-    words = {run_key[20:].hex(): _word(row) for run_key, row in raws.items()}
+    origins = {run_key[20:].hex(): _origin(row) for run_key, row in raws.items()}
     for run_key in moved:
         txn.delete("run", run_key)
         txn.delete("member", run_key[:20])
@@ -224,33 +227,33 @@ def adopt(
         txn.delete("name", name)
         txn.put("name", name[:-16] + target, b"")
     rekeyed = renamed(list(moved.values()), target.hex())
-    add_runs(txn, [(r, bytes.fromhex(r.id), words[old]) for old, r in rekeyed.items()])
+    add_runs(txn, [(r, bytes.fromhex(r.id), origins[old]) for old, r in rekeyed.items()])
     new = {old: bytes.fromhex(run.id) for old, run in rekeyed.items()}
     renamed_marks(txn, ((k, k[:4] + target + new[k[20:].hex()]) for k in moved))
     raise_generation(txn)
     return len(moved)
 
 
-def _word(raw: bytes) -> Word:
+def _origin(raw: bytes) -> RunOrigin:
     row = codec.decode_row(raw)
-    return Word(row.told, row.source)
+    return RunOrigin(row.imported, row.source)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What can be stored of it; `unfit` says why the rest cannot."""
+class ImportBatch:
+    """The part of an import that can be stored; `unfit` has the reasons for the rest."""
 
-    infos: tuple[PatternInfo, ...]
-    coded: tuple[Subject, ...]
+    infos: tuple[WorkloadInfo, ...]
+    coded: tuple[Workload, ...]
     runs: tuple[tuple[Run, bytes], ...]
     unfit: tuple[Contradiction, ...]
 
     @classmethod
     def of(
-        cls, runs: Iterable[Run], patterns: Iterable[PatternInfo], coded: Iterable[Subject]
-    ) -> Told:
+        cls, runs: Iterable[Run], patterns: Iterable[WorkloadInfo], coded: Iterable[Workload]
+    ) -> ImportBatch:
         unfit: list[Contradiction] = []
-        infos: list[PatternInfo] = []
+        infos: list[WorkloadInfo] = []
         keyed: list[tuple[Run, bytes]] = []
         for info in patterns:
             try:
@@ -270,30 +273,33 @@ class Told:
     def add(
         self, txn: Txn, pushing: Pushing | None = None
     ) -> tuple[AppendResult, tuple[Contradiction, ...]]:
-        """What became of the runs, and what is against what is known, all of `unfit` too; with
-        `pushing`, who told it is kept with each."""
+        """Store the batch. Returns the counts of runs, and all conflicts, those of `unfit`
+        included; with `pushing`, each run is stored with its contributor."""
         look_ahead(txn, self.infos)
-        found = [complete_info(txn, info) for info in self.infos]
-        found += [_complete_code(txn, one) for one in self.coded]
-        against = [*self.unfit, *(c for c in found if c is not None)]
-        word = Word(True, 0 if pushing is None else pushing.number(txn))
-        done = add_runs(txn, ((*run, word) for run in self.runs), against)
+        conflicts = [complete_info(txn, info) for info in self.infos]
+        conflicts += [_complete_code(txn, one) for one in self.coded]
+        against = [*self.unfit, *(c for c in conflicts if c is not None)]
+        origin = RunOrigin(True, 0 if pushing is None else pushing.number(txn))
+        done = add_runs(txn, ((*run, origin) for run in self.runs), against)
         if pushing is not None:
             pushing.note(txn, done.added, done.duplicates, len(against))
         return done, tuple(against)
 
 
-def _complete_code(txn: Txn, given: Subject) -> Contradiction | None:
-    """The code of what facts are known of: it fits its id, so that it can only be missing."""
-    key = codec.pattern_key(given.id)
+def _complete_code(txn: Txn, workload: Workload) -> Contradiction | None:
+    """Store the content of a workload whose facts are stored, if it is missing; it matches its
+    id."""
+    key = codec.pattern_key(workload.id)
     raw = txn.get("pattern", key)
     if raw is None:
-        return Contradiction(f"{given.kind} {given.id}", "its pattern is not known", refused=True)
-    known = codec.decode_info(raw)
-    if (known.kind, known.named) != (given.kind, dict(given.sizes.named)):
-        says = f"is {given.sizes}, and known as {known.kind} of {known.sizes}"
-        return Contradiction(f"{given.kind} {given.id}", says, refused=True)
-    kind = kind_of(given.kind)
+        return Contradiction(
+            f"{workload.kind} {workload.id}", "its pattern is not stored", refused=True
+        )
+    stored = codec.decode_info(raw)
+    if (stored.kind, stored.named) != (workload.kind, dict(workload.sizes.named)):
+        says = f"is {workload.sizes}, but stored as {stored.kind} of {stored.sizes}"
+        return Contradiction(f"{workload.kind} {workload.id}", says, refused=True)
+    kind = kind_of(workload.kind)
     if txn.get(kind.table, key) is None:
-        txn.put(kind.table, key, kind.encode(given))
+        txn.put(kind.table, key, kind.encode(workload))
     return None

@@ -1,6 +1,7 @@
-"""The registry of models, and what their cards report of what they learned from.
+"""Registry of models, and facts about their training from their cards.
 
-Cards come from strangers, and are read with distrust."""
+Cards may come from untrusted files, so every field is checked.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from embeddb.core.wording import many_of, one_of
 from embeddb.store.engine import Engine, Txn
 
 _TABLE = "model"
-#: Of a card as JSON: a hundred times that of the largest model here.
+#: Largest size of a card as JSON, in bytes: a hundred times that of the largest model here.
 MOST_CARD_BYTES = 1 << 18
-#: Levels of a card: deeper ones would end the recursion of whoever writes them out.
+#: Largest nesting of a card: deeper ones would exceed the recursion limit of a writer.
 _MOST_LEVELS = 16
 _MOST_NAME = 255
 _VERSION = re.compile(r"[0-9a-f]{16}")
@@ -31,10 +32,10 @@ _VERSION = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A model by its `version`, 16 hex digits. `card` is its file's, written by anybody: nothing in
-    it is checked but that it is small JSON of a known kind. `file` is the name below `models/`
-    (empty: there was none of it here), `registered` seconds since the epoch, and `used` counts
-    every time a file came into use: the highest of one file name is the model in use."""
+    """A model by its `version`, 16 hex digits. `card` is that of its file, from anywhere: only
+    checked to be small JSON of a known kind. `file` is the name below `models/` (empty: no file
+    here), `registered` seconds since the epoch, and `used` rises every time a file comes into use:
+    the highest of one file name is the model in use."""
 
     version: str
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -44,13 +45,13 @@ class ModelEntry:
 
 
 class ModelTable:
-    """Entries by version; nothing is ever removed."""
+    """Entries by version; none is ever removed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def get(self, version: str) -> ModelEntry | None:
-        """Raises: StoreCorrupt for an entry that cannot be read."""
+        """The entry of a version. Raises: StoreCorrupt if it cannot be read."""
         if not _VERSION.fullmatch(version):
             return None
         with self._engine.read() as txn:
@@ -58,64 +59,67 @@ class ModelTable:
         return None if raw is None else decode_entry(version.encode(), raw)
 
     def entries(self) -> list[ModelEntry]:
-        """Those that can be read, by version; `db check` names the others."""
+        """Readable entries, by version; `db check` lists the others."""
         with self._engine.read() as txn:
             return _readable(txn)
 
     def register(self, entries: Iterable[ModelEntry], *, gone: Iterable[str] = ()) -> list[str]:
-        """Add what is not there yet, in one transaction; the versions that were added.
+        """Add entries that do not exist yet, in one transaction; returns their versions.
 
-        An entry with a file is that file's model from now on, where several have one the last;
-        files in `gone` have none any more. The card of a known version stays as it is, unless it
-        came without the file.
-        Raises: ModelError for a version or card that cannot be kept.
+        An entry with a file becomes that file's model in use, the last one where several have the
+        same file; files in `gone` have none any more. The card of a known version is not changed,
+        unless it came without the file. Raises: ModelError for a version or card that cannot be
+        stored.
         """
-        given, lost = [checked(entry) for entry in entries], frozenset(gone)
+        new_entries, lost = [checked(entry) for entry in entries], frozenset(gone)
 
         def body(txn: Txn) -> list[str]:
-            known = {entry.version: entry for entry in _readable(txn)}
-            before = dict(known)
-            for entry in known.values():
+            by_version = {entry.version: entry for entry in _readable(txn)}
+            before = dict(by_version)
+            for entry in by_version.values():
                 if entry.used and entry.file in lost:
-                    known[entry.version] = replace(entry, used=0)
-            for entry in given:
-                known[entry.version] = _merged(known, entry)
-            for version, entry in known.items():
+                    by_version[entry.version] = replace(entry, used=0)
+            for entry in new_entries:
+                by_version[entry.version] = _merged(by_version, entry)
+            for version, entry in by_version.items():
                 if before.get(version) != entry:
                     txn.put(_TABLE, version.encode(), _encoded(entry))
-            return [version for version in known if version not in before]
+            return [version for version in by_version if version not in before]
 
-        return self._engine.write(body) if given or lost else []
+        return self._engine.write(body) if new_entries or lost else []
 
 
 def in_use(entries: Iterable[ModelEntry]) -> dict[str, ModelEntry]:
     """The model in use by file name."""
-    found: dict[str, ModelEntry] = {}
+    latest: dict[str, ModelEntry] = {}
     for entry in entries:
-        last = found.get(entry.file)
+        last = latest.get(entry.file)
         if entry.used and (last is None or entry.used > last.used):
-            found[entry.file] = entry
-    return found
+            latest[entry.file] = entry
+    return latest
 
 
-def _merged(known: Mapping[str, ModelEntry], new: ModelEntry) -> ModelEntry:
-    old = known.get(new.version)
-    # Of a version that only an export told of, its file knows better.
-    kept = replace(new, used=0) if old is None or (new.file and not old.file) else old
-    now = in_use(known.values()).get(new.file)
+def _merged(by_version: Mapping[str, ModelEntry], new: ModelEntry) -> ModelEntry:
+    old = by_version.get(new.version)
+    # The card of a file takes precedence over one that came with an export.
+    entry = replace(new, used=0) if old is None or (new.file and not old.file) else old
+    now = in_use(by_version.values()).get(new.file)
     if not new.file or (now is not None and now.version == new.version):
-        return kept
-    return replace(kept, file=new.file, used=1 + max((e.used for e in known.values()), default=0))
+        return entry
+    return replace(
+        entry, file=new.file, used=1 + max((e.used for e in by_version.values()), default=0)
+    )
 
 
 def checked(entry: ModelEntry) -> ModelEntry:
-    """As it will be kept: with the moment, where it has none. Raises: ModelError if it cannot."""
-    found = replace(entry, registered=entry.registered or time.time())
+    """The entry as it will be stored, with a time stamp where it has none. Raises: ModelError if it
+    is invalid."""
+    stamped = replace(entry, registered=entry.registered or time.time())
     try:
-        return decode_entry(entry.version.encode(), _encoded(found))
+        return decode_entry(entry.version.encode(), _encoded(stamped))
     except (StoreCorrupt, ValueError, TypeError, RecursionError) as e:
-        said = " ".join(str(e).split())[:200]
-        raise ModelError(f"cannot be registered: {said}", where=entry.file[:_MOST_NAME]) from None
+        reason = " ".join(str(e).split())[:200]
+        raise ModelError(f"cannot be registered: {reason}", where=entry.file[:_MOST_NAME]) from None
 
 
 def _encoded(entry: ModelEntry) -> bytes:
@@ -126,7 +130,8 @@ def _encoded(entry: ModelEntry) -> bytes:
 
 
 def decode_entry(key: bytes, raw: bytes) -> ModelEntry:
-    """Raises: StoreCorrupt, in one line, for what no registration of ours can have written."""
+    """Decode an entry. Raises: StoreCorrupt, in one line, for anything that `register` cannot have
+    written."""
     version = key.decode("ascii", "replace")
     where = f"registered model {version[:16]!r}"
     if not _VERSION.fullmatch(version):
@@ -144,24 +149,25 @@ def decode_entry(key: bytes, raw: bytes) -> ModelEntry:
 
 
 def _fault(body: Any) -> str:
-    """What is wrong with the value of an entry; empty if nothing."""
+    """Fault of the value of an entry; empty if there is none."""
     card = body.get("card") if isinstance(body, dict) else None
     if not isinstance(card, dict):
         return "has no card"
     if card.get("kind") not in KINDS[:-1]:
-        return "its card is of no kind of model"
+        return "its card has an unknown kind of model"
     if not _plain(card):
-        return f"its card is nested deeper than {_MOST_LEVELS} levels or holds text that is none"
+        return f"its card is nested deeper than {_MOST_LEVELS} levels or has text that is not UTF-8"
     file, registered, used = (body.get(name) for name in ("file", "registered", "used"))
     if not isinstance(file, str) or len(file) > _MOST_NAME:
-        return "has no name of a file"
+        return "has no valid file name"
     if type(registered) not in (int, float) or not 0 <= registered < 1e12:
-        return "has no moment of registration"
-    return "" if type(used) is int and 0 <= used < 1 << 53 else "has no count of uses"
+        return "has no valid time of registration"
+    return "" if type(used) is int and 0 <= used < 1 << 53 else "has no valid count of uses"
 
 
 def _plain(card: Any) -> bool:
-    """Whether anybody can write it out again: not too deep, and all text is UTF-8."""
+    """Return true if a card can be written out again: not nested too deeply, and all text is
+    UTF-8."""
     level, texts = [card], list[str]()
     for _ in range(_MOST_LEVELS):
         tables = [value for value in level if isinstance(value, dict)]
@@ -177,27 +183,27 @@ def _plain(card: Any) -> bool:
 
 
 def _readable(txn: Txn) -> list[ModelEntry]:
-    found = []
+    entries = []
     for key, raw in txn.scan(_TABLE):
         try:
-            found.append(decode_entry(key, raw))
+            entries.append(decode_entry(key, raw))
         except StoreCorrupt:
             continue
-    return found
+    return entries
 
 
-#: Characters of a text, and entries of a list, that are taken over.
+#: Number of characters of a text, and of entries of a list, that are read.
 _MOST_TEXT, _MOST_LISTED = 80, 32
 _MOST_COUNT = 1 << 53
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered model in figures; empty, or None, is what its card does not say.
+    """Facts about a registered model; empty, or None, where its card does not have them.
 
-    `runs` of `matrices` in `groups` are what it learned from (a featurizer from no runs), `space`
-    the digest of the configuration space, `data` of what was learned from. `held_out` is the share
-    of the optimum at 1 by op and method when groups were held out, `parent` the model it began
-    with, `trained` the card's own date and `registered` seconds since the epoch.
+    `runs` of `matrices` in `groups` are its training data (none for a featurizer), `space` the
+    digest of the configuration space, `data` that of the training data. `held_out` is the fraction
+    of the optimum at 1 by op and method with groups held out, `parent` the initial model, `trained`
+    the card's own date and `registered` seconds since the epoch.
     """
 
     version: str
@@ -221,26 +227,26 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def subjects(self) -> str:
-        """The kind of what it learned from."""
+        """Kind of the training workloads."""
         with suppress(UsageError):
             return Op.parse(self.ops[0]).kind if self.ops else "matrix"
         return "matrix"
 
     @property
-    def lesson(self) -> str:
-        """What it learned from, in one line of words."""
+    def training_summary(self) -> str:
+        """Training data in one line."""
         first = "" if self.simulated is None else ("simulated " if self.simulated else "measured ")
         counts = (
             _counted(self.runs, f"{first}run", f"{first}runs"),
             _counted(self.matrices, one_of(self.subjects), many_of(self.subjects)),
         )
-        told = " of ".join(text for text in counts if text) or "nothing that its card says"
+        summary = " of ".join(text for text in counts if text) or "not stated in its card"
         if self.groups is not None:
-            told += f" in {_counted(self.groups, 'group', 'groups')}"
+            summary += f" in {_counted(self.groups, 'group', 'groups')}"
         where = " on ".join(text for text in (", ".join(self.ops), self.platform) if text)
-        # Not a figure first: a table would take the whole line for one.
-        told = f"{where or 'structures'}: {told}"
-        return told + (f"; begun with {self.parent}" if self.parent else "")
+        # No number first: a table would align the whole line as one.
+        summary = f"{where or 'structures'}: {summary}"
+        return summary + (f"; begun with {self.parent}" if self.parent else "")
 
 
 def _counted(count: int | None, one: str, many: str) -> str:
@@ -248,7 +254,7 @@ def _counted(count: int | None, one: str, many: str) -> str:
 
 
 def facts_of(entry: ModelEntry) -> ModelFacts:
-    """Whatever of the card makes sense; anything else is as if it were not there."""
+    """Valid fields of a card; invalid ones count as missing."""
     card = entry.card
     platform, featurizer = _table(card, "platform"), _table(card, "featurizer")
     settings, simulated = _table(card, "settings"), card.get("simulated")
@@ -277,7 +283,7 @@ def facts_of(entry: ModelEntry) -> ModelFacts:
 
 
 def _held_out(by_op: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    found = {}
+    by_name = {}
     for op in list(by_op)[:_MOST_LISTED]:
         methods = _table(by_op, op)
         shares = {
@@ -287,26 +293,26 @@ def _held_out(by_op: Mapping[str, Any]) -> dict[str, dict[str, float]]:
             and 0 <= at_1 <= 1
         }
         if shares:
-            found[op[:_MOST_TEXT]] = shares
-    return found
+            by_name[op[:_MOST_TEXT]] = shares
+    return by_name
 
 
 def _table(card: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = card.get(name)
-    return found if isinstance(found, dict) else {}
+    value = card.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _text(card: Mapping[str, Any], name: str) -> str:
-    found = card.get(name)
-    return found[:_MOST_TEXT] if isinstance(found, str) else ""
+    value = card.get(name)
+    return value[:_MOST_TEXT] if isinstance(value, str) else ""
 
 
 def _texts(card: Mapping[str, Any], name: str) -> list[str]:
-    found = card.get(name)
-    listed = found[:_MOST_LISTED] if isinstance(found, list) else []
+    value = card.get(name)
+    listed = value[:_MOST_LISTED] if isinstance(value, list) else []
     return [text[:_MOST_TEXT] for text in listed if isinstance(text, str)]
 
 
 def _count(card: Mapping[str, Any], name: str) -> int | None:
-    found = card.get(name)
-    return found if type(found) is int and 0 <= found < _MOST_COUNT else None
+    value = card.get(name)
+    return value if type(value) is int and 0 <= value < _MOST_COUNT else None

@@ -1,8 +1,8 @@
-"""The pages of a data file, looked at as plain bytes before LMDB is sent through them.
+"""Check of the pages of a data file as plain bytes, before LMDB reads them.
 
-LMDB believes what it reads: a damaged page ends the process or leaves out what hangs below it. All
-that it relies on is compared here, a level of a tree at a time: half a second for a hundred
-megabytes. `lmdb.verify`, which `db check` uses, says more and takes five times as long.
+LMDB trusts its file: a damaged page ends the process or hides the pages below it. All fields that
+it relies on are compared here, one level of a tree at a time: half a second for a hundred
+megabytes. `lmdb.verify`, which `db check` uses, is more thorough and takes five times as long.
 
 Layout (LMDB 0.9, 64 bits): a page begins with number u64, pad u16, flags u16, lower u16 and upper
 u16 (of a large value's first page: their number u32); then u16 offsets of nodes up to `lower`. A
@@ -29,18 +29,18 @@ _BIG_VALUE, _TABLE = 1, 2
 _DEEPEST, _BY_NUMBER = 32, 8
 _TREE = struct.Struct("<IHHQQQQQ")
 _META = struct.Struct(f"<16xII8xQ{2 * _TREE.size}sQQ")
-#: Leaves that are looked at together: what that takes stays small.
+#: Number of leaves processed together, which bounds memory.
 _AT_ONCE = 4096
 
 _Numbers = NDArray[np.int64]
 
 
 class _Broken(Exception):
-    """What is wrong, in a few words."""
+    """A fault, in a few words."""
 
 
 class _Tree(NamedTuple):
-    """What is recorded of a tree; the one of free pages tells the size of a page."""
+    """Record of a tree; that of free pages contains the page size."""
 
     page_bytes: int
     flags: int
@@ -65,19 +65,19 @@ class _Nodes(NamedTuple):
 
 @dataclass(slots=True)
 class _Leaves:
-    """What a walk over the leaves of a tree has met."""
+    """State of a walk over the leaves of a tree."""
 
     entries: int = 0
     first: list[bytes] = field(default_factory=list)
     last: list[bytes] = field(default_factory=list)
     large: int = 0
-    #: Records of tables, and of the tree of free pages every value, by key.
-    kept: dict[bytes, bytes] = field(default_factory=dict)
+    #: Records of tables by key; for the tree of free pages every value.
+    records: dict[bytes, bytes] = field(default_factory=dict)
 
 
 def page_faults(data: BinaryIO) -> str:
-    """What is wrong with the pages that the last commit can reach, the first of it; empty if all
-    fits. No page may be reused meanwhile: inside a read transaction, or under the writer lock."""
+    """First fault of the pages that the last commit can reach; empty if there is none. No page may
+    be reused meanwhile: call it inside a read transaction, or under the writer lock."""
     try:
         _Walk(data).run()
     except (_Broken, struct.error, IndexError, ValueError) as e:
@@ -86,7 +86,8 @@ def page_faults(data: BinaryIO) -> str:
 
 
 def has_no_table(data: BinaryIO) -> bool:
-    """Whether the last commit holds nothing; False also for what is no data file of LMDB."""
+    """Return true if the last commit contains no table; false also for any file that is not a data
+    file of LMDB."""
     try:
         return _last_meta(data)[1].entries == 0
     except (_Broken, struct.error):
@@ -95,7 +96,7 @@ def has_no_table(data: BinaryIO) -> bool:
 
 def _last_meta(data: BinaryIO) -> tuple[_Tree, _Tree, int]:
     """The trees of free pages and of tables, and the number of the last page."""
-    first, found = os.pread(data.fileno(), 1 << 16, 0), []
+    first, metas = os.pread(data.fileno(), 1 << 16, 0), []
     size = int.from_bytes(first[40:44], "little")
     if size not in (1 << bits for bits in range(9, 16)):
         raise _Broken("its first page gives no size of a page")
@@ -103,43 +104,43 @@ def _last_meta(data: BinaryIO) -> tuple[_Tree, _Tree, int]:
         magic, version, _, trees, last, commit = _META.unpack_from(first, at)
         if magic != _MAGIC or version != _VERSION:
             raise _Broken("not a data file of LMDB 0.9")
-        found.append((commit, last, trees))
-    _, last, trees = max(found)
+        metas.append((commit, last, trees))
+    _, last, trees = max(metas)
     free, main = _TREE.iter_unpack(trees)
     return _Tree(*free), _Tree(*main), last
 
 
 class _Walk:
-    """One look at a data file; raises `_Broken` at the first thing that does not fit."""
+    """One pass over a data file; raises `_Broken` at the first fault."""
 
     def __init__(self, data: BinaryIO) -> None:
         self._free, self._main, self._last = _last_meta(data)
         self._size = self._free.page_bytes
         there = os.fstat(data.fileno()).st_size // self._size
-        # Free pages at the end may lack; not so many that what follows would not fit into memory.
+        # Free pages at the end may be missing, but not so many that the arrays exceed memory.
         if not _METAS <= self._last + 1 <= 2 * there + (1 << 20):
             raise _Broken(f"{self._last + 1} pages are recorded, the file has {there}")
         self._map = mmap.mmap(data.fileno(), there * self._size, access=mmap.ACCESS_READ)
         self._pages = np.frombuffer(self._map, np.uint8).reshape(there, self._size)
-        #: What each page is used for: 0 nothing, 1 reached, 2 free.
+        #: Use of each page: 0 none, 1 reached, 2 free.
         self._use = np.zeros(self._last + 1, np.uint8)
 
     def run(self) -> None:
         free = self._tree("free pages", self._free, free=True)
-        for raw in free.kept.values():
+        for raw in free.records.values():
             numbers = np.frombuffer(raw, "<u8")
             if not len(numbers) or numbers[0] != len(numbers) - 1:
-                raise _Broken("a list of free pages is not as long as it says")
+                raise _Broken("a list of free pages differs from its stated length")
             self._used("free pages", numbers[1:], 2)
-        for key, raw in self._tree("tables", self._main).kept.items():
+        for key, raw in self._tree("tables", self._main).records.items():
             name = f"table {key.decode('ascii', 'replace')!r}"
-            if self._tree(name, _Tree(*_TREE.unpack(raw))).kept:
+            if self._tree(name, _Tree(*_TREE.unpack(raw))).records:
                 raise _Broken(f"{name}: a table in a table")
         if not self._use[_METAS:].all():
             raise _Broken("a page is neither reached nor free")
 
     def _used(self, what: str, numbers: NDArray[Any], use: int = 1) -> _Numbers:
-        """Note pages as used; each is used once."""
+        """Mark pages as used; each is used once."""
         if len(numbers) and not _METAS <= int(numbers.min()) <= int(numbers.max()) <= self._last:
             raise _Broken(f"{what}: a page that is none")
         pages: _Numbers = numbers.astype(np.int64)
@@ -151,7 +152,7 @@ class _Walk:
         return pages
 
     def _tree(self, what: str, tree: _Tree, *, free: bool = False) -> _Leaves:
-        """Its leaves, after all of it was looked at."""
+        """Check a tree and return its leaves."""
         met, branches = _Leaves(), 0
         if tree.root == _NONE:
             if tree.entries or tree.depth:
@@ -170,30 +171,30 @@ class _Walk:
             level = self._used(what, children.astype(np.uint64))
         for at in range(0, len(level), _AT_ONCE):
             self._leaves(what, level[at : at + _AT_ONCE], met, free=free)
-        if not free:  # whose keys are numbers, and read in a row
+        if not free:  # their keys are numbers, only read in sequence
             self._order(what, bounds, met)
-        told = (tree.branches, tree.leaves, tree.large, tree.entries)
-        if told != (branches, len(level), met.large, met.entries):
-            raise _Broken(f"{what}: counts other than are recorded")
+        recorded = (tree.branches, tree.leaves, tree.large, tree.entries)
+        if recorded != (branches, len(level), met.large, met.entries):
+            raise _Broken(f"{what}: counts differ from the recorded ones")
         return met
 
     def _nodes(self, what: str, level: _Numbers, kind: int) -> _Nodes:
-        """The nodes of pages of one kind, all of them within their page."""
-        held = self._pages[level]
-        numbers, heads = held[:, :8].view("<u8")[:, 0], held[:, 8:_HEAD].view("<u2")
+        """Nodes of pages of one kind, all of them within their page."""
+        content = self._pages[level]
+        numbers, heads = content[:, :8].view("<u8")[:, 0], content[:, 8:_HEAD].view("<u2")
         if (numbers.astype(np.int64) != level).any() or (heads[:, 1] != kind).any():
-            raise _Broken(f"{what}: a page is not what leads to it says")
+            raise _Broken(f"{what}: a page differs from the reference to it")
         lower, upper = heads[:, 2].astype(np.int64), heads[:, 3].astype(np.int64)
         fits = (lower >= _HEAD + 2) & (lower <= upper) & (upper <= self._size) & (lower % 2 == 0)
         if not fits.all():
-            raise _Broken(f"{what}: page {level[~fits][0]} does not say where its entries are")
+            raise _Broken(f"{what}: page {level[~fits][0]} has no valid offsets of its entries")
         counts = (lower - _HEAD) // 2
         page = np.repeat(np.arange(len(level)), counts)
         nth = np.arange(len(page)) - np.repeat(np.cumsum(counts) - counts, counts)
-        at = held.view("<u2")[page, _HEAD // 2 + nth].astype(np.int64)
+        at = content.view("<u2")[page, _HEAD // 2 + nth].astype(np.int64)
         if (at % 2).any() or (at < upper[page]).any() or (at > self._size - _NODE).any():
             raise _Broken(f"{what}: an entry outside its page")
-        words = (held.view("<u2")[page, at // 2 + i].astype(np.int64) for i in range(4))
+        words = (content.view("<u2")[page, at // 2 + i].astype(np.int64) for i in range(4))
         nodes = _Nodes(page, at, *words)
         if (at + _NODE + nodes.key_bytes > self._size).any():
             raise _Broken(f"{what}: a key that runs out of its page")
@@ -213,7 +214,7 @@ class _Walk:
         if (begins + np.where(nodes.flags == _BIG_VALUE, 8, lengths) > self._size).any():
             raise _Broken(f"{what}: a value that runs out of its page")
         keys = self._keys(level, nodes)
-        # The keys of free pages are numbers, and only ever read in a row.
+        # The keys of free pages are numbers, only read in sequence.
         if not free and not all(map(lt, [*met.last[-1:], *keys], keys[not met.last :])):
             raise _Broken(f"{what}: keys out of order")
         new = np.flatnonzero(np.diff(nodes.page)) + 1
@@ -229,10 +230,10 @@ class _Walk:
             if not value and length != _TREE.size:
                 raise _Broken(f"{what}: a table without its record")
             if free or not value:
-                met.kept[keys[i]] = self._map[at : at + length]
+                met.records[keys[i]] = self._map[at : at + length]
 
     def _large(self, what: str, page: int, length: int) -> int:
-        """Where in the file a large value begins."""
+        """Offset in the file at which a large value begins."""
         count = (_HEAD - 1 + length) // self._size + 1
         if page + count > self._last + 1:
             raise _Broken(f"{what}: a large value behind the last page")
@@ -243,7 +244,7 @@ class _Walk:
         return page * self._size + _HEAD
 
     def _order(self, what: str, bounds: list[tuple[_Numbers, list[bytes]]], met: _Leaves) -> None:
-        """Every key in a branch leads to what is not before it, and away from all that is."""
+        """Check that every key in a branch separates the entries before it from those after it."""
         first, last = met.first, met.last
         #: Leftmost leaf under each page of the level below; of the leaves, themselves.
         leftmost = np.arange(len(first))

@@ -1,4 +1,4 @@
-"""Whose runs: of one pattern on one platform, and of all patterns there, one after the other."""
+"""Provenance of runs: of one workload on one platform, or of all workloads there."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from embeddb.store import codec
 from embeddb.store.engine import Txn
 from embeddb.store.merge_runs import counting
 from embeddb.store.sources import Source
-from embeddb.store.store import Partition, Store
+from embeddb.store.store import RunTable, Store
 from embeddb.store.withdrawn import hidden_under
 
-#: What the runs are called that nobody pushed: made, read in or imported here.
+#: Description of runs without a contributor: measured, read or imported here.
 HERE = "run or read in here"
-#: Runs read in one transaction, about.
+#: Approximate number of runs read in one transaction.
 _PIECE = 8192
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs that one `source` brought (empty: nobody pushed them), measured on `machine`, a platform
-    instance, between `first` and `last` (seconds since 1970, 0: not told), and pushed by these
-    users (`ann@cluster7`)."""
+    """Runs from one `source` (empty: no contributor), measured on `machine`, a platform instance,
+    between `first` and `last` (seconds since 1970, 0: unknown), and pushed by these users
+    (`ann@cluster7`)."""
 
     source: str
     machine: str
@@ -37,14 +37,14 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Who, where, how many; without the days."""
+        """Source, machine and number of runs as text; without the dates."""
         by = [who for who in self.pushed_by if who != self.source]
         pushed = f", pushed by {', '.join(by)}" if by else ""
         return f"{self.source or HERE}: {plural(self.runs, 'run')} on {self.machine}{pushed}"
 
 
 class Provenances:
-    """Tells whose runs are, of a database into which somebody pushed; nothing of another."""
+    """Provenance of runs in a database with contributors; empty for another."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class Provenances:
         pattern_id: str,
         meant: Callable[[codec.RunRow], bool] = lambda _: True,
     ) -> list[Provenance]:
-        """Of the runs that count, those that are `meant`; who brought most comes first."""
+        """Provenance of the valid runs that `meant` selects; largest number of runs first."""
         partition = self._store.partition(platform, op) if self._sources else None
         if partition is None:
             return []
@@ -66,8 +66,8 @@ class Provenances:
         by_number: dict[int, list[codec.RunRow]] = {}
         for row in rows:
             by_number.setdefault(row.source, []).append(row)
-        found = [_provenance(self._sources.get(n), platform, own) for n, own in by_number.items()]
-        return sorted(found, key=lambda one: (-one.runs, one.source))
+        entries = [_provenance(self._sources.get(n), platform, own) for n, own in by_number.items()]
+        return sorted(entries, key=lambda entry: (-entry.runs, entry.source))
 
 
 def _provenance(source: Source | None, platform: str, rows: Sequence[codec.RunRow]) -> Provenance:
@@ -83,13 +83,13 @@ def _provenance(source: Source | None, platform: str, rows: Sequence[codec.RunRo
     )
 
 
-def runs_by_source(store: Store, partition: Partition) -> Iterator[dict[int, list[Run]]]:
-    """The runs that count of every pattern of a partition, by the number of who brought them. Read
-    in pieces, as `Store.runs` does."""
+def runs_by_source(store: Store, partition: RunTable) -> Iterator[dict[int, list[Run]]]:
+    """Valid runs of every workload of a table, by the number of their contributor. Read in pieces,
+    as `Store.runs` does."""
     ids = deque(store.members(partition))
     configs: dict[bytes, Config] = {}
     while ids:
-        held: list[dict[int, list[Run]]] = []
+        groups: list[dict[int, list[Run]]] = []
         read = 0
         with store.engine.read() as txn:
             while ids and read < _PIECE:
@@ -97,28 +97,28 @@ def runs_by_source(store: Store, partition: Partition) -> Iterator[dict[int, lis
                 rows = _rows(txn, partition, pattern_id)
                 read += len(rows)
                 _know(txn, configs, rows)
-                held.append(_by_source(rows, partition, pattern_id, configs))
-        yield from held
+                groups.append(_by_source(rows, partition, pattern_id, configs))
+        yield from groups
 
 
 def _by_source(
-    rows: Sequence[codec.RunRow], where: Partition, pattern_id: str, configs: dict[bytes, Config]
+    rows: Sequence[codec.RunRow], where: RunTable, pattern_id: str, configs: dict[bytes, Config]
 ) -> dict[int, list[Run]]:
-    found: dict[int, list[Run]] = {}
+    runs: dict[int, list[Run]] = {}
     for row in rows:
         run = row.run(pattern_id, where.op, where.platform, configs[row.config_id])
-        found.setdefault(row.source, []).append(run)
-    return found
+        runs.setdefault(row.source, []).append(run)
+    return runs
 
 
 def _know(txn: Txn, configs: dict[bytes, Config], rows: Sequence[codec.RunRow]) -> None:
     new = {row.config_id for row in rows}.difference(configs)
     if new:
-        found = txn.get_many("config", new)
-        configs |= {key: codec.decode_config(raw) for key, raw in found.items()}
+        raws = txn.get_many("config", new)
+        configs |= {key: codec.decode_config(raw) for key, raw in raws.items()}
 
 
-def _rows(txn: Txn, partition: Partition, pattern_id: str) -> list[codec.RunRow]:
+def _rows(txn: Txn, partition: RunTable, pattern_id: str) -> list[codec.RunRow]:
     head = partition.number.to_bytes(4, "big") + codec.pattern_key(pattern_id)
     hidden = hidden_under(txn, head)
     rows = {k: codec.decode_row(raw) for k, raw in txn.scan("run", head) if k not in hidden}

@@ -1,4 +1,4 @@
-"""What a database holds, to look around in: patterns or runs one after the other, or as columns."""
+"""Content of a database for interactive use: workloads or runs, lazily or as columns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from embeddb.core.config import Op, Value
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.shown import html_of
-from embeddb.store import Partition, Store
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.repr_html import html_of
+from embeddb.store import RunTable, Store
 
 T = TypeVar("T")
-#: Rows that a notebook shows, and what makes a frame of columns.
+#: Number of rows in a notebook, and libraries of data frames.
 _SHOWN = 20
 _FRAMES = ("pandas", "polars")
 
@@ -23,25 +23,27 @@ Columns = dict[str, list[Any]]
 
 
 class Rows(Generic[T]):
-    """Patterns or runs, read from the database anew each time they are gone through."""
+    """Workloads or runs, read from the database anew on each iteration."""
 
-    def __init__(self, read: Callable[[], Iterator[T]], told: Callable[[Iterable[T]], Columns]):
+    def __init__(
+        self, read: Callable[[], Iterator[T]], to_columns: Callable[[Iterable[T]], Columns]
+    ):
         self._read = read
-        self._told = told
+        self._to_columns = to_columns
 
     def __iter__(self) -> Iterator[T]:
         return self._read()
 
     def columns(self, most: int | None = None) -> Columns:
-        """Lists of one length by name, of the first `most` rows or of all; None where a row has
-        nothing. Of runs: names, status, `seconds` (the median of the repeats) and a column
-        `config.NAME` for each parameter."""
-        return self._told(islice(self._read(), most))
+        """Lists of one length by name, of the first `most` rows or of all; None for a missing
+        value. Runs have columns for their names, status, `seconds` (median of the repeats), and a
+        column `config.NAME` for each parameter."""
+        return self._to_columns(islice(self._read(), most))
 
     def frame(self, library: str = "") -> Any:
-        """The columns as a data frame: of `pandas` or `polars`, whichever is named or installed.
+        """The columns as a data frame of `pandas` or `polars`, the named or an installed one.
 
-        Raises: MissingDependency if it is not; UsageError for another library.
+        Raises: MissingDependency if it is not installed; UsageError for another library.
         """
         if library not in ("", *_FRAMES):
             raise UsageError(f"no data frames of {library!r}", hint=f"one of {', '.join(_FRAMES)}")
@@ -62,21 +64,22 @@ class Rows(Generic[T]):
         return html_of(self)
 
     def head(self) -> Columns:
-        """Of the first rows, as a notebook shows them."""
+        """The first rows, as a notebook shows them."""
         return self.columns(_SHOWN)
 
 
-def pattern_rows(store: Store, kind: str = "") -> Rows[PatternInfo]:
-    """What is known of each pattern; with `kind`, of matrices, nests, kernels or programs alone."""
+def pattern_rows(store: Store, kind: str = "") -> Rows[WorkloadInfo]:
+    """Facts about each workload; with `kind`, of matrices, nests, kernels or programs alone."""
     return Rows(
         lambda: (info for info in store.patterns() if kind in ("", info.kind)), _pattern_columns
     )
 
 
 def run_rows(store: Store, *, platform: str, op: Op | None, pattern_id: str) -> Rows[Run]:
-    """Runs that count, of what is named: `platform` is an id, or a name for all its instances.
+    """Valid runs of the named op and workload; `platform` is an id, or a name for all its
+    instances.
 
-    Raises: NothingFound if no runs are of that platform and op.
+    Raises: NothingFound if there are no runs of that platform and op.
     """
     there = store.partitions()
     named = [p for p in there if platform in ("", p.platform, p.platform.partition("@")[0])]
@@ -88,12 +91,12 @@ def run_rows(store: Store, *, platform: str, op: Op | None, pattern_id: str) -> 
     return Rows(partial(_runs, store, chosen, pattern_id), partial(_run_columns, store))
 
 
-def _runs(store: Store, partitions: Iterable[Partition], pattern_id: str) -> Iterator[Run]:
+def _runs(store: Store, partitions: Iterable[RunTable], pattern_id: str) -> Iterator[Run]:
     for p in partitions:
         yield from store.runs(p.platform, p.op, pattern_id or None)
 
 
-def _pattern_columns(infos: Iterable[PatternInfo]) -> Columns:
+def _pattern_columns(infos: Iterable[WorkloadInfo]) -> Columns:
     rows = [
         {
             "name": info.name,
@@ -138,7 +141,7 @@ def _run_columns(store: Store, runs: Iterable[Run]) -> Columns:
 
 
 def _plain(value: Value) -> int | float | str | bool:
-    """A permutation becomes a text: data frames take no tuples."""
+    """Text of a permutation, since data frames have no tuples; other values unchanged."""
     return ",".join(value) if isinstance(value, tuple) else value
 
 

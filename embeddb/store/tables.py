@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.store.codec import pattern_key
 from embeddb.store.engine import Engine, Txn, raise_generation, text_of
 
 T = TypeVar("T")
 
-#: Tables of what vectors are made from.
+#: Tables of the inputs of featurizers.
 _CONTENT = ("structure", "nest", "tensor")
 #: Raw vectors float32[d] by (featurizer, version) and pattern id.
 Vectors = Mapping[tuple[str, str], Mapping[str, NDArray[np.float32]]]
@@ -25,20 +25,20 @@ Vectors = Mapping[tuple[str, str], Mapping[str, NDArray[np.float32]]]
 
 @contextmanager
 def reading(what: str, *, hint: str = "") -> Iterator[None]:
-    """Whatever is wrong with something that a database holds is one `StoreCorrupt` that names it:
-    who wrote the database may be anybody.
+    """Turn any exception on stored data into one `StoreCorrupt` that names it: the database may
+    come from others.
 
     Raises: StoreCorrupt.
     """
     with refusing(StoreCorrupt, where=what, hint=hint):
         try:
             yield
-        except UsageError as e:  # of a name or value in it, not of the caller's
+        except UsageError as e:  # about a name or value in it, not the caller's
             raise StoreCorrupt(f"{what}: {e}", hint=hint) from e
 
 
 def decoded(raw: bytes, kind: type[T], what: str) -> T:
-    """A stored JSON document. Raises: StoreCorrupt, naming `what`."""
+    """Decode a stored JSON document. Raises: StoreCorrupt, naming `what`."""
     with reading(what):
         return msgspec.json.decode(raw, type=kind)
 
@@ -52,7 +52,8 @@ class VectorTable:
     def put(
         self, featurizer: str, version: str, vectors: Mapping[str, NDArray[np.float32]]
     ) -> None:
-        """Keep vectors; their patterns count as changed in every partition they have runs in."""
+        """Store vectors; their workloads count as changed in every table in which they have
+        runs."""
         rows = _rows({(featurizer, version): vectors})
 
         def body(txn: Txn) -> None:
@@ -66,27 +67,27 @@ class VectorTable:
         self._engine.write(body)
 
     def exchange(self, vectors: Vectors, patterns: Collection[str]) -> None:
-        """Have just these vectors of these patterns, in one transaction: readers see the old ones
-        or the new, and so does who comes after a kill.
+        """Replace the vectors of these workloads, in one transaction: readers see the old ones or
+        the new, and an interruption leaves one of them.
 
-        Vectors of other patterns, which came since, are kept where they are of the same versions;
-        those of other versions go.
+        Vectors of other workloads, added since, are kept where they are of the same versions; those
+        of other versions are removed.
         """
         rows = _rows(vectors)
         prefixes = {_prefix(*kind) for kind in vectors}
-        asked = {pattern_key(i) for i in patterns}
+        replaced = {pattern_key(i) for i in patterns}
 
         def body(txn: Txn) -> None:
-            known = dict(txn.scan("vector"))
+            stored = dict(txn.scan("vector"))
             gone = {
                 key
-                for key in known.keys() - rows.keys()
-                if key[:-16] not in prefixes or key[-16:] in asked
+                for key in stored.keys() - rows.keys()
+                if key[:-16] not in prefixes or key[-16:] in replaced
             }
             txn.get_many("vector", [*gone, *rows])
             for key in gone:
                 txn.delete("vector", key)
-            new = {key: raw for key, raw in rows.items() if known.get(key) != raw}
+            new = {key: raw for key, raw in rows.items() if stored.get(key) != raw}
             for key, raw in new.items():
                 txn.put("vector", key, raw)
             changed = {key[-16:] for key in gone | new.keys()}
@@ -97,13 +98,13 @@ class VectorTable:
     def get(
         self, featurizer: str, version: str, pattern_ids: Iterable[str], *, dim: int | None = None
     ) -> dict[str, NDArray[np.float32]]:
-        """Those of the asked vectors that are there; with `dim`, what is no finite float32[dim]
-        counts as absent, so that it is made anew.
+        """The requested vectors that are stored; with `dim`, anything but a finite float32[dim]
+        counts as absent, so that it is computed again.
 
-        Raises: StoreCorrupt, without `dim`, for one that is none.
+        Raises: StoreCorrupt, without `dim`, for a damaged one.
         """
         prefix = _prefix(featurizer, version)
-        found: dict[str, NDArray[np.float32]] = {}
+        vectors: dict[str, NDArray[np.float32]] = {}
         keys = {prefix + pattern_key(pattern_id): pattern_id for pattern_id in pattern_ids}
         with self._engine.read() as txn:
             for key, raw in txn.get_many("vector", keys).items():
@@ -112,30 +113,30 @@ class VectorTable:
                     continue
                 vector = _vector(raw, featurizer, pattern_id)
                 if dim is None or np.isfinite(vector).all():
-                    found[pattern_id] = vector
-        return found
+                    vectors[pattern_id] = vector
+        return vectors
 
     def lacking(
         self, kinds: Iterable[tuple[str, str]], *, among: Iterable[str] | None = None
     ) -> list[str]:
-        """Patterns, of all or `among` some, whose structure is kept and that have no vector of any
-        of these (featurizer, version)."""
+        """Workloads, of all or `among` some, whose content is stored but no vector of any of these
+        (featurizer, version)."""
         prefixes = [_prefix(*kind) for kind in kinds]
         with self._engine.read() as txn:
             if among is None:
                 keys = [key for table in _CONTENT for key, _ in txn.scan(table)]
                 have = {key[-16:] for p in prefixes for key, _ in txn.scan("vector", p)}
             else:
-                asked = list(map(pattern_key, among))
-                there = set[bytes]().union(*(txn.get_many(t, asked) for t in _CONTENT))
-                keys = [k for k in asked if k in there]
-                found = txn.get_many("vector", [p + k for k in keys for p in prefixes])
-                have = {key[-16:] for key in found}
+                wanted = list(map(pattern_key, among))
+                there = set[bytes]().union(*(txn.get_many(t, wanted) for t in _CONTENT))
+                keys = [k for k in wanted if k in there]
+                stored = txn.get_many("vector", [p + k for k in keys for p in prefixes])
+                have = {key[-16:] for key in stored}
         return [key.hex() for key in keys if key not in have]
 
     def every(self, featurizer: str, version: str) -> dict[str, NDArray[np.float32]]:
-        """All vectors of a featurizer, found by reading the whole table: a vector whose key is
-        damaged is met, where one that is asked for by its key would only be missing.
+        """All vectors of a featurizer, by a scan of the whole table: it reports a damaged key,
+        which a lookup by key would report as missing.
 
         Raises: StoreCorrupt.
         """
@@ -148,15 +149,15 @@ class VectorTable:
             }
 
     def drop(self) -> None:
-        """Forget all of them; `embed` makes them anew."""
+        """Remove all vectors; `embed` computes them again."""
         self.exchange({}, ())
 
 
 def _rows(vectors: Vectors) -> dict[bytes, bytes]:
     return {
         _prefix(*kind) + pattern_key(i): v.astype("<f4").tobytes()
-        for kind, held in vectors.items()
-        for i, v in held.items()
+        for kind, by_id in vectors.items()
+        for i, v in by_id.items()
     }
 
 
@@ -166,7 +167,7 @@ def _vector(raw: bytes, featurizer: str, pattern_id: str) -> NDArray[np.float32]
 
 
 class Notes(Protocol):
-    """Small documents by name, wherever they are kept. Raises: StoreError where they cannot be."""
+    """Small documents by name, in any storage. Raises: StoreError where they cannot be stored."""
 
     def put(self, key: str, data: bytes) -> None: ...
 
@@ -192,7 +193,7 @@ class BlobTable:
             return txn.get(self._table, key.encode())
 
     def items(self, prefix: str = "") -> dict[str, bytes]:
-        """Raises: StoreCorrupt for a name that is none."""
+        """Documents by name. Raises: StoreCorrupt for an invalid name."""
         with self._engine.read() as txn:
             scanned = txn.scan(self._table, prefix.encode())
             return {text_of(self._table, key): raw for key, raw in scanned}
@@ -208,7 +209,7 @@ class BlobTable:
 
 
 class AnswerTable(BlobTable):
-    """Answers by id, and in which order they were kept: a clock may be set back."""
+    """Answers by id, with the order in which they were stored: a clock may be set back."""
 
     def put(self, key: str, data: bytes) -> None:
         def body(txn: Txn) -> None:
@@ -220,16 +221,16 @@ class AnswerTable(BlobTable):
         self._engine.write(body)
 
     def numbers(self) -> dict[str, int]:
-        """Counted from 1 by id; those of older programs have none."""
+        """Position of each answer by id, counted from 1; answers of older programs have none."""
         with self._engine.read() as txn, reading("the order of the answers"):
             rows = txn.scan("note", b"answer/")
             return {key[7:].decode(): _number(raw) for key, raw in rows}
 
 
 def _number(raw: bytes | None) -> int:
-    """A stored count; one that nobody can have counted to is 0."""
-    found = int.from_bytes(raw or b"", "big")
-    return found if found < 1 << 63 else 0
+    """A stored count; 0 for an impossible one."""
+    number = int.from_bytes(raw or b"", "big")
+    return number if number < 1 << 63 else 0
 
 
 def _prefix(featurizer: str, version: str) -> bytes:

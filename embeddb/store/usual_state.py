@@ -1,20 +1,20 @@
-"""The state an instance is usually in, by its stored runs."""
+"""Usual state of a platform instance, from its stored runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
 
-from embeddb.core.machine_state import State, state_of, usual
+from embeddb.core.machine_state import State, median_state, state_of
 from embeddb.store.store import Store
 
-#: The usual state is told from so many patterns of each operation, and so many runs of each.
+#: Number of workloads of each operation, and of runs of each, that the usual state is based on.
 _PATTERNS, _RUNS = 64, 8
 
 
 def usual_at(store: Store, platform_id: str) -> Callable[[], State]:
-    """The usual state of an instance over its stored runs; looked up when it is first asked for,
-    which takes milliseconds, and then kept. Empty where no run tells its state."""
+    """The usual state of an instance over its stored runs, computed on the first call, in
+    milliseconds, and cached. Empty where no run has a state."""
 
     @cache
     def found() -> State:
@@ -24,6 +24,6 @@ def usual_at(store: Store, platform_id: str) -> Callable[[], State]:
             if partition.platform == platform_id
             for run in store.sample(partition, patterns=_PATTERNS, runs=_RUNS)
         )
-        return usual(state for context in drawn if (state := state_of(context)))
+        return median_state(state for context in drawn if (state := state_of(context)))
 
     return found

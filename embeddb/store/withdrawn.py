@@ -1,8 +1,7 @@
-"""Taking runs back: they stay where they are and count nowhere, until they are brought back.
+"""Withdrawal of runs: they stay stored but are not valid, until they are restored.
 
-Table `withdrawn` holds a key for every run that was taken back, the run's own; whatever reads runs
-leaves these out (`hidden_under`). A pattern without any other run in a partition is no longer
-listed as a member of it.
+Table `withdrawn` has the key of every withdrawn run; readers of runs exclude them (`hidden_under`).
+A workload without any other run in a table is no longer listed as a member of it.
 """
 
 from __future__ import annotations
@@ -22,18 +21,17 @@ from embeddb.store.engine import Engine, Txn, raise_generation
 from embeddb.store.sources import source_number
 
 _TABLE = "withdrawn"
-#: Bytes of a run's key before the run's own id: its partition and pattern.
+#: Bytes of a run's key before the run's own id: table number and workload id.
 _HEAD = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSelection:
-    """Runs by what is known of them; what is empty selects all.
+    """Selection of runs; an empty field selects all.
 
-    `platform` is an id, or a name for all its instances; `campaign` what the runs were stored by,
-    in full or up to a colon (`measure`, `calibrate`, `query`, the id of a campaign); `since` is in
-    seconds since 1970, and leaves out runs that do not tell their time; `source` is who pushed
-    them.
+    `platform` is an id, or a name for all its instances; `campaign` the command that stored the
+    runs, in full or up to a colon (`measure`, `calibrate`, `query`, the id of a campaign); `since`
+    is in seconds since 1970, and excludes runs without a time; `source` is the contributor.
     """
 
     platform: str = ""
@@ -45,23 +43,23 @@ class RunSelection:
 
     @property
     def all(self) -> bool:
-        """Whether nothing is left out."""
+        """Return true if every run is selected."""
         return self == RunSelection()
 
     def has_partition(self, platform: str, op: Op) -> bool:
-        """Whether runs of an op on a platform may be meant."""
+        """Return true if runs of an op on a platform may be selected."""
         named = self.platform in ("", platform, platform.partition("@")[0])
         return named and self.op in (None, op)
 
     def has_run(self, campaign: str, m: Measurement) -> bool:
-        """Whether a run of a partition that may be meant is."""
+        """Return true if a run of a table that may be selected is."""
         stored_by = self.campaign in ("", campaign) or campaign.startswith(f"{self.campaign}:")
         status = not self.statuses or m.status in self.statuses
         return stored_by and status and (not self.since or m.when >= self.since)
 
 
 class WithdrawnRuns(NamedTuple):
-    """So many runs of one platform, op and status."""
+    """Number of selected runs of one platform, op and status."""
 
     platform: str
     op: str
@@ -78,7 +76,7 @@ class _Chosen(NamedTuple):
 
 
 class WithdrawnTable:
-    """The runs that were taken back."""
+    """The withdrawn runs."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -88,39 +86,39 @@ class WithdrawnTable:
             return txn.count(_TABLE)
 
     def chosen(self, selection: RunSelection, *, back: bool = False) -> list[WithdrawnRuns]:
-        """What `withdraw`, or with `back` `restore`, would do."""
+        """Preview of `withdraw`, or with `back` of `restore`."""
         with self._engine.read() as txn:
             return _chosen(txn, selection, back=back).told()
 
     def withdraw(self, selection: RunSelection) -> list[WithdrawnRuns]:
-        """Have the selected runs count no longer, in one transaction.
+        """Withdraw the selected runs, in one transaction.
 
         Raises: UsageError for a selection of everything, and for an unknown source.
         """
         if selection.all:
             raise UsageError(
-                "which runs?", hint="name platform, op, status, campaign, time or source"
+                "no runs are selected", hint="name platform, op, status, campaign, time or source"
             )
         mark = json.dumps({"when": round(time.time(), 3)}).encode()
 
         def body(txn: Txn) -> list[WithdrawnRuns]:
-            found = _chosen(txn, selection, back=False)
-            for key in found.keys:
+            selected = _chosen(txn, selection, back=False)
+            for key in selected.keys:
                 txn.put(_TABLE, key, mark)
-            _listed(txn, {key[:_HEAD] for key in found.keys})
-            return found.told()
+            _listed(txn, {key[:_HEAD] for key in selected.keys})
+            return selected.told()
 
         return self._engine.write(body)
 
     def restore(self, selection: RunSelection) -> list[WithdrawnRuns]:
-        """Have the selected ones of the withdrawn runs count again, in one transaction."""
+        """Restore the selected withdrawn runs, in one transaction."""
 
         def body(txn: Txn) -> list[WithdrawnRuns]:
-            found = _chosen(txn, selection, back=True)
-            for key in found.keys:
+            selected = _chosen(txn, selection, back=True)
+            for key in selected.keys:
                 txn.delete(_TABLE, key)
-            _listed(txn, {key[:_HEAD] for key in found.keys})
-            return found.told()
+            _listed(txn, {key[:_HEAD] for key in selected.keys})
+            return selected.told()
 
         return self._engine.write(body)
 
@@ -133,7 +131,7 @@ def hidden_under(txn: Txn, prefix: bytes = b"") -> frozenset[bytes]:
 
 
 def renamed_marks(txn: Txn, moved: Iterable[tuple[bytes, bytes]]) -> None:
-    """Have runs that got other keys, old and new, stay withdrawn where they were."""
+    """Keep runs withdrawn that got new keys; `moved` are pairs (old, new)."""
     heads = set()
     for old, new in moved:
         mark = txn.get(_TABLE, old)
@@ -145,7 +143,7 @@ def renamed_marks(txn: Txn, moved: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def mark_faults(txn: Txn) -> Iterator[str]:
-    """What is wrong with the table, a line for each."""
+    """Faults of the table, one line each."""
     for key, raw in txn.scan(_TABLE):
         where = f"withdrawn run {key[_HEAD:].hex()}"
         if txn.get("run", key) is None:
@@ -160,7 +158,7 @@ def mark_faults(txn: Txn) -> Iterator[str]:
 
 def _chosen(txn: Txn, selection: RunSelection, *, back: bool) -> _Chosen:
     """The selected runs that are not withdrawn; with `back` those that are. Raises: UsageError."""
-    found = _Chosen([], Counter())
+    selected = _Chosen([], Counter())
     source = source_number(txn, selection.source) if selection.source else 0
     if selection.source and not source:
         raise UsageError(f"no source {selection.source!r}", hint="`embeddb db sources` lists them")
@@ -173,9 +171,9 @@ def _chosen(txn: Txn, selection: RunSelection, *, back: bool) -> _Chosen:
             if source and row.source != source:
                 continue
             if selection.has_run(row.campaign, row.measurement):
-                found.keys.append(key)
-                found.counts[platform, text, row.measurement.status] += 1
-    return found
+                selected.keys.append(key)
+                selected.counts[platform, text, row.measurement.status] += 1
+    return selected
 
 
 def _not_in(hidden: frozenset[bytes]) -> Callable[[bytes], bool]:
@@ -194,13 +192,13 @@ def _rows(
 
 
 def _listed(txn: Txn, heads: set[bytes]) -> None:
-    """Have those patterns be members that have a run that counts, and count one write."""
-    kept = set()
+    """List as members those workloads that have a valid run, and count one write."""
+    members = set()
     for head in heads:
         hidden = hidden_under(txn, head)
         if any(key not in hidden for key, _ in txn.scan("run", head)):
-            kept.add(head)
+            members.add(head)
         else:
             txn.delete("member", head)
     if heads:
-        raise_generation(txn, kept)
+        raise_generation(txn, members)

@@ -1,1 +1,1 @@
-"""Tensor kernels and programs: graphs of operations, as compilers of tensor programs see them."""
+"""Tensor kernels and programs: graphs of operations, in the form used by tensor compilers."""

@@ -1,8 +1,8 @@
-"""What a computation does and moves, without running it.
+"""Static analysis of a tensor graph: arithmetic and memory traffic.
 
 The four numbers that "A Learned Performance Model for Tensor Processing Units" (Section 3.1) adds
-to a kernel's features, counted as XLA's `HloCostAnalysis` counts them; where it differs,
-docs/howto/tensor-kernels.md says by how much.
+to a kernel's features, counted as in XLA's `HloCostAnalysis`; docs/howto/tensor-kernels.md
+quantifies the differences.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Attribute, Computation, Operation, Shape, reduced
 from embeddb.tensors.edges import ConvolutionLabels, spatial_meeting
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph, reduced
 
-#: What a body is called by, where it is this one operation on its two parameters.
+#: Names of bodies that are one operation on their two parameters.
 COMBINES = ("add", "multiply", "minimum", "maximum", "and", "or")
 _WORDS = {"parameter": "number", "constant": "value", "compare": "direction"}
 _PART = re.compile(r"([a-z][a-z0-9-]*+)\.([a-z0-9]++)\(([\d,]*+)\)([\w.+-]*+)")
@@ -25,14 +25,15 @@ _PART = re.compile(r"([a-z][a-z0-9-]*+)\.([a-z0-9]++)\(([\d,]*+)\)([\w.+-]*+)")
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Scalars in an order in which operands come first, and the places of what is given out."""
+    """Scalar operations, operands first, and the positions of the outputs."""
 
     operations: tuple[Operation, ...]
     outputs: tuple[int, ...]
 
 
 def region_text(region: Region) -> str | None:
-    """None where it is more than the text can tell: arrays, attributes of other kinds."""
+    """Text of a region; None where the text cannot express it: arrays, attributes of other
+    kinds."""
     parts: list[str] = []
     for op in region.operations:
         word = _WORDS.get(op.opcode)
@@ -48,26 +49,26 @@ def region_text(region: Region) -> str | None:
 
 @lru_cache(1024)
 def region_of(text: str) -> Region:
-    """Raises: TensorError for what is no such text."""
-    body, _, given = text.partition(" => ")
-    made: list[Operation] = []
+    """Parse the text of a region. Raises: TensorError for an invalid text."""
+    body, _, results = text.partition(" => ")
+    operations: list[Operation] = []
     for part in body.split():
-        found = _PART.fullmatch(part)
-        operands = _places(found[3], len(made)) if found else None
-        if found is None or operands is None:
+        match = _PART.fullmatch(part)
+        operands = _places(match[3], len(operations)) if match else None
+        if match is None or operands is None:
             raise TensorError(f"a region cannot have {part[:40]!r}")
-        opcode, dtype, value = found[1], found[2], found[4]
+        opcode, dtype, value = match[1], match[2], match[4]
         word = _WORDS.get(opcode)
         attributes = {} if word is None else {word: int(value) if word == "number" else value}
-        made.append(Operation(opcode, (Shape(dtype),), operands, attributes))
-    outputs = _places(given, len(made))
+        operations.append(Operation(opcode, (Shape(dtype),), operands, attributes))
+    outputs = _places(results, len(operations))
     if not outputs:
-        raise TensorError(f"a region gives nothing out: {text[:40]!r}")
-    return Region(tuple(made), outputs)
+        raise TensorError(f"a region has no output: {text[:40]!r}")
+    return Region(tuple(operations), outputs)
 
 
 def _places(text: str, count: int) -> tuple[int, ...] | None:
-    """None where one is no place before."""
+    """Positions in a list; None where one is not an earlier position."""
     parts = text.split(",") if text else []
     if not all(part.isdecimal() and len(part) < 9 and int(part) < count for part in parts):
         return None
@@ -75,7 +76,7 @@ def _places(text: str, count: int) -> tuple[int, ...] | None:
 
 
 def combine_of(region: Region) -> str | None:
-    """The one operation that it is, conversions apart; None for all others."""
+    """The single operation of a region, ignoring conversions; None for all others."""
     ops = region.operations
 
     def plain(at: int) -> int:
@@ -91,7 +92,7 @@ def combine_of(region: Region) -> str | None:
     return root.opcode if root.opcode in COMBINES and numbers == ["0", "1"] else None
 
 
-#: One function call an element, and not counted as flops.
+#: One function call per element, not counted as flops.
 TRANSCENDENTAL = frozenset(
     """
     acos acosh asin asinh atan2 atanh cbrt cosh cosine erf exponential exponential-minus-one log
@@ -107,24 +108,24 @@ ELEMENTWISE = frozenset(
     tan tanh xor
     """.split()  # noqa: SIM905 - a table of words
 )
-#: They move elements, or make them out of nothing, and compute none.
+#: Operations that move or generate elements without arithmetic.
 MOVING = frozenset(
     """
     bitcast broadcast concatenate constant copy dynamic-reshape dynamic-slice dynamic-update-slice
     gather get-tuple-element iota pad parameter reshape reverse slice topk transpose tuple
     """.split()  # noqa: SIM905 - a table of words
 )
-#: What they do is not told by what is kept of them.
+#: Operations whose work the stored attributes do not determine.
 _UNKNOWN = frozenset(("while", "conditional", "custom-call", "rng-bit-generator", "rng"))
-#: They cost nothing: what is there already, under another name.
+#: Free operations: other names of existing data.
 FREE = frozenset(("parameter", "constant", "bitcast", "get-tuple-element", "tuple"))
 _PARTS = frozenset(("slice", "dynamic-slice", "gather"))
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Arithmetic operations (a multiply and an add are two), calls of transcendental functions, and
-    bytes that are read and written once each."""
+    """Arithmetic operations (a multiply-add is two), calls of transcendental functions, and bytes
+    read and written, each counted once."""
 
     flops: int = 0
     transcendentals: int = 0
@@ -144,26 +145,25 @@ class Work:
         )
 
 
-def work_of(computation: Computation) -> Work:
-    """Of all operations in one kernel: parameters are read and what is given out is written, once;
-    nothing between goes to memory.
+def work_of(graph: TensorGraph) -> Work:
+    """Work of all operations as one kernel: parameters are read and outputs written once;
+    intermediate values stay out of memory.
 
-    Of a parameter that only slices and gathers take from, they alone are read; what is updated in
-    place is written only there. Loops, branches and custom calls count as nothing but what they
-    read and write.
+    If only slices and gathers read a parameter, only their bytes count; an in-place update writes
+    only its part. Loops, branches and custom calls count only for their reads and writes.
     """
     flops = calls = 0
-    for at, op in enumerate(computation.operations):
-        made = _computed(op, computation.operand_shapes(at))
-        flops += made[0]
-        calls += made[1]
-    read = sum(_read(computation, at) for at in computation.parameters)
-    written = sum(_written(computation, at) for at in computation.outputs)
+    for at, op in enumerate(graph.operations):
+        counts = _computed(op, graph.operand_shapes(at))
+        flops += counts[0]
+        calls += counts[1]
+    read = sum(_read(graph, at) for at in graph.parameters)
+    written = sum(_written(graph, at) for at in graph.outputs)
     return Work(flops, calls, read, written)
 
 
 def operation_work(operation: Operation, operands: Sequence[Shape]) -> Work:
-    """Of one operation alone, whose operands are read from memory and whose results are written."""
+    """Work of one operation by itself, with operands read from memory and results written."""
     flops, calls = _computed(operation, operands)
     results = sum(shape.bytes for shape in operation.results)
     opcode = operation.opcode
@@ -181,7 +181,7 @@ def operation_work(operation: Operation, operands: Sequence[Shape]) -> Work:
 
 
 def _stays(op: Operation, operands: Sequence[Shape]) -> bool:
-    """Whether the result lies in memory as the operand does."""
+    """Return true if the result has the memory layout of the operand."""
     order = op.dims("dimensions")
     if not operands or sorted(order) != list(range(operands[0].rank)):
         return False
@@ -189,7 +189,7 @@ def _stays(op: Operation, operands: Sequence[Shape]) -> bool:
 
 
 def _computed(op: Operation, operands: Sequence[Shape]) -> tuple[int, int]:
-    """Flops and transcendental calls."""
+    """Number of flops and of transcendental calls."""
     elements = op.shape.elements
     if op.opcode in MOVING or op.opcode in _UNKNOWN:
         return 0, 0
@@ -218,14 +218,14 @@ def _computed(op: Operation, operands: Sequence[Shape]) -> tuple[int, int]:
 
 
 def _convolution(op: Operation, operands: Sequence[Shape]) -> int:
-    """Two for every pair of elements that meet: padding and holes are not multiplied."""
+    """Two flops for every pair of elements that meet: padding and holes are not multiplied."""
     try:
         labels = ConvolutionLabels.of(op)
-        given, weights = operands[:2]
-        sizes = tuple(given.dims[d] for d in labels.spatial)
+        image, weights = operands[:2]
+        sizes = tuple(image.dims[d] for d in labels.spatial)
         outs = tuple(op.shape.dims[d] for d in labels.out_spatial)
         meets = spatial_meeting(op, sizes, outs)
-        batch = given.dims[labels.batch] // max(_whole(op, "batch_groups"), 1)
+        batch = image.dims[labels.batch] // max(_whole(op, "batch_groups"), 1)
         features = op.shape.dims[labels.out_feature] * weights.dims[labels.weights_in]
         return 2 * meets * batch * features
     except (TensorError, IndexError, ValueError):
@@ -233,7 +233,7 @@ def _convolution(op: Operation, operands: Sequence[Shape]) -> int:
 
 
 def _times(op: Operation, operands: Sequence[Shape]) -> int:
-    """How often two elements are combined."""
+    """Number of pairs of elements that are combined."""
     if op.opcode == "reduce":
         return (operands[0].elements if operands else 0) - op.shape.elements
     if op.opcode == "reduce-window":
@@ -246,7 +246,7 @@ def _times(op: Operation, operands: Sequence[Shape]) -> int:
 
 
 def _selected(op: Operation, operands: Sequence[Shape]) -> int:
-    """Of `select-and-scatter`, the comparisons in each window."""
+    """Comparisons in each window of `select-and-scatter`."""
     if op.opcode != "select-and-scatter" or len(operands) < 2:
         return 0
     flops, _ = _region(op.attributes, "select", "select_region")
@@ -254,7 +254,7 @@ def _selected(op: Operation, operands: Sequence[Shape]) -> int:
 
 
 def _region(attributes: Mapping[str, Attribute], word: str, text: str) -> tuple[int, int]:
-    """Flops and transcendental calls for one pair; a body that was not kept counts as one flop."""
+    """Flops and transcendental calls for one pair; an unknown body counts as one flop."""
     if attributes.get(word, "other") != "other" or text not in attributes:
         return 1, 0
     try:
@@ -266,31 +266,31 @@ def _region(attributes: Mapping[str, Attribute], word: str, text: str) -> tuple[
 
 
 def _whole(op: Operation, name: str) -> int:
-    found = op.attributes.get(name, 1)
-    return found if isinstance(found, int) else 1
+    value = op.attributes.get(name, 1)
+    return value if isinstance(value, int) else 1
 
 
-def _read(computation: Computation, at: int) -> int:
-    """Of a parameter, the bytes that are needed of it."""
-    whole = sum(shape.bytes for shape in computation.operations[at].results)
-    if at in computation.outputs:
+def _read(graph: TensorGraph, at: int) -> int:
+    """Bytes that are read of a parameter."""
+    whole = sum(shape.bytes for shape in graph.operations[at].results)
+    if at in graph.outputs:
         return whole
     needed = 0
-    for user in computation.users[at]:
-        op = computation.operations[user]
+    for user in graph.users[at]:
+        op = graph.operations[user]
         first = op.operands[0] == at and at not in op.operands[1:]
         if op.opcode in _PARTS and first:
             needed += op.shape.bytes
-        elif op.opcode == "dynamic-update-slice" and first and user in computation.outputs:
+        elif op.opcode == "dynamic-update-slice" and first and user in graph.outputs:
             continue
         else:
             return whole
     return min(needed, whole)
 
 
-def _written(computation: Computation, at: int) -> int:
-    op = computation.operations[at]
+def _written(graph: TensorGraph, at: int) -> int:
+    op = graph.operations[at]
     in_place = op.opcode == "dynamic-update-slice" and len(op.operands) > 1
-    if in_place and computation.operations[op.operands[0]].opcode == "parameter":
-        return computation.operations[op.operands[1]].shape.bytes
+    if in_place and graph.operations[op.operands[0]].opcode == "parameter":
+        return graph.operations[op.operands[1]].shape.bytes
     return sum(shape.bytes for shape in op.results)

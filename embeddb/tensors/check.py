@@ -1,4 +1,5 @@
-"""A computation from what anybody wrote: checked, and in the order that its id is made from."""
+"""Construction of a tensor graph from untrusted input: checked, and in the canonical order of its
+id."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from dataclasses import replace
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.computation import DTYPES, KINDS, MOST_RANK, Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import DTYPES, KINDS, MOST_RANK, Operation, Shape, TensorGraph
 
 MOST_OPERATIONS = 200_000
-#: The largest array, in elements, and the most attributes and results of one operation.
+#: Limits on the elements of an array, and on the attributes and results of one operation.
 _LARGEST = 1 << 40
 _MOST_PARTS = 1024
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -25,15 +26,16 @@ def computation(
     name: str = "",
     group: str = "",
     names: Sequence[str] = (),
-) -> Computation:
-    """With only what the outputs depend on, operands first, parameters numbered as they are met.
+) -> TensorGraph:
+    """A graph of the operations that the outputs depend on, operands first, with parameters
+    numbered in order.
 
     Raises: TensorError, one line that names the operation.
     """
     if kind not in KINDS:
         raise TensorError(f"{kind!r} is neither a kernel nor a program")
     if not outputs:
-        raise TensorError("gives nothing out: at least one operation must be an output")
+        raise TensorError("no output: at least one operation must be an output")
     if len(operations) > MOST_OPERATIONS:
         raise TensorError(f"{len(operations):,} operations, at most {MOST_OPERATIONS:,} are read")
     for at, operation in enumerate(operations):
@@ -41,15 +43,15 @@ def computation(
         check_operation(operation, len(operations), called)
         check_fit(operation, [operations[o].results for o in operation.operands], called)
     if any(not 0 <= at < len(operations) for at in outputs):
-        raise TensorError("an output is no operation of it")
+        raise TensorError("an output is not an operation of the graph")
     order = _operands_first(operations, outputs)
     place = {old: new for new, old in enumerate(order)}
-    kept = [
+    ordered = [
         replace(operations[old], operands=tuple(place[o] for o in operations[old].operands))
         for old in order
     ]
-    return Computation(
-        tuple(_numbered(kept)),
+    return TensorGraph(
+        tuple(_numbered(ordered)),
         tuple(place[at] for at in outputs),
         kind=kind,
         name=name,
@@ -59,17 +61,17 @@ def computation(
 
 
 def check_operation(operation: Operation, count: int, name: str) -> None:
-    """Raises: TensorError for what can be no operation with `count` others to take."""
+    """Check an operation that may take `count` others. Raises: TensorError."""
     where = f"operation {name}"
     if not _WORD.fullmatch(operation.opcode):
-        raise TensorError(f"{where}: {operation.opcode[:40]!r} is no opcode")
+        raise TensorError(f"{where}: {operation.opcode[:40]!r} is not an opcode")
     if not 1 <= len(operation.results) <= _MOST_PARTS:
-        raise TensorError(f"{where}: gives nothing, or more than {_MOST_PARTS} arrays")
+        raise TensorError(f"{where}: has no result, or more than {_MOST_PARTS}")
     if len(operation.attributes) > _MOST_PARTS:
         raise TensorError(f"{where}: has more than {_MOST_PARTS} attributes")
     for operand in operation.operands:
         if not 0 <= operand < count:
-            raise TensorError(f"{where}: operand {operand} is no operation of it")
+            raise TensorError(f"{where}: operand {operand} is not an operation of the graph")
     for shape in operation.results:
         _check_shape(where, shape)
 
@@ -88,20 +90,22 @@ def _check_shape(where: str, shape: Shape) -> None:
 
 
 def check_fit(operation: Operation, operands: Sequence[Sequence[Shape]], name: str) -> None:
-    """Operations element by element take arrays of the shape they give; scalars where HLO has them:
-    what is selected by, and the bounds of a clamp. Raises: TensorError."""
+    """Check shapes: element-wise operations take arrays of their result's shape, or scalars where
+    HLO allows them: the predicate of a select, and the bounds of a clamp. Raises: TensorError."""
     opcode, results = operation.opcode, operation.results
     if opcode not in ELEMENTWISE or len(results) != 1:
         return
     scalar = {"select": (0,), "clamp": (0, 2)}.get(opcode, ())
     for number, (shape, *_) in enumerate(operands):
         if shape.dims != results[0].dims and not (number in scalar and not shape.dims):
-            told = " and ".join(str(shape) for shape, *_ in operands)
-            raise TensorError(f"operation {name}: no {opcode} of {told} gives {results[0]}")
+            shapes = " and ".join(str(shape) for shape, *_ in operands)
+            raise TensorError(
+                f"operation {name}: {opcode} of {shapes} cannot have the result {results[0]}"
+            )
 
 
 def _operands_first(operations: Sequence[Operation], outputs: Sequence[int]) -> list[int]:
-    """Places that outputs depend on, without recursion. Raises: TensorError for a cycle."""
+    """Positions on which outputs depend, without recursion. Raises: TensorError for a cycle."""
     done: dict[int, None] = {}
     for output in outputs:
         open_, stack = {output}, [(output, 0)]
@@ -123,15 +127,14 @@ def _operands_first(operations: Sequence[Operation], outputs: Sequence[int]) -> 
 
 
 def _numbered(operations: Sequence[Operation]) -> list[Operation]:
-    """With parameters numbered in the order they are met, and without attributes of no number: an
-    absent one means the same."""
-    found, count = [], 0
+    """Number parameters in order, and drop empty attributes: an absent one means the same."""
+    numbered, count = [], 0
     for operation in operations:
         if operation.opcode == "parameter":
             operation = replace(operation, attributes={"number": count})
             count += 1
         elif () in operation.attributes.values():
-            kept = {k: v for k, v in operation.attributes.items() if v != ()}
-            operation = replace(operation, attributes=kept)
-        found.append(operation)
-    return found
+            present = {k: v for k, v in operation.attributes.items() if v != ()}
+            operation = replace(operation, attributes=present)
+        numbered.append(operation)
+    return numbered

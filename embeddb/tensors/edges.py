@@ -1,4 +1,4 @@
-"""The edges of a program along which a compiler may fuse; a cut: those along which it must not."""
+"""Fusible edges of a program; a cut is the set of edges along which a compiler must not fuse."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from functools import lru_cache
 import numpy as np
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation, Operation
+from embeddb.tensors.tensor_graph import Operation, TensorGraph
 
-#: The parameter of a configuration that is a cut.
+#: Parameter of a configuration whose value is a cut.
 CUT = "cut"
-#: As many as the text of a cut has room for in a configuration.
+#: Largest number of edges whose cut fits into a configuration.
 MOST_EDGES = 4000
 #: The cuts of no edge and of every edge.
 WHOLE, SINGLE = "whole", "single"
 _HEX = "0123456789abcdef"
-#: What computes nothing where all its operands are constants: every kernel has it for itself.
+#: Operations that are copied into every kernel if all their operands are constants.
 _COPIED = frozenset(("broadcast", "reshape", "bitcast", "convert", "transpose", "copy"))
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """By edge, in the order of `Edges.pairs`, whether it is cut.
+    """One flag per edge, in the order of `Edges.pairs`: true if it is cut.
 
-    As text: `whole`, `single`, or how many edges there are, a colon, and the bits of four edges in
-    a row as one hexadecimal digit, the first edge as the highest: `6:a4` cuts the first, the third
-    and the sixth of six.
+    Text form: `whole`, `single`, or the number of edges, a colon, and one hexadecimal digit for
+    four edges, the first edge as the highest bit: `6:a4` cuts the first, the third and the sixth of
+    six.
     """
 
     bits: tuple[bool, ...]
@@ -47,38 +47,40 @@ class Cut:
 
     @classmethod
     def read(cls, text: str, count: int) -> Cut:
-        """Of a program with so many edges. Raises: TensorError for all else."""
+        """Parse the cut of a program with so many edges. Raises: TensorError for an invalid
+        text."""
         if text in (WHOLE, SINGLE):
             return cls((text == SINGLE,) * count)
-        told, colon, digits = text.partition(":")
-        if not colon or not told.isascii() or not told.isdigit() or len(told) > 9:
+        number, colon, digits = text.partition(":")
+        if not colon or not number.isascii() or not number.isdigit() or len(number) > 9:
             raise TensorError(
-                f"{text[:40]!r} is no cut", hint=f"write {WHOLE}, {SINGLE} or 6:a4, six edges"
+                f"{text[:40]!r} is not a cut",
+                hint=f"write {WHOLE}, {SINGLE} or a text such as 6:a4",
             )
-        if int(told) != count:
+        if int(number) != count:
             raise TensorError(
-                f"is a cut of {int(told)} edges, the program has {count}: it is another's"
+                f"is the cut of another program: it has {int(number)} edges, not {count}"
             )
         if len(digits) != -(-count // 4) or not set(digits) <= set(_HEX):
             raise TensorError(f"a cut of {count} edges has {-(-count // 4)} hexadecimal digits")
         bits = [bool(int(digit, 16) >> at & 1) for digit in digits for at in (3, 2, 1, 0)]
         if any(bits[count:]):
-            raise TensorError(f"a cut of {count} edges cuts one that is not there")
+            raise TensorError(f"a cut of {count} edges has more bits than edges")
         return cls(tuple(bits[:count]))
 
 
 class Edges:
-    """Of one program. `pairs` are places of a maker and a user of its value, each once, in the
-    order of users and of their operands. No kernel computes parameters; `copied` are constants,
-    iotas and what is made of these alone by moving: no value is worth handing on. What takes one of
-    several results out is always with what makes them (`_tied`)."""
+    """Edges of one program. `pairs` are positions of a producer and a consumer, without duplicates,
+    in the order of consumers and of their operands. Parameters are in no kernel; `copied` are
+    constants, iotas and views of these, which every kernel computes itself. An operation that
+    extracts one of several results stays with their producer (`_tied`)."""
 
-    def __init__(self, program: Computation) -> None:
-        """Raises: TensorError for a program that gives several results out as one."""
+    def __init__(self, program: TensorGraph) -> None:
+        """Find the edges. Raises: TensorError for a program with an output of several results."""
         operations = program.operations
         for place in program.outputs:
             if len(operations[place].results) > 1:
-                raise TensorError("an output has several results: give its parts out")
+                raise TensorError("an output has several results: make its parts the outputs")
         copied: set[int] = set()
         pairs: dict[tuple[int, int], None] = {}
         self._tied: list[tuple[int, int]] = []
@@ -98,26 +100,24 @@ class Edges:
         self.copied = frozenset(copied)
         self.pairs = tuple(pairs)
         self._count = len(operations)
-        given = {at for at, op in enumerate(operations) if op.opcode == "parameter"}
-        self.computing = tuple(at for at in range(self._count) if at not in given | copied)
+        parameters = {at for at, op in enumerate(operations) if op.opcode == "parameter"}
+        self.computing = tuple(at for at in range(self._count) if at not in parameters | copied)
 
     @property
     def whole(self) -> Cut:
-        """Fuses all that is connected."""
+        """The cut that fuses all connected operations."""
         return Cut((False,) * len(self.pairs))
 
     @property
     def single(self) -> Cut:
-        """Fuses nothing."""
+        """The cut that fuses nothing."""
         return Cut((True,) * len(self.pairs))
 
     def labels(self, cut: Cut) -> list[int]:
-        """By place, the first place of the kernel that it is in, whether or not kernels then need
-        each other; -1 for what is in none. Raises: TensorError for a cut of another program."""
+        """First position of the kernel of each operation, also for cyclic kernels; -1 for
+        operations in no kernel. Raises: TensorError for a cut of another program."""
         if len(cut.bits) != len(self.pairs):
-            raise TensorError(
-                f"is a cut of {len(cut.bits)} edges, the program has {len(self.pairs)}"
-            )
+            raise TensorError(f"the cut has {len(cut.bits)} edges, the program {len(self.pairs)}")
         fused = (pair for pair, bit in zip(self.pairs, cut.bits, strict=True) if not bit)
         first = _firsts(self._count, (*self._tied, *fused))
         labels = [-1] * self._count
@@ -126,8 +126,8 @@ class Edges:
         return labels
 
     def strong(self, labels: Sequence[int]) -> list[int]:
-        """By place (of which those that are labels count), which kernels need each other: they have
-        the same number."""
+        """Number of the strongly connected component of each label: kernels that depend on each
+        other have the same number."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
 
@@ -135,29 +135,30 @@ class Edges:
         rows, columns = np.array(between, np.int64).reshape(-1, 2).T
         shape = (self._count, self._count)
         graph = csr_array((np.ones(len(between), np.int8), (rows, columns)), shape=shape)
-        found: list[int] = connected_components(graph, connection="strong")[1].tolist()
-        return found
+        components: list[int] = connected_components(graph, connection="strong")[1].tolist()
+        return components
 
     def mended(self, cut: Cut) -> Cut:
-        """With kernels that need each other made one, and nothing cut inside a kernel."""
+        """The cut with kernels that depend on each other merged, and no edge cut inside a
+        kernel."""
         labels = self.labels(cut)
         strong = self.strong(labels)
         return self.between([-1 if at < 0 else strong[at] for at in labels])
 
     def between(self, labels: Sequence[int]) -> Cut:
-        """The cut of the edges between what has different labels, by place."""
+        """The cut of all edges between different labels."""
         return Cut(tuple(labels[a] != labels[b] for a, b in self.pairs))
 
 
 @lru_cache(maxsize=64)
-def edges_of(program: Computation) -> Edges:
-    """Raises: TensorError as `Edges`."""
+def edges_of(program: TensorGraph) -> Edges:
+    """Edges of a program, cached. Raises: TensorError as `Edges`."""
     return Edges(program)
 
 
 def _firsts(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """By place, the first of those that pairs join it to. (Annealing asks for each cut it looks at,
-    of some dozen edges mostly: scipy takes longer to see that they are a graph.)"""
+    """First member of each connected component, by position. (Annealing calls this for every cut,
+    mostly with some dozen edges, for which scipy is slower.)"""
     above = list(range(count))
 
     def first(place: int) -> int:
@@ -171,14 +172,14 @@ def _firsts(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
     return [first(place) for place in range(count)]
 
 
-#: Above so many positions on both sides, padding no longer matters.
+#: Number of positions on both sides above which padding is negligible.
 _MOST_COUNTED = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionLabels:
-    """`b01f_01io->b01f`: which dimension of the input, the weights and the result is what. The
-    spatial ones are in the order of the window."""
+    """Dimension numbers of input, weights and result: `b01f_01io->b01f`. The spatial ones are in
+    the order of the window."""
 
     batch: int
     feature: int
@@ -192,15 +193,16 @@ class ConvolutionLabels:
 
     @classmethod
     def of(cls, operation: Operation) -> ConvolutionLabels:
-        """Raises: TensorError where the labels are none, or not those of the window."""
+        """Parse the labels. Raises: TensorError where they are invalid or do not match the
+        window."""
         text = str(operation.attributes.get("labels", ""))
-        given, _, out = text.partition("->")
-        lhs, _, weights = given.partition("_")
+        operands, _, out = text.partition("->")
+        lhs, _, weights = operands.partition("_")
         rank = len(operation.dims("size"))
         digits = tuple(str(at) for at in range(rank))
         wanted = ((lhs, "bf"), (weights, "io"), (out, "bf"))
         if rank > 8 or any(sorted(part) != sorted((*digits, *ends)) for part, ends in wanted):
-            raise TensorError(f"a convolution with the labels {text[:60]!r} is not known")
+            raise TensorError(f"invalid labels of a convolution: {text[:60]!r}")
         return cls(
             lhs.index("b"),
             lhs.index("f"),
@@ -215,12 +217,12 @@ class ConvolutionLabels:
 
 
 def spatial_meeting(operation: Operation, sizes: tuple[int, ...], outs: tuple[int, ...]) -> int:
-    """Of a window over dimensions of these sizes, with so many positions of the result in each: the
-    pairs of a position of the result and one of the window that meet an element, not padding and
-    not a hole of a dilation."""
+    """Number of pairs of a result position and a window position that meet an element, not padding
+    or a hole of a dilation; the window moves over dimensions of these sizes with so many result
+    positions in each."""
     parts = [operation.dims(n) for n in ("size", "stride", "low", "lhs_dilate", "rhs_dilate")]
     if any(len(part) != len(sizes) for part in parts):
-        raise TensorError("the window has not as many dimensions as what it goes over")
+        raise TensorError("the window and its operand have different numbers of dimensions")
     by_dimension = zip(sizes, outs, *parts, strict=True)
     return math.prod(meeting(*one) for one in by_dimension)
 
@@ -228,9 +230,9 @@ def spatial_meeting(operation: Operation, sizes: tuple[int, ...], outs: tuple[in
 def meeting(
     size: int, out: int, window: int, stride: int, low: int, lhs_dilate: int, rhs_dilate: int
 ) -> int:
-    """As `spatial_meeting`, of one dimension: pairs (o, k) with o below `out` and k below `window`
-    for which o * stride + k * rhs_dilate - low is a multiple of `lhs_dilate` and, divided by it, a
-    place below `size`."""
+    """`spatial_meeting` for one dimension: pairs (o, k) with o below `out` and k below `window` for
+    which o * stride + k * rhs_dilate - low is a multiple of `lhs_dilate` and, divided by it, below
+    `size`."""
     if min(out, window) > _MOST_COUNTED:
         return out * window
     many, step, few, few_step = out, stride, window, rhs_dilate
@@ -244,7 +246,7 @@ def meeting(
 
 
 def _multiples(start: int, step: int, count: int, last: int, of: int) -> int:
-    """How many of the `count` numbers from `start` by `step` are multiples from 0 to `last`."""
+    """Number of multiples from 0 to `last` among the `count` numbers from `start` by `step`."""
     lowest = max(0, -(start // step))
     highest = min(count - 1, (last - start) // step)
     common = math.gcd(step, of)

@@ -1,8 +1,8 @@
-"""A program and a cut, and the kernels that they make.
+"""Partition of a program into kernels, given by a cut.
 
 The fusion configurations of "A Learned Performance Model for Tensor Processing Units" (Section
-2.2), for a compiler that is given one kernel at a time: operations that no cut edge parts are
-compiled together.
+2.2), for a compiler that receives one kernel at a time: operations connected by edges that are not
+cut are compiled together.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ import numpy as np
 from embeddb.core.config import Value
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, Edges, edges_of
+from embeddb.tensors.tensor_graph import Operation, TensorGraph
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedKernel:
-    """A kernel of a partition. `takes` are the places in the program of what its parameters are
-    given, `gives` those of what its outputs are, both in its own order."""
+    """A kernel of a partition. `takes` are the positions in the program of the values of its
+    parameters, `gives` those of its outputs, both in the kernel's order."""
 
-    kernel: Computation
+    kernel: TensorGraph
     takes: tuple[int, ...]
     gives: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The kernels of a program. `kernel_of` is by place the number of the kernel that an operation
-    is in, -1 for what is in none: parameters, and constants, which every kernel has for itself.
-    Numbered are kernels in an order in which each needs only what those before it give."""
+    """The kernels of a program. `kernel_of` is the kernel number of each operation, -1 for
+    operations in none: parameters, and constants, which every kernel copies. Kernels are numbered
+    in topological order."""
 
-    program: Computation
+    program: TensorGraph
     kernel_of: tuple[int, ...]
 
     @classmethod
-    def of(cls, program: Computation, cut: Cut | str) -> Partition:
-        """By a cut, or its text. Raises: TensorError for a cut of another program, and where
-        kernels would need each other (`embeddb.tensors.partition` mends such a cut)."""
+    def of(cls, program: TensorGraph, cut: Cut | str) -> Partition:
+        """Partition by a cut, or its text. Raises: TensorError for a cut of another program, and
+        for kernels that would depend on each other (`Edges.mended` repairs such a cut)."""
         edges = edges_of(program)
         cut = Cut.read(cut, len(edges.pairs)) if isinstance(cut, str) else cut
         labels = edges.labels(cut)
@@ -62,25 +62,25 @@ class Partition:
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """By kernel the places of its operations."""
-        found: list[list[int]] = [[] for _ in range(max(self.kernel_of, default=-1) + 1)]
+        """Positions of the operations of each kernel."""
+        groups: list[list[int]] = [[] for _ in range(max(self.kernel_of, default=-1) + 1)]
         for place, number in enumerate(self.kernel_of):
             if number >= 0:
-                found[number].append(place)
-        return tuple(map(tuple, found))
+                groups[number].append(place)
+        return tuple(map(tuple, groups))
 
     @cached_property
     def kernels(self) -> tuple[PlacedKernel, ...]:
-        """In an order in which they can run. A value that other kernels use is an output of the
-        one that makes it."""
+        """Kernels in topological order. A value used by other kernels is an output of its
+        kernel."""
         return tuple(placed_kernel(self.program, members) for members in self.members)
 
 
-def placed_kernel(program: Computation, members: Sequence[int]) -> PlacedKernel:
-    """The kernel of these operations, by their places in order; what else is in a partition does
-    not change it."""
+def placed_kernel(program: TensorGraph, members: Sequence[int]) -> PlacedKernel:
+    """The kernel of these operations, by their positions in order; it does not depend on the rest
+    of the partition."""
     inside, given_out = frozenset(members), frozenset(program.outputs)
-    # What has several results is given out by the operations that take one of them.
+    # Several results are output by the operations that extract one of them.
     outputs = [
         place
         for place in members
@@ -88,16 +88,16 @@ def placed_kernel(program: Computation, members: Sequence[int]) -> PlacedKernel:
         and (place in given_out or not inside.issuperset(program.users[place]))
     ]
     operations, places = _operations(program, members)
-    made = computation(
+    graph = computation(
         operations,
         [places.index(place) for place in outputs],
         group=program.group,
         names=[str(place) for place in places],
     )
-    places = [int(name) for name in made.names]
+    places = [int(name) for name in graph.names]
     names = tuple(_name(program, place) for place in places) if program.names else ()
     head = program.name or program.id[:12]
-    named = replace(made, name=f"{head}.{_name(program, outputs[-1])}.{made.id[:8]}", names=names)
+    named = replace(graph, name=f"{head}.{_name(program, outputs[-1])}.{graph.id[:8]}", names=names)
     return PlacedKernel(
         named,
         tuple(places[at] for at in named.parameters),
@@ -105,12 +105,12 @@ def placed_kernel(program: Computation, members: Sequence[int]) -> PlacedKernel:
     )
 
 
-def _name(program: Computation, place: int) -> str:
+def _name(program: TensorGraph, place: int) -> str:
     return program.names[place] if program.names else str(place)
 
 
-def _operations(program: Computation, members: Sequence[int]) -> tuple[list[Operation], list[int]]:
-    """Of one kernel, with the places in the program that they stand for."""
+def _operations(program: TensorGraph, members: Sequence[int]) -> tuple[list[Operation], list[int]]:
+    """Operations of one kernel, with their positions in the program."""
     copied = edges_of(program).copied
     needed, open_ = set(members), list(members)
     while open_:
@@ -119,25 +119,25 @@ def _operations(program: Computation, members: Sequence[int]) -> tuple[list[Oper
         needed |= fresh
         open_ += fresh
     operations: list[Operation] = []
-    known: dict[int, int] = {}
+    index: dict[int, int] = {}
 
     def add(place: int, operation: Operation) -> None:
-        known[place] = len(operations)
+        index[place] = len(operations)
         operations.append(operation)
 
     for place in sorted(needed):
-        made = program.operations[place]
-        for other in made.operands:
-            if other not in known:  # another kernel's, or given
+        original = program.operations[place]
+        for other in original.operands:
+            if other not in index:  # another kernel's, or given
                 shape = program.operations[other].shape
                 add(other, Operation("parameter", (shape,), (), {"number": 0}))
-        add(place, replace(made, operands=tuple(known[other] for other in made.operands)))
-    return operations, list(known)
+        add(place, replace(original, operands=tuple(index[other] for other in original.operands)))
+    return operations, list(index)
 
 
-def why_not(program: Computation, labels: Sequence[int]) -> str:
-    """Which operations of one kernel have one of another between them; empty if none have.
-    `labels` as `Edges.labels` gives them."""
+def why_not(program: TensorGraph, labels: Sequence[int]) -> str:
+    """Names operations of one kernel that have another kernel's operation between them; empty if
+    there are none. `labels` as returned by `Edges.labels`."""
     edges = edges_of(program)
     strong = edges.strong(labels)
     ahead: dict[int, list[tuple[int, int]]] = {}
@@ -162,9 +162,9 @@ def why_not(program: Computation, labels: Sequence[int]) -> str:
     )
 
 
-def _in_order(program: Computation, edges: Edges, labels: Sequence[int]) -> list[int]:
-    """The labels of kernels, each behind those that it needs; of several that could come next, the
-    one whose first operation is first."""
+def _in_order(program: TensorGraph, edges: Edges, labels: Sequence[int]) -> list[int]:
+    """Labels of kernels in topological order; among several candidates, the one whose first
+    operation is first."""
     needs: dict[int, set[int]] = {}
     for label in labels:
         if label >= 0:
@@ -189,31 +189,30 @@ def _in_order(program: Computation, edges: Edges, labels: Sequence[int]) -> list
     return order
 
 
-#: Operations that the kernels of a drawn cut have on average, at most: to compile larger ones takes
-#: seconds.
+#: Largest mean number of operations per kernel of a random cut: larger ones compile for seconds.
 MOST_AVERAGE = 20
 
 
 class CutJudge:
     """The rules of a program as one more constraint (`embeddb.platforms.space.rules`): kernels must
-    not need each other, and each partition has one text."""
+    not depend on each other, and each partition has one canonical text."""
 
     names = frozenset({CUT})
 
-    def __init__(self, program: Computation) -> None:
+    def __init__(self, program: TensorGraph) -> None:
         self.program = program
         self.text = f"the cuts of {program.name or program.id[:12]}"
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether the cut is legal; None while none is given."""
+        """Return true if the cut is legal; None while there is none."""
         return None if CUT not in env else not self.reason(env)
 
     def seen(self, name: str, value: Value) -> Value:
-        """All of it."""
+        """The whole value: legality depends on all of it."""
         return value
 
     def reason(self, values: Mapping[str, Any]) -> str:
-        """Why not, in one line; empty where it is legal."""
+        """Reason why the cut is illegal, in one line; empty where it is legal."""
         text = str(values[CUT])
         try:
             edges = edges_of(self.program)
@@ -227,19 +226,19 @@ class CutJudge:
             return reason
         settled = edges.between(labels)
         if settled != cut:
-            return f"an edge is cut inside a kernel: the same partition is written {settled.text}"
-        return "" if text == cut.text else f"is written {cut.text}"
+            return f"an edge is cut inside a kernel; its canonical text is {settled.text}"
+        return "" if text == cut.text else f"its canonical text is {cut.text}"
 
 
-def random_cut(program: Computation, rng: np.random.Generator) -> Cut:
-    """A legal cut, drawn in one of two ways: a share of edges that is itself drawn is cut, which
-    makes many small kernels; or the whole program is parted again and again, into a number of
-    kernels that is itself drawn, so that kernels of many operations are found too."""
+def random_cut(program: TensorGraph, rng: np.random.Generator) -> Cut:
+    """A random legal cut, drawn in one of two ways: a random fraction of edges is cut, which gives
+    many small kernels; or the program is split repeatedly into a random number of kernels, which
+    gives large kernels too."""
     return _torn(program, rng) if rng.random() < 0.5 else _parted(program, rng)
 
 
-def _torn(program: Computation, rng: np.random.Generator) -> Cut:
-    """Where kernels need each other, half of the edges inside them are cut too, until none do."""
+def _torn(program: TensorGraph, rng: np.random.Generator) -> Cut:
+    """Cut half of the edges inside kernels that depend on each other, until none do."""
     edges = edges_of(program)
     makers = np.array([maker for maker, _ in edges.pairs], np.int64)
     bits = rng.random(len(edges.pairs)) < rng.random()
@@ -255,7 +254,7 @@ def _torn(program: Computation, rng: np.random.Generator) -> Cut:
         bits |= half if half.any() else torn
 
 
-def _parted(program: Computation, rng: np.random.Generator) -> Cut:
+def _parted(program: TensorGraph, rng: np.random.Generator) -> Cut:
     edges = edges_of(program)
     most = max(len(edges.computing), 1)
     least = max(most / MOST_AVERAGE, 1)
@@ -267,10 +266,10 @@ def _parted(program: Computation, rng: np.random.Generator) -> Cut:
     return cut
 
 
-def flipped(program: Computation, cut: Cut, edge: int) -> Cut:
-    """The legal cut with one edge (a number) the other way, from a legal one. An edge that was cut
-    joins two kernels, and those that lie between them; along one that was not, its user and what
-    in the kernel depends on it go into a kernel of their own.
+def flipped(program: TensorGraph, cut: Cut, edge: int) -> Cut:
+    """The legal cut with one edge (a number) flipped, from a legal one. Flipping a cut edge merges
+    two kernels, and those between them; flipping another one moves its consumer and the operations
+    of the kernel that depend on it to a kernel of their own.
 
     Raises: TensorError for an edge or a cut of another program.
     """
@@ -283,7 +282,7 @@ def flipped(program: Computation, cut: Cut, edge: int) -> Cut:
         return edges.mended(Cut(tuple(bits)))
     labels = edges.labels(cut)
     kernel, gone = labels[edges.pairs[edge][1]], {edges.pairs[edge][1]}
-    # Users come after their makers: one pass is enough. What is tied goes along.
+    # Consumers follow their producers, so one pass is enough. Tied operations move along.
     for place in edges.computing:
         operands = program.operations[place].operands
         if labels[place] == kernel and not gone.isdisjoint(operands):
@@ -292,9 +291,9 @@ def flipped(program: Computation, cut: Cut, edge: int) -> Cut:
     return edges.between(edges.labels(edges.between(apart)))
 
 
-def near_cut(program: Computation, cut: Cut, rng: np.random.Generator) -> Cut:
-    """One edge flipped: where both can be, as often one that is cut as one that is not. The same
-    cut where the program has no edges."""
+def near_cut(program: TensorGraph, cut: Cut, rng: np.random.Generator) -> Cut:
+    """Flip one edge, with equal probability one that is cut or one that is not, where both are
+    possible. The same cut for a program without edges."""
     kinds = [np.flatnonzero(np.array(cut.bits, bool) == bit) for bit in (True, False)]
     able = [edges for edges in kinds if edges.size]
     if not able:

@@ -1,4 +1,4 @@
-"""A computation as JSON: the canonical text of the store, and a file form with names.
+"""A tensor graph as JSON: the canonical text of the store, and a file form with names.
 
     {"tensors": 1, "kind": "kernel", "name": "dot_add", "group": "mlp", "names": ["x", "w", ...],
      "code": {"operations": [["parameter", [["f32", [64, 128], [1, 0]]], [], {"number": 0}], ...,
@@ -15,49 +15,56 @@ import json
 from typing import Any
 
 from embeddb.core.errors import TensorError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.tensors.check import MOST_OPERATIONS, computation
-from embeddb.tensors.computation import MOST_RANK, Attribute, Computation, Operation, Shape, code_of
+from embeddb.tensors.tensor_graph import (
+    MOST_RANK,
+    Attribute,
+    Operation,
+    Shape,
+    TensorGraph,
+    code_of,
+)
 
-#: Longer texts are no computations.
+#: Longest text of a graph.
 MOST_TEXT = 1 << 26
 _FORM = 1
-#: Texts among attributes may be bodies (`embeddb.tensors.analysis`).
+#: Limits; texts of attributes may be bodies (`embeddb.tensors.analysis`).
 _MOST_NUMBERS, _MOST_WORD, _MOST_ATTRIBUTE = 256, 400, 1024
 
 
-def tensor_text(made: Computation) -> bytes:
+def tensor_text(graph: TensorGraph) -> bytes:
     """The file form, one line of UTF-8."""
-    told = {
+    document = {
         "tensors": _FORM,
-        "kind": made.kind,
-        "name": made.name,
-        "group": made.group,
-        "names": list(made.names),
-        "code": code_of(made),
+        "kind": graph.kind,
+        "name": graph.name,
+        "group": graph.group,
+        "names": list(graph.names),
+        "code": code_of(graph),
     }
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def tensor_from_text(text: bytes | str, *, where: str = "") -> Computation:
-    """The file form read back and checked. Raises: TensorError, one line that names the part."""
+def tensor_from_text(text: bytes | str, *, where: str = "") -> TensorGraph:
+    """Read the file form and check it. Raises: TensorError, one line that names the part."""
     with refusing(TensorError, where=where):
         if len(text) > MOST_TEXT:
-            raise TensorError(f"a computation has at most {MOST_TEXT} characters")
-        told = json.loads(text)
-        if not isinstance(told, dict) or told.get("tensors") != _FORM:
-            raise TensorError(f'is no computation: it needs "tensors": {_FORM}')
-        code = told.get("code")
+            raise TensorError(f"a tensor graph has at most {MOST_TEXT} characters")
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("tensors") != _FORM:
+            raise TensorError(f'is not a tensor graph: it needs "tensors": {_FORM}')
+        code = document.get("code")
         if not isinstance(code, dict) or sorted(code) != ["operations", "outputs"]:
             raise TensorError('"code" must have "operations" and "outputs"')
         operations = _list(code["operations"], "operations", MOST_OPERATIONS)
         return computation(
             [_operation(value, f"operations[{at}]") for at, value in enumerate(operations)],
             _numbers(code["outputs"], "outputs", MOST_OPERATIONS),
-            kind=_word(told.get("kind", ""), "kind"),
-            name=_word(told.get("name", ""), "name"),
-            group=_word(told.get("group", ""), "group"),
-            names=[_word(n, "names") for n in _list(told.get("names", []), "names")],
+            kind=_word(document.get("kind", ""), "kind"),
+            name=_word(document.get("name", ""), "name"),
+            group=_word(document.get("group", ""), "group"),
+            names=[_word(n, "names") for n in _list(document.get("names", []), "names")],
         )
 
 

@@ -1,8 +1,8 @@
-"""The tiles of a kernel: blocks of its root and of what it sums over; which of them can be run.
+"""Tiles of a kernel: blocks of its root and of its sums, and their legality.
 
 The tile sizes of "A Learned Performance Model for Tensor Processing Units" (Section 2.3), for
-kernels that platform `tile-cpu` computes: everything inside one tile of the largest output is
-computed before the next, with what is needed twice in scratch memory.
+kernels computed by platform `tile-cpu`: everything inside one tile of the largest output is
+computed before the next, with reused values in scratch memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiling.plan import Plan, plan_of
 
-#: Dimensions of a root that can be tiled: as many as there are parameters.
+#: Largest number of tiled dimensions of a root, one parameter each.
 MOST_RANKS = 6
 PARAMETERS = (*(f"t{at + 1}" for at in range(MOST_RANKS)), "tr")
-#: Bytes of scratch memory, tiles, and operations of one kernel.
+#: Limits on bytes of scratch memory, tiles, and operations of one kernel.
 MOST_SCRATCH = 1 << 28
 MOST_BLOCKS = 1 << 16
 MOST_OPERATIONS = 512
@@ -28,15 +28,15 @@ MOST_OPERATIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Sizes along the dimensions of the root, and of the blocks in which sums run over their
-    longest dimension; 0 is all of it."""
+    """Sizes along the dimensions of the root, and the block length of sums along their longest
+    dimension; 0 is the whole dimension."""
 
     sizes: tuple[int, ...]
     reduced: int = 0
 
     @classmethod
     def of(cls, config: Mapping[str, Any], rank: int) -> Tile:
-        """What is not given is whole."""
+        """Tile of a configuration; missing sizes are whole dimensions."""
         sizes = tuple(int(config.get(name, 0)) for name in PARAMETERS[:rank])
         return cls(sizes, int(config.get("tr", 0)))
 
@@ -48,43 +48,45 @@ class Tile:
 
 class TileJudge:
     """The rules of a kernel as one more constraint of a space that has some of `PARAMETERS`: sizes
-    below the dimensions, a bounded number of tiles. Scratch memory bounds kernels: no tile needs
-    more than the kernel as it stands."""
+    below the dimensions, a bounded number of tiles. Scratch memory is limited per kernel: no tile
+    needs more than the untiled kernel."""
 
-    def __init__(self, kernel: Computation, given: frozenset[str] = frozenset(PARAMETERS)) -> None:
+    def __init__(
+        self, kernel: TensorGraph, available: frozenset[str] = frozenset(PARAMETERS)
+    ) -> None:
         self.plan, self._refused = _planned(kernel)
-        self.names = given & frozenset((*PARAMETERS[: kernel.sizes.symbols["RANK"]], "tr"))
+        self.names = available & frozenset((*PARAMETERS[: kernel.sizes.symbols["RANK"]], "tr"))
         self.text = f"the tiles of {kernel.name or kernel.id[:12]}"
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether the tile is legal; None while one of its sizes is open."""
+        """Return true if the tile is legal; None while one of its sizes is open."""
         if not self.names <= env.keys():
             return None
         return not self.reason(env)
 
     def seen(self, name: str, value: Value) -> Value:
-        """Everything: how many tiles there are depends on the sizes together."""
+        """The whole value: the number of tiles depends on all sizes together."""
         return value
 
     def reason(self, values: Mapping[str, Any]) -> str:
-        """Why not, in one line; empty where it is legal."""
+        """Reason why the tile is illegal, in one line; empty where it is legal."""
         if self.plan is None:
             return self._refused
         return _reason(self.plan, Tile.of(values, len(self.plan.dims)))
 
 
-def why_not(kernel: Computation) -> str:
-    """Why a kernel has no tiles here, in one line; empty where it has."""
+def why_not(kernel: TensorGraph) -> str:
+    """Reason why a kernel has no tiles, in one line; empty where it has."""
     return _planned(kernel)[1]
 
 
-def untiled(kernel: Computation) -> Tile:
-    """The kernel as it stands: one tile."""
+def untiled(kernel: TensorGraph) -> Tile:
+    """The kernel as one tile."""
     return Tile((0,) * int(kernel.sizes.symbols["RANK"]))
 
 
 @lru_cache(maxsize=256)
-def _planned(kernel: Computation) -> tuple[Plan | None, str]:
+def _planned(kernel: TensorGraph) -> tuple[Plan | None, str]:
     count = len(kernel.operations)
     if count > MOST_OPERATIONS:
         return None, f"{count} operations, at most {MOST_OPERATIONS} are computed in one kernel"
@@ -102,23 +104,22 @@ def _planned(kernel: Computation) -> tuple[Plan | None, str]:
 def _reason(plan: Plan, tile: Tile) -> str:
     for at, (size, dim) in enumerate(zip(tile.sizes, plan.dims, strict=True)):
         if size and not 0 < size < dim:
-            return f"t{at + 1}={size}: the dimension has {dim}, of which 0 is the whole"
+            return f"t{at + 1}={size}: the dimension has {dim} (0 is the whole)"
     if tile.reduced and not 0 < tile.reduced < plan.reduced:
-        return f"tr={tile.reduced}: sums run over {plan.reduced}, of which 0 is the whole"
+        return f"tr={tile.reduced}: sums run over {plan.reduced} (0 is the whole)"
     if (blocks := plan.blocks(tile.sizes)) > MOST_BLOCKS:
         return f"{blocks:,} tiles, at most {MOST_BLOCKS:,} are run"
     return ""
 
 
-#: How dimensions are matched.
+#: Methods of matching dimensions.
 BY = ("role", "position")
 _ROLES = ("columns", "rows")
 
 
-class Carried(NamedTuple):
-    """One size of the target's tile, `parameter` = `size`, and of what it came: `source`, a
-    parameter of the other tile (empty: none is matched), of which `wanted` is the size there.
-    `role` is the dimension's."""
+class TransferredSize(NamedTuple):
+    """One size of the target's tile, `parameter` = `size`, and its origin: `source`, a parameter of
+    the source's tile (empty: no match), where the size is `wanted`. `role` is the dimension's."""
 
     parameter: str
     size: int
@@ -128,16 +129,18 @@ class Carried(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why the size is another; empty where it is not."""
+        """Reason for a different size; empty for the same one."""
         if not self.source:
-            return "no dimension is matched with it" + (": one at a time" if self.size else "")
-        return "" if self.size == self.wanted else f"all of it: {self.wanted} is as long"
+            return "no dimension matches it" + (": one at a time" if self.size else "")
+        return "" if self.size == self.wanted else f"the whole: {self.wanted} covers the dimension"
 
 
-def carried(tile: Mapping[str, Any], source: Computation, target: Computation) -> Iterator[Carried]:
-    """The sizes of the target's tile; one as long as its dimension is 0, the whole. A dimension
-    that nothing is matched with is taken element by element where the tile does not take all of
-    its kernel, so that it stays about as large."""
+def transferred_sizes(
+    tile: Mapping[str, Any], source: TensorGraph, target: TensorGraph
+) -> Iterator[TransferredSize]:
+    """Sizes of the target's tile; a size that covers its dimension is 0, the whole. A dimension
+    without a match is taken element by element if the source's tile does not cover its kernel, so
+    that tiles stay about as large."""
     there, here = _order(source), _order(target)
     roles = {d: _ROLES[at] if at < len(_ROLES) else "batch" for at, d in enumerate(here)}
     part = int(any(int(tile.get(f"t{d + 1}", 0)) for d in there))
@@ -147,17 +150,17 @@ def carried(tile: Mapping[str, Any], source: Computation, target: Computation) -
         name = f"t{matched[d] + 1}" if d in matched else ""
         wanted = int(tile.get(name, 0)) if name else part
         size = wanted if wanted < sizes[f"DIM_{d + 1}"] else 0
-        yield Carried(f"t{d + 1}", size, name, wanted, roles[d])
+        yield TransferredSize(f"t{d + 1}", size, name, wanted, roles[d])
     terms = int(tile.get("tr", 0))
-    yield Carried("tr", terms if terms < sizes["REDUCED"] else 0, "tr", terms, "sums")
+    yield TransferredSize("tr", terms if terms < sizes["REDUCED"] else 0, "tr", terms, "sums")
 
 
-def carried_tile(tile: Mapping[str, Any], source: Computation, target: Computation) -> Config:
-    """The tile that `carried` describes; it need not be legal."""
-    return Config({one.parameter: one.size for one in carried(tile, source, target)})
+def transferred_tile(tile: Mapping[str, Any], source: TensorGraph, target: TensorGraph) -> Config:
+    """The tile of `transferred_sizes`; it need not be legal."""
+    return Config({one.parameter: one.size for one in transferred_sizes(tile, source, target)})
 
 
-def _order(kernel: Computation) -> list[int]:
-    """The dimensions of the root as parameters number them, from the minor to the major one."""
+def _order(kernel: TensorGraph) -> list[int]:
+    """Dimensions of the root in the numbering of parameters, from the minor to the major one."""
     root, rank = kernel.root, kernel.sizes.symbols["RANK"]
     return list(root.layout) if root.rank == rank else list(reversed(range(rank)))

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers import reads
 from embeddb.featurizers.base import Featurizer, MayLack, Travelling
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest_text import nest_text
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tensor_text import tensor_text
 
 
@@ -104,7 +104,7 @@ class FeaturizerContract:
 
     def test_a_stub_gives_a_vector_or_none(self) -> None:
         featurizer = self.make()
-        assert featurizer.from_info(PatternInfo(id="0", stub=True, kind=self.kind)) is None
+        assert featurizer.from_info(WorkloadInfo(id="0", stub=True, kind=self.kind)) is None
         sized = featurizer.from_info(self.sized())
         assert sized is None or (sized.shape == (featurizer.dim,) and np.isfinite(sized).all())
 
@@ -121,10 +121,10 @@ class FeaturizerContract:
             vector = featurizer.embed(pattern)
             named = featurizer.as_features(vector)
             assert list(named) == [f"{featurizer.name}.{n}" for n in featurizer.names]
-            back = featurizer.from_info(PatternInfo(id="0", features=named | {"else": 1.0}))
+            back = featurizer.from_info(WorkloadInfo(id="0", features=named | {"else": 1.0}))
             assert back is not None and np.array_equal(back, vector), what
             named.popitem()
-            assert featurizer.from_info(PatternInfo(id="0", features=named)) is None
+            assert featurizer.from_info(WorkloadInfo(id="0", features=named)) is None
 
 
 class NestFeaturizerContract(FeaturizerContract):
@@ -136,9 +136,9 @@ class NestFeaturizerContract(FeaturizerContract):
         """Test cases; override to add nests of your own."""
         return {f"{n} {size}": nest for size in (1, 40) for n, nest in sample_nests(size).items()}
 
-    def sized(self) -> PatternInfo:
+    def sized(self) -> WorkloadInfo:
         trips = {"DEPTH": 2, "TRIP_1": 8, "TRIP_2": 5}
-        return PatternInfo(id="0", kind="nest", named=trips, stub=True)
+        return WorkloadInfo(id="0", kind="nest", named=trips, stub=True)
 
     def test_the_pattern_is_left_alone(self) -> None:
         for what, nest in self.patterns().items():
@@ -169,9 +169,9 @@ class KernelFeaturizerContract(FeaturizerContract):
         dims = ((), (1,), (7, 3), (2, 3, 4, 5), (2,) * 16, (1 << 20, 1 << 11))
         return {str(d): _twice(d) for d in dims} | {"16 bits": _twice((9, 9), "bf16")}
 
-    def sized(self) -> PatternInfo:
+    def sized(self) -> WorkloadInfo:
         dims = {"RANK": 2, "DIM_1": 8, "DIM_2": 5, "REDUCED": 1}
-        return PatternInfo(id="0", kind="kernel", named=dims, stub=True)
+        return WorkloadInfo(id="0", kind="kernel", named=dims, stub=True)
 
     def test_the_pattern_is_left_alone(self) -> None:
         for what, kernel in self.patterns().items():
@@ -192,7 +192,7 @@ class KernelFeaturizerContract(FeaturizerContract):
         )
 
 
-def _twice(dims: tuple[int, ...], dtype: str = "f32") -> Computation:
+def _twice(dims: tuple[int, ...], dtype: str = "f32") -> TensorGraph:
     """x + x"""
     shape = (Shape(dtype, dims),)
     parameter = Operation("parameter", shape, attributes={"number": 0})

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import designed
@@ -46,7 +46,7 @@ def sample_queries() -> dict[str, Query]:
 
 def _of_a_matrix() -> dict[str, Query]:
     platform, op = parse_platform(_PLATFORM), Op("spmm", 8)
-    small = PatternInfo(id="0" * 32, m=20, n=20, nnz=40, name="small", group="g")
+    small = WorkloadInfo(id="0" * 32, m=20, n=20, nnz=40, name="small", group="g")
     space = platform.space(op, small.sizes)
     bare = Query(small, platform, op, space, platform.default(op))
     configs = tuple(space.enumerate())
@@ -108,7 +108,7 @@ def _of_nests() -> Iterator[tuple[str, Query]]:
 def _about(nest: Nest) -> Query:
     platform, op = load_platform("nest-cpu"), Op("nest")
     space, default = space_of(platform, op, nest), default_of(platform, op, nest)
-    return Query(PatternInfo.of(nest), platform, op, space, default)
+    return Query(WorkloadInfo.of(nest), platform, op, space, default)
 
 
 def _ran_by_others(query: Query) -> Query:

@@ -21,7 +21,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from indexer.runners.base import MeasuresFacts, ReportsState, Runner, RunOptions
@@ -47,7 +47,7 @@ class RunnerContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def pattern(self) -> Subject:
+    def pattern(self) -> Workload:
         """A small matrix with an empty row, a full row and an entry in the last column; or a nest
         of three loops."""
         return _matrix() if self.op.workload.sparse else _nest()
@@ -57,7 +57,7 @@ class RunnerContract:
         assert reason is None or (reason and "\n" not in reason)
 
     def test_one_measurement_per_config_in_order(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
     ) -> None:
         requested = [*configs, *reversed(configs)]
         answered = list(runner.run(pattern, self.op, requested, options=options))
@@ -69,7 +69,7 @@ class RunnerContract:
                 assert len(cpu) in (0, len(measurement.times_s))
 
     def test_measurements_stream(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
     ) -> None:
         stream = runner.run(pattern, self.op, configs, options=options)
         first, _ = next(stream)
@@ -98,12 +98,12 @@ class RunnerContract:
         assert all(0 < value < math.inf for value in (*one.values(), *other.values()))
 
     def test_no_configs_no_measurements(
-        self, runner: Runner, options: RunOptions, pattern: Subject
+        self, runner: Runner, options: RunOptions, pattern: Workload
     ) -> None:
         assert list(runner.run(pattern, self.op, [], options=options)) == []
 
     def test_a_foreign_config_is_a_status(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
     ) -> None:
         foreign = Config({"no_such_parameter": 1})
         requested = [configs[0], foreign, configs[1]]
@@ -123,7 +123,7 @@ class RunnerContract:
             list(runner.run(subject, other, configs, options=options))
 
     def test_the_pattern_is_left_alone(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
     ) -> None:
         before = _content(pattern)
         list(runner.run(pattern, self.op, configs, options=options))
@@ -140,5 +140,5 @@ def _nest() -> Nest:
     return sample_nests(16)["matmul"]
 
 
-def _content(pattern: Subject) -> bytes:
+def _content(pattern: Workload) -> bytes:
     return kind_of(pattern.kind).encode(pattern)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.thumbnail import SIDE, thumbnail
 from embeddb.core.wording import clean, factor, one_of, page_seconds
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 if TYPE_CHECKING:
     from embeddb.database import Database
@@ -39,9 +39,9 @@ def html_of(thing: object) -> str:
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
-    if isinstance(thing, Pattern | PatternInfo):
+    if isinstance(thing, Pattern | WorkloadInfo):
         return pattern_html(thing)
-    if isinstance(thing, Computation):
+    if isinstance(thing, TensorGraph):
         return kernel_html(thing)
     if isinstance(thing, Recommendation):
         return recommendation_html(thing)
@@ -155,7 +155,7 @@ def rows_html(rows: Rows[Any]) -> str:
     return _block("Rows", [caption], _table(list(columns), cells))
 
 
-def kernel_html(kernel: Computation) -> str:
+def kernel_html(kernel: TensorGraph) -> str:
     """Sizes, and its operations as a graph."""
     from embeddb.ranking.kernels.view import kernel_view
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
-from embeddb.core.timing import timings_of
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.timing import summarise_runs
 from embeddb.index.scopes import scope_partitions
 from embeddb.platforms.of_subject import default_of
 from embeddb.store.usual_state import usual_at
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.index.projection import Projection
     from embeddb.platforms.platform import Platform
-    from embeddb.store import Partition
+    from embeddb.store import RunTable
 
 #: Scopes named in a message.
 _NAMED = 8
 
 
 def measured_on(
-    db: Database, partition: Partition, pattern_id: str
+    db: Database, partition: RunTable, pattern_id: str
 ) -> tuple[Line, dict[str, Any]] | None:
     """The curve of one pattern on one platform, and its figures; None without runs."""
     op, where = partition.op, db.store.platform(partition.platform)
     runs = db.store.runs(partition.platform, op, pattern_id)
-    curve = timings_of(runs, usual_at(db.store, partition.platform))
+    curve = summarise_runs(runs, usual_at(db.store, partition.platform))
     if not curve or where is None:
         return None
-    info = db.store.pattern(pattern_id) or PatternInfo(id=pattern_id)
-    default = default_of(where, op, db.store.known(info))
+    info = db.store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
+    default = default_of(where, op, db.store.workload_or_info(info))
     timed = [(c.seconds, config) for config, c in curve.items() if math.isfinite(c.seconds)]
     ran = sorted(timed, key=lambda pair: (pair[0], pair[1].json))
     marks = {"best": 0} if ran else {}

@@ -1,4 +1,4 @@
-"""The kinds of workload that ship, one module each, in the order in which they are listed.
+"""Kinds of workload that ship, one module each, in the order of listings.
 
 Loaded by `embeddb.core.kinds` alone, so a kind may use every room; heavy imports stay in methods.
 """

@@ -1,4 +1,4 @@
-"""Tensor kernels: `embeddb.tensors.computation.Computation`."""
+"""Tensor kernels: `embeddb.tensors.tensor_graph.TensorGraph`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, TensorError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.kinds import Limit, Operation, WorkloadKind
 from embeddb.core.sizes import UNKNOWN, Sizes
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.index.answer_index import AnswerIndex
     from embeddb.index.lookup import Lookup
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from embeddb.ranking.rankers.base import Ranker
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store import Store
-    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.tensor_graph import TensorGraph
     from embeddb.tensors.tiles import TileJudge
 
-#: Dimensions of the kernels that a space is tried with, and the terms of their sums.
+#: Dimensions of the kernels with which a space is checked, and the number of terms of their sums.
 _KERNELS = (((1,), 1), ((4096,), 500), ((7, 3000), 1), ((8, 56, 56, 64), 576), ((3,) * 6, 1))
 
 
 class TensorComputation(WorkloadKind):
-    """Kernels and programs: HLO graphs, kept and shown alike."""
+    """Kernels and programs: HLO graphs, stored and displayed alike."""
 
-    def write(self, workload: Computation) -> bytes:
+    def write(self, workload: TensorGraph) -> bytes:
         from embeddb.tensors.tensor_text import tensor_text
 
         return tensor_text(workload)
 
-    def read(self, raw: bytes) -> Computation:
+    def read(self, raw: bytes) -> TensorGraph:
         from embeddb.tensors.tensor_text import tensor_from_text
 
         return tensor_from_text(raw)
@@ -52,7 +52,7 @@ class TensorComputation(WorkloadKind):
     def model(self, lookup: Lookup, platform: Platform, op: Op) -> GraphModel | None:
         return lookup.graph_model(platform, op)[0]
 
-    def answer(self, workload: Computation) -> dict[str, Any]:
+    def answer(self, workload: TensorGraph) -> dict[str, Any]:
         from embeddb.ranking.kernels.view import kernel_view
 
         return {"kernel": kernel_view(workload)}
@@ -60,8 +60,8 @@ class TensorComputation(WorkloadKind):
     def view(self, recommendation: Recommendation, store: Store) -> dict[str, Any]:
         if recommendation.kernel is not None:
             return {"kernel": recommendation.kernel}
-        found = store.tensor(store.resolve(recommendation.pattern_id))
-        return {} if found is None else self.answer(found)
+        graph = store.tensor(store.resolve(recommendation.pattern_id))
+        return {} if graph is None else self.answer(graph)
 
     files_of = "kernel"
     adds = "--matrices DIR or `embeddb kernel import` adds their operations"
@@ -71,7 +71,7 @@ class TensorComputation(WorkloadKind):
 
         return tensor_files(folder)
 
-    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Computation]:
+    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[TensorGraph]:
         from indexer.frontends.hlo.files import read_tensors
 
         return read_tensors(path, kind=self.name if alone else "").tensors
@@ -79,13 +79,14 @@ class TensorComputation(WorkloadKind):
     file = "file with HLO"
     many_file = "HLO.txt"
 
-    def page(self, info: PatternInfo, store: Store) -> dict[str, Any]:
-        found = store.tensor(info.id)
-        shown: dict[str, Any] = {} if found is None else msgspec.to_builtins(self.answer(found))
+    def page(self, info: WorkloadInfo, store: Store) -> dict[str, Any]:
+        graph = store.tensor(info.id)
+        shown: dict[str, Any] = {} if graph is None else msgspec.to_builtins(self.answer(graph))
         return shown
 
-    def description(self, info: PatternInfo, store: Store) -> str:
-        """Variants of a program for another batch have as many operations, so also what it does."""
+    def description(self, info: WorkloadInfo, store: Store) -> str:
+        """Number of operations, arithmetic and result; variants of a program for another batch have
+        equally many operations."""
         from embeddb.core.wording import plural
         from embeddb.tensors.analysis import work_of
 
@@ -103,10 +104,10 @@ class TensorComputation(WorkloadKind):
 
 
 class TensorKernel(TensorComputation):
-    """`tile` runs a kernel by tiles, `fused` as its compiler has it. Both take the minimum of all
-    repeats, as in "A Learned Performance Model for Tensor Processing Units" (Section 4): they take
-    microseconds, so that a neighbour on the host who comes for a tenth of a second slows all
-    repeats of a run."""
+    """Tensor kernels: `tile` runs a kernel by tiles, `fused` as its compiler generates it. Both
+    take the minimum of all repeats, as in "A Learned Performance Model for Tensor Processing Units"
+    (Section 4): they take microseconds, so another process on the host that runs for a tenth of a
+    second slows all repeats of a run."""
 
     name = "kernel"
     one, many = "tensor kernel", "tensor kernels"
@@ -126,49 +127,51 @@ class TensorKernel(TensorComputation):
     def sample_sizes(self) -> list[Sizes]:
         return [_sizes(dims, reduced) for dims, reduced in _KERNELS]
 
-    #: A tile that does not suit costs more than a format (docs/explanation/decisions.md).
+    #: A bad tile costs more than a bad format (docs/explanation/decisions.md).
     max_slower = Limit(0.02, 1.2)
     answer_keys = frozenset({"kernel", "transfers", "occluded", "occluded_by"})
 
-    def check_default(self, info: PatternInfo, op: Op, space: ConfigSpace, default: Config) -> None:
-        if op.kernel == "tile" and (reason := space.reason(default)) is not None:
+    def check_default(
+        self, info: WorkloadInfo, op: Op, space: ConfigSpace, default: Config
+    ) -> None:
+        if op.name == "tile" and (reason := space.reason(default)) is not None:
             raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
 
     def transferred(
-        self, query: Query, partition: AnswerIndex, workload: Any, known: Callable[[str], Any]
+        self, query: Query, partition: AnswerIndex, workload: Any, workload_of: Callable[[str], Any]
     ) -> Query | None:
         from embeddb.ranking.kernels.carried import with_carried_tiles
-        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tensor_graph import TensorGraph
 
-        if query.op.kernel != "tile" or not isinstance(workload, Computation):
+        if query.op.name != "tile" or not isinstance(workload, TensorGraph):
             return None
-        return with_carried_tiles(query, partition, workload, known=known)
+        return with_carried_tiles(query, partition, workload, known=workload_of)
 
     def predicted(self, query: Query, lookup: Lookup, workload: Any) -> Query | None:
         from embeddb.ranking.kernels.prediction import predicted_tiles
-        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tensor_graph import TensorGraph
 
-        kernel = workload if isinstance(workload, Computation) else None
+        kernel = workload if isinstance(workload, TensorGraph) else None
         return predicted_tiles(query, lookup, kernel)
 
     def occluded(
         self, ranker: Ranker, lookup: Lookup, workload: Any, progress: Any
     ) -> dict[str, Any]:
         from embeddb.explain.occlusion import kernel_occlusion
-        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tensor_graph import TensorGraph
 
-        whole = isinstance(workload, Computation)
+        whole = isinstance(workload, TensorGraph)
         kernel = workload if whole else lookup.store.tensor(workload.id)
         by, parts = kernel_occlusion(ranker, lookup, kernel)
         return {"occluded_by": by, "occluded": parts}
 
-    def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
-        """Which tiles a kernel cannot have is known of those that the runner `tile` computes."""
-        from embeddb.tensors.computation import Computation
+    def judge(self, op: Op, workload: Any, parameters: frozenset[str], runner: str) -> Any:
+        """Rules are known only for the tiles that the runner `tile` computes."""
+        from embeddb.tensors.tensor_graph import TensorGraph
         from embeddb.tensors.tiles import PARAMETERS
 
-        own = op.kernel == runner == "tile" and bool(given & set(PARAMETERS))
-        return _judge(workload, given) if own and isinstance(workload, Computation) else None
+        own = op.name == runner == "tile" and bool(parameters & set(PARAMETERS))
+        return _judge(workload, parameters) if own and isinstance(workload, TensorGraph) else None
 
     placeholder = "KERNEL"
     measures = "`embeddb kernel measure`"
@@ -178,14 +181,14 @@ class TensorKernel(TensorComputation):
     )
 
     def model_facts(self, op: Op, card: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a model of seconds (op `fused`) by how many percent it was off, `mape`."""
-        if op.kernel == "fused":
-            with suppress(ModelError), refusing(ModelError):  # anybody may have written the card
+        """For a model of seconds (op `fused`) its mean absolute percentage error, `mape`."""
+        if op.name == "fused":
+            with suppress(ModelError), refusing(ModelError):  # the card may come from anywhere
                 return {"mape": float(card["figures"]["valid"]["mape"])}
         return {}
 
-    def program(self, info: PatternInfo) -> str:
-        from embeddb.tensors.computation import program_of
+    def program(self, info: WorkloadInfo) -> str:
+        from embeddb.tensors.tensor_graph import program_of
 
         return program_of(info.name, info.id)
 
@@ -196,10 +199,10 @@ def _sizes(dims: tuple[int, ...], reduced: int) -> Sizes:
 
 
 @lru_cache(maxsize=256)
-def _judge(kernel: Computation, given: frozenset[str]) -> TileJudge:
+def _judge(kernel: TensorGraph, parameters: frozenset[str]) -> TileJudge:
     from embeddb.tensors.tiles import TileJudge
 
-    return TileJudge(kernel, given)
+    return TileJudge(kernel, parameters)
 
 
 PLUGIN = TensorKernel()

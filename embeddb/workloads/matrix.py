@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
     from embeddb.ranking.rankers.base import Ranker
 
-#: (rows, columns) that spaces are resolved for.
+#: (rows, columns) with which spaces are checked.
 _SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))
 
 
@@ -75,7 +75,7 @@ class Matrix(WorkloadKind):
     extent = "nonzeros"
     placeholder = "MATRIX"
 
-    def description(self, info: PatternInfo, store: Any) -> str:
+    def description(self, info: WorkloadInfo, store: Any) -> str:
         return f"{info.m} x {info.n}, {info.nnz}"
 
     def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Pattern]:

@@ -13,7 +13,7 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 
 if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.index.answer_index import AnswerIndex
     from embeddb.nests.nest import Nest
     from embeddb.platforms.platform import Platform
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store import Store
 
-#: Loops of the nests that a space is tried with, and how often each runs.
+#: Number of loops of the nests with which a space is checked, and the trip count of each.
 _NESTS = ((1, 4096), (2, 1), (3, 64), (4, 20), (6, 7))
 
 
@@ -45,14 +45,14 @@ class LoopNest(WorkloadKind):
 
         return sample_nests(64).values()
 
-    def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
+    def judge(self, op: Op, workload: Any, names: frozenset[str], runner: str) -> Any:
         from embeddb.nests.check import NestJudge
         from embeddb.nests.nest import Nest
         from embeddb.nests.schedule import parameters
 
-        if not isinstance(workload, Nest) or not given & parameters(workload.depth):
+        if not isinstance(workload, Nest) or not names & parameters(workload.depth):
             return None
-        return NestJudge(workload, given)
+        return NestJudge(workload, names)
 
     def natural(self, workload: Any) -> Config | None:
         from embeddb.nests.check import canonical_schedule
@@ -75,11 +75,11 @@ class LoopNest(WorkloadKind):
     def complete(self, workload: Nest, structure: Callable[[str], Pattern | None]) -> Nest:
         there = map(structure, sorted(set(workload.matrix_ids.values())))
         try:
-            return workload.holding(matrix for matrix in there if matrix is not None)
-        except NestError:  # a stranger's fill, untrue of a matrix that is here: it is never run
+            return workload.with_matrices(matrix for matrix in there if matrix is not None)
+        except NestError:  # an imported fill contradicts a stored matrix: the nest is never run
             return workload
 
-    #: A schedule that does not suit costs more than a format (docs/explanation/decisions.md).
+    #: A bad schedule costs more than a bad format (docs/explanation/decisions.md).
     max_slower = Limit(0.02, 1.02)
     counted = two_runs = transfers = True
     copies = False
@@ -89,14 +89,14 @@ class LoopNest(WorkloadKind):
         return workload.matrices
 
     def transferred(
-        self, query: Query, partition: AnswerIndex, workload: Any, known: Callable[[str], Any]
+        self, query: Query, partition: AnswerIndex, workload: Any, workload_of: Callable[[str], Any]
     ) -> Query | None:
         from embeddb.nests.nest import Nest
         from embeddb.ranking.transferred import carried_over
 
         if not isinstance(workload, Nest):
             return None
-        return carried_over(query, partition, workload, known=known)
+        return carried_over(query, partition, workload, known=workload_of)
 
     def answer(self, workload: Nest) -> dict[str, Any]:
         return {"nest": self.write(workload).decode()}
@@ -135,7 +135,7 @@ class LoopNest(WorkloadKind):
     many_file = "PROGRAM.c"
     measures = "`embeddb nest measure`"
 
-    def page(self, info: PatternInfo, store: Store) -> dict[str, Any]:
+    def page(self, info: WorkloadInfo, store: Store) -> dict[str, Any]:
         from embeddb.nests.lines import loop_lines, statement_line
 
         nest = store.nest(info.id)
@@ -149,11 +149,11 @@ class LoopNest(WorkloadKind):
 
         names = {param.name for param in platform.kernel("nest").space.params}
         if not names & KNOWN:
-            return "configurations are voted on whole: no parameter is one of a schedule"
+            return "configurations are voted on as a whole: no parameter belongs to a schedule"
         if names <= KNOWN:
-            return "schedules are judged by dependences, and carried over loop by loop"
+            return "schedules are checked against dependences, and transferred loop by loop"
         others = ", ".join(sorted(names - KNOWN))
-        judged = "schedules are judged by dependences, and voted on whole"
+        judged = "schedules are checked against dependences, and voted on as a whole"
         return f"{judged}; not of a schedule: {others}"
 
     def example(self) -> tuple[Nest, str]:

@@ -1,4 +1,4 @@
-"""Tensor programs as a compiler may fuse them: `embeddb.tensors.computation.Computation`."""
+"""Tensor programs, to be fused by a compiler: `embeddb.tensors.tensor_graph.TensorGraph`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from embeddb.workloads.kernel import TensorComputation
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
     from embeddb.store import Store
-    from embeddb.tensors.computation import Computation
     from embeddb.tensors.partition import CutJudge
+    from embeddb.tensors.tensor_graph import TensorGraph
     from tuners.evaluation.figures import EvalRow
 
 
@@ -33,11 +33,11 @@ class TensorProgram(TensorComputation):
     def sample_sizes(self) -> list[Sizes]:
         return [UNKNOWN.naming({"OPERATIONS": count}) for count in (1, 30, 5000)]
 
-    def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
-        from embeddb.tensors.computation import Computation
+    def judge(self, op: Op, workload: Any, parameters: frozenset[str], runner: str) -> Any:
         from embeddb.tensors.edges import CUT
+        from embeddb.tensors.tensor_graph import TensorGraph
 
-        return _judge(workload) if CUT in given and isinstance(workload, Computation) else None
+        return _judge(workload) if CUT in parameters and isinstance(workload, TensorGraph) else None
 
     embedded = False
     extent = "operations"
@@ -50,7 +50,7 @@ class TensorProgram(TensorComputation):
             return f"its kernels are {name}/0 and on"
         return "`embeddb kernel import DB FILE --cut` keeps its kernels, each with a name"
 
-    unreadable = "programs have no neighbours: `embeddb tune DB PROGRAM` searches for one's cut"
+    unreadable = "programs have no neighbours: `embeddb tune DB PROGRAM` searches for a fusion plan"
 
     def judged(self, db: Lookup, instance: str, **options: Any) -> list[EvalRow] | None:
         from tuners.evaluation.judged_fusions import judged_fusions
@@ -59,7 +59,7 @@ class TensorProgram(TensorComputation):
 
 
 @lru_cache(maxsize=64)
-def _judge(program: Computation) -> CutJudge:
+def _judge(program: TensorGraph) -> CutJudge:
     from embeddb.tensors.partition import CutJudge
 
     return CutJudge(program)

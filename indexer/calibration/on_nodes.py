@@ -19,10 +19,10 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
-from embeddb.core.subject import matrices_only
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
+from embeddb.core.workload import matrices_only
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from indexer.calibrate import CalibrationRequest
@@ -154,7 +154,7 @@ class NodesCalibration:
 
     def _missing(self, pattern: Pattern, op: Op, panel: Sequence[Config]) -> list[Config]:
         """What is to run of an op, without what an instance that is named ran before."""
-        known = timings_of(self.db.store.runs(self.platform.id, op, pattern.id))
+        known = summarise_runs(self.db.store.runs(self.platform.id, op, pattern.id))
         return task_configs(self.db, pattern, self.platform, op, panel, known=known)
 
     def _kept(self, pattern: Pattern) -> Matrix:

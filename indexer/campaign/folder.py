@@ -27,8 +27,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
-from embeddb.core.files.gate import reason_of
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_read import reason_of
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.index.lookup import Lookup

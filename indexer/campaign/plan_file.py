@@ -10,8 +10,8 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError
-from embeddb.core.files.gate import reason_of
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_read import reason_of
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files import read_pattern
 from indexer.campaign.plan import PLAN_VERSION, Matrix, Plan

@@ -16,9 +16,9 @@ from typing import BinaryIO
 import msgspec
 
 from embeddb.core.errors import InputError
-from embeddb.core.files.gate import reason_of, refusing
-from embeddb.core.files.own_files import OwnFolder, drop_torn_line, write_new
-from embeddb.core.machine_state import APART, State, apart, between, usual
+from embeddb.core.files.safe_read import reason_of, refusing
+from embeddb.core.files.safe_write import OwnFolder, drop_torn_line, write_new
+from embeddb.core.machine_state import APART, State, between, distance, median_state
 from embeddb.core.records import SOURCES, STATUSES, Measurement
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, parse_platform
@@ -100,14 +100,14 @@ class TaskStates:
     def spoilt(self, normal: State) -> bool:
         """Whether the state changed during the task, or was another than `normal`."""
         figures = [m.figures for m in self.moments()]
-        changes = (apart(one, other) for one, other in pairwise(figures))
-        offs = (apart(one, normal) for one in figures)
+        changes = (distance(one, other) for one, other in pairwise(figures))
+        offs = (distance(one, normal) for one in figures)
         return any((far or 0.0) > APART for far in (*changes, *offs))
 
 
 def normal_of(tasks: Iterable[TaskStates]) -> dict[str, float]:
     """The median state over all moments of a campaign."""
-    return usual(m.figures for task in tasks for m in task.moments())
+    return median_state(m.figures for task in tasks for m in task.moments())
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):

@@ -54,7 +54,7 @@ def draft_platform(path: Path, options: ReadOptions, *, reader: str = "", name: 
     """
     log = read_log_rows(path, options, reader=reader)
     ops = operations(log.rows)
-    kernels = list(dict.fromkeys(op.kernel for op in ops if op.kind == ops[0].kind))
+    kernels = list(dict.fromkeys(op.name for op in ops if op.kind == ops[0].kind))
     params, left_out = drafted_parameters(log.rows, log.columns)
     if not params:
         why = "; ".join(f"{column}: {reason}" for column, reason in left_out.items())

@@ -266,7 +266,7 @@ def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
 
     Raises: UsageError naming a fact that cannot be inferred from the log.
     """
-    kernels = [options.op.kernel] if options.op is not None else _KERNELS
+    kernels = [options.op.name] if options.op is not None else _KERNELS
     blank = parse_platform(_BLANK.replace("KERNELS", json.dumps(kernels)))
     cycles = LogTable(unit=options.unit, clock_ghz=1.0, counts_cycles=options.unit == "cycles")
     proposal = propose(path, reader, blank, replace(completed(options, blank), log=cycles))

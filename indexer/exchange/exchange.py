@@ -12,10 +12,10 @@ from typing import TextIO
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
-from embeddb.core.files.own_files import whole_file
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.files.safe_write import whole_file
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.store import Partition, Store
@@ -182,11 +182,11 @@ def _selected(store: Store, platform: str, op: Op | None) -> list[Partition]:
     return partitions
 
 
-def _members(store: Store, partitions: Iterable[Partition]) -> set[str]:
+def _members(store: Store, partitions: Iterable[RunTable]) -> set[str]:
     return {pattern_id for p in partitions for pattern_id in store.members(p)}
 
 
-def _runs(store: Store, partitions: Iterable[Partition]) -> Iterator[Run]:
+def _runs(store: Store, partitions: Iterable[RunTable]) -> Iterator[Run]:
     for p in partitions:
         yield from store.runs(p.platform, p.op)
 

@@ -15,8 +15,8 @@ import msgspec
 
 from embeddb.core.config import Config, Value
 from embeddb.core.kinds import kind_of, nameless
-from embeddb.core.records import Measurement, PatternInfo, Run
-from embeddb.core.subject import Subject
+from embeddb.core.records import Measurement, Run, WorkloadInfo
+from embeddb.core.workload import Workload
 from indexer.readers.csv import quoted
 from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
 
@@ -97,16 +97,16 @@ def _flat(text: str) -> str:
 
 
 _UNMEASURED = list(msgspec.to_builtins(Measurement()))
-_UNKNOWN = [getattr(PatternInfo(id=""), name) for name in PatternInfo.__struct_fields__]
+_UNKNOWN = [getattr(WorkloadInfo(id=""), name) for name in WorkloadInfo.__struct_fields__]
 
 
 def write_jsonl(
     out: TextIO,
     runs: Iterable[Run],
-    patterns: Iterable[PatternInfo],
+    patterns: Iterable[WorkloadInfo],
     platforms: Iterable[PlatformDoc] = (),
     models: Iterable[ModelDoc] = (),
-    coded: Iterable[Subject] = (),
+    coded: Iterable[Workload] = (),
 ) -> None:
     """Write a complete export: loss-free, and the same bytes for the same records in the same
     order. Patterns and platforms that only runs mention are written with their id alone."""
@@ -115,7 +115,7 @@ def write_jsonl(
     for platform in platforms:
         lines.number("platform", platform.id, [platform.id, platform.text, platform.environment])
     for info in patterns:
-        fields = [getattr(info, name) for name in PatternInfo.__struct_fields__]
+        fields = [getattr(info, name) for name in WorkloadInfo.__struct_fields__]
         lines.number("pattern", info.id, _trimmed(fields, _UNKNOWN))
     for one in coded:
         number = lines.number("pattern", one.id, [one.id])
@@ -317,7 +317,7 @@ _FIXED = """\
     double seconds;"""
 
 
-def write_c_header(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
+def write_c_header(out: TextIO, runs: Iterable[Run], patterns: Iterable[WorkloadInfo]) -> None:
     """One table `embeddb_<platform>` per platform with its length `embeddb_<platform>_count`, valid
     C11. Rows are sorted by pattern id, then op. Parameters are fields by name: `long long` (true
     is 1), `double` or `const char *` (lists joined by spaces); one that a configuration does not

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from embeddb.core.files.own_files import OwnFolder, whole_file
-from embeddb.core.records import ARRAYS, REPEAT, PatternInfo, Run
+from embeddb.core.files.safe_write import OwnFolder, whole_file
+from embeddb.core.records import ARRAYS, REPEAT, Run, WorkloadInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
-from embeddb.store import Partition, Store
+from embeddb.store import RunTable, Store
 from embeddb.store.model_files import MODELS, register_files
 from embeddb.store.models import facts_of
 from indexer.readers.embeddb import ModelDoc, PlatformDoc

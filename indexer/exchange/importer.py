@@ -12,13 +12,13 @@ from typing import BinaryIO, TextIO
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError, ReaderError, StoreError
-from embeddb.core.files.gate import refusing
-from embeddb.core.files.own_files import open_own
+from embeddb.core.files.safe_read import refusing
+from embeddb.core.files.safe_write import open_own
 from embeddb.core.kinds import kind_exists
 from embeddb.core.pattern import stub_id
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
@@ -63,8 +63,8 @@ class Importer:
     ) -> None:
         self.report = ImportReport(name)
         self.runs: list[Run] = []
-        self.infos: list[PatternInfo] = []
-        self.coded: dict[str, Subject] = {}
+        self.infos: list[WorkloadInfo] = []
+        self.coded: dict[str, Workload] = {}
         self.models: list[ModelEntry] = []
         self._store = store
         self._pushing = pushing
@@ -111,8 +111,8 @@ class Importer:
             text = getattr(record, "id", getattr(record, "version", ""))
             self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
 
-    def _take(self, record: PlatformDoc | PatternInfo | Subject | ModelDoc | Reject) -> None:
-        if isinstance(record, PatternInfo):
+    def _take(self, record: PlatformDoc | WorkloadInfo | Workload | ModelDoc | Reject) -> None:
+        if isinstance(record, WorkloadInfo):
             _check_pattern(record)
             self.report.patterns += 1
             self.infos.append(record)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Progress, Report
 from embeddb.index.lookup import Lookup
-from embeddb.store import Partition
+from embeddb.store import RunTable
 from embeddb.store.sources import Push, Pushing
 from indexer.exchange.export_records import platform_docs, with_features
 from indexer.exchange.importer import Importer
@@ -102,7 +102,7 @@ def push(
     )
 
 
-def _own_partitions(db: Lookup, platform: str) -> list[Partition]:
+def _own_partitions(db: Lookup, platform: str) -> list[RunTable]:
     named = (
         p
         for p in db.store.partitions()
@@ -119,12 +119,12 @@ def _records(db: Lookup, chosen: list[Partition]) -> Iterator[Record]:
     infos = [info for info in store.patterns() if info.id in ids]
     yield from with_features(db, infos)
     for info in infos:
-        code = store.known(info)
-        if not isinstance(code, PatternInfo):
+        code = store.workload_or_info(info)
+        if not isinstance(code, WorkloadInfo):
             yield code
     for p in chosen:
         yield from _own_runs(db, p)
 
 
-def _own_runs(db: Lookup, partition: Partition) -> Iterator[Run]:
+def _own_runs(db: Lookup, partition: RunTable) -> Iterator[Run]:
     return db.store.runs(partition.platform, partition.op, own=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embeddb.core.errors import InputError, UsageError
-from embeddb.core.files.own_files import OwnFolder, write_new
+from embeddb.core.files.safe_write import OwnFolder, write_new
 from indexer.executors.base import ChunkState, ExecutorOptions, Submission
 
 SCRIPT = "slurm.sh"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from embeddb.core.errors import NestError
-from embeddb.core.files.gate import read_bounded, refusing
+from embeddb.core.files.safe_read import read_bounded, refusing
 from embeddb.core.pattern import Pattern
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text

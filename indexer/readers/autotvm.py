@@ -25,7 +25,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import refuse_other, wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, config_of, integer

@@ -35,10 +35,10 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.core.kinds import kinds
-from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
-from embeddb.core.subject import Subject
+from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, WorkloadInfo
+from embeddb.core.workload import Workload
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
@@ -78,7 +78,7 @@ class _Seen:
     """Definitions in the lines read so far, by number."""
 
     platforms: dict[int, PlatformDoc] = field(default_factory=dict)
-    patterns: dict[int, PatternInfo] = field(default_factory=dict)
+    patterns: dict[int, WorkloadInfo] = field(default_factory=dict)
     ops: dict[int, Op] = field(default_factory=dict)
     configs: dict[int, Config] = field(default_factory=dict)
     runs: int = 0
@@ -226,12 +226,12 @@ def _defined(kind: str, defined: dict[int, T], number: int) -> T:
     return defined[number]
 
 
-_FIELDS = PatternInfo.__struct_fields__
+_FIELDS = WorkloadInfo.__struct_fields__
 
 
-def _pattern(rest: list[Any]) -> PatternInfo:
+def _pattern(rest: list[Any]) -> WorkloadInfo:
     """Thumbnails come as base64, which `msgspec.convert` undoes."""
-    return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), PatternInfo)
+    return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), WorkloadInfo)
 
 
 def _coded(word: str, pattern: PatternInfo, document: Any) -> Subject:

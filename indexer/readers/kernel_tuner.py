@@ -20,7 +20,7 @@ from typing import Any
 
 from embeddb.core.config import Config
 from embeddb.core.errors import ReaderError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.records import STATUSES, Measurement
 from indexer.readers.base.recognise import document_of, wrong_file
 from indexer.readers.base.row import (

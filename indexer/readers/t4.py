@@ -18,7 +18,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.core.records import STATUSES, Measurement
 from indexer.readers.base.recognise import document_of, wrong_file
 from indexer.readers.base.row import (

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.records import Measurement
 from embeddb.matrix_files.npz_archive import NpzArchive
 from embeddb.matrix_files.source import Source, plain_text

@@ -22,7 +22,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.records import Measurement
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import refuse_other, wrong_file

@@ -88,7 +88,7 @@ class WacoReader:
             if not text.strip():
                 continue
             try:
-                config, taken = _parsed(text, op.kernel)
+                config, taken = _parsed(text, op.name)
             except ReaderError as error:
                 if not good and line == 1 and "=" not in text:
                     raise wrong_file(path, self.name, error.reason) from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.kernels.machine_failures import AGAIN, Deadline, full_line, killed_by, refuse_full
 from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.of_subject import space_of
@@ -96,7 +96,7 @@ class CommandRunner:
         return platform.at("", facts)
 
     def run(
-        self, pattern: Subject, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self, pattern: Workload, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for an operation the platform lacks; RunnerUnavailable, also for
         failures of the machine in the middle of it."""
@@ -169,7 +169,7 @@ class _Job:
             "output": str(output),
             "threads": str(_threads(self.options.threads)),
             "repeats": str(self.options.repeats),
-            "op.kernel": self.op.kernel,
+            "op.kernel": self.op.name,
             "op.width": str(self.op.width),
             "op.dtype": self.op.dtype,
             **{f"config.{name}": _text(value) for name, value in values.items()},

@@ -28,7 +28,7 @@ from embeddb.nests.nest import Nest
 
 if TYPE_CHECKING:
     from embeddb.core.config import Op
-    from embeddb.core.subject import Subject
+    from embeddb.core.workload import Workload
     from embeddb.platforms.command import CommandSpec, TimeSpec
 
 

@@ -164,7 +164,7 @@ class CpuRunner(Closing):
         self._require(op)
         measurements = {}
         threads = cpu_build.threads_used(options.threads)
-        for name in (n for n in baselines.names(op.kernel) if not only or n in only):
+        for name in (n for n in baselines.names(op.name) if not only or n in only):
             request = {"do": "baseline", "name": name, "threads": threads}
             reply = self._ask(pattern, op, request, options)
             if "missing" not in reply:
@@ -261,7 +261,7 @@ class CpuRunner(Closing):
         message = {
             "do": "load",
             "library": str(built.path),
-            "kernel": op.kernel,
+            "kernel": op.name,
             "shape": pattern.shape,
             "width": op.width,
             "dtype": op.dtype,
@@ -287,7 +287,7 @@ def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:
     size = 8 if op.dtype == "f64" else 4
     results = 1 + options.check
     rows, beside = (n + PADDING + (m + PADDING) * results), 0
-    if op.kernel == "sddmm":
+    if op.name == "sddmm":
         rows, beside = n + m + 2 * PADDING, pattern.nnz * (results + options.check)
     matrix = pattern.nnz * (4 + size * (1 + options.check)) + 8 * (m + 1)
     return (rows * op.width + beside) * size + matrix

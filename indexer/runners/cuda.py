@@ -178,7 +178,7 @@ class CudaRunner(Closing):
         return dict(reply.get("figures", {}))
 
     def _require(self, op: Op) -> None:
-        if op.kernel not in ("spmm", "spmv", "sddmm"):
+        if op.name not in ("spmm", "spmv", "sddmm"):
             hint = "its operations are spmm, spmv and sddmm"
             raise UsageError(f"the cuda runner has no {op}", hint=hint)
         if (reason := self.available()) is not None:
@@ -235,7 +235,7 @@ def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:
     """Bytes on the GPU of CSR, the dense operands and the result, and of the reference with its sum
     of magnitudes, before any is allocated."""
     m, n = pattern.shape
-    sampled = op.kernel == "sddmm"
+    sampled = op.name == "sddmm"
     result = pattern.nnz if sampled else m * op.width
     dense = (n + m * sampled) * op.width + result
     matrix = pattern.nnz * (4 + SIZES[op.dtype]) + 4 * (m + 1)

@@ -62,7 +62,7 @@ class NestRunner(LocalRunner):
         RunnerUnavailable, also for failures of the machine in the middle of it."""
         from embeddb.platforms.platform import load_platform
 
-        if op.kernel != "nest":
+        if op.name != "nest":
             raise UsageError(f"the nest runner has no {op}", hint="its operation is `nest`")
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)

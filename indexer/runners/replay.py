@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo
+from embeddb.core.records import Measurement, WorkloadInfo
 from indexer.runners.base import RunOptions
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ReplayRunner:
 
     def run(
         self,
-        pattern: Pattern | PatternInfo,
+        pattern: Pattern | WorkloadInfo,
         op: Op,
         configs: Sequence[Config],
         *,

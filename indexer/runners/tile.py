@@ -22,7 +22,7 @@ from indexer.runners.tile_code.job import MeasuredKernel
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
-    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.tensor_graph import TensorGraph
 
 _WORKER = "indexer.runners.tile_code.job"
 _PLATFORM = "tile-cpu"
@@ -56,14 +56,14 @@ class TileRunner(LocalRunner):
         return self.platform_as(identity, threads=threads)
 
     def run(
-        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self, kernel: TensorGraph, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Measure tiles. Raises: UsageError for another operation than `tile`; TensorError for a
         kernel without tiles, of which nothing is compiled; RunnerUnavailable, also for failures of
         the machine in the middle of it."""
         from embeddb.platforms.platform import load_platform
 
-        if op.kernel != "tile":
+        if op.name != "tile":
             raise UsageError(f"the tile runner has no {op}", hint="its operation is `tile`")
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)

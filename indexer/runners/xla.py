@@ -22,8 +22,8 @@ from indexer.runners.xla_code.measuring import KernelTimes, ProgramTimes, compil
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
-    from embeddb.tensors.computation import Computation
     from embeddb.tensors.edges import Cut
+    from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Names the interpreter that has jax, where it is not this one.
 VARIABLE = "EMBEDDB_JAX_PYTHON"
@@ -87,7 +87,7 @@ class XlaRunner(LocalRunner):
         return self.platform_as({"flags": _FLAGS, **self._versions()}, threads=threads)
 
     def run(
-        self, subject: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self, subject: TensorGraph, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Measure a kernel under `fused`, or a program under `fusion`; kernels of an earlier
         program are timed again. With `options.check` a kernel's results are compared with those of
@@ -98,12 +98,12 @@ class XlaRunner(LocalRunner):
         """
         from embeddb.platforms.platform import load_platform
 
-        if op.kernel not in ("fused", "fusion"):
+        if op.name not in ("fused", "fusion"):
             raise UsageError(f"the xla runner has no {op}", hint="it has fused and fusion")
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)
         space = space_of(load_platform(_PLATFORM), op, subject)
-        times = self.program(subject, options) if op.kernel == "fusion" else None
+        times = self.program(subject, options) if op.name == "fusion" else None
         for config in configs:
             if (refused := space.reason(config)) is not None:
                 yield config, Measurement("invalid", error=refused, when=time.time())

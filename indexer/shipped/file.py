@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.files.gate import read_bounded, refusing
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_read import read_bounded, refusing
+from embeddb.core.files.safe_write import whole_file
 from embeddb.core.records import Measurement, id_parts
 from embeddb.store import codec
 from embeddb.store.codec import RunRow

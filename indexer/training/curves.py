@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 
 from embeddb.core.errors import InputError
-from embeddb.core.files.gate import read_bounded, reason_of
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_read import read_bounded, reason_of
+from embeddb.core.files.safe_write import whole_file
 
 #: Figures of one epoch by name; `epoch` is one of them.
 Line = dict[str, float]

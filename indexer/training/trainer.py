@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from embeddb.core import __version__
 from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
-from embeddb.core.files.gate import refusing
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_read import refusing
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.reports import Progress
 from indexer.training.curves import Line, read_curve, write_curve
 

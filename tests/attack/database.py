@@ -39,7 +39,7 @@ def make(folder: Path) -> Path:
     import scipy.io
     from builders import OP, band, fill, patterns, runs_of, tiny
 
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.database import Database
     from indexer.embed import embed
 
@@ -51,7 +51,7 @@ def make(folder: Path) -> Path:
         db.store.put_platform(tiny("other", portable=True))
         db.store.append(
             [run for p in among[:3] for run in runs_of(p, tiny("other"))],
-            patterns=[PatternInfo(id="f" * 32, name="stub", stub=True)],
+            patterns=[WorkloadInfo(id="f" * 32, name="stub", stub=True)],
         )
         embed(db.index)
         db.query(asked_for, platform="tiny", op=OP)

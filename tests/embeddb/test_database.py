@@ -40,8 +40,8 @@ from embeddb.core.errors import (
     UsageError,
 )
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo
-from embeddb.core.shown import html_of
+from embeddb.core.records import Measurement, WorkloadInfo
+from embeddb.core.repr_html import html_of
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.ranking.recommendation import Recommendation
@@ -253,7 +253,7 @@ def test_what_a_notebook_shows_is_found_by_one_door(lawful: Database) -> None:
         made,
         lawful.explain(made.id),
         patterns()[0],
-        PatternInfo.whole(patterns()[0]),
+        WorkloadInfo.whole(patterns()[0]),
     )
     assert all(thing._repr_html_().startswith("<div>") for thing in things)
     with pytest.raises(TypeError, match="nothing to show of int"):

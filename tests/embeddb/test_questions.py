@@ -74,7 +74,7 @@ def test_sparse_tensors_of_torch_are_taken() -> None:
 
 @pytest.mark.parametrize("thing", [np.eye(3), 7, [[1, 2]], None])
 def test_what_is_no_sparse_matrix_is_refused(thing: Any) -> None:
-    with pytest.raises(MatrixError, match="is no sparse matrix") as e:
+    with pytest.raises(MatrixError, match="is not a sparse matrix") as e:
         Pattern.from_matrix(thing)
     assert "csr_array" in e.value.hint
 
@@ -202,3 +202,8 @@ def test_an_editor_is_told_of_every_public_name() -> None:
     assert set(dir(embeddb)) == set(embeddb.__all__)
     assert all(getattr(embeddb, name) is not None for name in embeddb.__all__)
     assert (Path(embeddb.__file__).parent / "py.typed").is_file()
+
+
+def test_the_old_name_of_a_public_type_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="WorkloadInfo"):
+        assert embeddb.WorkloadInfo is embeddb.WorkloadInfo

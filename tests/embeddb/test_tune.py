@@ -14,11 +14,11 @@ from scipy import sparse
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo
+from embeddb.core.records import Measurement, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import load_platform
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from tuners import tune_fusion as fusion
 from tuners import tune_matrix as matrices
 from tuners import tune_tiles as tiles
@@ -34,7 +34,7 @@ class Tiles:
     ran = 0
 
     def run(
-        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: Any
+        self, kernel: TensorGraph, op: Op, configs: Sequence[Config], *, options: Any
     ) -> Iterator[tuple[Config, Measurement]]:
         for config in configs:
             Tiles.ran += 1
@@ -67,7 +67,7 @@ def test_tiles_of_a_kernel_by_name_or_given(db: Database, monkeypatch: pytest.Mo
 def test_a_name_of_several_programs_is_refused(db: Database) -> None:
     for steps in (3, 4):
         program = replace(chain(steps), name="twice")
-        db.store.put_structure(program, PatternInfo.of(program))
+        db.store.put_structure(program, WorkloadInfo.of(program))
     with pytest.raises(UsageError, match="2 patterns are called twice"):
         db.tune("twice", TuneRequest())
     with pytest.raises(UsageError, match="is a program, not a matrix"):
@@ -143,5 +143,5 @@ def test_a_matrix_by_name_or_given(db: Database, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UsageError, match="cpu tunes no nest"):
         db.tune(matrix, asked, op="nest")
     with pytest.raises(NothingFound, match="only known by name"):
-        db.store.put_patterns([PatternInfo(id="00" * 16, m=3, n=3, nnz=3, name="stub")])
+        db.store.put_patterns([WorkloadInfo(id="00" * 16, m=3, n=3, nnz=3, name="stub")])
         db.tune("stub", asked, op="spmm:32")

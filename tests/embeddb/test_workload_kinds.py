@@ -6,7 +6,7 @@ import pytest
 from builders import band
 from tensors import dot_add, sample_tensors
 
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.nests.examples import sample_nests
 from embeddb.testing.workloads import WorkloadKindContract
 
@@ -15,7 +15,7 @@ class TestMatrix(WorkloadKindContract):
     kind = "matrix"
 
     @pytest.fixture
-    def workloads(self) -> list[Subject]:
+    def workloads(self) -> list[Workload]:
         return [band(30, 2, name="a"), band(40, 3, name="b")]
 
 
@@ -23,7 +23,7 @@ class TestNest(WorkloadKindContract):
     kind = "nest"
 
     @pytest.fixture
-    def workloads(self) -> list[Subject]:
+    def workloads(self) -> list[Workload]:
         return list(sample_nests(8).values())
 
 
@@ -31,7 +31,7 @@ class TestKernel(WorkloadKindContract):
     kind = "kernel"
 
     @pytest.fixture
-    def workloads(self) -> list[Subject]:
+    def workloads(self) -> list[Workload]:
         return [one for one in sample_tensors().values() if one.kind == "kernel"]
 
 
@@ -39,5 +39,5 @@ class TestProgram(WorkloadKindContract):
     kind = "program"
 
     @pytest.fixture
-    def workloads(self) -> list[Subject]:
+    def workloads(self) -> list[Workload]:
         return [dot_add(m, 5, 3, kind="program") for m in (7, 8)]

@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
-from embeddb.core.timing import timings_of
+from embeddb.core.records import Measurement, Run, WorkloadInfo
+from embeddb.core.timing import summarise_runs
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.calibrate import CAMPAIGN, Calibration, CalibrationRequest
@@ -132,7 +132,7 @@ def db() -> Database:
     for name, best in (("one", 1), ("two", 2)):
         made.store.put_platform(machine(name))
         for pattern in ELSEWHERE:
-            made.store.put_structure(pattern, PatternInfo.whole(pattern))
+            made.store.put_structure(pattern, WorkloadInfo.whole(pattern))
             for op in OPS:
                 runs = [
                     Run(
@@ -170,7 +170,7 @@ def mine(db: Database, op: Op = OPS[0]) -> dict[str, dict[Config, Any]]:
     """Curves of this machine by matrix."""
     partition = db.store.partition("board@mine", op)
     ids = db.store.members(partition) if partition else {}
-    return {i: timings_of(db.store.runs("board@mine", op, i)) for i in ids}
+    return {i: summarise_runs(db.store.runs("board@mine", op, i)) for i in ids}
 
 
 # -- the time ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from inline_executor import InlineExecutor
 from test_calibrate import CONFIGS, OPS, TOML, Clock, Runner, matrix, seconds
 
 from embeddb.core.errors import InputError, UsageError
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import Platform, parse_platform
@@ -44,7 +44,7 @@ def db() -> Database:
     where = BOARD.at("one", {"threads": "2"})
     made.store.put_platform(where)
     for pattern in (matrix(150 + 10 * i, 4 + 4 * (i % 8), f"e{i}") for i in range(12)):
-        made.store.put_structure(pattern, PatternInfo.whole(pattern))
+        made.store.put_structure(pattern, WorkloadInfo.whole(pattern))
         for op in OPS:
             runs = [Run(pattern.id, op, where.id, config, _took(seconds(pattern, config, 1)))
                     for config in CONFIGS]  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.core.errors import UsageError
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from indexer.campaign.budget.samplers import cluster
 from indexer.embed import embed
@@ -105,7 +105,7 @@ def test_what_cannot_be_clustered(x: np.ndarray, k: int, match: str) -> None:
 def folder(tmp_path: Path) -> Path:
     with Database.create(tmp_path / "db") as db:
         fill(db, tiny())
-        info = PatternInfo(id="ab" * 16, name="named", stub=True)
+        info = WorkloadInfo(id="ab" * 16, name="named", stub=True)
         run = Run(info.id, OP, "tiny", tiny().default(OP), Measurement(times_s=(1.0,)))
         db.store.append([run], patterns=[info])
     return tmp_path / "db"
@@ -137,7 +137,7 @@ def test_a_stub_of_known_size_does_not_decide_the_featurizer(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Database.open(folder) as db:
-        info = PatternInfo(id="cd" * 16, name="sized", m=9, n=9, nnz=20, stub=True)
+        info = WorkloadInfo(id="cd" * 16, name="sized", m=9, n=9, nnz=20, stub=True)
         run = Run(info.id, OP, "tiny", tiny().default(OP), Measurement(times_s=(1.0,)))
         db.store.append([run], patterns=[info])
         embed(db.index)
@@ -161,6 +161,6 @@ def test_errors(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert run_verb(["clusters", str(folder), "--featurizer", "other"]) == 2
     assert "no featurizer named 'other'" in capsys.readouterr().err
     with Database.create(tmp_path / "empty") as db:
-        db.store.put_structure(band(9, 2), PatternInfo(id=band(9, 2).id))
+        db.store.put_structure(band(9, 2), WorkloadInfo(id=band(9, 2).id))
     assert run_verb(["clusters", str(tmp_path / "empty")]) == 3
     assert "embeddb embed" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
 
 from embeddb.core.config import Op
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.featurizers import reads, stats
 from indexer import embed as module
@@ -18,8 +18,8 @@ from indexer.embed import adopt_stubs, embed
 from indexer.library import Library
 
 
-def _stub(name: str, *, op: Op = OP, **known: Any) -> tuple[PatternInfo, list[Run]]:
-    info = PatternInfo(id=name.encode().hex().ljust(32, "0"), name=name, stub=True, **known)
+def _stub(name: str, *, op: Op = OP, **known: Any) -> tuple[WorkloadInfo, list[Run]]:
+    info = WorkloadInfo(id=name.encode().hex().ljust(32, "0"), name=name, stub=True, **known)
     return info, [Run(info.id, op, "tiny", c, Measurement(times_s=(1.0,))) for c in CONFIGS]
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_embedded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     embed(db.index)
     assert done == []
     new = band(137, 14, name="new")
-    db.store.put_structure(new, PatternInfo.whole(new))
+    db.store.put_structure(new, WorkloadInfo.whole(new))
     assert embed(db.index).vectors["stats"] == 5
     assert done == ["new"]
 
@@ -148,7 +148,7 @@ def test_stubs_of_known_features_answer_without_structure() -> None:
     assert report.partitions[0]["indexed"] == 20
     made = db.query(band(137, 14, name="new"), platform="tiny", op=OP)
     assert (made.link, made.candidates[0].config) == ("neighbours", {"variant": "c"})
-    stub = PatternInfo(id="ef" * 16, m=137, n=137, nnz=137 * 30, name="sized", stub=True)
+    stub = WorkloadInfo(id="ef" * 16, m=137, n=137, nnz=137 * 30, name="sized", stub=True)
     assert db.query(stub, platform="tiny", op=OP).candidates[0].config == {"variant": "d"}
 
 

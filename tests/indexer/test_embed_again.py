@@ -16,7 +16,7 @@ from builders import OP, band, fill, patterns, runs_of, tiny
 from command_line import run_verb
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.featurizers import rows, stats
 from embeddb.index import answer_file
@@ -206,7 +206,7 @@ def test_patterns_without_vectors_are_said(
         embed(db.index)
     with Database.open(folder) as db:
         new: Pattern = band(150, 14, name="new")
-        db.store.put_structure(new, PatternInfo.whole(new))
+        db.store.put_structure(new, WorkloadInfo.whole(new))
         db.store.append(runs_of(new, tiny()))
         db.index.refresh(OP, "tiny")
     with Database.open(folder) as db:

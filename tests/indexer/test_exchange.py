@@ -13,7 +13,7 @@ import pytest
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound, ReaderError, UsageError
 from embeddb.core.pattern import Pattern, stub_id
-from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, PatternInfo, Run
+from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
 from indexer.exchange.exchange import export, export_file, import_file
@@ -42,13 +42,13 @@ def filled() -> Database:
         ]
         db.index.record(runs, pattern, CPU)
     db.store.put_platform(FORMATS)
-    stub = PatternInfo(id=STUB, m=9, n=9, nnz=9, name="é\x1b", stub=True, features={"x": 1.5})
+    stub = WorkloadInfo(id=STUB, m=9, n=9, nnz=9, name="é\x1b", stub=True, features={"x": 1.5})
     fast = Run(stub.id, SPMV, FORMATS.id, Config({"format": "ell"}), Measurement(times_s=(1e-6,)))
     db.store.append([fast], patterns=[stub])
     return db
 
 
-def everything(db: Database) -> tuple[set[str], dict[str, PatternInfo], list[str]]:
+def everything(db: Database) -> tuple[set[str], dict[str, WorkloadInfo], list[str]]:
     runs = {run.id for p in db.store.partitions() for run in db.store.runs(p.platform, p.op)}
     return runs, {info.id: info for info in db.store.patterns()}, db.store.platforms()
 

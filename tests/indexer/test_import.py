@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreFull, UsageError
 from embeddb.core.pattern import Pattern, stub_id
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.ui.cli.main import cli
@@ -87,7 +87,7 @@ def test_what_was_run_here_counts_and_not_what_was_told(db: Database, tmp_path: 
     measured = {r.config["variant"] for r in before}
     report = taken(db, tmp_path, *beginning(), *lines)
     assert report.added == 4 and report.kept == len(measured)
-    assert all("was run here, which counts" in one["reason"] for one in told_of(report))
+    assert all("was measured here" in one["reason"] for one in told_of(report))
     now = own_runs(db)
     assert [r for r in now if r.config["variant"] in measured] == before
     with Database.in_memory() as other:  # where nothing was run, what is told is all there is
@@ -170,7 +170,7 @@ def test_what_is_known_of_a_pattern_stays(db: Database, tmp_path: Path) -> None:
     line = ["pattern", 0, OWN.id, *OWN.shape, OWN.nnz, "evil", "theirs", False, "YWI=", theirs]
     report = taken(db, tmp_path, line)
     assert (report.rejected, report.kept) == (0, 1)
-    assert told_of(report)[0]["reason"] == "stays as it is known: name, group, thumbnail"
+    assert told_of(report)[0]["reason"] == "keeps its stored values: name, group, thumbnail"
     assert db.store.pattern(OWN.id) == before
     assert db.store.find("evil") == []
 
@@ -182,15 +182,15 @@ def test_who_told_first_of_a_pattern_without_structure_is_believed(tmp_path: Pat
         other = ["pattern", 0, one, 5, 6, 9, "y", "g", False, "", {"a": 2.0, "b": 3.0}]
         assert taken(db, tmp_path, first).kept == 0
         report = taken(db, tmp_path, other)
-        assert told_of(report)[0]["reason"] == "stays as it is known: name, features.a"
+        assert told_of(report)[0]["reason"] == "keeps its stored values: name, features.a"
         found = db.store.pattern(one)
         assert found is not None
         assert (found.m, found.n, found.nnz, found.name, found.group) == (5, 6, 9, "x", "g")
         assert found.features == {"a": 1.0, "b": 3.0} and found.about == {"from": "there"}
         report = taken(db, tmp_path, ["pattern", 0, one, 8, 6, 9, "x"])
-        assert "says 8 x 6 with 9 entries, it is known as 5 x 6" in told_of(report)[0]["reason"]
+        assert "says 8 x 6 with 9 entries, stored as 5 x 6" in told_of(report)[0]["reason"]
         # The structure, or a log of one's own, knows better.
-        db.store.put_patterns([PatternInfo(id=one, m=5, n=7, nnz=9, features={"a": 4.0})])
+        db.store.put_patterns([WorkloadInfo(id=one, m=5, n=7, nnz=9, features={"a": 4.0})])
         found = db.store.pattern(one)
         assert found is not None and (found.n, found.features["a"]) == (7, 4.0)
 
@@ -214,8 +214,8 @@ def test_a_stub_has_the_id_of_its_name_and_sizes(db: Database, tmp_path: Path) -
 def test_a_structure_is_nobodys_stub(db: Database) -> None:
     """Whatever an import of before left behind: the id of a structure is that of its content."""
     matrix = band(40, 3, name="later")
-    db.store.put_patterns([PatternInfo(id=matrix.id, name="forged", stub=True)])
-    db.store.adopt(matrix.id, PatternInfo.of(OWN))
+    db.store.put_patterns([WorkloadInfo(id=matrix.id, name="forged", stub=True)])
+    db.store.adopt(matrix.id, WorkloadInfo.of(OWN))
     assert db.store.resolve(matrix.id) == OWN.id
     db.index.record(runs_of(matrix, TINY), matrix, TINY)
     assert db.store.resolve(matrix.id) == matrix.id
@@ -231,10 +231,10 @@ def test_a_stored_platform_stays(db: Database, tmp_path: Path) -> None:
     report = taken(db, tmp_path, ["platform", 0, TINY.id, text.replace("false", "true"), {}])
     assert (report.rejected, report.kept) == (0, 1)
     reason = told_of(report)[0]["reason"]
-    assert reason == "stays as it is known: title, simulated, portable"
+    assert reason == "keeps its stored values: title, simulated, portable"
     assert db.store.platform(TINY.id) == TINY
     report = taken(db, tmp_path, ["platform", 0, TINY.id, TINY.text + "\n# words\n", {}])
-    assert told_of(report)[0]["reason"] == "stays as it is known: text"
+    assert told_of(report)[0]["reason"] == "keeps its stored values: text"
 
 
 def test_facts_of_a_machine_that_are_known_stay(db: Database, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_facts_of_a_machine_that_are_known_stay(db: Database, tmp_path: Path) ->
     db.store.put_platform(here)
     theirs = {"cpu": "y", "wake_us": "7", "l2_bytes": "9"}
     report = taken(db, tmp_path, ["platform", 0, here.id, here.text, theirs])
-    assert told_of(report)[0]["reason"] == "stays as it is known: environment.cpu"
+    assert told_of(report)[0]["reason"] == "keeps its stored values: environment.cpu"
     found = db.store.platform(here.id)
     assert found is not None
     assert found.environment == {"cpu": "x", "wake_us": "7", "l2_bytes": "9"}

@@ -121,9 +121,9 @@ def test_a_damaged_nest_costs_itself_alone(tmp_path: Path, lines: list[Any]) -> 
         (bigger, "the code of another nest"),
         (other, "the code of another nest"),
         (leaving, "outside 0 to"),
-        ({"nest": 2}, "is no nest"),
-        (None, "is no nest"),
-        ("x" * 99, "is no nest"),
+        ({"nest": 2}, "is not a nest"),
+        (None, "is not a nest"),
+        ("x" * 99, "is not a nest"),
         ({**whole, "code": {}}, "must have"),
     ):
         with Database.in_memory() as db:

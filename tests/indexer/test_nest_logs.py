@@ -13,7 +13,7 @@ from nest_logs import CPU, OP, configs_of, log_of, save_nests
 
 from embeddb.core.config import Config
 from embeddb.core.pattern import stub_id
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
@@ -173,7 +173,7 @@ def test_a_log_may_hold_both_kinds(tmp_path: Path) -> None:
     matrix = band(30, 2, name="m")
     with Database.in_memory() as db:
         db.store.put_platform(tiny())
-        db.store.put_structure(matrix, PatternInfo.whole(matrix))
+        db.store.put_structure(matrix, WorkloadInfo.whole(matrix))
         db.store.append(runs_of(matrix, tiny(), op=SPMM))
         add_coded(db.index, [MATMUL])
         read(db, log_of(tmp_path / "runs.jsonl", rows_of(MATMUL)))

@@ -10,7 +10,7 @@ import pytest
 
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import stub_id
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.store.withdrawn import RunSelection
 from indexer.exchange.exchange import export_file, import_file
@@ -90,7 +90,7 @@ def test_a_team_s_own_runs_count_before_those_that_were_pushed() -> None:
     before = runs(team)
     done = push(ann.index, team.index, source="ann")
     assert done.kept == done.added == len(runs(ann))
-    assert "its configuration was run here, which counts" in done.reasons[0]
+    assert "its configuration was measured here" in done.reasons[0]
     assert runs(team) == before
 
 
@@ -98,18 +98,18 @@ def test_adoption_keeps_whose_run_it_is() -> None:
     own, team = contributor(), Database.in_memory()
     (pattern, *_) = builders.patterns(1, first=50)
     m, n, nnz = pattern.sizes
-    stub = PatternInfo(id=stub_id("later", m, n, nnz), m=m, n=n, nnz=nnz, name="later", stub=True)
+    stub = WorkloadInfo(id=stub_id("later", m, n, nnz), m=m, n=n, nnz=nnz, name="later", stub=True)
     told = [replace(r, pattern_id=stub.id) for r in builders.runs_of(pattern, PLATFORM)]
     own.store.append(told, patterns=[stub])
     push(own.index, team.index, source="ann")
-    team.store.adopt(stub.id, PatternInfo.of(pattern))
+    team.store.adopt(stub.id, WorkloadInfo.of(pattern))
     before = runs(team)
     team.store.withdrawn.withdraw(RunSelection(source="ann"))
     assert before and not runs(team)
 
 
 def test_a_name_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="can be no source's name"):
+    with pytest.raises(UsageError, match="not a valid name of a source"):
         push(contributor().index, Database.in_memory().index, source="a\nb")
     monkeypatch.setenv("EMBEDDB_SOURCE", "the-lab")
     assert own_source() == "the-lab"

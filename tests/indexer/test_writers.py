@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
+from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, WorkloadInfo
 from indexer.exchange.export_formats import write_c_header, write_csv, write_jsonl, write_t4
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.csv import CsvReader
 from indexer.readers.embeddb import PlatformDoc, documents
 from indexer.readers.t4 import T4Reader
 
-TOY = PatternInfo(id="a" * 32, m=8, n=9, nnz=20, name="toy", group="Made")
-STUB = PatternInfo(id="b" * 32, name='st"ub\\, ??/é\n', stub=True)
+TOY = WorkloadInfo(id="a" * 32, m=8, n=9, nnz=20, name="toy", group="Made")
+STUB = WorkloadInfo(id="b" * 32, name='st"ub\\, ??/é\n', stub=True)
 
 
 def run(pattern: str, config: dict[str, object], *times: float, **kind: str) -> Run:
@@ -66,7 +66,7 @@ measurements = st.builds(
 configs = st.dictionaries(names, values, max_size=4).map(Config)
 ops = st.sampled_from([Op("spmv"), Op("spmm", 32), Op("sddmm", 7, "f64")])
 patterns = st.builds(
-    PatternInfo,
+    WorkloadInfo,
     id=st.sampled_from(["a" * 32, "b" * 32, "c" * 32]),
     m=st.integers(-1, 2**31),
     nnz=st.integers(-1, 2**40),
@@ -98,7 +98,7 @@ def exported(write: object, *args: object) -> str:
 @given(st.lists(runs, max_size=6), st.lists(patterns, max_size=3, unique_by=lambda p: p.id))
 @settings(max_examples=60, deadline=None)
 def test_jsonl_loses_nothing(
-    tmp_path_factory: pytest.TempPathFactory, given_runs: list[Run], known: list[PatternInfo]
+    tmp_path_factory: pytest.TempPathFactory, given_runs: list[Run], known: list[WorkloadInfo]
 ) -> None:
     path = tmp_path_factory.mktemp("export") / "e.jsonl.gz"
     platforms = [PlatformDoc("cpu@0123abcd", 'name = "cpu"\n# é', {"compiler": "gcc"})]
@@ -107,7 +107,7 @@ def test_jsonl_loses_nothing(
     found = list(documents(path))
     assert not [one for one in found if isinstance(one, Reject)]
     assert [one for one in found if isinstance(one, Run)] == given_runs
-    back = [one for one in found if isinstance(one, PatternInfo)]
+    back = [one for one in found if isinstance(one, WorkloadInfo)]
     assert back[: len(known)] == known
     assert platforms[0] in found
     ids = [run.id for run in given_runs]
@@ -115,11 +115,11 @@ def test_jsonl_loses_nothing(
 
 
 def test_jsonl_keeps_what_json_lacks(tmp_path: Path) -> None:
-    odd = PatternInfo(id="a" * 32, features={"x": math.nan, "y": math.inf, "z": -math.inf})
+    odd = WorkloadInfo(id="a" * 32, features={"x": math.nan, "y": math.inf, "z": -math.inf})
     path = tmp_path / "e.jsonl"
     path.write_text(exported(write_jsonl, [], [odd]))
     (back,) = documents(path)
-    assert isinstance(back, PatternInfo)
+    assert isinstance(back, WorkloadInfo)
     assert math.isnan(back.features.pop("x"))
     assert back.features == {"y": math.inf, "z": -math.inf}
 
@@ -153,7 +153,7 @@ TEXTS = ["'quoted'", "it's", "a=b", "x-y", "'x"]
 
 def test_csv_holds_no_formula_and_is_read_back(tmp_path: Path) -> None:
     infos = [
-        PatternInfo(id=f"{i:032x}", name=t, group=t) for i, t in enumerate([*FORMULAS, *TEXTS])
+        WorkloadInfo(id=f"{i:032x}", name=t, group=t) for i, t in enumerate([*FORMULAS, *TEXTS])
     ]
     runs = [run(i.id, {"flag": i.name}, 0.5, platform="p") for i in infos]
     path = tmp_path / "runs.csv"

@@ -16,9 +16,9 @@ from queries import changed
 
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
-from embeddb.core.records import Measurement, PatternInfo
+from embeddb.core.records import Measurement, WorkloadInfo
 from embeddb.core.sizes import Sizes
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.build import with_evidence
@@ -35,11 +35,11 @@ from tuners.ranking import RankedTuner, StaticBestTuner, StaticTopKTuner, Transf
 NAMES = ("default", "random", "static-best", "static-top-k", "transfer")
 
 
-def ok(seconds: float, conversion_s: float = 0.0) -> Timing:
-    return Timing(seconds, 0.0, conversion_s, 1, "ok")
+def ok(seconds: float, conversion_s: float = 0.0) -> TimingSummary:
+    return TimingSummary(seconds, 0.0, conversion_s, 1, "ok")
 
 
-FAILED = Timing(math.inf, 0.0, 0.0, 1, "crash")
+FAILED = TimingSummary(math.inf, 0.0, 0.0, 1, "crash")
 
 
 def rng() -> np.random.Generator:
@@ -135,7 +135,7 @@ def _evidence(times: np.ndarray, default: int = 0) -> RunMatrix:
 def _query(evidence: RunMatrix, vectors: dict[str, Any] | None = None, **changes: Any) -> Query:
     found = vectors or {r.pattern_id: np.zeros(2, np.float32) for r in evidence.rows}
     partition = AnswerIndex.build(evidence, {"test": found}, scope="tiny")
-    info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
+    info = WorkloadInfo(id="f" * 32, m=10, n=10, nnz=20)
     platform = tiny()
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     return with_evidence(changed(bare, **changes), partition, np.zeros(2, np.float32))
@@ -189,7 +189,7 @@ def test_transfer_on_a_hand_computed_vote() -> None:
     """Two neighbours of weights 2 and 1, one pseudo-neighbour, three configurations."""
     gains = np.log(np.array([[1.0, 2.0, 4.0], [1.0, 0.5, np.nan]]))
     levels, prior = np.array([0.5, -0.2]), np.array([0.0, 0.1, -0.1])
-    info = PatternInfo(id="f" * 32)
+    info = WorkloadInfo(id="f" * 32)
     platform = tiny()
     query = changed(
         Query(info, platform, OP, platform.space(OP), DEFAULT),
@@ -232,7 +232,7 @@ def test_one_odd_neighbour_does_not_fill_the_list() -> None:
     second proposal is what helps the odd one most."""
     gains = np.tile(np.log([1.0, 2.0, 0.9, 0.8]), (10, 1))
     gains[0] = np.log([1.0, 0.8, 2.0, 3.0])
-    info, platform = PatternInfo(id="f" * 32), tiny()
+    info, platform = WorkloadInfo(id="f" * 32), tiny()
     query = changed(
         Query(info, platform, OP, platform.space(OP), DEFAULT),
         configs=CONFIGS,
@@ -329,7 +329,7 @@ def test_the_default_where_nothing_is_better_on_average() -> None:
 
 
 def test_the_default_where_nothing_is_known() -> None:
-    info, platform = PatternInfo(id="f" * 32), tiny()
+    info, platform = WorkloadInfo(id="f" * 32), tiny()
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     found = answer(bare, 5, rng=rng())
     assert (found.source, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
@@ -371,7 +371,7 @@ def test_few_calls_change_a_vote(shrink: float) -> None:
     vectors = {r.pattern_id: np.zeros(2, np.float32) for r in evidence.rows}
     partition = AnswerIndex.build(evidence, {"test": vectors}, scope="tiny")
     partition = replace(partition, policy=replace(partition.policy, shrink=shrink))
-    info, platform = PatternInfo(id="f" * 32), tiny()
+    info, platform = WorkloadInfo(id="f" * 32), tiny()
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     best = {}
     for calls in (5.0, 100.0, math.inf):
@@ -403,7 +403,7 @@ _ALL_SIZED = [
 def _chains(draw: st.DrawFn) -> Query:
     """Any evidence of any other matrices, anything measured on this one, any size."""
     m, n = draw(st.sampled_from([(-1, -1), (4, 8), (20, 64), (300, 100)]))
-    info = PatternInfo(id="f" * 32, m=m, n=n, nnz=m)
+    info = WorkloadInfo(id="f" * 32, m=m, n=n, nnz=m)
     space = _SIZED.space(OP, Sizes(m, n, m))
     default = _SIZED.default(OP, Sizes(m, n, m))
     curve = st.dictionaries(
@@ -460,7 +460,7 @@ def test_nothing_illegal_is_ever_proposed(query: Query, count: int) -> None:
 
 def test_the_loop_spends_its_budget_and_tells() -> None:
     pattern = patterns(1)[2]
-    curve = timings_of(runs_of(pattern, tiny()))
+    curve = summarise_runs(runs_of(pattern, tiny()))
     asked: list[Config] = []
 
     def run(configs: Any) -> Any:

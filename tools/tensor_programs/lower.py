@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.frontends.hlo.subjects import program_of
@@ -55,13 +55,13 @@ def models() -> Iterator[tuple[str, str, Model]]:
                 yield family, size, model
 
 
-def lowered(model: Model, family: str, size: str) -> Computation:
+def lowered(model: Model, family: str, size: str) -> TensorGraph:
     """As JAX hands it to XLA, before any optimisation; calls inlined."""
     text = jax.jit(model.__call__).lower(*model.shapes().shapes).compiler_ir("hlo").as_hlo_text()
     return program_of(read_module(text), name=f"{family}.{size}", group=family)
 
 
-def packed(program: Computation) -> bytes:
+def packed(program: TensorGraph) -> bytes:
     """The same bytes for the same program, whoever makes them."""
     return gzip.compress(hlo_text(program).encode(), 9, mtime=0)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import WHOLE, LearnedFrom, learned_by
 from embeddb.index.held_out import COUNTED_SHARE, split_groups
@@ -102,10 +102,10 @@ class Bench:
             dtype=np.int64,
         )
         self.ready = np.unique(self.evidence.groups[self.counted]).size >= 2
-        self.infos = {i: db.store.pattern(i) or PatternInfo(id=i) for i in set(seen)}
+        self.infos = {i: db.store.pattern(i) or WorkloadInfo(id=i) for i in set(seen)}
         #: With their rules, where they have any.
-        self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
-        self._known = db.store.subject
+        self.subjects = {i: db.store.workload_or_info(info) for i, info in self.infos.items()}
+        self._known = db.store.workload
         #: What a model that embeds matrices itself says of them; neighbours are found without it.
         self.own_vectors: Mapping[str, NDArray[np.float32]] | None = None
         #: By row, the last question it posed, before schedules or tiles were carried over to it.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.prediction import Scorer
@@ -214,7 +214,7 @@ Fit = Callable[
     [
         RunMatrix,
         Mapping[str, Mapping[str, NDArray[np.float32]]],
-        Mapping[str, PatternInfo],
+        Mapping[str, WorkloadInfo],
         Platform,
         Op,
     ],

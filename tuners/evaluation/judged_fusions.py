@@ -18,17 +18,17 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound
 from embeddb.core.reports import Progress
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.store.usual_state import usual_at
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.roofline.analysis import fused_seconds
 from embeddb.tensors.roofline.machine import Machine
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.evaluation.figures import (
     EvalRow,
@@ -56,7 +56,7 @@ _LEAST_S = 1e-6
 class _Asked:
     """A program, and the cuts that ran of it."""
 
-    program: Computation
+    program: TensorGraph
     truth: Truth
     default: Config
 
@@ -72,7 +72,7 @@ class _Roofline:
     machine: Machine
     version: str = "roofline"
 
-    def seconds(self, kernel: Computation) -> float:
+    def seconds(self, kernel: TensorGraph) -> float:
         return max(fused_seconds(kernel, self.machine), _LEAST_S)
 
 
@@ -83,7 +83,7 @@ class _Learned:
     sums: OperationSums
     version: str = "sums"
 
-    def seconds(self, kernel: Computation) -> float:
+    def seconds(self, kernel: TensorGraph) -> float:
         return self.sums.seconds(kernel)
 
 
@@ -135,7 +135,7 @@ def _programs(db: Lookup, platform: Platform) -> Iterator[_Asked]:
         program = db.store.tensor(member)
         if program is None:
             continue
-        timings = timings_of(db.store.runs(platform.id, _FUSION, member), usual)
+        timings = summarise_runs(db.store.runs(platform.id, _FUSION, member), usual)
         times = {config: timing.seconds for config, timing in timings.items()}
         default = default_of(platform, _FUSION, program)
         if len(times) > 1 and math.isfinite(times.get(default, math.inf)):

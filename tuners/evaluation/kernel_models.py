@@ -33,7 +33,7 @@ from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge
 
@@ -126,7 +126,7 @@ def held_kernels(
 def _seen(bench: Bench, model: GraphModel, row: int, query: Query) -> Held | None:
     kernel, truth = bench.subjects[bench.evidence.rows[row].pattern_id], bench.truth(row)
     legal = [c for c in truth.times if c != query.default and query.space.reason(c) is None]
-    if not isinstance(kernel, Computation) or query.default not in truth.times or not legal:
+    if not isinstance(kernel, TensorGraph) or query.default not in truth.times or not legal:
         return None
     return Held(with_tiles(query, model, kernel, (query.default, *legal)), truth)
 

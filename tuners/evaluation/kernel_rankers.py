@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.cost_model import Problem
 from embeddb.cost_model.graph_model import KernelTrees
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.analysis import Analysis, analysis_of
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, sample_of
 from tuners.evaluation.figures import Fit
@@ -31,7 +31,7 @@ class KernelTreesScorer:
     what has them."""
 
     trees: KernelTrees
-    kernels: Callable[[NDArray[np.float32]], Computation]
+    kernels: Callable[[NDArray[np.float32]], TensorGraph]
 
     def score(
         self, asked: Problem, configs: Sequence[Config]
@@ -43,14 +43,14 @@ class KernelTreesScorer:
 
 
 def kernel_rankers(
-    known: Callable[[str], Computation | None],
+    known: Callable[[str], TensorGraph | None],
     vectors: Mapping[str, NDArray[np.float32]],
 ) -> dict[str, Fit]:
     """By name, for op `tile`. `known` gives a kernel by its id, `vectors` raw features float32[d]
     by id: those that rankers are asked with."""
     by_vector = {vector.tobytes(): kernel_id for kernel_id, vector in vectors.items()}
 
-    def found(vector: NDArray[np.float32]) -> Computation:
+    def found(vector: NDArray[np.float32]) -> TensorGraph:
         kernel = known(by_vector.get(vector.tobytes(), ""))
         if kernel is None:
             raise NothingFound("trees of kernels need the structure of every kernel that is judged")
@@ -59,13 +59,13 @@ def kernel_rankers(
     def fit(
         evidence: RunMatrix,
         vectors: Vectors,
-        infos: Mapping[str, PatternInfo],
+        infos: Mapping[str, WorkloadInfo],
         where: Platform,
         op: Op,
     ) -> KernelTreesScorer:
-        if op.kernel != "tile":
+        if op.name != "tile":
             raise UsageError(f"trees of kernels rank tiles, not {op}")
-        analysis = analysis_of(where.name, op.kernel, where.environment)
+        analysis = analysis_of(where.name, op.name, where.environment)
         samples = _samples(evidence, known, analysis)
         return KernelTreesScorer(grown(samples, analysis=analysis), found)
 
@@ -74,7 +74,7 @@ def kernel_rankers(
 
 def _samples(
     evidence: RunMatrix,
-    known: Callable[[str], Computation | None],
+    known: Callable[[str], TensorGraph | None],
     analysis: Analysis | None,
 ) -> list[KernelSample]:
     """Raises: NothingFound for fewer than two kernels."""

@@ -12,7 +12,7 @@ from embeddb.core.errors import MissingDependency
 from embeddb.core.extras import install_hint
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.cost_model.model import CostModel
     from embeddb.index.run_matrix import RunMatrix
     from embeddb.learning.samples import Samples
@@ -42,7 +42,11 @@ def learned_rankers(*, note: Callable[[str], None] | None = None) -> dict[str, F
 
 
 def _network(
-    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+    evidence: RunMatrix,
+    vectors: Vectors,
+    infos: Mapping[str, WorkloadInfo],
+    where: Platform,
+    op: Op,
 ) -> CostModel:
     """The default recipe on the first featurizer's vectors."""
     from indexer.training.cost_model.train import CostSettings, train
@@ -51,7 +55,11 @@ def _network(
 
 
 def _trees(
-    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+    evidence: RunMatrix,
+    vectors: Vectors,
+    infos: Mapping[str, WorkloadInfo],
+    where: Platform,
+    op: Op,
 ) -> CostModel:
     from indexer.training.cost_model.train import forest, train
 
@@ -59,7 +67,11 @@ def _trees(
 
 
 def _samples(
-    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+    evidence: RunMatrix,
+    vectors: Vectors,
+    infos: Mapping[str, WorkloadInfo],
+    where: Platform,
+    op: Op,
 ) -> Samples:
     from embeddb.learning.samples import from_evidence
 

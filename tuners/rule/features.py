@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import MAX_DIM, Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.sizes import coordinates
 
 _SIZES = ("rows", "cols", "nnz", "density", "aspect", "row_mean")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.reports import Progress
-from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
+from embeddb.core.workload import matrices_only
 from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import Extent

@@ -1,7 +1,7 @@
 """Model files: weights and their card in one safetensors file, never a pickle.
 
-The card is JSON in the file's own metadata, so weights and what they mean cannot be parted, and
-the version covers both. Its keys:
+The card is JSON in the file's own metadata, so weights and their meaning stay together, and the
+version covers both. Its keys:
 
 - `kind`: what the tensors are, one of `KINDS`;
 - `network`: the spec that `embeddb.featurizers.network.networks.build` takes, and `reduction`: the
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
 from embeddb.core.extras import needing
-from embeddb.core.files.gate import open_regular, reason_of, refusing
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_read import open_regular, reason_of, refusing
+from embeddb.core.files.safe_write import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,7 +40,7 @@ KINDS = ("featurizer", "costmodel", "towers", "nests", "kernels", "checkpoint")
 MAX_BYTES = 1 << 30
 _MAX_HEADER = 1 << 20
 _MAX_RANK = 8
-#: The types that a model here may have; uint8 holds generator states, int16 trees.
+#: Allowed tensor types; uint8 holds generator states, int16 trees.
 _TYPES = ("float64", "float32", "int64", "int16", "uint8")
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "featurizer": ("network", "reduction"),
@@ -101,7 +101,7 @@ def read(path: str | Path, *, kind: str = "") -> ModelFile:
     where, data = str(path), _read(path)
     # A header begins with its brace: 8 bytes of length may well look like the start of a pickle.
     if data[8:9] not in (b"{", b""):
-        other = "a pickle or zip (a .pt file?)" if data[:1] in (b"\x80", b"P") else "no model"
+        other = "a pickle or zip (a .pt file?)" if data[:1] in (b"\x80", b"P") else "not a model"
         raise ModelError(f"is {other}, not safetensors", where=where, hint=_NOT_OURS)
     stop = 8 + int.from_bytes(data[:8], "little")
     if len(data) >= stop > 8 + _MAX_HEADER:
@@ -154,10 +154,10 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, where: str = "") -
         fault = "is missing" if name in wanted else "has no place in this network"
         raise ModelError(f"tensor {name!r} {fault}", where=where, hint=hint)
     for name, own in wanted.items():
-        given = tensors[name]
-        if given.shape != own.shape or given.dtype != own.dtype:
+        tensor = tensors[name]
+        if tensor.shape != own.shape or tensor.dtype != own.dtype:
             raise ModelError(
-                f"tensor {name!r} is {_form(given)}, this network has {_form(own)}",
+                f"tensor {name!r} is {_form(tensor)}, this network has {_form(own)}",
                 where=where,
                 hint=hint,
             )
@@ -169,7 +169,7 @@ def _form(tensor: Tensor) -> str:
 
 
 def digest(data: bytes) -> str:
-    """The version of a file that holds these bytes."""
+    """Version of a file with this content."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 

@@ -1,13 +1,13 @@
-"""MinkowskiEngine behind the layers of `sparse_conv`: same weights, same results, for parity and
-for comparing speed. CPU only; nothing else needs it.
+"""MinkowskiEngine as a backend of `sparse_conv`: same weights, same results, for parity tests and
+speed comparisons. CPU only; nothing else needs it.
 
-The engine keeps its own table of sites per resolution. It gets the sites of our `Level`, in their
-order: left alone it would number the sites after a stride arbitrarily. Its own choice of sites is
-compared in the stored parity vectors, which use none of this file. Global poolings are our own: the
-engine's go wrong for some batches, in ways that `docs/howto/train.md` lists.
+The engine keeps its own table of sites per resolution. It receives the sites of our `Level`, in
+their order; by itself it numbers the sites after a stride arbitrarily. Its own choice of sites is
+checked by the stored parity vectors, without this file. Global poolings are our own: the engine's
+are wrong for some batches, as `docs/howto/train.md` describes.
 
-Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional Neural
-Networks" (CVPR 2019); version 0.5.4.
+Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional Neural Networks"
+(CVPR 2019); version 0.5.4.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "global_max",
 ]
 
-#: The engine floors coordinates in float32, so from here on sites would merge silently.
+#: The engine floors coordinates in float32; beyond this, sites would merge silently.
 MAX_COORDINATE = 1 << 24
 
 
@@ -47,7 +47,7 @@ def engine() -> Any:
 
     Raises: MissingDependency if it is not installed or was built for another torch.
     """
-    # Gone from `collections` since Python 3.10; the engine looks for it there while it is imported.
+    # Removed from `collections` in Python 3.10; the engine imports it from there.
     vars(collections).setdefault("Sequence", collections.abc.Sequence)
     try:
         with warnings.catch_warnings():
@@ -63,7 +63,7 @@ def engine() -> Any:
 
 
 class SparseConv2d(sparse_conv.SparseConv2d):
-    """As `embeddb.featurizers.network.sparse_conv.SparseConv2d`, computed by MinkowskiEngine.
+    """`embeddb.featurizers.network.sparse_conv.SparseConv2d`, computed by MinkowskiEngine.
 
     Raises: InputError also for features that are not on the CPU or do not fit the sites, and for
     coordinates from 2^24 on.
@@ -89,7 +89,7 @@ class SparseConv2d(sparse_conv.SparseConv2d):
 
 
 class SparseMaxPool2d(sparse_conv.SparseMaxPool2d):
-    """As `sparse_conv.SparseMaxPool2d`, computed by MinkowskiEngine. Of equal values any may
+    """`sparse_conv.SparseMaxPool2d`, computed by MinkowskiEngine. Among equal values any may
     receive the gradient."""
 
     def forward(self, tensor: SparseTensor) -> SparseTensor:
@@ -111,16 +111,16 @@ class SparseMaxPool2d(sparse_conv.SparseMaxPool2d):
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The engine's own table of one level's sites: what holds it, and its name there."""
+    """The engine's table of one level's sites: its manager, and its key there."""
 
     manager: Any
     key: Any
 
 
 def _table(level: Level) -> _Table:
-    """The table of a level, made at its first use and kept with it, as its kernel maps are."""
+    """Table of a level, created on first use and cached with it, as its kernel maps are."""
     if "minkowski" not in level._cache:
-        # Without a number it would give torch and itself a thread per processor.
+        # By default it sets torch and itself to a thread per processor.
         manager = engine().CoordinateManager(D=2, num_threads=torch.get_num_threads())
         level._cache["minkowski"] = _insert(level, manager)
     table: _Table = level._cache["minkowski"]
@@ -128,10 +128,10 @@ def _table(level: Level) -> _Table:
 
 
 def _pair(level: Level, target: Level) -> tuple[_Table, _Table]:
-    """Tables of both levels under one manager: the engine maps between no others."""
+    """Tables of both levels under one manager: the engine has no maps between others."""
     source = _table(level)
-    held = target._cache.get("minkowski")
-    if held is None or held.manager is not source.manager:
+    cached = target._cache.get("minkowski")
+    if cached is None or cached.manager is not source.manager:
         target._cache["minkowski"] = _insert(target, source.manager)
     return source, target._cache["minkowski"]
 
@@ -162,12 +162,12 @@ def _check(tensor: SparseTensor, channels: int) -> None:
 
 @cache
 def _offsets(kernel: int, stride: int) -> Any:
-    """The engine's description of a square kernel; it holds no sites."""
+    """The engine's description of a square kernel, without sites."""
     return engine().KernelGenerator(kernel_size=kernel, stride=stride, dimension=2)
 
 
 @cache
 def _backend() -> Any:
-    """The engine's compiled part, where it keeps the one name it does not export."""
+    """The engine's compiled part, for the only name that it does not export."""
     engine()
     return importlib.import_module("MinkowskiEngineBackend._C")

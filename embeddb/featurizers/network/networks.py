@@ -1,17 +1,17 @@
-"""Networks that read the sites of a pattern and give its embedding, by name.
+"""Networks from the sites of a pattern to its embedding, by name.
 
 `cognate` is COGNATE's input featurizer (paper, Table 5), `waco` the one of its base model. A
-network is described by a spec of plain JSON, which travels in the card of its weights:
+network is described by a spec of plain JSON in the card of its weights:
 
 - `name`: one of `NETWORKS`; `in_channels`: features per site; `dim`: length of the embedding;
-- `shape`: whether log rows, columns and nonzeros enter the last layer. False for `cognate`, whose
-  table has none of it, true for `waco`. Global averages forget how many sites there were, so
-  without it nothing but the features of the sites tells a large pattern from a small one;
+- `shape`: true if log rows, columns and nonzeros enter the last layer. False for `cognate`, as in
+  its table, true for `waco`. Global averages do not depend on the number of sites, so without it
+  only the features of the sites distinguish a large pattern from a small one;
 - `dtype`: `float32` or `float64`.
 
-Ours in both, because no paper states it: biases, ReLU after every convolution (in `cognate` thus
-before pooling), one linear layer as projection, the mean over the entries (grid, windows) of one
-pattern before it, and the first weights.
+Own choices in both, since no paper states them: biases, ReLU after every convolution (in `cognate`
+thus before pooling), one linear layer as projection, the mean over the entries (grid, windows) of
+one pattern before it, and the first weights.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from embeddb.featurizers.network.reduction import Input
 from embeddb.featurizers.network.sparse_conv import SparseTensor
 from embeddb.featurizers.network.sparse_maps import Level
 
-#: Where the layers come from. The weights are the same.
+#: Modules of layers. The weights are the same.
 BACKENDS = {
     "own": "embeddb.featurizers.network.sparse_conv",
     "minkowski": "embeddb.featurizers.network.minkowski",
 }
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-#: Largest value of each size in a spec: a spec is read from files of strangers.
+#: Largest value of each size in a spec, which comes from untrusted files.
 _MOST = {"in_channels": 64, "dim": 4096}
-#: First weights: share of a site's variance that comes from the site itself, and the share of the
-#: other offsets that are taken to hold a site. With all offsets alike, as for images, what a dense
-#: pattern gives and what a scattered one gives differ 10^5 times after 12 layers; so, 200 times.
-#: 69 real matrices had 5.2 to 6.1 of 8 neighbours in a 128 x 128 grid and 1.9 to 3.6 in windows
-#: (geometric means, by depth).
+#: Initialisation: fraction of a site's variance from the site itself, and assumed fraction of
+#: occupied neighbour offsets. With equal weights for all offsets, as for images, the outputs of a
+#: dense and a scattered pattern differ 10^5 times after 12 layers; with these, 200 times. 69 real
+#: matrices had 5.2 to 6.1 of 8 neighbours in a 128 x 128 grid and 1.9 to 3.6 in windows (geometric
+#: means, by depth).
 _OWN = 0.5
 _OCCUPIED = 0.6
 _SHAPE = 3
@@ -72,8 +72,8 @@ class Cognate(nn.Module):
     """COGNATE's input featurizer: 12 submanifold convolutions in four blocks of three.
 
     The first kernel is 5x5, the others 3x3; channels 32, 32, 64 | 64, 64, 128 | 128, 128, 256 |
-    256, 256, 256; max pooling after the first three blocks (2x2 by stride 2: ours), the global
-    average after the last. (The text pools after each block, Table 5 as here.)
+    256, 256, 256; max pooling after the first three blocks (2x2 by stride 2: our choice), the
+    global average after the last. (The text pools after each block; this follows Table 5.)
     """
 
     channels = ((32, 32, 64), (64, 64, 128), (128, 128, 256), (256, 256, 256))
@@ -102,11 +102,11 @@ class Cognate(nn.Module):
 
 
 class Waco(nn.Module):
-    """WACO's input featurizer: 14 convolutions of 32 channels; the averages of every layer count.
+    """WACO's input featurizer: 14 convolutions of 32 channels; the averages of all layers are used.
 
     Kernel 5x5 at full resolution, then 13 of 3x3 by stride 2, down to one site for all patterns up
-    to 8192 a side; the global averages of all layers side by side, 448 numbers, and the shape.
-    The stride of the first layer and its kernel are ours.
+    to 8192 a side; the global averages of all layers are concatenated, 448 numbers, with the shape.
+    The stride and the kernel of the first layer are our choice.
     """
 
     depth, width = 14, 32
@@ -130,7 +130,7 @@ class Waco(nn.Module):
         return embedded
 
 
-#: By the name in a spec: the class, and whether it takes the shape unless its spec says.
+#: Class by the name in a spec, and the default of `shape`.
 NETWORKS: dict[str, tuple[type[nn.Module], bool]] = {
     "cognate": (Cognate, False),
     "waco": (Waco, True),
@@ -140,7 +140,7 @@ NETWORKS: dict[str, tuple[type[nn.Module], bool]] = {
 def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A spec with every key, checked.
 
-    Raises: ModelError for an unknown name or key, or a value that no network has.
+    Raises: ModelError for an unknown name or key, or an invalid value.
     """
     name = spec.get("name")
     if not isinstance(name, str) or name not in NETWORKS:
@@ -163,22 +163,22 @@ def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(spec: Mapping[str, Any], *, seed: int = 0, backend: str = "own") -> nn.Module:
-    """The network of a spec with first weights drawn from `seed`, on the CPU.
+    """The network of a spec with initial weights drawn from `seed`, on the CPU.
 
-    `forward(tensor, shapes float32[b,3], owner int64[entries]) -> [b,dim]`, as `collate` makes
+    `forward(tensor, shapes float32[b,3], owner int64[entries]) -> [b,dim]`, as `collate` returns
     them. Equal specs and seeds give equal weights with every backend; the global random state is
-    left as it was.
+    unchanged.
 
-    Raises: ModelError for a spec that is none or an unknown backend. A backend that is not
-    installed says so when the network is first used.
+    Raises: ModelError for an invalid spec or an unknown backend. A missing backend raises when the
+    network is first used.
     """
     full = complete(spec)
     if backend not in BACKENDS:
         raise ModelError(f"backend {backend!r} is none of {', '.join(BACKENDS)}", where="network")
-    made, _ = NETWORKS[full["name"]]
+    network, _ = NETWORKS[full["name"]]
     sizes = {key: full[key] for key in ("in_channels", "dim", "shape")}
     with torch.random.fork_rng(devices=[]):
-        module = made(import_module(BACKENDS[backend]), **sizes)
+        module = network(import_module(BACKENDS[backend]), **sizes)
     _first_weights(module, torch.Generator().manual_seed(seed))
     return module.to(_DTYPES[full["dtype"]])
 
@@ -186,31 +186,32 @@ def build(spec: Mapping[str, Any], *, seed: int = 0, backend: str = "own") -> nn
 def collate(
     inputs: Sequence[Input], *, device: str | torch.device = "cpu"
 ) -> tuple[SparseTensor, Tensor, Tensor]:
-    """One batch of at least one pattern: its sites, `shapes` float32[b,3], and for each entry the
-    pattern it belongs to, `owner` int64[entries]."""
-    counts = [found.entries for found in inputs]
+    """One batch of at least one pattern: its sites, `shapes` float32[b,3], and the pattern of each
+    entry, `owner` int64[entries]."""
+    counts = [item.entries for item in inputs]
     firsts = np.cumsum([0, *counts[:-1]])
-    coords = np.concatenate([found.coords for found in inputs])
-    coords[:, 0] += np.repeat(firsts, [len(found.coords) for found in inputs])
-    features = torch.from_numpy(np.concatenate([found.features for found in inputs]))
-    shapes = torch.from_numpy(np.stack([found.shape for found in inputs]))
+    coords = np.concatenate([item.coords for item in inputs])
+    coords[:, 0] += np.repeat(firsts, [len(item.coords) for item in inputs])
+    features = torch.from_numpy(np.concatenate([item.features for item in inputs]))
+    shapes = torch.from_numpy(np.stack([item.shape for item in inputs]))
     owner = torch.from_numpy(np.repeat(np.arange(len(inputs)), counts))
     level = Level.of(torch.from_numpy(coords).to(device), entries=sum(counts))
     return SparseTensor(features.to(device), level), shapes.to(device), owner.to(device)
 
 
-def _first_weights(module: nn.Module, made: torch.Generator) -> None:
-    """Normal weights that keep the size of activations (as He et al. 2015 for images, but with the
-    centre of a kernel apart), biases zero. Drawn by name, in float32 whatever the type."""
+def _first_weights(module: nn.Module, rng: torch.Generator) -> None:
+    """Normal weights that preserve the scale of activations (as He et al. 2015 for images, but with
+    a separate variance for the centre of a kernel), biases zero. Drawn by name, in float32 for any
+    type."""
     with torch.no_grad():
         for _, parameter in sorted(module.named_parameters()):
             if parameter.ndim == 3:
                 area, cin, _ = parameter.shape
                 around = (1 - _OWN) / (_OCCUPIED * (area - 1))
-                parameter.normal_(0, math.sqrt(2 * around / cin), generator=made)
+                parameter.normal_(0, math.sqrt(2 * around / cin), generator=rng)
                 parameter[area // 2] *= math.sqrt(_OWN / around)
             elif parameter.ndim == 2:
-                parameter.normal_(0, math.sqrt(1 / parameter.shape[1]), generator=made)
+                parameter.normal_(0, math.sqrt(1 / parameter.shape[1]), generator=rng)
             else:
                 parameter.zero_()
 
@@ -220,5 +221,5 @@ def _cast(tensor: SparseTensor, head: _Head) -> SparseTensor:
 
 
 def _relu(tensor: SparseTensor) -> SparseTensor:
-    # In place: what a convolution returns is needed by nothing else.
+    # In place: the result of a convolution has no other use.
     return SparseTensor(nn.functional.relu_(tensor.features), tensor.level)

@@ -1,14 +1,14 @@
-"""A pattern reduced to a bounded number of sites: what a sparse network reads.
+"""Reduction of a pattern to a bounded number of sites, the input of a sparse network.
 
-A matrix of 10^7 nonzeros is too much to convolve for one query, so a network reads a recorded
-reduction of it. `grid` sees the whole matrix coarsely, `windows` sees parts of it as they are, and
-`both` sees the two as separate entries of one batch, whose embeddings are averaged. `sites` is the
-papers' input, the coordinates of the nonzeros, made coarser only where there are too many. All are
+A matrix of 10^7 nonzeros is too large to convolve for one query, so a network reads a recorded
+reduction of it. `grid` is the whole matrix coarsely, `windows` are parts of it at full resolution,
+and `both` has the two as separate entries of one batch, whose embeddings are averaged. `sites` is
+the papers' input, the coordinates of the nonzeros, coarsened only where there are too many. All are
 functions of the pattern alone, in whole numbers up to the final logarithms.
 
 Channels of a site, all at least log(2) and so also a mark of presence: log1p of the nonzeros in its
 cell, log1p of the rows and log1p of the columns that the cell spans. The last two are the scale:
-without them a cell of a window and a cell of a coarse grid that holds one nonzero are the same.
+without them a cell of a window equals a cell of a coarse grid with one nonzero.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ Kind = Literal["grid", "windows", "both", "sites"]
 CHANNELS = 3
 #: Largest grid side: its counters are then 32 MB.
 _MAX_SIZE = 2048
-#: Most sites all windows of one pattern may have together.
+#: Largest total number of sites in the windows of one pattern.
 _MAX_WINDOW_SITES = 1 << 22
-#: Most windows of one pattern: each costs a hash, and a batch holds so many entries.
+#: Largest number of windows of one pattern: each costs a hash and an entry of the batch.
 _MAX_WINDOWS = 1 << 12
-#: Nonzeros handled at once: bounds the memory to about 50 MB beside the counters.
+#: Nonzeros processed at once: bounds the memory to about 50 MB beside the counters.
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """How patterns are reduced; recorded in the card of every network trained with it.
+    """Parameters of the reduction of patterns, recorded in the card of every network trained with
+    it.
 
-    `size`: most cells of the grid in each direction, 1..2048; of `sites`, at most size * size cells
-    are occupied, which are as small as that allows. `windows`: most windows of one
-    pattern, 1..4096. `window`: rows and columns of a window, cells that all windows have together
-    at most 2^22. A kind that does not use a number leaves it as it is.
+    `size`: most cells of the grid in each direction, 1..2048; for `sites`, at most size * size
+    cells are occupied, the smallest possible ones. `windows`: most windows of one pattern, 1..4096.
+    `window`: rows and columns of a window, cells that all windows have together at most 2^22. A
+    kind ignores numbers that it does not use.
 
     Raises: InputError for an unknown kind or a number out of bounds.
     """
@@ -59,8 +60,8 @@ class Reduction:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            known = ", ".join(get_args(Kind))
-            raise InputError(f"kind {self.kind!r} is none of {known}", where="reduction")
+            kinds = ", ".join(get_args(Kind))
+            raise InputError(f"kind {self.kind!r} is none of {kinds}", where="reduction")
         numbers = (self.size, self.windows, self.window)
         if any(type(value) is not int or value < 1 for value in numbers):
             raise InputError("sizes are whole numbers from 1", where="reduction")
@@ -81,7 +82,7 @@ class Reduction:
 
     @classmethod
     def from_json(cls, read: Mapping[str, Any]) -> Reduction:
-        """The inverse of `to_json`. Raises: InputError unless every field is there and legal."""
+        """The inverse of `to_json`. Raises: InputError unless every field is present and legal."""
         if not isinstance(read, Mapping) or set(read) != set(cls.__slots__):
             names = ", ".join(cls.__slots__)
             raise InputError(f"a reduction has exactly the fields {names}", where="reduction")
@@ -90,12 +91,12 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """One pattern as a network reads it.
+    """One pattern as input of a network.
 
     Shapes: `coords` int64[n,3] of (entry, row, column), unique, sorted lexicographically, rows and
     columns counted from the entry's own corner; `features` float32[n,CHANNELS]; `shape` float32[3],
-    log1p of rows, columns and nonzeros of the whole matrix. `entries` >= 1 counts the batch entries
-    of this one pattern; an empty pattern is one entry without sites.
+    log1p of rows, columns and nonzeros of the whole matrix. `entries` >= 1 is the number of batch
+    entries of this pattern; an empty pattern is one entry without sites.
     """
 
     coords: NDArray[np.int64]
@@ -107,8 +108,8 @@ class Input:
 def reduce(pattern: Pattern, reduction: Reduction) -> Input:
     """The sites of a pattern under a reduction.
 
-    Time O(nnz) for the grid; O(windows * window^2) for windows, whatever the pattern holds. Memory
-    beyond the pattern: `size`^2 counters and a fixed block of nonzeros. Of sites see `occupied`.
+    Time O(nnz) for the grid; O(windows * window^2) for windows, independent of the pattern. Memory
+    beyond the pattern: `size`^2 counters and a fixed block of nonzeros. For sites see `occupied`.
     """
     parts: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
     if reduction.kind in ("grid", "both"):
@@ -128,29 +129,30 @@ def reduce(pattern: Pattern, reduction: Reduction) -> Input:
     )
 
 
-def seen_through(found: Input, channels: int) -> Input:
-    """The input with so many features per site: all of them, or with one channel only a 1, the
+def seen_through(item: Input, channels: int) -> Input:
+    """The input with so many features per site: all of them, or for one channel only a 1, the
     binary sites of the data-selection paper (Section 3.1).
 
     Raises: InputError for any other number.
     """
     if channels == CHANNELS:
-        return found
+        return item
     if channels != 1:
         raise InputError(f"sites have 1 or {CHANNELS} features, not {channels}", where="network")
-    return replace(found, features=np.ones((len(found.coords), 1), dtype=np.float32))
+    return replace(item, features=np.ones((len(item.coords), 1), dtype=np.float32))
 
 
 def _grid(pattern: Pattern, size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Occupied cells int64[n,2] and their features, of at most size x size equal cells.
 
-    Every cell spans the same whole number of rows and columns (the last ones may stick out), so a
-    uniform band gives uniform counts; cells of m / size rows would alternate between two sizes.
+    Every cell spans the same integer number of rows and columns (the last ones may extend beyond
+    the matrix), so a uniform band gives uniform counts; cells of m / size rows would alternate
+    between two sizes.
     """
     m, n = pattern.shape
     height, width = max(-(-m // size), 1), max(-(-n // size), 1)
     down, across = -(-m // height), -(-n // width)
-    # Cells of one row are consecutive nonzeros: only columns need a division each.
+    # Cells of one row are consecutive nonzeros: only columns need a division.
     cuts = pattern.indptr[np.minimum(np.arange(down + 1, dtype=np.int64) * height, m)]
     first = np.arange(down, dtype=np.int64) * across
     counts = np.zeros(down * across, dtype=np.int64)
@@ -184,12 +186,12 @@ def _windows(
     rows = (corners[:, :1] + np.arange(height)).ravel()
     left = np.repeat(corners[:, 1], height)
     start = _first_at_least(pattern, rows, left)
-    kept = _first_at_least(pattern, rows, left + width) - start
-    shift = start - np.cumsum(kept) + kept
-    found = pattern.indices[np.repeat(shift, kept) + np.arange(kept.sum())]
+    lengths = _first_at_least(pattern, rows, left + width) - start
+    shift = start - np.cumsum(lengths) + lengths
+    columns = pattern.indices[np.repeat(shift, lengths) + np.arange(lengths.sum())]
     inner = np.tile(np.arange(height, dtype=np.int64), len(corners))
-    sites = np.stack([np.repeat(inner, kept), found - np.repeat(left, kept)], axis=1)
-    ends = np.cumsum(kept.reshape(len(corners), height).sum(axis=1))
+    sites = np.stack([np.repeat(inner, lengths), columns - np.repeat(left, lengths)], axis=1)
+    ends = np.cumsum(lengths.reshape(len(corners), height).sum(axis=1))
     features = _features(np.ones(len(sites), np.int64), 1, 1)
     return list(zip(np.split(sites, ends[:-1]), np.split(features, ends[:-1]), strict=True))
 
@@ -197,9 +199,9 @@ def _windows(
 def _corners(pattern: Pattern, count: int, side: int) -> NDArray[np.int64]:
     """Top left corners int64[w,2], distinct and sorted, of windows centred on sampled nonzeros.
 
-    One nonzero is drawn from each of `count` equal parts of the nonzeros, so dense regions get
-    more windows and every window holds something. Drawn by hashing the pattern's id, because the
-    streams of numpy's generators may change between versions.
+    One nonzero is drawn from each of `count` equal parts of the nonzeros, so dense regions get more
+    windows and no window is empty. Drawn by hashing the pattern's id, because the streams of
+    numpy's generators may change between versions.
     """
     m, n = pattern.shape
     count = min(count, pattern.nnz)
@@ -232,7 +234,7 @@ def _first_at_least(
     low, high = pattern.indptr[rows], pattern.indptr[rows + 1]
     while bool((low < high).any()):
         middle = (low + high) >> 1
-        # A finished row stays as it is; its middle may lie past the end.
+        # A finished row is unchanged; its middle may be past the end.
         open_ = low < high
         below = open_ & (pattern.indices[np.where(open_, middle, 0)] < columns)
         low = np.where(below, middle + 1, low)

@@ -3,17 +3,17 @@
 A layer runs in chunks of output sites: gather the input rows of all pairs, one matrix product per
 kernel offset, sum the products of each output site. Only the chunk's rows are ever gathered.
 
-What was tried, on one thread of a server core, in multiples of the time of the matrix products:
+Alternatives measured on one thread of a server core, relative to the time of the matrix products:
 
-- whole layers at once, by offset: gather 0.5 and add 1.2 at 32 channels, 0.1 and 0.2 at 128, for
-  everything leaves the caches in between. In chunks of 16,384 pairs the gather is 0.09 and 0.02;
+- whole layers at once, by offset: gather 0.5 and add 1.2 at 32 channels, 0.1 and 0.2 at 128, since
+  data leaves the caches in between. In chunks of 16,384 pairs the gather is 0.09 and 0.02;
 - `index_add_` of the products, in chunks: 1.8 at 32 channels, 0.5 at 64, 0.14 at 128.
-  `embedding_bag` over the pairs by output site: 0.08, 0.04, 0.02, so that is used;
+  `embedding_bag` over the pairs by output site: 0.08, 0.04, 0.02, which is used;
 - one product per site over all offsets (im2col) where no neighbour is absent: the product alone
-  takes 0.91 at 32 channels and 0.96 to 1.05 from 64 on. Not used: patterns have gaps, and this
-  computes them.
+  takes 0.91 at 32 channels and 0.96 to 1.05 from 64 on. Not used: it also computes the gaps of
+  patterns.
 
-What is left is the speed of `torch.mm` on a few hundred rows.
+The remaining limit is the speed of `torch.mm` on a few hundred rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SparseConv2d(nn.Module):
         self.kernel, self.stride = kernel, stride
         self.weight = nn.Parameter(torch.empty(kernel * kernel, cin, cout))
         self.bias = nn.Parameter(torch.empty(cout)) if bias else None
-        # As torch initialises a dense convolution.
+        # The initialisation of a dense convolution in torch.
         bound = 1 / math.sqrt(kernel * kernel * cin)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -71,8 +71,8 @@ class SparseConv2d(nn.Module):
 
 
 class SparseMaxPool2d(nn.Module):
-    """The largest of the stored sites under a kernel, per channel. Of equal values the first in
-    the order of offsets receives the gradient.
+    """Maximum of the stored sites under a kernel, per channel. Among equal values the first in the
+    order of offsets receives the gradient.
 
     Raises: InputError for a stride of 1 or one larger than the kernel (windows could be empty).
     """
@@ -157,18 +157,18 @@ def _run(plan: Plan, x: Tensor, out: Tensor, weights: Any) -> None:
             if plan.centre is None:
                 block.zero_()
             continue
-        rows, made = gathered[: chunk.pairs], products[: chunk.pairs]
+        rows, results = gathered[: chunk.pairs], products[: chunk.pairs]
         torch.index_select(x, 0, chunk.source, out=rows)
         parts = zip(
             chunk.offsets,
             rows.split_with_sizes(chunk.sizes),
-            made.split_with_sizes(chunk.sizes),
+            results.split_with_sizes(chunk.sizes),
             strict=True,
         )
         for offset, part, product in parts:
             torch.mm(part, weights[offset], out=product)
         summed = functional.embedding_bag(
-            chunk.order, made, chunk.bounds, mode="sum", include_last_offset=True
+            chunk.order, results, chunk.bounds, mode="sum", include_last_offset=True
         )
         if plan.centre is None:
             block.copy_(summed)
@@ -205,7 +205,7 @@ class _MaxPool(torch.autograd.Function):
         out = x.new_empty(sites.target.sites, x.shape[1])
         winner = torch.empty(out.shape, dtype=torch.int64, device=x.device)
         for chunk in sites.plan.chunks:
-            # By output site, and for each in the order of offsets; mode 2 is the maximum.
+            # By output site, then offset; mode 2 is the maximum.
             source = chunk.source.index_select(0, chunk.order)
             best = torch.embedding_bag(x, source, chunk.bounds, False, 2, False, None, True)
             out[chunk.start : chunk.stop] = best[0]
@@ -221,6 +221,6 @@ class _MaxPool(torch.autograd.Function):
         sites: KernelMap = ctx.sites
         into = grad.new_zeros(sites.source.sites, grad.shape[1])
         if sites.kernel == sites.target.stride // sites.source.stride:
-            # No site lies in two windows, so nothing needs adding, which takes five times as long.
+            # No site is in two windows, so no addition is needed, which takes five times as long.
             return into.scatter_(0, winner, grad), None
         return into.scatter_add_(0, winner, grad), None

@@ -122,7 +122,7 @@ class CusparseProduct:
     def __init__(self, csr: Csr, plan: Plan, device: Device) -> None:
         self.csr, self.plan, self.form = csr, plan, Form({})
         self._device, self._library = device, cusparse(device)
-        vector = plan.op.kernel == "spmv"
+        vector = plan.op.name == "spmv"
         self._name, self._dense = ("SpMV", "DnVec") if vector else ("SpMM", "DnMat")
         self._multiply = self._library.function(f"cusparse{self._name}")
         self._set_values = self._library.function(f"cusparse{self._dense}SetValues")
@@ -164,7 +164,7 @@ class CusparseProduct:
         matrix = library.descriptor("Csr", m, n, csr.nnz, *addresses, *indices, stored)
         self._destroy_with_it("cusparseDestroySpMat", matrix)
         # Only while preprocessing: each call sets its own addresses.
-        width = () if op.kernel == "spmv" else (op.width,)
+        width = () if op.name == "spmv" else (op.width,)
         dense = [csr.values.new_empty((rows, *width)) for rows in (n, m)]
         self._b, self._out = (self._dense_descriptor(one, stored) for one in dense)
         double = op.dtype == "f64"
@@ -175,7 +175,7 @@ class CusparseProduct:
         self._arguments = (
             *(library.handle, *transposed, alpha, matrix, self._b, beta, self._out),
             CUDA_R_64F if double else CUDA_R_32F,
-            _ALGORITHMS[op.kernel][self.plan.algorithm],
+            _ALGORITHMS[op.name][self.plan.algorithm],
         )
         size = c_size_t()
         library.call(f"cusparse{self._name}_bufferSize", *self._arguments, byref(size))

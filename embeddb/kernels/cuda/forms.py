@@ -123,7 +123,7 @@ def form_of(csr: Csr, of: Plan, cut: Cut) -> Form:
     if spec.layout == "csr":
         return Form({})
     if spec.layout == "entries":
-        return Form({"rows": csr.rows}, adds=of.op.kernel != "sddmm")
+        return Form({"rows": csr.rows}, adds=of.op.name != "sddmm")
     if spec.layout == "rows":
         return Form({"perm": _row_order(csr, spec.reorder).to(torch.int32)})
     if spec.layout == "pieces":

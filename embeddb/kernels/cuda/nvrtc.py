@@ -10,8 +10,8 @@ from typing import Any
 
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.extras import install_hint, needing
-from embeddb.core.files.gate import read_bounded
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_read import read_bounded
+from embeddb.core.files.safe_write import whole_file
 from embeddb.kernels.build import cache_folder
 
 SOURCE = Path(__file__).with_name("kernels.cu")

@@ -122,7 +122,7 @@ def planned(config: Mapping[str, Any], op: Op) -> Plan:
 
     Raises: SpaceError for a configuration that has no kernel for the operation or its width.
     """
-    if op.kernel not in ("spmm", "spmv", "sddmm") or op.dtype not in TYPES:
+    if op.name not in ("spmm", "spmv", "sddmm") or op.dtype not in TYPES:
         raise SpaceError(f"the CUDA kernels have no {op}")
     work = str(config.get("work", ""))
     try:
@@ -138,7 +138,7 @@ def planned(config: Mapping[str, Any], op: Op) -> Plan:
 
 
 def _cusparse(algorithm: str, op: Op) -> Plan:
-    if algorithm not in ALGORITHMS.get(op.kernel, ()):
+    if algorithm not in ALGORITHMS.get(op.name, ()):
         raise SpaceError(f"cuSPARSE has no algorithm={algorithm} for {op}")
     return Plan(op, FormSpec("csr"), algorithm=algorithm, tolerance=TOLERANCES[op.dtype])
 
@@ -154,9 +154,9 @@ def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
     if work not in (*_WORK, "stream"):
         raise SpaceError(f"work={work} has no CUDA kernel")
     stored, shares = TYPES[op.dtype], work in _SHARES_ROWS
-    wide = op.dtype in ("f16", "bf16") and shares and op.kernel != "sddmm"
+    wide = op.dtype in ("f16", "bf16") and shares and op.name != "sddmm"
     out = "float" if wide else stored
-    lanes = {"entries": 32, "slices": 1}.get(work, 0) if op.kernel == "spmv" else 0
+    lanes = {"entries": 32, "slices": 1}.get(work, 0) if op.name == "spmv" else 0
     lanes = lanes or int(config["lanes"])
     vec = int(config.get("vec", 1))
     block, batch = int(config["block"]), int(config["batch"]) if batched else 1
@@ -164,7 +164,7 @@ def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
         raise SpaceError(f"block={block} is no multiple of lanes={lanes}, or not 32 to 1024")
     piece = int(config["piece"]) if shares or work == "coo" else 0
     form = _form(work, piece, config)
-    if op.kernel == "spmm":
+    if op.name == "spmm":
         cols = int(config["cols"])
         shape = (_WORK[work], lanes, vec, cols)
         if batched:
@@ -173,7 +173,7 @@ def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
             stage = _STAGE[str(config["stage"])]
             parts = ("spmm", stored, out, *shape, stage, int(config["unroll"]))
         tile = lanes * vec * cols
-    elif op.kernel == "sddmm":
+    elif op.name == "sddmm":
         loads = -(-op.width // (lanes * vec))
         parts = ("sddmm", stored, _WORK[work], lanes, vec, loads, int(config["unroll"]))
         tile = 1
@@ -214,11 +214,11 @@ def _windows(config: Mapping[str, Any], op: Op) -> Plan:
     stored, quad = TYPES[op.dtype], 4 if op.width % 4 == 0 else 1
     rounds = op.dtype in ("f16", "bf16")
     other = math == "f16" if op.dtype == "f32" else math not in (op.dtype, "fp32")
-    if op.kernel == "sddmm":
+    if op.name == "sddmm":
         other = op.dtype != "f32" or math not in ("tf32", "tf32x3")
-    if op.kernel == "spmv" or op.dtype == "f64" or other:
+    if op.name == "spmv" or op.dtype == "f64" or other:
         raise SpaceError(f"windows with math={math} have no CUDA kernel for {op}")
-    sampled = op.kernel == "sddmm"
+    sampled = op.name == "sddmm"
     piece = -(-int(config.get("piece", 0)) // _WIDE[math])
     reorder = str(config.get("reorder", "none"))
     layout = "tf32" if math == "tf32x3" else math
@@ -266,7 +266,7 @@ def fit(config: Mapping[str, Any], op: Op) -> Config:
         vec //= 2
     if "vec" in config and vec != config["vec"]:
         changed = changed.replace(vec=vec)
-    if op.kernel == "sddmm" and "lanes" in config:
+    if op.name == "sddmm" and "lanes" in config:
         lanes = int(config["lanes"])
         while lanes < 32 and -(-op.width // (lanes * vec)) > 8:
             lanes *= 2

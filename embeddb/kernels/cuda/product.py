@@ -66,7 +66,7 @@ class Product:
             b = b.clone()
         if x is not None and x.data_ptr() % self.step:
             x = x.clone()
-        aligned = out.data_ptr() % self.step == 0 or self.plan.op.kernel == "sddmm"
+        aligned = out.data_ptr() % self.step == 0 or self.plan.op.name == "sddmm"
         into = out if aligned else torch.zeros_like(out)
         at_x = 0 if x is None else x.data_ptr()
         self.enqueue(b.data_ptr(), at_x, into.data_ptr(), self.device.stream())
@@ -101,7 +101,7 @@ def bind(csr: Csr, plan: Plan, device: Device) -> Product | CusparseProduct:
 
 def _blocks(csr: Csr, plan: Plan, form: Form) -> tuple[int, int]:
     units = plan.units(form.pieces, csr.shape[0], csr.nnz)
-    columns = -(-plan.op.width // plan.tile) if plan.op.kernel == "spmm" else 1
+    columns = -(-plan.op.width // plan.tile) if plan.op.name == "spmm" else 1
     return -(-units // plan.per_block), columns
 
 

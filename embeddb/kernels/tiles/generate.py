@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.emitter import Lines, signature, step
 from embeddb.kernels.tiles.expressions import C_TYPES, Elements, combined, form_text
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.forms import Form, Forms, Span, Var, of_var, whole
 from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of

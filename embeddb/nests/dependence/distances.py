@@ -1,10 +1,10 @@
-"""How far two turns of a nest are apart that touch one element.
+"""Distances between two iterations of a nest that access one element.
 
-Distances of affine accesses with equal coefficients are exact; otherwise each loop's sign is tried
-and refused where the equations of the indices have no solution within the loops
-(`.inequalities`). An index that comes out of an array may be anything, but for two cases: two
-elements of a permutation differ, and so do the turns of a loop that runs over the rows of a sparse
-matrix (from one offset to the next).
+Distances of affine accesses with equal coefficients are exact; otherwise each sign of a loop's
+distance is excluded where the equations of the indices have no solution within the loops
+(`.inequalities`). An index read from an array may have any value, with two exceptions: two elements
+of a permutation differ, and so do the iterations of a loop over the rows of a sparse matrix (from
+one offset to the next).
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from embeddb.nests.parts import Access, Affine, Index
 
 Row = tuple[int, ...]
 
-#: Inequalities at which an elimination is given up, where nobody says: a solution is then taken for
-#: granted.
+#: Default number of inequalities at which an elimination stops and a solution is assumed.
 _MOST_ROWS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Equations, solved: `fixed` gives variables as rows of the others, `loose` are equations
+    """Solved equations: `fixed` gives variables as rows of the others, `loose` are equations
     without a coefficient of 1. `least` are rows that are at least 0."""
 
     fixed: dict[int, Row]
@@ -38,7 +37,8 @@ class System:
         return cls({}, (), ())
 
     def joined(self, equal: Iterable[Row], least: Iterable[Row] = ()) -> System | None:
-        """With more equations and inequalities; None where the equations have no solution."""
+        """The system with more equations and inequalities; None where the equations have no
+        solution."""
         fixed = dict(self.fixed)
         rows = [*self.loose, *(_replaced(row, fixed) for row in equal)]
         more = [_replaced(row, fixed) for row in least]
@@ -64,54 +64,55 @@ class System:
         return System(fixed, tuple(loose), (*(_replaced(r, fixed) for r in self.least), *more))
 
     def constant(self, var: int) -> int | None:
-        """The one value of a variable, where the equations leave one."""
+        """The only value of a variable, where the equations determine it."""
         row = self.fixed.get(var)
         return None if row is None or any(row[:-1]) else row[-1]
 
     def feasible(self, most: int = _MOST_ROWS) -> bool:
-        """Whether there may be a solution; see the function of that name."""
+        """Return true if a solution may exist (see the function `feasible`)."""
         both = [(row, tuple(-c for c in row)) for row in self.loose]
         return feasible([*self.least, *(row for pair in both for row in pair)], most)
 
 
 def feasible(rows: Iterable[Row], most: int = _MOST_ROWS) -> bool:
-    """Whether all rows can be at least 0; True also where that is not known, as where more than
-    `most` would have to be kept."""
-    known: dict[Row, int] = {}
+    """Return true if all rows can be at least 0, by Fourier-Motzkin elimination; also where the
+    answer is unknown, since more than `most` rows would be generated."""
+    pending: dict[Row, int] = {}
     for row in rows:
-        if not _add(known, row[:-1], row[-1]):
+        if not _add(pending, row[:-1], row[-1]):
             return False
-    while known:
-        var = _cheapest(known)
-        up = [(c, k) for c, k in known.items() if c[var] > 0]
-        down = [(c, k) for c, k in known.items() if c[var] < 0]
-        known = {c: k for c, k in known.items() if not c[var]}
-        if len(known) + len(up) * len(down) > most:
+    while pending:
+        var = _cheapest(pending)
+        up = [(c, k) for c, k in pending.items() if c[var] > 0]
+        down = [(c, k) for c, k in pending.items() if c[var] < 0]
+        pending = {c: k for c, k in pending.items() if not c[var]}
+        if len(pending) + len(up) * len(down) > most:
             return True
         for plus, least in up:
             for minus, greatest in down:
                 p, m = -minus[var], plus[var]
                 coefs = tuple(p * a + m * b for a, b in zip(plus, minus, strict=True))
-                if not _add(known, coefs, p * least + m * greatest):
+                if not _add(pending, coefs, p * least + m * greatest):
                     return False
     return True
 
 
-def _add(known: dict[Row, int], coefs: Row, constant: int) -> bool:
-    """Whether the row can be at least 0; kept in whole numbers, the strictest of its kind."""
+def _add(rows: dict[Row, int], coefs: Row, constant: int) -> bool:
+    """Add a row that is at least 0; only the strictest of its direction is kept, in integers.
+    Returns false if it cannot hold."""
     divisor = math.gcd(*coefs)
     if not divisor:
         return constant >= 0
     if divisor > 1:
         coefs, constant = tuple(c // divisor for c in coefs), constant // divisor
-    known[coefs] = min(constant, known.get(coefs, constant))
+    rows[coefs] = min(constant, rows.get(coefs, constant))
     return True
 
 
-def _cheapest(known: dict[Row, int]) -> int:
-    """The variable whose elimination makes the fewest rows."""
+def _cheapest(rows: dict[Row, int]) -> int:
+    """The variable whose elimination generates the fewest rows."""
     best, least = -1, math.inf
-    for var, column in enumerate(zip(*known, strict=True)):
+    for var, column in enumerate(zip(*rows, strict=True)):
         up, down = sum(c > 0 for c in column), sum(c < 0 for c in column)
         if up + down and up * down - up - down < least:
             best, least = var, up * down - up - down
@@ -128,8 +129,8 @@ def _replaced(row: Row, values: dict[int, Row]) -> Row:
 
 
 def _divided(row: Row) -> Row | None:
-    """The equation by the common divisor of its coefficients; None where it has no solution in
-    whole numbers."""
+    """The equation divided by the gcd of its coefficients; None where it has no integer
+    solution."""
     divisor = math.gcd(*row[:-1])
     if not divisor:
         return None if row[-1] else row
@@ -138,19 +139,20 @@ def _divided(row: Row) -> Row | None:
     return row if divisor == 1 else tuple(c // divisor for c in row)
 
 
-#: By loop, the least and the largest distance, in values of the loop's index.
+#: Smallest and largest distance by loop, in values of the loop's index.
 Vector = tuple[tuple[int, int], ...]
 
 ZERO = (0, 0)
-#: Systems that are looked at, for one pair of accesses and for a nest; beyond, signs are left open.
+#: Largest number of systems for one pair of accesses and for a nest; beyond, signs stay unknown.
 _MOST_SYSTEMS, _MOST_IN_ALL = 80, 800
-#: Pairs of accesses of a nest; beyond, any distance is taken for possible.
+#: Largest number of pairs of accesses of a nest; beyond, any distance is assumed possible.
 _MOST_PAIRS = 5000
 
 
 class Distances:
-    """Of one nest, whose turns are inequalities. Variables: of loop k, variable k is the distance
-    in units of `unit[k]`, variable depth + k where the source is, in steps from `base[k]`."""
+    """Distances in one nest, whose iteration space is given by inequalities. Variables: of loop k,
+    variable k is the distance in units of `unit[k]`, variable depth + k the position of the source,
+    in steps from `base[k]`."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest, self.depth = nest, nest.depth
@@ -167,7 +169,7 @@ class Distances:
             self.span.append(max(0, high - low) // self.unit[-1])
         self._known: dict[tuple[Access, Access], tuple[Vector, ...]] = {}
         self._systems = 0
-        #: By loop, the affine bounds, and those loops that they tie it to.
+        #: Affine bounds by loop, and the loops that they couple it with.
         self.bounds = [self._bounds(at) for at in range(self.depth)]
         self.ties: list[set[int]] = [set() for _ in nest.loops]
         for at in range(self.depth):
@@ -180,8 +182,8 @@ class Distances:
         self.rows = {at: row for at, row in rows if row is not None}
 
     def between(self, first: Access, second: Access) -> tuple[Vector, ...]:
-        """The distances from turns in which `first` touches an element to those in which `second`
-        touches the same; of any sign."""
+        """Distances from iterations in which `first` accesses an element to those in which `second`
+        accesses the same; of any sign."""
         if (first, second) not in self._known:
             if len(self._known) >= _MOST_PAIRS:
                 return (tuple((-n * u, n * u) for n, u in zip(self.span, self.unit, strict=True)),)
@@ -207,7 +209,7 @@ class Distances:
     # -- equations and inequalities ------------------------------------------------------------
 
     def _unit(self, at: int) -> int:
-        """What every distance is a multiple of, where the lower bound moves."""
+        """Common divisor of all distances, where the lower bound varies."""
         lower = self.nest.loops[at].lower
         if lower.of is not None:
             return 1
@@ -234,7 +236,7 @@ class Distances:
                 yield from self._equal(one.of, two.of)
 
     def _same_element(self, one: Index, two: Index) -> bool:
-        """Whether two indices are equal only where they come out of one element."""
+        """Return true if two indices are equal only where they are read from one element."""
         if one.of is None or two.of is None or one.of.array != two.of.array:
             return False
         fill = self.nest.arrays[one.of.array].fill
@@ -242,7 +244,8 @@ class Distances:
         return still and fill in ("range", "permutation")
 
     def _bounds(self, at: int) -> list[Row]:
-        """Of the source and of the sink; what comes out of an array is bounded by what it holds."""
+        """Bounds of the source and of the sink; a value read from an array is bounded by the
+        array's fill."""
         loop = self.nest.loops[at]
         own = Affine(0, (*(0 for _ in range(at)), 1))
         low, high = loop_range(self.nest.loops, self.nest.arrays, at)
@@ -266,8 +269,8 @@ class Distances:
         return rows
 
     def _row_of(self, at: int) -> Row | None:
-        """The distance between the rows that a loop runs over, from one offset to the next: its
-        sign is that of the loop's own distance, and where that is 0, so is it."""
+        """Distance between the rows that a loop runs over, from one offset to the next: its sign is
+        that of the loop's own distance, and it is 0 where that is 0."""
         loop = self.nest.loops[at]
         low, high = loop.lower.of, loop.upper.of
         if low is None or high is None or low.array != high.array or len(low.at) != 1:
@@ -284,7 +287,7 @@ class Distances:
     # -- solutions -----------------------------------------------------------------------------
 
     def _groups(self, system: System) -> list[tuple[int, ...]]:
-        """Loops that equations or bounds tie together."""
+        """Loops that equations or bounds couple."""
         ties = [{at, *self.ties[at]} for at in range(self.depth)]
         ties += [
             {at, *(outer for outer in range(self.depth) if row[outer])}
@@ -302,7 +305,7 @@ class Distances:
     def _solutions(
         self, system: System, loops: tuple[int, ...]
     ) -> list[dict[int, tuple[int, int]]]:
-        """The distances of loops that are tied together, by loop."""
+        """Distances of coupled loops, by loop."""
         variables = {v for at in loops for v in (at, self.depth + at)}
         rows = [(v, *_used(row)) for v, row in system.fixed.items() if v in variables]
         rows += [_used(row) for row in system.loose if variables & set(_used(row))]
@@ -315,14 +318,14 @@ class Distances:
         least = [row for at in loops for row in (self.bounds[at] if at in tied else self._span(at))]
         bounded = system.joined((), least)
         assert bounded is not None
-        kept = tuple(row for row in bounded.loose if variables & set(_used(row)))
+        loose = tuple(row for row in bounded.loose if variables & set(_used(row)))
         most = min(_MOST_IN_ALL, self._systems + _MOST_SYSTEMS)
-        return list(self._split(System(bounded.fixed, kept, bounded.least), loops, {}, most))
+        return list(self._split(System(bounded.fixed, loose, bounded.least), loops, {}, most))
 
     def _split(
         self, system: System, loops: tuple[int, ...], signs: dict[int, int], most: int
     ) -> Iterator[dict[int, tuple[int, int]]]:
-        """Solutions by sign of each loop that the equations leave open."""
+        """Solutions for each sign of every loop that the equations leave open."""
         self._systems += 1
         if not system.feasible():
             return
@@ -331,8 +334,8 @@ class Distances:
             yield {at: self._range(at, system.constant(at), signs.get(at)) for at in loops}
             return
         value = system.constant(at)
-        known = None if value is None else (value > 0) - (value < 0)
-        for sign in (1, 0, -1) if known is None else (known,):
+        forced = None if value is None else (value > 0) - (value < 0)
+        for sign in (1, 0, -1) if forced is None else (forced,):
             if sign and not self.span[at]:
                 continue
             equal, least = self._of_sign(at, sign)
@@ -352,7 +355,7 @@ class Distances:
         return [], least
 
     def _range(self, at: int, value: int | None, sign: int | None = None) -> tuple[int, int]:
-        """In units: of a distance that is known, or whose sign is."""
+        """Range of a distance in units, from its value or its sign."""
         if value is not None:
             return value, value
         span = self.span[at]

@@ -1,5 +1,5 @@
-"""Which schedules of a nest are legal: they compute what it computes as it stands, but for the
-order in which reductions add up."""
+"""Legality of schedules: a legal one computes the same as the nest as written, except for the order
+of summation in reductions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from embeddb.nests.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """Turns of statement `sink` that must come after those of statement `source` which are `vector`
-    before them. Vectors of several loops are positive in the order of the nest; one of zeros is
-    between statements of one turn. `reduction`: both combine the same way with one element, so that
-    their order is free, but not at one time.
-    """
+    """Iterations of statement `sink` that must run after those of statement `source` which are
+    `vector` before them. Vectors of several loops are positive in the order of the nest; a zero
+    vector is between statements of one iteration. `reduction`: both combine one element with the
+    same operator, so their order is free, but they must not run concurrently."""
 
     array: int
     source: int
@@ -31,21 +30,21 @@ class Dependence:
 
     @property
     def distance(self) -> tuple[int, ...] | None:
-        """The one distance, where it is exact."""
+        """The distance vector, where it is exact."""
         exact = all(low == high for low, high in self.vector)
         return tuple(low for low, _ in self.vector) if exact else None
 
     @property
-    def told(self) -> str:
-        """`(1, -1)`, where a component that varies is `+`, `-`, `0+`, `0-` or `*`."""
+    def vector_text(self) -> str:
+        """`(1, -1)`; a component that varies is `+`, `-`, `0+`, `0-` or `*`."""
         return f"({', '.join(map(_component, self.vector))})"
 
 
 @lru_cache(maxsize=256)
 def dependences(nest: Nest) -> tuple[Dependence, ...]:
-    """All of a nest, each once."""
+    """All dependences of a nest, without duplicates."""
     distances = Distances(nest)
-    found: dict[Dependence, None] = {}
+    unique: dict[Dependence, None] = {}
     touched: dict[int, dict[_Touch, None]] = {}
     for statement, access, writes in nest.accesses():
         touched.setdefault(access.array, {})[_Touch(statement, access, writes)] = None
@@ -54,19 +53,19 @@ def dependences(nest: Nest) -> tuple[Dependence, ...]:
             if first.writes or second.writes:
                 reduction = _reduction(nest, first, second)
                 for source, sink, vector in _ordered(distances, first, second):
-                    found[Dependence(array, source, sink, vector, reduction)] = None
-    return tuple(found)
+                    unique[Dependence(array, source, sink, vector, reduction)] = None
+    return tuple(unique)
 
 
 def parallel_loops(nest: Nest) -> tuple[int, ...]:
-    """The loops whose turns are independent for one turn of the loops around."""
+    """Loops whose iterations are independent for fixed outer loops."""
     return tuple(at for at in range(nest.depth) if not any(_carried(nest, at)))
 
 
 def reduction_loops(nest: Nest) -> tuple[int, ...]:
-    """The loops whose turns would be independent if it were not for reductions."""
-    found = [list(_carried(nest, at)) for at in range(nest.depth)]
-    return tuple(at for at, d in enumerate(found) if d and all(one.reduction for one in d))
+    """Loops whose iterations are independent except for reductions."""
+    carried = [list(_carried(nest, at)) for at in range(nest.depth)]
+    return tuple(at for at, d in enumerate(carried) if d and all(one.reduction for one in d))
 
 
 class _Touch(NamedTuple):
@@ -85,7 +84,7 @@ def _reduction(nest: Nest, first: _Touch, second: _Touch) -> bool:
 def _ordered(
     distances: Distances, first: _Touch, second: _Touch
 ) -> Iterator[tuple[int, int, Vector]]:
-    """(source, sink, vector) of each way in which two accesses meet."""
+    """(source, sink, vector) of each way in which two accesses conflict."""
     one, two = first.statement, second.statement
     for vector in distances.between(first.access, second.access):
         for ahead in _positive(vector):
@@ -99,7 +98,7 @@ def _ordered(
 
 
 def _positive(vector: Vector) -> Iterator[Vector]:
-    """The part of it whose first component that is not zero is positive."""
+    """The part of a vector whose first non-zero component is positive."""
     for at, (low, high) in enumerate(vector):
         if high > 0:
             yield (*(ZERO for _ in range(at)), (max(low, 1), high), *vector[at + 1 :])
@@ -123,23 +122,23 @@ def _carried(nest: Nest, loop: int) -> Iterator[Dependence]:
             yield dependence
 
 
-#: Elements of an array of which every thread may have a copy of its own for a reduction.
+#: Largest array, in elements, of which every thread may have a private copy for a reduction.
 MOST_PRIVATE = 4096
 
-#: What `pack` names, by place among the arrays that can be packed.
+#: Values of `pack`: position among the packable arrays, and its word.
 _PACKED = {"read1": (0, "first"), "read2": (1, "second")}
 
 
 class Legality:
-    """Of one nest, whose dependences are found once; answers are kept.
+    """Rules of one nest, whose dependences are computed once; answers are cached.
 
     A schedule is legal where (Section 3.3 of "Performance Embeddings" names the steps)
-    - every dependence but those of reductions stays positive in the order, and no loop comes
+    - every dependence but those of reductions stays positive in the order, and no loop is moved
       outside of one that its bounds depend on;
-    - no dependence goes back along a loop that is split into blocks;
+    - no dependence is negative along a loop that is split into blocks;
     - no dependence is carried by the parallel loop; reductions only into arrays that every thread
       can have a copy of (`privatised`);
-    - `simd` carries no dependence, and reduces only into what does not vary with the loop;
+    - `simd` carries no dependence, and reduces only into elements that do not vary with the loop;
     - `jam4` could exchange the two innermost loops.
     """
 
@@ -154,7 +153,7 @@ class Legality:
         self._ruled: dict[tuple[Any, ...], str | None] = {}
 
     def reason(self, schedule: Schedule) -> str | None:
-        """Why the schedule is not legal, in one line; None where it is."""
+        """Reason why the schedule is illegal, in one line; None where it is legal."""
         depth = self.nest.depth
         if sorted(schedule.order) != list(range(depth)) or len(schedule.tiles) != depth:
             return f"the schedule is for {len(schedule.order)} loops, the nest has {depth}"
@@ -164,8 +163,8 @@ class Legality:
         return self._asked[shape]
 
     def privatised(self, schedule: Schedule) -> tuple[int, ...]:
-        """The arrays that the parallel loop reduces into, ascending: each thread needs its own copy
-        of the whole array, combined at the end. Of a legal schedule."""
+        """Arrays that the parallel loop reduces into, ascending: each thread needs a private copy
+        of the whole array, combined at the end. For a legal schedule."""
         shape = _Shape.of(schedule)
         carried = self._carried(shape.parallel_loop, shape.in_turn)
         return tuple(sorted({d.array for d in carried if d.reduction}))
@@ -173,7 +172,7 @@ class Legality:
     # -- rules ---------------------------------------------------------------------------------
 
     def _reasons(self, shape: _Shape) -> Iterator[str | None]:
-        """What each rule has against it, None: nothing."""
+        """Objection of each rule; None for no objection."""
         yield self._once(self._of_order, shape.order)
         for loop in shape.tiled:
             yield self._once(self._of_tile, loop)
@@ -189,12 +188,12 @@ class Legality:
         if place >= self._packable:
             yield f"pack {shape.pack}: there is no {word} array that is only read, at plain indices"
 
-    def _once(self, rule: Callable[..., Iterator[str]], *asked: Any) -> str | None:
-        """The first line of a rule. Schedules are many, what a rule looks at of them is little:
-        it is asked once for the same."""
-        key = (rule, *asked)
+    def _once(self, rule: Callable[..., Iterator[str]], *arguments: Any) -> str | None:
+        """First line of a rule, cached by its arguments: schedules are many, but a rule depends on
+        little of them."""
+        key = (rule, *arguments)
         if key not in self._ruled:
-            self._ruled[key] = next(rule(*asked), None)
+            self._ruled[key] = next(rule(*arguments), None)
         return self._ruled[key]
 
     def _of_order(self, order: tuple[int, ...]) -> Iterator[str]:
@@ -236,8 +235,7 @@ class Legality:
                 yield f"{named}: {name} carries a reduction and is used in another way too"
 
     def _carried(self, loop: int, in_turn: tuple[int, ...]) -> Iterator[Dependence]:
-        """The dependences between turns of the parallel loop that run at one time; none of no
-        loop (-1)."""
+        """Dependences between concurrent iterations of the parallel loop; none without one (-1)."""
         if loop < 0:
             return
         for dependence in (*self._plain, *self._reductions):
@@ -251,8 +249,8 @@ class Legality:
             if dependence.vector[inner] != ZERO and not self._scalar(dependence, inner):
                 what = "carries a reduction that no variable can hold"
                 array = self.nest.array_name(dependence.array)
-                told = f"{array} {what}" if dependence.reduction else self._told(dependence)
-                yield f"{named}: {told}"
+                cause = f"{array} {what}" if dependence.reduction else self._told(dependence)
+                yield f"{named}: {cause}"
 
     def _of_jam(self, around: int, inner: int = -1) -> Iterator[str]:
         if inner < 0:
@@ -272,22 +270,21 @@ class Legality:
         return self.nest.loops[loop].lower.loops | self.nest.loops[loop].upper.loops
 
     def _within(self, *inner: int) -> Iterator[Dependence]:
-        """Those that may be within one turn of all loops but the inner ones."""
+        """Dependences that may be within one iteration of all loops but the inner ones."""
         outer = [at for at in range(self.nest.depth) if at not in inner]
         for dependence in (*self._plain, *self._reductions):
             if not any(_nonzero(dependence.vector[at]) for at in outer):
                 yield dependence
 
     def _scalar(self, dependence: Dependence, inner: int) -> bool:
-        """Whether it is a reduction into one element while the innermost loop runs, which nothing
-        else touches: it can be summed up in a variable."""
+        """Return true if it is a reduction into one element during the innermost loop, which no
+        other access touches: a scalar variable can hold it."""
         target = self.nest.body[dependence.sink].target
         alone = sum(a.array == target.array for _, a, _ in self.nest.accesses()) == 1
         return dependence.reduction and alone and inner not in target.loops
 
     def _combined_only(self, array: int) -> bool:
-        """Whether the nest does nothing with an array but combine, in one way, with what it
-        holds."""
+        """Return true if the nest only combines an array, with one operator."""
         combines = {s.combine for s in self.nest.body if s.target.array == array}
         read = any(a.array == array for _, a, writes in self.nest.accesses() if not writes)
         return len(combines) == 1 and not read
@@ -295,13 +292,14 @@ class Legality:
     def _told(self, dependence: Dependence) -> str:
         name = self.nest.array_name(dependence.array)
         exact = "at distance" if dependence.distance is not None else "in direction"
-        return f"{name} depends on its own element {exact} {dependence.told}"
+        return f"{name} depends on its own element {exact} {dependence.vector_text}"
 
 
 @lru_cache(maxsize=64)
 def packable(nest: Nest) -> tuple[int, ...]:
-    """The arrays that a schedule may pack, `read1` first: those that statements only read, and only
-    at affine indices, and that are no indices or bounds themselves; in the order they are met."""
+    """Arrays that a schedule may pack, `read1` first: those that statements only read, only at
+    affine indices, and that are not indices or bounds themselves; in the order of their first
+    access."""
     refused = set(nest.written)
     for statement, access, _ in nest.accesses():
         refused |= {inner.array for inner in access.inner()}
@@ -312,7 +310,7 @@ def packable(nest: Nest) -> tuple[int, ...]:
 
 
 class _Shape(NamedTuple):
-    """What decides about legality: of tiles only whether there are any."""
+    """The part of a schedule that legality depends on: presence of tiles, not their sizes."""
 
     order: tuple[int, ...]
     tiled: tuple[int, ...]
@@ -327,15 +325,15 @@ class _Shape(NamedTuple):
 
     @property
     def parallel_loop(self) -> int:
-        """The loop that the parallel generated loop comes from; -1 without one."""
+        """Loop of the parallel generated loop; -1 without one."""
         at = {"outer": 0, "second": 1}.get(self.parallel, -1)
         pieces = (*self.tiled, *self.order)
         return pieces[at] if 0 <= at < len(pieces) else -1
 
     @property
     def in_turn(self) -> tuple[int, ...]:
-        """The loops around the parallel one, of which one turn runs after the other. A block and
-        the next may hold turns that are close together, and so may jammed turns."""
+        """Sequential loops around the parallel one. Adjacent blocks may hold nearby iterations, and
+        so may jammed iterations."""
         parted = self.parallel == "second" and not self.tiled
         jammed = self.inner == "jam4" and len(self.order) == 2
         return self.order[:1] if parted and not jammed else ()
@@ -346,7 +344,7 @@ def _nonzero(between: tuple[int, int]) -> bool:
 
 
 def _turned(vector: Vector, order: tuple[int, ...]) -> bool:
-    """Whether a turn that must come later may come first in this order."""
+    """Return true if this order may reverse a dependence."""
     for at in order:
         least = vector[at][0]
         if least:

@@ -1,14 +1,14 @@
-"""The numbers of a node of a nest's graph ("Performance Embeddings", Table 4).
+"""Features of the nodes of a nest's graph ("Performance Embeddings", Table 4).
 
 Every node has the same coordinates, `FEATURES`; those of other kinds of nodes are 0. Sizes are
 log2(1 + size), and coefficients keep their sign. Dimensions are counted from the last of an array
-(`-1` is contiguous), loops from the innermost (`-1`): at most `_DIMENSIONS` and `_LOOPS`, what is
-further out is in the total only.
+(`-1` is contiguous), loops from the innermost (`-1`): at most `_DIMENSIONS` and `_LOOPS`; outer
+ones enter only the totals.
 
-Left out of the table because they do not vary here: alignment (every array begins a cache line),
-offset (0), storage (main memory), map dimensions (1). Ours beyond the table: what an array holds,
-how a loop runs (the table's canonical schedule does not vary either), the body's operations, and
-the strides of a memlet in bytes, which say in one number what matrix, shape and type say in many.
+Constant features of the table are omitted: alignment (every array begins a cache line), offset (0),
+storage (main memory), map dimensions (1). Additions to the table: the fill of an array, how a loop
+runs (the table's canonical schedule does not vary either), the body's operations, and the strides
+of a memlet in bytes, which combine matrix, shape and type in one number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from embeddb.nests.parts import (
 )
 from embeddb.nests.schedule import Piece, Schedule
 
-#: Operators by what they cost.
+#: Operators by class of cost.
 OPERATIONS = {
     "add": ("+", "-"),
     "multiply": ("*",),
@@ -52,16 +52,16 @@ _CLASS = {op: name for name, ops in OPERATIONS.items() for op in ops}
 
 
 def operations(body: Iterable[Statement]) -> dict[str, int]:
-    """How many operations of each class of `OPERATIONS` one turn of the body has, those by which
-    reductions combine included; those of masks count as if always done."""
-    found = dict.fromkeys(OPERATIONS, 0)
+    """Number of operations of each class of `OPERATIONS` in one iteration of the body, including
+    those that combine reductions; masked ones count in full."""
+    counts = dict.fromkeys(OPERATIONS, 0)
     for statement in body:
         for expression in (statement.value, statement.where):
             for op in _operators(expression):
-                found[_CLASS[op]] += 1
+                counts[_CLASS[op]] += 1
         if statement.reduction:
-            found[_CLASS[statement.combine.removesuffix("=")]] += 1
-    return found
+            counts[_CLASS[statement.combine.removesuffix("=")]] += 1
+    return counts
 
 
 def _operators(expression: Expr | None) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _operators(expression: Expr | None) -> Iterator[str]:
 
 
 def uses_loop(expression: Expr | None) -> bool:
-    """Whether it needs the value of a loop's index."""
+    """Return true if it needs the value of a loop's index."""
     match expression:
         case LoopIndex():
             return True
@@ -83,8 +83,8 @@ def uses_loop(expression: Expr | None) -> bool:
 
 
 class Span(NamedTuple):
-    """First and last index in one dimension, affine in the loops that are around; `most` is how
-    many indices lie between them at most, `step` from one to the next (0: there is one only)."""
+    """First and last index in one dimension, affine in the surrounding loops; `most` is the largest
+    number of indices between them, `step` the distance from one to the next (0: only one)."""
 
     first: Affine
     last: Affine
@@ -93,8 +93,8 @@ class Span(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Accesses to one array that differ in constants only, distinct ones, in the order of the text.
-    They touch the same part of it but for a shift."""
+    """Distinct accesses to one array that differ in constants only, in the order of the text. They
+    cover the same part of it up to a shift."""
 
     accesses: tuple[Access, ...]
 
@@ -104,49 +104,49 @@ class Group(NamedTuple):
 
 
 def groups_of(accesses: list[Access]) -> list[Group]:
-    """The accesses in groups, in the order in which each group is met first."""
-    found: dict[object, list[Access]] = {}
+    """Accesses in groups, in the order of the first access of each."""
+    groups: dict[object, list[Access]] = {}
     for access in dict.fromkeys(accesses):
         shape = tuple((index.affine.coefs, index.of) for index in access.at)
-        found.setdefault((access.array, shape), []).append(access)
-    return [Group(tuple(members)) for members in found.values()]
+        groups.setdefault((access.array, shape), []).append(access)
+    return [Group(tuple(members)) for members in groups.values()]
 
 
 def around(pieces: tuple[Piece, ...], level: int) -> dict[int, int]:
-    """The loops of which a generated loop is among the first `level`, and how far beyond that one's
-    index the loop's own may be: 0, or a block's width less a step."""
-    found: dict[int, int] = {}
+    """Loops that have a generated loop among the first `level`, and the largest offset of the
+    loop's own index from that of the generated one: 0, or a block's width minus a step."""
+    offsets: dict[int, int] = {}
     for piece in pieces[:level]:
         inside = piece.block
         inner = [p for p in pieces if p.loop == piece.loop and not p.block]
-        found[piece.loop] = piece.step - inner[0].step if inside and inner else 0
-    return found
+        offsets[piece.loop] = piece.step - inner[0].step if inside and inner else 0
+    return offsets
 
 
-def spans(nest: Nest, group: Group, known: Mapping[int, int]) -> list[Span | None]:
-    """By dimension, what the accesses of a group touch while the loops of `known` (`around`) stand
-    still; None where the index comes out of an array."""
-    found: list[Span | None] = []
-    point = len(group.accesses) == 1 and len(known) == nest.depth and not any(known.values())
+def spans(nest: Nest, group: Group, fixed: Mapping[int, int]) -> list[Span | None]:
+    """Span of the accesses of a group by dimension, with the loops of `fixed` (`around`) fixed;
+    None where the index is read from an array."""
+    ranges: list[Span | None] = []
+    point = len(group.accesses) == 1 and len(fixed) == nest.depth and not any(fixed.values())
     for dimension, index in enumerate(group.accesses[0].at):
         if index.of is not None:
-            found.append(None)
+            ranges.append(None)
             continue
         if point:
-            found.append(Span(index.affine, index.affine, 1, 0))
+            ranges.append(Span(index.affine, index.affine, 1, 0))
             continue
         constants = [a.at[dimension].affine.constant for a in group.accesses]
         coefs = index.affine.coefs
-        first = _end(nest, Affine(min(constants), coefs), known, up=False)
-        last = _end(nest, Affine(max(constants), coefs), known, up=True)
+        first = _end(nest, Affine(min(constants), coefs), fixed, up=False)
+        last = _end(nest, Affine(max(constants), coefs), fixed, up=True)
         between = index_range(nest.loops, nest.arrays, Index(_less(last, first)))[1] + 1
-        found.append(Span(first, last, max(between, 1), _step(nest, index.affine, known)))
-    return found
+        ranges.append(Span(first, last, max(between, 1), _step(nest, index.affine, fixed)))
+    return ranges
 
 
-def _end(nest: Nest, affine: Affine, known: Mapping[int, int], *, up: bool) -> Affine:
-    """The largest value (or the least) while the known loops stand still: the others are replaced,
-    from the innermost outwards, by the bound at which the value is so."""
+def _end(nest: Nest, affine: Affine, fixed: Mapping[int, int], *, up: bool) -> Affine:
+    """The largest (or smallest) value with the fixed loops fixed: the others are replaced, from the
+    innermost outwards, by the bound that attains it."""
     constant = affine.constant
     coefs = [affine.coef(at) for at in range(nest.depth)]
     for at in range(nest.depth - 1, -1, -1):
@@ -154,8 +154,8 @@ def _end(nest: Nest, affine: Affine, known: Mapping[int, int], *, up: bool) -> A
         far = (coef > 0) == up
         if not coef:
             continue
-        if at in known:
-            constant += coef * known[at] * far
+        if at in fixed:
+            constant += coef * fixed[at] * far
             continue
         bound = nest.loops[at].upper if far else nest.loops[at].lower
         constant += coef * (bound.affine.constant - far)
@@ -167,8 +167,8 @@ def _end(nest: Nest, affine: Affine, known: Mapping[int, int], *, up: bool) -> A
     return Affine(constant, tuple(coefs))
 
 
-def _step(nest: Nest, affine: Affine, known: Mapping[int, int]) -> int:
-    free = [at for at in affine.loops if known.get(at, 1)]
+def _step(nest: Nest, affine: Affine, fixed: Mapping[int, int]) -> int:
+    free = [at for at in affine.loops if fixed.get(at, 1)]
     return min((abs(affine.coef(at)) * nest.loops[at].step for at in free), default=0)
 
 
@@ -214,7 +214,7 @@ Row = list[float]
 
 
 class Encoder:
-    """Rows of `FEATURES` for the nodes of one nest as one schedule runs it, each float[f]."""
+    """Rows of `FEATURES` for the nodes of one nest under one schedule, each float[f]."""
 
     def __init__(self, nest: Nest, schedule: Schedule) -> None:
         self.nest, self.schedule = nest, schedule
@@ -226,9 +226,9 @@ class Encoder:
         self._inwards = schedule.order[::-1]
 
     def array(self, number: int, *, written: bool = False) -> Row:
-        """An access node."""
+        """Row of an access node."""
         array = self.nest.arrays[number]
-        fill, *told = array.fill.split(":")
+        fill, *arguments = array.fill.split(":")
         values = {
             array.dtype: 1.0,
             "element": log_size(DTYPES[array.dtype]),
@@ -238,7 +238,7 @@ class Encoder:
             "transient": array.transient,
             "written": written,
             "packed": not written and number == self._packed,
-            "values": log_size(int(told[0])) if told else 0.0,
+            "values": log_size(int(arguments[0])) if arguments else 0.0,
             "unevenness": log_size(array.unevenness),
             f"fill.{fill}": 1.0,
         }
@@ -249,7 +249,7 @@ class Encoder:
         return _row("array", values, runs)
 
     def entry(self, level: int) -> Row:
-        """A map entry: one generated loop, `level` from the outermost."""
+        """Row of a map entry: one generated loop, `level` from the outermost."""
         pieces, schedule = self.pieces, self.schedule
         piece, loop = pieces[level], self.nest.loops[pieces[level].loop]
         values: dict[str, float] = {
@@ -271,11 +271,11 @@ class Encoder:
         return _row("entry", values)
 
     def exit(self) -> Row:
-        """A map exit: its kind and nothing else."""
+        """Row of a map exit: its kind alone."""
         return _row("exit", {})
 
     def body(self) -> Row:
-        """The one node that stands for all statements."""
+        """Row of the single node of all statements."""
         body = self.nest.body
         values = {name: log_size(count) for name, count in operations(body).items()}
         values["statements"] = log_size(len(body))
@@ -287,8 +287,8 @@ class Encoder:
     def memlet(
         self, group: Group, level: int, *, writer: Statement | None = None, of_bound: bool = False
     ) -> Row:
-        """What a group of accesses moves each time the first `level` loops have come to a turn;
-        `writer` is a statement that writes it, `of_bound` says that a bound reads it."""
+        """Row of the data that a group of accesses moves in each iteration of the first `level`
+        loops; `writer` is a statement that writes it, `of_bound` is true if a bound reads it."""
         nest, array = self.nest, self.nest.arrays[group.array]
         touched = spans(nest, group, self._known[level])[::-1]
         loops = [nest.loops[at] for at in group.accesses[0].loops]
@@ -322,13 +322,13 @@ class Encoder:
 
 
 def strides_of(nest: Nest, group: Group) -> tuple[int, ...]:
-    """By loop, the bytes from one turn to the next; what goes through another array is left out."""
+    """Bytes from one iteration to the next, by loop; indirect indices are excluded."""
     array, access = nest.arrays[group.array], group.accesses[0]
-    found = [0] * nest.depth
+    strides = [0] * nest.depth
     for index, stride in zip(access.at, array.strides, strict=True):
         for at, coef in enumerate(index.affine.coefs):
-            found[at] += coef * stride * DTYPES[array.dtype] * nest.loops[at].step
-    return tuple(found)
+            strides[at] += coef * stride * DTYPES[array.dtype] * nest.loops[at].step
+    return tuple(strides)
 
 
 def log_size(size: float) -> float:
@@ -343,7 +343,7 @@ def _signed(value: float) -> float:
 def _row(
     kind: str, values: Mapping[str, float], runs: Mapping[str, Sequence[float]] | None = None
 ) -> Row:
-    """A row of coordinates by name; those of `runs` follow one another from the name given."""
+    """A row of coordinates by name; the values of `runs` are consecutive, starting at the name."""
     row = [0.0] * len(FEATURES)
     row[_PLACE[f"is.{kind}"]] = 1.0
     for name, value in values.items():
@@ -355,13 +355,13 @@ def _row(
 
 
 def _elements(array: Array, touched: list[Span | None]) -> int:
-    """How many elements lie in what is touched; an index out of an array may be any."""
+    """Number of elements in spans; an index read from an array may have any value."""
     sizes = zip(reversed(array.shape), touched, strict=True)
     return math.prod(extent if span is None else span.most for extent, span in sizes)
 
 
 def _through(group: Group) -> frozenset[int]:
-    """The loops on which an index depends through another array."""
+    """Loops on which an index depends through another array."""
     return frozenset(at for i in group.accesses[0].at if i.of for at in i.of.loops)
 
 

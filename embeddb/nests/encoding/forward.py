@@ -1,14 +1,14 @@
-"""The network of "Performance Embeddings" (Section 3.3) as plain arrays, for queries: no torch.
+"""The network of "Performance Embeddings" (Section 3.3) in numpy, for queries without torch.
 
-Graph transformer layers (Shi et al., "Masked Label Prediction", IJCAI 2021) turn the nodes of a
-nest's graph into 128 numbers each; attentional pooling (Li et al., "Gated Graph Sequence Neural
-Networks", ICLR 2016) makes 128 of the whole graph; a linear layer makes 128 of the counters; an MLP
-joins both to the 128 numbers of the nest, from which a linear layer predicts the targets.
+Graph transformer layers (Shi et al., "Masked Label Prediction", IJCAI 2021) map the nodes of a
+nest's graph to 128 numbers each; attentional pooling (Li et al., "Gated Graph Sequence Neural
+Networks", ICLR 2016) maps the graph to 128 numbers, a linear layer the counters to 128; an MLP
+joins both to the embedding of the nest, from which a linear layer predicts the targets.
 
-Ours, because the paper does not state it: 6 layers of 4 heads of 32, each followed by ReLU, a sum
-with its input and layer normalisation; two linear layers in the MLP; counters as logarithms,
-standardised, 0 where absent beside a flag that says so, so that one network reads nests with
-counters, without, and with some of them. `indexer.training.nests.network` is the same in torch.
+Own choices, since the paper does not state them: 6 layers of 4 heads of 32, each followed by ReLU,
+a sum with its input and layer normalisation; two linear layers in the MLP; counters as logarithms,
+standardised, 0 with a flag where absent, so that one network reads nests with all, some or no
+counters. `indexer.training.nests.network` is the same in torch.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 
-#: Numbers of a node, of a graph and of a nest.
+#: Dimension of the embeddings of a node, a graph and a nest.
 DIM = 128
-#: What the network looks at; the ablations leave one branch out, which is then all zeros.
+#: Inputs of the network; the ablations set one branch to zeros.
 INPUTS = ("both", "static", "dynamic")
 
 _MOST = {"layers": 64, "heads": DIM, "counters": 4096, "targets": 256}
@@ -42,16 +42,16 @@ Floats = NDArray[np.float32]
 
 
 def encoding_version() -> str:
-    """8 hex digits that stand for the coordinates of a node; weights fit one encoding only."""
+    """8 hex digits that identify the coordinates of a node; weights fit one encoding only."""
     return hashlib.blake2b("\n".join(FEATURES).encode(), digest_size=4).hexdigest()
 
 
 def shapes_of(spec: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight by name. `spec` is a card's `network`: whole numbers `layers` and
-    `heads` (which divides 128), `counters` (how many), names `targets`, one of `INPUTS` `inputs`,
-    and `encoding`.
+    """Shape of every weight by name. `spec` is a card's `network`: integers `layers` and `heads` (a
+    divisor of 128), `counters` (their number), names `targets`, `inputs`, one of `INPUTS`, and
+    `encoding`.
 
-    Raises: ModelError naming what cannot be.
+    Raises: ModelError naming an invalid entry.
     """
     layers, heads, counters = (_count(spec, key) for key in ("layers", "heads", "counters"))
     targets = spec.get("targets")
@@ -62,21 +62,21 @@ def shapes_of(spec: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     if spec.get("inputs") not in INPUTS:
         raise ModelError(f"its network reads {spec.get('inputs')!r}", hint=_TRAIN)
     if spec.get("encoding") != encoding_version():
-        raise ModelError("its network reads nests that are encoded otherwise", hint=_TRAIN)
+        raise ModelError("its network has another encoding of nests", hint=_TRAIN)
     linear = {"first": (DIM, len(FEATURES))}
     for at in range(layers):
         names = ("key", "query", "value", "skip")
         linear |= {f"layers.{at}.lin_{name}": (DIM, DIM) for name in names}
     linear |= {"pool.gate_nn": (1, DIM), "pool.nn": (DIM, DIM), "dynamic": (DIM, 2 * counters)}
     linear |= {"join.0": (2 * DIM, 2 * DIM), "join.2": (DIM, 2 * DIM), "head": (len(targets), DIM)}
-    found: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in linear.items()}
-    found |= {f"{name}.bias": shape[:1] for name, shape in linear.items()}
+    shapes: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in linear.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in linear.items()}
     for at in range(layers):
-        found |= {f"norms.{at}.{part}": (DIM,) for part in ("weight", "bias")}
-    found["feature_scale"] = (len(FEATURES),)
-    found |= {f"counter_{part}": (counters,) for part in ("mean", "scale")}
-    found |= {f"target_{part}": (len(targets),) for part in ("mean", "scale")}
-    return found
+        shapes |= {f"norms.{at}.{part}": (DIM,) for part in ("weight", "bias")}
+    shapes["feature_scale"] = (len(FEATURES),)
+    shapes |= {f"counter_{part}": (counters,) for part in ("mean", "scale")}
+    shapes |= {f"target_{part}": (len(targets),) for part in ("mean", "scale")}
+    return shapes
 
 
 def _count(spec: Mapping[str, Any], key: str) -> int:
@@ -87,12 +87,12 @@ def _count(spec: Mapping[str, Any], key: str) -> int:
 
 
 class NestNetwork:
-    """Weights and their card, ready to be asked. Says the same on every call, from any thread."""
+    """Weights and their card, ready for inference. Deterministic, and callable from any thread."""
 
     def __init__(
         self, card: Mapping[str, Any], weights: Mapping[str, Floats], *, where: str = ""
     ) -> None:
-        """Raises: ModelError for weights that are not those of the card's network."""
+        """Check weights against their card. Raises: ModelError for weights of another network."""
         self.card = dict(card)
         self.spec: Mapping[str, Any] = card["network"]
         with refusing(ModelError, where=where, hint=_TRAIN):
@@ -120,7 +120,7 @@ class NestNetwork:
         return x
 
     def node_vectors(self, nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], Floats]:
-        """The nodes of a nest as that schedule runs it, and `node_embeddings` of them."""
+        """Nodes of a nest under that schedule, and their `node_embeddings`."""
         graph = graph_of(nest, schedule)
         return graph.nodes, self.node_embeddings(graph)
 
@@ -136,14 +136,14 @@ class NestNetwork:
         return out
 
     def predict(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
-        """float32[t], the targets as they were learned: sizes are logarithms."""
+        """float32[t], the targets in the units of training: sizes are logarithms."""
         out = self._dense("head", self.embedding(graph, counters)[None])[0]
-        found: Floats = out * self._weights["target_scale"] + self._weights["target_mean"]
-        return found
+        targets: Floats = out * self._weights["target_scale"] + self._weights["target_mean"]
+        return targets
 
     def _attended(self, name: str, x: Floats, flow: _Flow) -> Floats:
-        """One graph transformer layer: each node sums up the values of those with an edge to it,
-        by the softmax of (query . key) / sqrt(d), head by head, and its own value."""
+        """One graph transformer layer: each node sums up the values of its in-neighbours, weighted
+        by the softmax of (query . key) / sqrt(d) per head, and its own value."""
         parts = ("query", "key", "value")
         query, key, value = (
             self._dense(f"{name}.lin_{part}", x).reshape(len(x), self._heads, -1) for part in parts
@@ -160,7 +160,7 @@ class NestNetwork:
         return out
 
     def _counted(self, counters: Floats | None) -> Floats:
-        """float32[2c]: counters as the network reads them, and which of them are there."""
+        """float32[2c]: standardised counters, and flags of those present."""
         if counters is None:
             return np.zeros(2 * int(self.spec["counters"]), np.float32)
         there = ~np.isnan(counters)
@@ -173,7 +173,7 @@ class NestNetwork:
 
 
 class _Flow:
-    """The edges of a graph by the node they lead to. Every node has one that leads to it."""
+    """Edges of a graph by target node. Every node has an incoming edge."""
 
     def __init__(self, graph: NestGraph) -> None:
         order = np.argsort(graph.edges[1], kind="stable")

@@ -3,10 +3,10 @@
     array -> memlet -> entry ... -> memlet -> body -> memlet -> exit ... -> memlet -> array
 
 Arrays that are read, the generated loops (an entry and an exit each), one body for all statements,
-arrays that are written; what flows between two scopes passes a memlet, a node of its own, which
-says what part of the array it is. As in an SDFG: an array that is read and written is two nodes; a
-reduction's target is only written; accesses that differ in constants share their memlets but for
-the innermost ones, one for each access. Scopes hang together without memlets too.
+arrays that are written; data between two scopes passes a memlet, a node of its own, which describes
+the part of the array. As in an SDFG: an array that is read and written is two nodes; a reduction's
+target is only written; accesses that differ in constants share their memlets except for the
+innermost ones, one for each access. Scopes are also connected without memlets.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from embeddb.nests.schedule import Schedule
 
 
 class Node(NamedTuple):
-    """`kind` is one of `array`, `entry`, `exit`, `body`, `memlet`; the rest says what of the nest
-    it is, -1 where that does not apply. `loop` and `block`: an entry's and exit's loop, and whether
-    it is the one from block to block. `array`: of array and memlet; `written`: whether it is the
-    node of what is written. `statement`: of an innermost memlet."""
+    """`kind` is one of `array`, `entry`, `exit`, `body`, `memlet`; the other fields identify the
+    part of the nest, -1 where they do not apply. `loop` and `block`: loop of an entry or exit, and
+    true for the loop over blocks. `array`: of array and memlet; `written`: true for a node that is
+    written. `statement`: of an innermost memlet."""
 
     kind: str
     loop: int = -1
@@ -49,17 +49,17 @@ class NestGraph:
     edges: NDArray[np.int64]
 
     def find(self, **wanted: object) -> list[int]:
-        """The nodes whose fields have these values, in order."""
-        asked = wanted.items()
-        return [at for at, n in enumerate(self.nodes) if all(getattr(n, k) == v for k, v in asked)]
+        """Nodes whose fields have these values, in order."""
+        fields = wanted.items()
+        return [at for at, n in enumerate(self.nodes) if all(getattr(n, k) == v for k, v in fields)]
 
 
 def graph_of(nest: Nest, schedule: Schedule) -> NestGraph:
-    """The graph of a nest as that schedule would run it. Names do not enter; nodes and edges come
-    in an order that the nest alone decides: arrays read, entries and exits from the outermost, the
-    body, arrays written, memlets.
+    """The graph of a nest under that schedule. Names do not enter; the order of nodes and edges
+    depends on the nest alone: arrays read, entries and exits from the outermost, the body, arrays
+    written, memlets.
 
-    How loops run is told by their entries alone; what they have in common is shared, read-only.
+    Only entries describe how loops run; the rest is shared between schedules, read-only.
     """
     still = replace(schedule, parallel="none", policy="static", chunk=1, inner="plain")
     graph = _still(nest, still)
@@ -73,9 +73,9 @@ def graph_of(nest: Nest, schedule: Schedule) -> NestGraph:
 
 @lru_cache(maxsize=16)
 def _still(nest: Nest, schedule: Schedule) -> NestGraph:
-    """Of loops that run one after the other, as they are. A query asks for it twice: by its
-    features the neighbours are found, and then the loops are matched."""
-    making = _Making(nest, schedule)
+    """Graph of sequential loops, cached. A query needs it twice: for the features of its neighbours
+    and for matching loops."""
+    making = _Builder(nest, schedule)
     making.add_scopes()
     for at, loop in enumerate(nest.loops):
         level = next(n for n, piece in enumerate(making.encoder.pieces) if piece.loop == at)
@@ -87,8 +87,8 @@ def _still(nest: Nest, schedule: Schedule) -> NestGraph:
     return making.graph()
 
 
-class _Making:
-    """A graph that is being put together."""
+class _Builder:
+    """Builder of a graph."""
 
     def __init__(self, nest: Nest, schedule: Schedule) -> None:
         self.nest = nest
@@ -111,7 +111,7 @@ class _Making:
         return NestGraph(tuple(self.nodes), features, both)
 
     def add_scopes(self) -> None:
-        """Every node but memlets, and what holds them together."""
+        """Add every node but memlets, and the edges between scopes."""
         nest, encoder = self.nest, self.encoder
         for array in sorted({access.array for _, access, writes in nest.accesses() if not writes}):
             self.read[array] = self._add(Node("array", array=array), encoder.array(array))
@@ -130,7 +130,7 @@ class _Making:
             self._join(one, other)
 
     def add_reads(self, reads: list[tuple[int, Access]], level: int | None) -> None:
-        """What is read by the bounds of the generated loop `level`, or (None) by the body."""
+        """Add the reads of the bounds of the generated loop `level`, or (None) of the body."""
         bound = level is not None
         goal = self.body if level is None else self.entries[level]
         met = {access: at for at, access in reversed(reads)}
@@ -146,7 +146,7 @@ class _Making:
                 self._pass(scopes[-1], self._add(node, row), goal)
 
     def add_writes(self) -> None:
-        """What the statements write, each by itself: how they combine may differ."""
+        """Add the writes of each statement separately: their reductions may differ."""
         for at, statement in enumerate(self.nest.body):
             group = Group((statement.target,))
             scopes = [self.written[group.array], *self.exits, self.body]

@@ -1,7 +1,7 @@
-"""A recipe carried from one nest to another ("Performance Embeddings", Section 5.1).
+"""Transfer of a recipe from one nest to another ("Performance Embeddings", Section 5.1).
 
-Step by step: the nodes that the step names are matched with nodes of the target, the step is made
-anew on those, and applied if it fits and is legal; else it is left out, and why is said.
+Step by step: the nodes that the step names are matched with nodes of the target, the step is
+instantiated on those, and applied if it fits and is legal; else it is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from embeddb.nests.recipe import (
     Step,
     Tile,
     apply,
-    as_it_stands,
+    identity_schedule,
     named,
     recipe_of,
     step_text,
@@ -40,18 +40,18 @@ from embeddb.nests.schedule import Schedule
 #: The nodes of a nest under a schedule, and float32[n,d], a vector for each.
 NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float32]]]
 
-#: Doublings of a size that count as much as a property which is there or not.
+#: Doublings of a size that weigh as much as a binary property.
 _DOUBLINGS = 8.0
 
 
 def remembered(vectors: NodeVectors) -> NodeVectors:
-    """The same, computed once for each nest and schedule: every transfer to a target begins with
-    the same schedules of it."""
+    """Cache vectors by nest and schedule: every transfer to a target begins with the same schedules
+    of it."""
     return lru_cache(maxsize=512)(vectors)
 
 
 def raw_vectors(spread: NDArray[np.float32] | None = None) -> NodeVectors:
-    """Vectors of the graph's features as they are, divided by `spread` float32[f] (`spreads`)."""
+    """Vectors of the graph's features, divided by `spread` float32[f] (`spreads`)."""
 
     def vectors(nest: Nest, schedule: Schedule) -> tuple[Sequence[Node], NDArray[np.float32]]:
         graph = graph_of(nest, schedule)
@@ -61,27 +61,27 @@ def raw_vectors(spread: NDArray[np.float32] | None = None) -> NodeVectors:
 
 
 def spreads(graphs: Iterable[NestGraph]) -> NDArray[np.float32]:
-    """float32[f]: how far each feature deviates over the nodes of the kind that has it; 1 for one
-    that does not vary."""
+    """float32[f]: standard deviation of each feature over the nodes of its kind; 1 for a constant
+    one."""
     rows = np.concatenate([graph.features for graph in graphs]).astype(np.float64)
-    found = np.ones(len(FEATURES), dtype=np.float32)
+    deviations = np.ones(len(FEATURES), dtype=np.float32)
     kinds = [name.removeprefix("is.") for name in FEATURES if name.startswith("is.")]
     for kind in kinds:
         own = [n for n, name in enumerate(FEATURES) if name.startswith(f"{kind}.")]
         those = rows[rows[:, FEATURES.index(f"is.{kind}")] == 1.0]
         if len(those):
             deviation = those[:, own].std(axis=0)
-            found[own] = np.where(deviation > 1e-6, deviation, 1.0)
-    return found
+            deviations[own] = np.where(deviation > 1e-6, deviation, 1.0)
+    return deviations
 
 
 def loop_vectors(nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], NDArray[np.float32]]:
-    """Four features made by hand of each generated loop and of each array that is read.
+    """Four handcrafted features of each generated loop and of each array that is read.
 
-    A loop: the shares of targets that it moves through (none: a reduction), of accesses that it
-    moves to the next element, of accesses that stay where they are, and its turns. An array: the
-    shares of loops that move through it and that move to its next element, of reductions among the
-    latter, and its size.
+    A loop: fraction of targets whose element it changes (none: a reduction), of accesses that it
+    moves to the next element, of accesses that it does not move, and its trip count. An array:
+    fraction of loops that move through it and that move to its next element, of reductions among
+    the latter, and its size.
     """
     nodes: list[Node] = []
     rows: list[tuple[float, ...]] = []
@@ -97,7 +97,7 @@ def loop_vectors(nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], NDAr
 
 @lru_cache(maxsize=256)
 def _by_hand(nest: Nest) -> tuple[list[tuple[float, ...]], dict[int, tuple[float, ...]]]:
-    """What of `loop_vectors` no schedule changes: by loop, and by array."""
+    """The part of `loop_vectors` that is the same for all schedules: by loop, and by array."""
     accesses = [(access, writes) for at, access, writes in nest.accesses() if at >= 0]
     by_loop: list[tuple[float, ...]] = []
     for loop in range(nest.depth):
@@ -117,8 +117,8 @@ def _by_hand(nest: Nest) -> tuple[list[tuple[float, ...]], dict[int, tuple[float
 
 
 def _move(nest: Nest, access: Access, loop: int) -> float:
-    """Elements from one turn of the loop to the next, without the sign; infinite where the index
-    comes out of an array."""
+    """Elements from one iteration of the loop to the next, without the sign; infinite for an index
+    that is read from an array."""
     if loop not in access.loops:
         return 0
     if any(index.of is not None and loop in index.of.loops for index in access.at):
@@ -128,29 +128,30 @@ def _move(nest: Nest, access: Access, loop: int) -> float:
 
 
 def _share(of: Iterable[bool]) -> float:
-    told = list(of)
-    return sum(told) / len(told) if told else 0.0
+    values = list(of)
+    return sum(values) / len(values) if values else 0.0
 
 
 def assign(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Pairs (row, column) of finite cost, as many as there can be, of the least sum; by row.
+    """Optimal assignment: pairs (row, column) of finite cost, as many as possible, of the smallest
+    sum; by row.
 
-    Shapes: `cost` float64[r,c], not negative; what is not finite is never paired.
+    Shapes: `cost` float64[r,c], not negative; an infinite entry is never paired.
     """
     rows, columns = cost.shape
     if rows > columns:
         return sorted((row, column) for column, row in assign(cost.T))
     allowed = np.isfinite(cost)
-    # One pair more is worth any cost of the others.
+    # An additional pair outweighs any cost of the others.
     forbidden = 1.0 + 2.0 * float(cost[allowed].sum())
     taken_by = _augmented(np.where(allowed, cost, forbidden).tolist(), columns)
-    found = sorted((row, column) for column, row in enumerate(taken_by) if row >= 0)
-    return [(row, column) for row, column in found if allowed[row, column]]
+    pairs = sorted((row, column) for column, row in enumerate(taken_by) if row >= 0)
+    return [(row, column) for row, column in pairs if allowed[row, column]]
 
 
 def _augmented(cost: list[list[float]], columns: int) -> list[int]:
-    """By column the row that takes it, -1: none. One row after the other takes its cheapest
-    column, along the path on which those before move on at the least cost in all."""
+    """Row assigned to each column, -1 for none. Rows are added one by one along the cheapest
+    augmenting path."""
     row_price = [0.0] * len(cost)
     column_price = [0.0] * columns
     taken_by = [-1] * columns
@@ -183,41 +184,43 @@ def _augmented(cost: list[list[float]], columns: int) -> list[int]:
     return taken_by
 
 
-#: By number of a loop (or of an array, for a step that packs) of the source that of the target, and
-#: their distance.
+#: Loop of the target (array, for a step that packs) by loop of the source, and their distance.
 Matching = Mapping[int, tuple[int, float]]
-#: From a step and the schedules so far, the source's and the target's, to the matches of what the
-#: step names.
+#: Function of a step and the schedules so far, of source and target, that matches the loops or
+#: arrays which the step names.
 Matcher = Callable[[Step, Schedule, Schedule], Matching]
 
 _Seen = tuple[Sequence[Node], NDArray[np.float32]]
 
 
 def step_by_step(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
-    """As in the paper: for each step the nodes that it names, with vectors of both nests as the
-    steps before have made them. A loop that is split already is not split again."""
+    """Matcher of the paper: for each step the nodes that it names, with vectors of both nests under
+    the schedules so far. A loop that is split already is not split again."""
 
-    def matching(step: Step, known: Schedule, made: Schedule) -> Matching:
-        here, there = vectors(source, known), vectors(target, made)
+    def matching(step: Step, source_schedule: Schedule, target_schedule: Schedule) -> Matching:
+        here, there = vectors(source, source_schedule), vectors(target, target_schedule)
         if isinstance(step, Pack):
             return _match_array(step.array, here, there, packable(target))
         block = isinstance(step, Parallel) and step.block
         wanted = [row for row in _entries(here, block) if here[0][row].loop in named(step)]
         offered = _entries(there, block)
         if isinstance(step, Tile):
-            offered = [row for row in offered if not made.tiles[there[0][row].loop]]
+            offered = [row for row in offered if not target_schedule.tiles[there[0][row].loop]]
         return _match_loops(here, wanted, there, offered)
 
     return matching
 
 
 def at_once(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
-    """Every loop of the source at once, with vectors of both nests as they stand: one vector for
-    each node of a nest, whatever the recipe, and no loop stands for two."""
-    here, there = vectors(source, as_it_stands(source)), vectors(target, as_it_stands(target))
+    """Matcher of all loops of the source at once, with vectors of both nests under the identity
+    schedule: one vector for each node of a nest, for all recipes, and no loop is matched twice."""
+    here, there = (
+        vectors(source, identity_schedule(source)),
+        vectors(target, identity_schedule(target)),
+    )
     loops = _match_loops(here, _entries(here, False), there, _entries(there, False))
 
-    def matching(step: Step, known: Schedule, made: Schedule) -> Matching:
+    def matching(step: Step, source_schedule: Schedule, target_schedule: Schedule) -> Matching:
         if isinstance(step, Pack):
             return _match_array(step.array, here, there, packable(target))
         return {at: loops[at] for at in named(step) if at in loops}
@@ -226,11 +229,12 @@ def at_once(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
 
 
 def by_slot(source: Nest, target: Nest) -> Matcher:
-    """Without vectors: the k-th loop is the k-th, the first array that can be packed the first."""
+    """Baseline without vectors: the k-th loop matches the k-th, the first packable array the
+    first."""
     arrays = dict(zip(packable(source), packable(target), strict=False))
     loops = {at: at for at in range(min(source.depth, target.depth))}
 
-    def matching(step: Step, known: Schedule, made: Schedule) -> Matching:
+    def matching(step: Step, source_schedule: Schedule, target_schedule: Schedule) -> Matching:
         same = arrays if isinstance(step, Pack) else loops
         return {at: (same[at], 0.0) for at in named(step) if at in same}
 
@@ -246,8 +250,8 @@ def _match_loops(here: _Seen, wanted: list[int], there: _Seen, offered: list[int
 
 
 def _match_array(array: int, here: _Seen, there: _Seen, offered: Sequence[int]) -> Matching:
-    """An array is matched with its memlets, which tell two arrays of one shape apart: its own
-    distance and the mean of theirs."""
+    """Match an array together with its memlets, which distinguish two arrays of one shape: its own
+    distance plus the mean of theirs."""
     cost = [(_array_distance(here, array, there, other), other) for other in offered]
     finite = [(distance, other) for distance, other in cost if math.isfinite(distance)]
     if not finite:
@@ -265,18 +269,18 @@ def _array_distance(here: _Seen, array: int, there: _Seen, other: int) -> float:
 
 
 def _mean_distance(cost: NDArray[np.float64]) -> float:
-    """Over the pairs of the assignment; infinite without any."""
+    """Mean over the pairs of the assignment; infinite without any."""
     pairs = assign(cost)
     return sum(float(cost[pair]) for pair in pairs) / len(pairs) if pairs else math.inf
 
 
 def _entries(seen: _Seen, block: bool) -> list[int]:
-    """The rows of loops, or of those from block to block."""
+    """Rows of loops, or of loops over blocks."""
     return [at for at, node in enumerate(seen[0]) if node.kind == "entry" and node.block == block]
 
 
 def _reads(seen: _Seen, kind: str, array: int) -> list[int]:
-    """The rows of an array that is read, or of its memlets."""
+    """Rows of an array that is read, or of its memlets."""
     nodes = enumerate(seen[0])
     return [at for at, n in nodes if n.kind == kind and n.array == array and not n.written]
 
@@ -290,15 +294,16 @@ def _distances(
     return distances
 
 
-#: Why a schedule of one nest is not legal; None or "": it is.
+#: Reason why a schedule of one nest is illegal; None or "" for a legal one.
 Legal = Callable[[Schedule], str | None]
 
-#: The sizes of blocks that `nest-cpu` lists.
+#: Block sizes of `nest-cpu`.
 TILES = (4, 8, 16, 32, 64, 128, 256)
 
 
 class Pair(NamedTuple):
-    """A loop or an array of the source, its match in the target, by name, and their distance."""
+    """Names of a loop or an array of the source and of its match in the target, and their
+    distance."""
 
     source: str
     target: str
@@ -307,38 +312,38 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What became of one step: `text` as the source has it, `made` as the target has it, empty
-    where it was left out; `reason` why that was, or why `made` is another."""
+    """Outcome of one step: `text` in terms of the source, `target_text` in terms of the target,
+    empty where it was skipped; `reason` for skipping or changing it."""
 
     text: str
     pairs: tuple[Pair, ...]
-    made: str
+    target_text: str
     reason: str = ""
 
     @property
     def applied(self) -> bool:
-        return bool(self.made)
+        return bool(self.target_text)
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The schedule of the target, legal, and what became of each step of the recipe."""
+    """A legal schedule of the target, and the outcome of each step of the recipe."""
 
     schedule: Schedule
     steps: tuple[StepOutcome, ...]
 
     @property
     def applied(self) -> int:
-        """How many steps were applied."""
+        """Number of applied steps."""
         return sum(step.applied for step in self.steps)
 
     def document(self) -> dict[str, Any]:
-        """As plain values, for explanations."""
+        """Plain values, for explanations."""
         steps = [
             {
                 "step": step.text,
                 "matched": [pair._asdict() for pair in step.pairs],
-                "made": step.made,
+                "made": step.target_text,
                 "reason": step.reason,
             }
             for step in self.steps
@@ -349,55 +354,55 @@ class Transfer:
 def transfer(
     steps: Sequence[Step], source: Nest, *, target: Nest, legal: Legal, matcher: Matcher
 ) -> Transfer:
-    """The recipe of `source` on `target`, whose legality `legal` decides; `matcher` is one between
-    these two (`embeddb.nests.matching.transfer`).
+    """Transfer the recipe of `source` to `target`, whose legality `legal` decides; `matcher`
+    matches these two (`embeddb.nests.matching.transfer`).
 
     Raises: NestError for a step that does not fit the source.
     """
-    known, made = as_it_stands(source), as_it_stands(target)
+    source_schedule, schedule = identity_schedule(source), identity_schedule(target)
     outcomes: list[StepOutcome] = []
     for step in steps:
-        after = apply(source, known, step)
-        matched = matcher(step, known, made)
-        made, done, reason = _attempt(step, matched, target, made, legal)
+        after = apply(source, source_schedule, step)
+        matched = matcher(step, source_schedule, schedule)
+        schedule, done, reason = _attempt(step, matched, target, schedule, legal)
         pairs = _pairs(step, matched, source, target)
         outcomes.append(StepOutcome(step_text(source, step), pairs, done, reason))
-        known = after
-    return Transfer(made, tuple(outcomes))
+        source_schedule = after
+    return Transfer(schedule, tuple(outcomes))
 
 
 def slot_copy(schedule: Schedule, source: Nest, *, target: Nest, legal: Legal) -> Transfer:
-    """What a transfer is compared with: the same values in the same slots, as far as they are
-    legal. Raises: NestError where the nests are not equally deep."""
+    """Baseline for transfers: the same values in the same slots, as far as they are legal. Raises:
+    NestError for nests of different depth."""
     if source.depth != target.depth:
-        raise NestError(f"slots of {source.depth} loops are none of {target.depth}")
+        raise NestError(f"a schedule of {source.depth} loops does not fit {target.depth} loops")
     steps = recipe_of(source, schedule)
     return transfer(steps, source, target=target, legal=legal, matcher=by_slot(source, target))
 
 
 def _attempt(
-    step: Step, matched: Matching, target: Nest, made: Schedule, legal: Legal
+    step: Step, matched: Matching, target: Nest, schedule: Schedule, legal: Legal
 ) -> tuple[Schedule, str, str]:
-    """The schedule after the step, the step as the target has it, and what is to be said of it."""
-    candidates, note = _instances(step, matched, target, made)
+    """Schedule after the step, the step in terms of the target, and a remark."""
+    candidates, note = _instances(step, matched, target, schedule)
     refused = ""
     for candidate in candidates:
         try:
-            tried = apply(target, made, candidate)
+            tried = apply(target, schedule, candidate)
             against = legal(tried)
         except NestError as error:
             against = str(error)
         if not against:
             return tried, step_text(target, candidate), refused or note
         refused = refused or against
-    return made, "", refused or note
+    return schedule, "", refused or note
 
 
 def _instances(
-    step: Step, matched: Matching, target: Nest, made: Schedule
+    step: Step, matched: Matching, target: Nest, schedule: Schedule
 ) -> tuple[list[Step], str]:
-    """The step on the target's nodes, and what is to be said of it. That a loop runs in parallel
-    matters more than which: where the match cannot, the two that may be are tried."""
+    """Candidate steps on the target's nodes, and a remark. Running some loop in parallel matters
+    more than which: where the match cannot, the two outermost generated loops are tried."""
     at = [matched[n][0] for n in named(step) if n in matched]
     if not at and not isinstance(step, Parallel):
         return [], "nothing in the target matches"
@@ -408,7 +413,7 @@ def _instances(
             return _fitted(Tile(at[0], size), target)
         case Parallel():
             exact = [replace(step, loop=loop) for loop in at]
-            outer = made.pieces(target)[:2]
+            outer = schedule.pieces(target)[:2]
             others = [replace(step, loop=piece.loop, block=piece.block) for piece in outer]
             return list(
                 dict.fromkeys([*exact, *others])
@@ -420,7 +425,7 @@ def _instances(
 
 
 def _fitted(step: Tile, target: Nest) -> tuple[list[Step], str]:
-    """Blocks of at most half the turns of the loop."""
+    """Blocks of at most half the trip count of the loop."""
     turns = target.trips[step.loop]
     if 2 * step.size <= turns:
         return [step], ""
@@ -433,5 +438,5 @@ def _pairs(step: Step, matched: Matching, source: Nest, target: Nest) -> tuple[P
     def name(nest: Nest, at: int) -> str:
         return nest.array_name(at) if isinstance(step, Pack) else nest.loop_name(at)
 
-    known = [(at, *matched[at]) for at in named(step) if at in matched]
-    return tuple(Pair(name(source, at), name(target, to), d) for at, to, d in known)
+    matches = [(at, *matched[at]) for at in named(step) if at in matched]
+    return tuple(Pair(name(source, at), name(target, to), d) for at, to, d in matches)

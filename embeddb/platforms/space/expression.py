@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from embeddb.core.errors import SpaceError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 
 #: Longer texts are refused before parsing; also bounds nesting.
 MAX_LENGTH = 400

@@ -20,8 +20,8 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.nests.matching.transfer import StepOutcome
 from embeddb.ranking.query import Query, Transferred
 from embeddb.ranking.transferred import with_votes
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.tiles import Carried, carried, carried_tile
+from embeddb.tensors.tensor_graph import TensorGraph
+from embeddb.tensors.tiles import TransferredSize, transferred_sizes, transferred_tile
 
 #: The nearest neighbours whose tiles are carried over, and how many of each, fastest first.
 NEIGHBOURS, MOST_CARRIED = 10, 4
@@ -30,9 +30,9 @@ NEIGHBOURS, MOST_CARRIED = 10, 4
 def with_carried_tiles(
     query: Query,
     partition: AnswerIndex,
-    kernel: Computation,
+    kernel: TensorGraph,
     *,
-    known: Callable[[str], Computation | None],
+    known: Callable[[str], TensorGraph | None],
 ) -> Query:
     """The query with the best tiles of its neighbours, and their untiled forms, as votes on what
     these are here, if nothing else votes; `known` gives a neighbour's kernel by its id."""
@@ -49,12 +49,12 @@ def with_carried_tiles(
         if source is None:
             continue
         for column in _worth(gains[at], configs):
-            made = carried_tile(configs[column], source, kernel)
+            made = transferred_tile(configs[column], source, kernel)
             if query.space.reason(made) is not None:
                 continue
             votes.append((at, column, made))
             if made != query.default:
-                steps = tuple(map(_step, carried(configs[column], source, kernel)))
+                steps = tuple(map(_step, transferred_sizes(configs[column], source, kernel)))
                 gain = float(gains[at, column])
                 told.append(Transferred(made, one.pattern_id, configs[column], gain, steps))
     if not votes:
@@ -72,7 +72,7 @@ def _worth(gains: NDArray[np.float64], configs: Sequence[Config]) -> Iterator[in
     yield from list(whole)[:1]
 
 
-def _step(one: Carried) -> StepOutcome:
+def _step(one: TransferredSize) -> StepOutcome:
     """As answers tell it."""
     text = f"{one.source}={one.wanted}" if one.source else ""
     return StepOutcome(text, (), f"{one.parameter}={one.size} ({one.role})", one.reason)

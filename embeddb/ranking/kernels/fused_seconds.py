@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 _FUSED = Op("fused")
 
@@ -31,7 +31,7 @@ class FusedSeconds:
     operations: Mapping[int, float] = field(default_factory=dict)
 
 
-def fused_seconds_of(db: Lookup, kernel: Computation) -> list[FusedSeconds]:
+def fused_seconds_of(db: Lookup, kernel: TensorGraph) -> list[FusedSeconds]:
     """On every instance on which kernels ran by themselves, where anything is known of this one."""
     if kernel.kind != "kernel":
         return []
@@ -41,9 +41,9 @@ def fused_seconds_of(db: Lookup, kernel: Computation) -> list[FusedSeconds]:
     return [one for one in found if one.measured is not None or one.predicted is not None]
 
 
-def _on(db: Lookup, platform: Platform, kernel: Computation) -> FusedSeconds:
+def _on(db: Lookup, platform: Platform, kernel: TensorGraph) -> FusedSeconds:
     runs = db.store.runs(platform.id, _FUSED, kernel.id)
-    timed = timings_of(runs).get(Config({}))
+    timed = summarise_runs(runs).get(Config({}))
     measured = timed.seconds if timed is not None and math.isfinite(timed.seconds) else None
     model, _ = db.graph_model(platform, _FUSED)
     if model is None:

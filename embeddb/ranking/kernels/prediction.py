@@ -13,13 +13,13 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError, ModelError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.cost_model import Problem
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import drawn_tiles
 from embeddb.ranking.prediction import sensible, with_judgement
 from embeddb.ranking.query import Query
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
@@ -32,11 +32,11 @@ MOST_TILES, MOST_NODES, LEAST_TILES = 500, 6000, 50
 READS = "operations"
 
 
-def predicted_tiles(query: Query, lookup: Lookup, kernel: Computation | None) -> Query | None:
+def predicted_tiles(query: Query, lookup: Lookup, kernel: TensorGraph | None) -> Query | None:
     """The query with what the learned model says of the kernel's tiles, or with a note why it says
     nothing; None where there is no such model, and of op `fused`, where nothing is to be chosen
     (`fused_seconds`). `kernel` is None where it is known by name only."""
-    if query.op.kernel == "fused":
+    if query.op.name == "fused":
         return None
     model, note = lookup.graph_model(query.platform, query.op)
     if model is None:
@@ -68,7 +68,7 @@ def tiles_of(query: Query, most: int = MOST_TILES) -> tuple[Config, ...]:
 
 
 def with_tiles(
-    query: Query, model: GraphModel, kernel: Computation, configs: tuple[Config, ...]
+    query: Query, model: GraphModel, kernel: TensorGraph, configs: tuple[Config, ...]
 ) -> Query:
     """The query with what a model says of these tiles of the kernel.
 

@@ -8,7 +8,7 @@ from collections import Counter
 import msgspec
 
 from embeddb.tensors.analysis import work_of
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Of kernels with more operations only the opcodes are counted: nobody reads such a drawing.
 MOST_SHOWN = 64
@@ -39,7 +39,7 @@ class KernelView(msgspec.Struct, frozen=True, kw_only=True):
     operations: list[OperationView] = []
 
 
-def kernel_view(kernel: Computation) -> KernelView:
+def kernel_view(kernel: TensorGraph) -> KernelView:
     """Of a kernel or a program."""
     counts = Counter(_cut(op.opcode) for op in kernel.operations)
     work, outputs = work_of(kernel), set(kernel.outputs)

@@ -1,4 +1,4 @@
-"""The way to a server: its address, connections that are kept, and its errors as ours."""
+"""Connections to a server: its address, a pool, and translation of its errors."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from embeddb.core.errors import (
 from embeddb.core.server_url import redacted
 
 DEFAULT_SCHEMA = "embeddb"
-#: Idle connections that are kept; a server has a hundred for everybody.
+#: Largest number of idle connections; a server allows a hundred in total.
 _MOST_IDLE = 4
-#: Of a schema's name on the server, and of a client's.
+#: Largest length of the name of a schema and of a client, in bytes.
 _MOST_NAME = 63
 _PAUSE_S = 0.2
-#: Of children of a fork: closing them would end the parent's sessions.
+#: Connections inherited by a forked child: closing them would end the parent's sessions.
 _INHERITED: list[psycopg.Connection] = []
 
 
 def split_url(url: str) -> tuple[str, str]:
     """The address for libpq, and the schema: `postgresql://host/team?schema=kernels`.
 
-    Raises: UsageError for a name that no schema can have, and for what is no address.
+    Raises: UsageError for an invalid schema name, and for an invalid address.
     """
     base, _, query = url.partition("?")
     words = [word for word in query.split("&") if word]
@@ -45,18 +45,18 @@ def split_url(url: str) -> tuple[str, str]:
     rest = "&".join(word for word in words if not word.startswith("schema="))
     address, schema = f"{base}?{rest}" if rest else base, named[-1] if named else DEFAULT_SCHEMA
     if not (0 < len(schema.encode()) <= _MOST_NAME) or "\0" in schema or schema.startswith("pg_"):
-        raise UsageError(f"{redacted(url)}: {schema!r} can be no schema's name")
+        raise UsageError(f"{redacted(url)}: {schema!r} is not a valid schema name")
     try:
         conninfo.conninfo_to_dict(address)
     except psycopg.Error as e:
-        said = redacted(" ".join(str(e).split()))
-        raise UsageError(f"{redacted(url)}: no address of a server ({said})") from None
+        reason = redacted(" ".join(str(e).split()))
+        raise UsageError(f"{redacted(url)}: not an address of a server ({reason})") from None
     return address, schema
 
 
 class Connections:
-    """Connections to one server. Passwords, TLS and services are libpq's: its environment
-    variables, `~/.pgpass`, `pg_service.conf`, and what the address says.
+    """Pool of connections to one server. Passwords, TLS and services are those of libpq: its
+    environment variables, `~/.pgpass`, `pg_service.conf`, and the address.
 
     Raises: StoreError where the server cannot be reached.
     """
@@ -70,17 +70,17 @@ class Connections:
         self._lock = threading.Lock()
 
     def take(self) -> psycopg.Connection:
-        """One that is in no transaction; whoever takes it gives it back."""
+        """Borrow a connection that is in no transaction; return it with `give`."""
         with self._lock:
             while self._idle:
-                found = self._idle.pop()
-                if not found.closed:
-                    return found
+                connection = self._idle.pop()
+                if not connection.closed:
+                    return connection
         with speaking(self.place):
             return self._connected()
 
     def give(self, connection: psycopg.Connection) -> None:
-        """Closed unless it can serve another transaction."""
+        """Return a connection; it is closed if it cannot serve another transaction."""
         usable = not connection.closed and not connection.info.transaction_status
         with self._lock:
             if usable and len(self._idle) < _MOST_IDLE:
@@ -89,7 +89,7 @@ class Connections:
         connection.close()
 
     def wait_for_server(self) -> None:
-        """After a connection was lost: the others are as good as lost. Raises: StoreError."""
+        """Wait after a lost connection; the idle ones are dropped as well. Raises: StoreError."""
         self.close()
         deadline = time.monotonic() + self._wait_s
         while True:
@@ -104,24 +104,24 @@ class Connections:
 
     def _connected(self) -> psycopg.Connection:
         who = f"embeddb {os.getpid()}@{socket.gethostname()}"
-        made = psycopg.connect(
+        connection = psycopg.connect(
             self._address,
             autocommit=True,
             application_name=who.encode()[:_MOST_NAME].decode(errors="ignore"),
         )
         try:
-            # What `write` returned is on the disk, also where the server is set to be quick.
-            made.execute(
+            # Committed data is on the disk, even if the server's default is asynchronous.
+            connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"
                 " WHERE current_setting('synchronous_commit') = 'off'"
             )
         except BaseException:
-            made.close()
+            connection.close()
             raise
-        return made
+        return connection
 
     def refuse_fork(self) -> None:
-        """Raises: StoreError in a child of the process that opened the database."""
+        """Refuse use in a child of the process that opened the database. Raises: StoreError."""
         if os.getpid() != self._pid:
             raise StoreError(
                 f"{self.place}: opened before a fork",
@@ -129,7 +129,7 @@ class Connections:
             )
 
     def close(self) -> None:
-        """Also in a forked child, without harm to its parent's connections."""
+        """Close the pool; in a forked child too, without harm to its parent's connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         if os.getpid() != self._pid:
@@ -139,35 +139,35 @@ class Connections:
             connection.close()
 
 
-#: Where a user may not write.
+#: Hint where a user may not write.
 REFUSED = "the database's owner grants writing, see docs/howto/team.md"
-#: The server ends, or is only just there again.
+#: SQL states of a server that is shutting down or starting.
 _GOING = ("57P01", "57P02", "57P03")
 
 
 @contextmanager
 def speaking(place: str) -> Iterator[None]:
-    """Raises: StoreError in place of whatever the client library raises. It is not chained: what
-    the library says of an address may hold a password."""
+    """Translate exceptions of the client library. Raises: StoreError. The cause is not chained,
+    since its message may contain a password."""
     try:
         yield
     except psycopg.Error as e:
-        raise _said(e, place) from None
+        raise _translated(e, place) from None
 
 
 def is_lost(e: BaseException, connection: psycopg.Connection | None) -> bool:
-    """Whether an error is of the way to the server, and not of what was asked."""
+    """Return true if an error concerns the connection, not the statement."""
     if not isinstance(e, (psycopg.OperationalError, psycopg.InterfaceError)):
         return False
     return e.sqlstate in _GOING or connection is None or connection.closed
 
 
-def _said(e: psycopg.Error, place: str) -> EmbeddbError:
+def _translated(e: psycopg.Error, place: str) -> EmbeddbError:
     text = redacted(" ".join(str(e).split()))[:300]
     if isinstance(e, errors.ReadOnlySqlTransaction):
-        return StoreReadOnly(f"{place}: the server only lets read", hint=REFUSED)
+        return StoreReadOnly(f"{place}: the server is read-only", hint=REFUSED)
     if isinstance(e, errors.InsufficientPrivilege):
-        return StoreReadOnly(f"{place}: this user may not do that ({text})", hint=REFUSED)
+        return StoreReadOnly(f"{place}: permission denied ({text})", hint=REFUSED)
     if isinstance(e, errors.LockNotAvailable):
         return StoreLocked(f"{place}: another session keeps a table locked", hint="try again")
     if isinstance(e, (errors.DiskFull, errors.InsufficientResources)):
@@ -175,7 +175,7 @@ def _said(e: psycopg.Error, place: str) -> EmbeddbError:
     if isinstance(e, (errors.DataCorrupted, errors.IndexCorrupted)):
         return StoreCorrupt(f"{place}: {text}", hint="restore the server's backup")
     if isinstance(e, (errors.UndefinedTable, errors.InvalidSchemaName)):
-        return StoreError(f"{place}: no database there any more ({text})")
+        return StoreError(f"{place}: the database no longer exists ({text})")
     if isinstance(e, psycopg.OperationalError):
         return StoreError(
             f"{place}: {text}", hint="is the server up, and PGPASSFILE or PGSERVICE set?"

@@ -1,4 +1,4 @@
-"""The user's folder beside a database on a server: index files, models and notes of them."""
+"""The user's folder beside a database on a server: index files, models and notes about them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.store.failures import translating
 
 
 def folder_beside(database: str) -> Path | None:
-    """The folder for what is derived from a database of that id, made if need be; None where there
-    can be none: indexes then live as long as the process."""
+    """The folder for data derived from a database of that id, created if needed; None where that is
+    impossible: indexes then live as long as the process."""
     try:
-        name = str(uuid.UUID(database))  # it is the server's word, and becomes a path
+        name = str(uuid.UUID(database))  # it comes from the server and becomes a path
         folder = _home() / "servers" / name
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (ValueError, OSError, RuntimeError):
@@ -32,13 +32,13 @@ def _home() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "embeddb"
 
 
-#: Of one note: an atlas of 100,000 patterns is a tenth of it.
+#: Largest size of one note in bytes: an atlas of 100,000 workloads is a tenth of it.
 _MOST_NOTE_BYTES = 64 << 20
 
 
 class LocalNotes:
-    """Small documents by name, each in a file; of no use to whoever has another folder. Reads and
-    writes as `BlobTable` does. Raises: StoreError where the folder cannot be written to."""
+    """Small documents by name, each in a file; of no use outside this folder. Reads and writes as
+    `BlobTable` does. Raises: StoreError where the folder cannot be written to."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -52,10 +52,10 @@ class LocalNotes:
         return self._read(_file(key)).get(key)
 
     def items(self, prefix: str = "") -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        notes: dict[str, bytes] = {}
         for name in self._folder.files():
-            found |= self._read(name)
-        return {key: found[key] for key in sorted(found) if key.startswith(prefix)}
+            notes |= self._read(name)
+        return {key: notes[key] for key in sorted(notes) if key.startswith(prefix)}
 
     def delete(self, keys: Iterable[str]) -> None:
         with translating(self._root, OSError):
@@ -64,7 +64,7 @@ class LocalNotes:
                     self._folder.remove(_file(key))
 
     def _read(self, name: str) -> dict[str, bytes]:
-        """The note of a file; {} for a file that is none of ours."""
+        """The note of a file; {} for a foreign file."""
         try:
             key, _, data = self._folder.read(name, _MOST_NOTE_BYTES).partition(b"\n")
             return {key.decode(): data} if _file(key.decode()) == name else {}

@@ -1,10 +1,10 @@
-"""The engine of a team: tables in a schema of a PostgreSQL server, as on a disk for everybody.
+"""Storage engine for a team: tables in a schema of a PostgreSQL server.
 
-One writes at a time: an advisory lock of the schema stands for LMDB's writer lock, so generations
-have no gaps and rise in the order of commits. Whoever reads has a snapshot and neither waits nor is
-waited for. A connection that is lost while a transaction is being committed leaves open whether it
-was: each client notes the number of its last transaction in the same transaction, looks there once
-the server is back, and only then, if it was not, runs the body again.
+One client writes at a time: an advisory lock of the schema takes the place of LMDB's writer lock,
+so generations have no gaps and rise in the order of commits. A reader has a snapshot and neither
+waits nor is waited for. If a connection is lost during a commit, it is unknown whether the commit
+succeeded: each client stores the number of its last transaction in the same transaction, checks it
+once the server is back, and runs the body again only if it is missing.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from embeddb.store.failures import no_database
 from embeddb.store.locks import ReadGate
 from embeddb.store.postgres.connections import REFUSED, Connections, is_lost, speaking
 from embeddb.store.postgres.local_folder import folder_beside
-from embeddb.store.postgres.schema import Found, Tallies, WriterLock, inspect, make
+from embeddb.store.postgres.schema import SchemaState, Tallies, WriterLock, inspect, make
 from embeddb.store.postgres.transactions import ReadTxn, Statements, WriteTxn
 
 T = TypeVar("T")
 
-#: So often a body is run because the connection was lost.
+#: Largest number of runs of a body after lost connections.
 _MOST_TRIES = 5
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT 1"
 
 
 def has_database(url: str) -> bool:
-    """Whether there is one. Raises: StoreError where the server cannot be reached."""
+    """Return true if there is a database. Raises: StoreError where the server cannot be reached."""
     server = Connections(url, wait_s=1.0)
     connection = server.take()
     try:
@@ -48,8 +48,8 @@ def has_database(url: str) -> bool:
 class PostgresEngine:
     """An open database on a server.
 
-    `wait_s` bounds the time a write waits for somebody else's to end, and for a server that went
-    away to be back. A user who may not write has it read-only.
+    `wait_s` bounds the time a write waits for another client's write, and for a server that is
+    down. Read-only for a user who may not write.
 
     Raises: StoreError if there is none, or with `create` if there is one; StoreLocked, StoreFull,
     StoreReadOnly, StoreVersion from `write`.
@@ -69,28 +69,28 @@ class PostgresEngine:
         self._tallies = Tallies(schema)
         self._writer = WriterLock(schema, self.place, self._tallies, wait_s=wait_s)
         try:
-            found = self._found(create=create)
+            database = self._inspected(create=create)
         except BaseException:
             self._server.close()
             raise
-        self._may_write, self._owns = found.may_write, found.owns
-        self.readonly = readonly or not found.may_write
-        self.path: Path | None = folder_beside(found.id)
+        self._may_write, self._owns = database.may_write, database.owns
+        self.readonly = readonly or not database.may_write
+        self.path: Path | None = folder_beside(database.id)
 
-    def _found(self, *, create: bool) -> Found:
-        """The database there, or made there. Raises: StoreError."""
+    def _inspected(self, *, create: bool) -> SchemaState:
+        """State of the database, created if requested. Raises: StoreError."""
         schema, place = self._server.schema, self.place
         connection = self._server.take()
         with self._given_back(connection), speaking(place):
-            found = inspect(connection, schema, place)
+            database = inspect(connection, schema, place)
             if create:
-                if found.whole:
+                if database.whole:
                     raise StoreError(f"{place}: a database is there already")
                 make(connection, schema)
-                found = inspect(connection, schema, place)
-        if not found.whole:
+                database = inspect(connection, schema, place)
+        if not database.whole:
             raise no_database(place)
-        return found
+        return database
 
     @contextmanager
     def _given_back(self, connection: psycopg.Connection) -> Iterator[None]:
@@ -123,7 +123,7 @@ class PostgresEngine:
             return "" if row is None else str(row[0])
 
     def _begun(self, text: LiteralString | bytes) -> tuple[psycopg.Connection, psycopg.Cursor]:
-        """A connection that has executed something; one that was idle may be dead."""
+        """A connection that has executed a statement; an idle one may be dead."""
         for last in (False, True):
             connection = self._server.take()
             try:
@@ -150,7 +150,7 @@ class PostgresEngine:
             self._lock.release()
 
     def _written(self, body: Callable[[Txn], T], number: int) -> T:
-        """Threads take turns: a client's last number tells of all before it."""
+        """Run a write. Threads take turns: a client's last number confirms all before it."""
         results: list[T] = []
         for _ in range(_MOST_TRIES):
             connection = self._server.take()
@@ -158,7 +158,7 @@ class PostgresEngine:
                 with self._given_back(connection), _losing(self.place, connection):
                     self._writer.begin(connection)
                     if results and self._writer.was_noted(connection, number):
-                        return results[-1]  # only the answer to COMMIT was lost
+                        return results[-1]  # only the reply to COMMIT was lost
                     txn = WriteTxn(connection, self._statements, self._tallies)
                     results.append(body(txn))
                     txn.flush()
@@ -175,13 +175,14 @@ class PostgresEngine:
         if self.readonly:
             if self._may_write:
                 raise StoreReadOnly(f"{self.place}: opened read-only", hint="open it for writing")
-            raise StoreReadOnly(f"{self.place}: this user may only read there", hint=REFUSED)
+            raise StoreReadOnly(f"{self.place}: this user may only read", hint=REFUSED)
         self._gate.refuse_own_read()
 
     # -- the whole -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Also in a forked child, which may then open the database for itself."""
+        """Close the connections; in a forked child too, which may then open the database for
+        itself."""
         self._server.close()
 
     def shared_state(self, make: Callable[[Engine], T]) -> T:
@@ -199,12 +200,13 @@ class PostgresEngine:
             return 0 if row is None else int(row[0])
 
     def compact(self) -> None:
-        """VACUUM FULL, which only the owner may do: readers wait meanwhile, a table at a time.
+        """VACUUM FULL, which only the owner may do: readers wait meanwhile, one table at a time.
 
-        Raises: StoreLocked while somebody writes, or reads for longer than that is waited for.
+        Raises: StoreLocked during another client's write, or a read that takes longer than
+        `wait_s`.
         """
         self._refuse_write()
-        if not self._owns:  # the server would warn, and do nothing
+        if not self._owns:  # the server would only warn
             raise StoreReadOnly(f"{self.place}: only its owner may compact it")
         connection = self._server.take()
         with self._given_back(connection), speaking(self.place):
@@ -218,7 +220,7 @@ class PostgresEngine:
                 self._writer.leave(connection)
 
     def refuse_damage(self) -> None:
-        """The server looks at its pages itself, whenever it reads one."""
+        """No-op: the server checks its pages on every read."""
         self._server.refuse_fork()
 
     def problems(self) -> list[str]:
@@ -227,12 +229,12 @@ class PostgresEngine:
 
 
 class _Lost(Exception):
-    """The connection is gone, and with it the transaction, unless it was committed."""
+    """The connection is lost, and with it the transaction, unless it was committed."""
 
 
 @contextmanager
 def _losing(place: str, connection: psycopg.Connection) -> Iterator[None]:
-    """As `speaking`, but raises `_Lost` where the connection was."""
+    """Like `speaking`, but raises `_Lost` for a lost connection."""
     with speaking(place):
         try:
             yield

@@ -1,4 +1,4 @@
-"""The schema of a database on a server: made, counted, and written by one client at a time."""
+"""The schema of a database on a server: creation, row counts, and the lock of its only writer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from psycopg import errors, sql
 from embeddb.core.errors import StoreError, StoreLocked, StoreVersion
 from embeddb.store.engine import TABLES, refuse_other_schema
 
-#: Values that are small already: the server need not try to compress them.
+#: Tables with compressed values: the server need not compress them again.
 _PACKED = ("structure", "nest", "tensor", "vector")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A schema as it is: `tables` that are ours, whether this user `may_write` and `owns` them, and
-    the database's own `id`, which names what lies beside it."""
+class SchemaState:
+    """State of a schema: its `tables`, whether this user `may_write` and `owns` them, and the
+    database's own `id`, which names the files beside it."""
 
     tables: frozenset[str]
     may_write: bool = False
@@ -29,13 +29,13 @@ class Found:
 
     @property
     def whole(self) -> bool:
-        """Whether a database is there."""
+        """Return true if it has all tables."""
         return self.tables >= {*TABLES, "about", "writer"}
 
 
-def inspect(connection: psycopg.Connection, schema: str, place: str) -> Found:
-    """What is at a place. Raises: StoreError where this user may not look; StoreVersion for one
-    that lacks tables."""
+def inspect(connection: psycopg.Connection, schema: str, place: str) -> SchemaState:
+    """State of a schema. Raises: StoreError where this user may not look; StoreVersion for one that
+    lacks tables."""
     rows = connection.execute(
         "SELECT c.relname, has_schema_privilege(n.oid, 'USAGE'),"
         " has_table_privilege(c.oid, 'INSERT') AND NOT pg_is_in_recovery(),"
@@ -46,26 +46,28 @@ def inspect(connection: psycopg.Connection, schema: str, place: str) -> Found:
     ).fetchall()
     ours = [row for row in rows if row[0] in (*TABLES, "about", "writer")]
     tables = frozenset(name for name, *_ in ours)
-    found = Found(tables)
+    state = SchemaState(tables)
     if not ours:
-        return found
-    if not found.whole:
-        raise StoreVersion(f"{place}: lacks tables", hint="use the embeddb that it was made with")
+        return state
+    if not state.whole:
+        raise StoreVersion(
+            f"{place}: lacks tables", hint="use the version of embeddb that created it"
+        )
     if not ours[0][1]:
         raise StoreError(
-            f"{place}: this user may not read there",
+            f"{place}: this user may not read it",
             hint="its owner grants it, see docs/howto/team.md",
         )
-    asked = sql.SQL("SELECT value FROM {} WHERE name = 'id'").format(
+    query = sql.SQL("SELECT value FROM {} WHERE name = 'id'").format(
         sql.Identifier(schema, "about")
     )
-    row = connection.execute(asked).fetchone()
+    row = connection.execute(query).fetchone()
     may_write, owns = all(row[2] for row in ours), all(row[3] for row in ours)
-    return Found(tables, may_write, owns, "" if row is None else str(row[0]))
+    return SchemaState(tables, may_write, owns, "" if row is None else str(row[0]))
 
 
 def make(connection: psycopg.Connection, schema: str) -> None:
-    """Make a schema's tables, all or none; two who do so at once make them once."""
+    """Create a schema's tables, all or none; two clients at once create them once."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_key(schema),))
         there = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,))
@@ -106,7 +108,7 @@ def _make_table(connection: psycopg.Connection, table: sql.Identifier, *, packed
 
 
 def lock_key(schema: str) -> int:
-    """The number of the lock that who writes in a schema holds: signed 64 bits."""
+    """Number of the lock held by a writer in a schema: signed 64 bits."""
     import hashlib
 
     digest = hashlib.blake2b(b"embeddb\0" + schema.encode(), digest_size=8).digest()
@@ -121,7 +123,7 @@ def _name(table: str) -> str:
 
 
 class Tallies:
-    """The numbers of one schema."""
+    """Row counts of one schema."""
 
     def __init__(self, schema: str) -> None:
         self._schema = schema
@@ -133,36 +135,36 @@ class Tallies:
             "SELECT coalesce((SELECT value FROM {} WHERE name = 'commits'),"
             " (SELECT concat(sum(number), ' of ', count(*)) FROM {}))"
         )
-        #: Selects what is another text after every commit.
+        #: Selects a text that changes with every commit.
         self.version = sql.SQL(commits).format(about, writer).as_bytes(None)
         noted = (
-            "WITH told AS (UPDATE {about} AS a SET value = (a.value::bigint + d.n)::text"
+            "WITH updated AS (UPDATE {about} AS a SET value = (a.value::bigint + d.n)::text"
             " FROM unnest(%b::text[], %b::bigint[]) AS d(name, n)"
             " WHERE a.name = d.name RETURNING a.name),"
             " noted AS (INSERT INTO {writer} (client, number) VALUES (%b, %b)"
             " ON CONFLICT (client) DO UPDATE SET number = EXCLUDED.number, since = now())"
-            " SELECT name FROM told"
+            " SELECT name FROM updated"
         )
         self._noted = sql.SQL(noted).format(about=about, writer=writer).as_bytes(None)
 
     def stored(self, cursor: psycopg.Cursor) -> dict[str, int]:
-        """Rows by table, of the tables that were counted."""
+        """Rows by table, for the tables with a stored count."""
         rows = cursor.execute(self._stored).fetchall()
         return {name[5:]: int(value) for name, value in rows if _is_count(value)}
 
     def note(
         self, connection: psycopg.Connection, client: object, number: int, more: Mapping[str, int]
     ) -> None:
-        """Count a transaction, in it: `more` rows (or fewer) by table, and that it is a client's
-        of that number. All that it writes has been sent."""
+        """Record a transaction, inside it: `more` rows (or fewer) by table, and its number for the
+        client. All its writes have been sent."""
         changes = {_COMMITS: 1} | {_name(table): n for table, n in more.items() if n}
-        asked = (list(changes), list(changes.values()), client, number)
-        told = {row[0] for row in connection.execute(self._noted, asked)}
-        if told != changes.keys():
+        arguments = (list(changes), list(changes.values()), client, number)
+        updated = {row[0] for row in connection.execute(self._noted, arguments)}
+        if updated != changes.keys():
             self.count(connection)
 
     def count(self, connection: psycopg.Connection) -> None:
-        """Count by reading, where nobody else writes meanwhile."""
+        """Count by reading, where no other client writes meanwhile."""
         counted = sql.SQL(
             "INSERT INTO {} SELECT %s, count(*)::text FROM {}"
             " ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value"
@@ -178,12 +180,12 @@ def _is_count(value: str) -> bool:
     return value.isascii() and value.isdigit() and len(value) < 19
 
 
-#: Rows of clients that are gone are removed after a while.
+#: Age at which rows of clients are removed.
 _FORGET = "7 days"
 
 
 class WriterLock:
-    """The lock of one schema, as one client takes it."""
+    """The writer lock of one schema, from the side of one client."""
 
     def __init__(self, schema: str, place: str, tallies: Tallies, *, wait_s: float) -> None:
         self._place, self._tallies, self._wait_s = place, tallies, wait_s
@@ -194,7 +196,7 @@ class WriterLock:
         self._milliseconds = sql.Literal(max(1, int(1000 * wait_s)))
 
     def begin(self, connection: psycopg.Connection) -> None:
-        """Begin a transaction that has the lock, in one round trip.
+        """Begin a transaction that holds the lock, in one round trip.
 
         Raises: StoreLocked, StoreVersion.
         """
@@ -213,20 +215,20 @@ class WriterLock:
         refuse_other_schema(None if row is None else bytes(row[0])[:-4], self._place)
 
     def note(self, connection: psycopg.Connection, number: int, more: Mapping[str, int]) -> None:
-        """Note in a transaction that it is this client's of that number, and how many rows it adds
-        to which table."""
+        """Record inside a transaction its number for this client, and the number of rows it adds to
+        each table."""
         if number == 1:
             old = sql.SQL("DELETE FROM {} WHERE since < now() - %s::interval").format(self._writer)
             connection.execute(old, (_FORGET,))
         self._tallies.note(connection, self._client, number, more)
 
     def was_noted(self, connection: psycopg.Connection, number: int) -> bool:
-        """Whether that transaction was committed."""
-        told = sql.SQL("SELECT 1 FROM {} WHERE client = %s AND number = %s").format(self._writer)
-        return connection.execute(told, (self._client, number)).fetchone() is not None
+        """Return true if that transaction was committed."""
+        query = sql.SQL("SELECT 1 FROM {} WHERE client = %s AND number = %s").format(self._writer)
+        return connection.execute(query, (self._client, number)).fetchone() is not None
 
     def take(self, connection: psycopg.Connection) -> None:
-        """Until `leave`, for what is no transaction. Raises: StoreLocked."""
+        """Take the lock until `leave`, for work outside a transaction. Raises: StoreLocked."""
         connection.execute(sql.SQL("SET lock_timeout = {}").format(self._milliseconds))
         try:
             connection.execute("SELECT pg_advisory_lock(%s)", (self._key,))
@@ -239,7 +241,8 @@ class WriterLock:
         connection.execute("SELECT pg_advisory_unlock(%s)", (self._key,))
 
     def _locked(self, connection: psycopg.Connection) -> StoreLocked:
-        """Who has the lock: process and host as that client told them, or the server's words."""
+        """Error that names the holder of the lock: process and host that its client reported, or
+        the server's text."""
         key = self._key & ((1 << 64) - 1)
         row = connection.execute(
             "SELECT a.application_name, a.pid, a.usename FROM pg_locks l"

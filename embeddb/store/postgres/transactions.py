@@ -12,18 +12,18 @@ from embeddb.core.errors import StoreCorrupt, StoreError, StoreReadOnly
 from embeddb.store.engine import TABLES, Txn, sealed, unsealed
 from embeddb.store.postgres.schema import Tallies
 
-#: Tables whose values may be of megabytes are read a few at a time.
+#: Tables with values of up to megabytes, read a few at a time.
 _LARGE = frozenset({"structure", "nest", "tensor", "recommendation", "note", "model"})
 _FIRST_LARGE, _FIRST_SMALL, _MOST_ROWS = 16, 2048, 16384
-#: Bytes of one piece of a scan, about, and of what is buffered before it is sent.
+#: Approximate size of one piece of a scan, and of the write buffer, in bytes.
 _PIECE_BYTES = 4 << 20
 _BUFFER_BYTES = 16 << 20
-#: Keys that are looked up at once.
+#: Number of keys in one lookup.
 _MOST_KEYS = 20_000
 
 
 class ReadTxn(Txn):
-    """On a connection that is in a transaction of one snapshot."""
+    """Transaction on a connection with one snapshot."""
 
     def __init__(
         self, connection: psycopg.Connection, statements: Mapping[str, Statements], tallies: Tallies
@@ -37,13 +37,13 @@ class ReadTxn(Txn):
         return None if row is None else unsealed(table, key, row[0])
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         wanted = list(dict.fromkeys(keys))
         for start in range(0, len(wanted), _MOST_KEYS):
             piece = wanted[start : start + _MOST_KEYS]
             for key, raw in self._cursor.execute(self._sql[table].get_many, (piece,)):
-                found[key] = unsealed(table, key, raw)
-        return {key: found[key] for key in wanted if key in found}
+                values[key] = unsealed(table, key, raw)
+        return {key: values[key] for key in wanted if key in values}
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         raise StoreReadOnly("a read transaction cannot write")
@@ -56,26 +56,26 @@ class ReadTxn(Txn):
             yield key, unsealed(table, key, raw)
 
     def _raw(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """In pieces, each from behind the last key of the one before: a cursor on the server would
-        have to be closed by a scan that is left unfinished."""
+        """Rows in pieces, each from behind the last key of the previous one: a cursor on the server
+        would have to be closed by a scan that is left unfinished."""
         start, end = prefix, _behind(prefix)
         most = _FIRST_LARGE if table in _LARGE else _FIRST_SMALL
         statements = self._sql[table]
         while True:
-            asked = (start, most) if end is None else (start, end, most)
+            arguments = (start, most) if end is None else (start, end, most)
             text = statements.scan if end is None else statements.scan_to
-            rows = self._cursor.execute(text, asked).fetchall()
+            rows = self._cursor.execute(text, arguments).fetchall()
             yield from rows
             if len(rows) < most:
                 return
-            start = rows[-1][0] + b"\0"  # the very next key there can be
+            start = rows[-1][0] + b"\0"  # the next possible key
             size = sum(len(raw) for _, raw in rows) + 1
             most = max(1, min(_MOST_ROWS, 4 * most, most * _PIECE_BYTES // size))
 
     def count(self, table: str) -> int:
-        """As it was counted when it was written; by reading where it was not."""
-        found = self._stored(table)
-        return self.counted(table) if found is None else found
+        """Stored count of rows; counted by reading where there is none."""
+        stored = self._stored(table)
+        return self.counted(table) if stored is None else stored
 
     def _stored(self, table: str) -> int | None:
         if self._counts is None:
@@ -83,7 +83,7 @@ class ReadTxn(Txn):
         return self._counts.get(table)
 
     def counted(self, table: str) -> int:
-        """By reading the table."""
+        """Count by reading the table."""
         row = self._cursor.execute(self._sql[table].count).fetchone()
         return 0 if row is None else int(row[0])
 
@@ -95,7 +95,7 @@ class ReadTxn(Txn):
         return 0 if row is None else int(row[0])
 
     def damaged(self, table: str) -> Iterator[str]:
-        """A line for every value that is not as it was written, and for a wrong number of them."""
+        """A line for every damaged value, and for a wrong number of rows."""
         rows = 0
         for key, raw in self._raw(table, b""):
             rows += 1
@@ -103,41 +103,41 @@ class ReadTxn(Txn):
                 unsealed(table, key, raw)
             except StoreCorrupt as e:
                 yield str(e)
-        if rows != (told := self.count(table)):
-            yield f"table {table!r}: {rows:,} rows, {told:,} were counted (`db compact` mends it)"
+        if rows != (stored := self.count(table)):
+            yield f"table {table!r}: {rows:,} rows, expected {stored:,} (`db compact` repairs it)"
 
 
 class WriteTxn(ReadTxn):
-    """Nobody else writes meanwhile: what was read once is known, and what is written is sent
-    together: by COPY where it is known that the key is new."""
+    """A transaction of the only writer: rows read are cached, and writes are sent together, by COPY
+    where the key is known to be new."""
 
     def __init__(
         self, connection: psycopg.Connection, statements: Mapping[str, Statements], tallies: Tallies
     ) -> None:
         super().__init__(connection, statements, tallies)
-        #: Values as they are on the server; None where there is none.
+        #: Values on the server; None for a missing row.
         self._known: dict[str, dict[bytes, bytes | None]] = {table: {} for table in TABLES}
-        #: Values to be; None where the row is to go.
+        #: Values to write; None for a row to delete.
         self._new: dict[str, dict[bytes, bytes | None]] = {table: {} for table in TABLES}
         self._bytes = 0
-        #: Rows that were added, of what was sent, by table.
+        #: Number of rows added by the statements sent, by table.
         self.more = dict.fromkeys(TABLES, 0)
 
     def get(self, table: str, key: bytes) -> bytes | None:
         for values in (self._new[table], self._known[table]):
             if key in values:
                 return values[key]
-        found = self._known[table][key] = super().get(table, key)
-        return found
+        value = self._known[table][key] = super().get(table, key)
+        return value
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        new, known = self._new[table], self._known[table]
+        new, cached = self._new[table], self._known[table]
         wanted = list(dict.fromkeys(keys))
-        unknown = [key for key in wanted if key not in new and key not in known]
+        unknown = [key for key in wanted if key not in new and key not in cached]
         if unknown:
-            known.update(dict.fromkeys(unknown))
-            known.update(super().get_many(table, unknown))
-        both = ((key, new[key] if key in new else known[key]) for key in wanted)
+            cached.update(dict.fromkeys(unknown))
+            cached.update(super().get_many(table, unknown))
+        both = ((key, new[key] if key in new else cached[key]) for key in wanted)
         return {key: value for key, value in both if value is not None}
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
@@ -163,27 +163,27 @@ class WriteTxn(ReadTxn):
 
     def count(self, table: str) -> int:
         self._send(table)
-        found = self._stored(table)
-        return self.counted(table) if found is None else found + self.more[table]
+        stored = self._stored(table)
+        return self.counted(table) if stored is None else stored + self.more[table]
 
     def count_under(self, table: str, prefix: bytes) -> int:
         self._send(table)
         return super().count_under(table, prefix)
 
     def flush(self) -> None:
-        """Send all that is buffered."""
+        """Send all buffered writes."""
         for table in TABLES:
             self._send(table)
         self._bytes = 0
 
     def _send(self, table: str) -> None:
-        new, known, statements = self._new[table], self._known[table], self._sql[table]
+        new, cached, statements = self._new[table], self._known[table], self._sql[table]
         if not new:
             return
         gone = [key for key, value in new.items() if value is None]
-        kept = sorted((k, sealed(k, v)) for k, v in new.items() if v is not None)
-        fresh = [row for row in kept if row[0] in known and known[row[0]] is None]
-        other = [row for row in kept if row[0] not in known or known[row[0]] is not None]
+        upserts = sorted((k, sealed(k, v)) for k, v in new.items() if v is not None)
+        fresh = [row for row in upserts if row[0] in cached and cached[row[0]] is None]
+        other = [row for row in upserts if row[0] not in cached or cached[row[0]] is not None]
         if gone:
             self.more[table] -= self._cursor.execute(statements.delete, (gone,)).rowcount
         if fresh:
@@ -194,17 +194,17 @@ class WriteTxn(ReadTxn):
                     copy.write_row(row)
         if other:
             keys, values = [k for k, _ in other], [v for _, v in other]
-            self.more[table] += self._lacking([k for k in keys if k not in known], statements)
+            self.more[table] += self._lacking([k for k in keys if k not in cached], statements)
             self._cursor.execute(statements.upsert, (keys, values))
         for key, value in new.items():
             if value is None:
-                known[key] = None
-            else:  # read again if it is asked for: what is sent need not be kept
-                known.pop(key, None)
+                cached[key] = None
+            else:  # read again on demand, which bounds memory
+                cached.pop(key, None)
         self._new[table] = {}
 
     def _lacking(self, keys: list[bytes], statements: Statements) -> int:
-        """How many of these keys there are none of."""
+        """Number of these keys without a row."""
         if not keys:
             return 0
         row = self._cursor.execute(statements.there, (keys,)).fetchone()
@@ -219,7 +219,7 @@ def _behind(prefix: bytes) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The SQL of one table, made once."""
+    """The SQL of one table, built once."""
 
     get: bytes
     get_many: bytes
@@ -234,25 +234,25 @@ class Statements:
 
     @classmethod
     def by_table(cls, schema: str) -> dict[str, Statements]:
-        """Those of every table in a schema."""
+        """Statements of every table in a schema."""
         return {table: cls._of(sql.Identifier(schema, table)) for table in TABLES}
 
     @classmethod
     def _of(cls, table: sql.Identifier) -> Statements:
-        def made(text: str) -> bytes:
+        def rendered(text: str) -> bytes:
             return sql.SQL(text).format(table).as_bytes(None)
 
         return cls(
-            get=made("SELECT v FROM {} WHERE k = %b"),
-            get_many=made("SELECT k, v FROM {} WHERE k = ANY(%b)"),
-            scan=made("SELECT k, v FROM {} WHERE k >= %b ORDER BY k LIMIT %b"),
-            scan_to=made("SELECT k, v FROM {} WHERE k >= %b AND k < %b ORDER BY k LIMIT %b"),
-            count=made("SELECT count(*) FROM {}"),
-            count_to=made("SELECT count(*) FROM {} WHERE k >= %b AND k < %b"),
-            there=made("SELECT count(*) FROM {} WHERE k = ANY(%b)"),
-            delete=made("DELETE FROM {} WHERE k = ANY(%b)"),
-            copy=made("COPY {} (k, v) FROM STDIN (FORMAT BINARY)"),
-            upsert=made(
+            get=rendered("SELECT v FROM {} WHERE k = %b"),
+            get_many=rendered("SELECT k, v FROM {} WHERE k = ANY(%b)"),
+            scan=rendered("SELECT k, v FROM {} WHERE k >= %b ORDER BY k LIMIT %b"),
+            scan_to=rendered("SELECT k, v FROM {} WHERE k >= %b AND k < %b ORDER BY k LIMIT %b"),
+            count=rendered("SELECT count(*) FROM {}"),
+            count_to=rendered("SELECT count(*) FROM {} WHERE k >= %b AND k < %b"),
+            there=rendered("SELECT count(*) FROM {} WHERE k = ANY(%b)"),
+            delete=rendered("DELETE FROM {} WHERE k = ANY(%b)"),
+            copy=rendered("COPY {} (k, v) FROM STDIN (FORMAT BINARY)"),
+            upsert=rendered(
                 "INSERT INTO {} (k, v) SELECT * FROM unnest(%b::bytea[], %b::bytea[])"
                 " ON CONFLICT (k) DO UPDATE SET v = EXCLUDED.v"
             ),

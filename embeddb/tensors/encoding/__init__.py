@@ -1,1 +1,1 @@
-"""A tensor kernel and its tiles as arrays, and the network over them without torch."""
+"""Features of tensor kernels and tiles, and inference of the network without torch."""

@@ -1,4 +1,4 @@
-"""Kernels and tiles as rows of plain numbers, without edges: what boosted trees read."""
+"""Kernels and tiles as rows of numbers without edges, for boosted trees."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from embeddb.tensors.encoding.operation_rows import OPCODES
 Floats = NDArray[np.float32]
 _SHAPE = slice(NODE.index("shape_1"), NODE.index("shape_sum"))
 _SIDES = slice(TILE.index("tile_1"), TILE.index("tile_sum"))
-#: Numbers of `statistics`, and of a row of `flat_rows`.
+#: Length of `statistics`, and of a row of `flat_rows`.
 STATISTICS = len(STATIC) + len(OPCODES) + 3 * len(NODE) + 1
 TILED = STATISTICS + len(TILE) + _SIDES.stop - _SIDES.start
 
 
 def statistics(graph: KernelGraph) -> Floats:
-    """float32[f]: static features, how many operations of which opcode, the largest output, and of
-    every number of an operation the largest and the sum."""
+    """float32[f]: static features, number of operations by opcode, the largest output, and maximum
+    and sum of every feature of the operations."""
     counts = np.bincount(graph.opcodes, minlength=len(OPCODES)).astype(np.float32)
     features, root = graph.features, graph.features[_root(graph)]
     parts = (graph.static, np.log2(1 + counts), root, features.max(axis=0), features.sum(axis=0))
@@ -27,8 +27,8 @@ def statistics(graph: KernelGraph) -> Floats:
 
 
 def flat_rows(graph: KernelGraph, tiles: Floats) -> Floats:
-    """float32[c,f] under tiles float32[c,t]: statistics of the kernel, its tile, and how many tiles
-    there are along each dimension, as logarithms."""
+    """float32[c,f] under tiles float32[c,t]: statistics of the kernel, its tile, and the number of
+    tiles along each dimension, as logarithms."""
     own = statistics(graph)
     blocks = graph.features[_root(graph), _SHAPE] - tiles[:, _SIDES]
     shared = np.broadcast_to(own, (len(tiles), len(own)))
@@ -36,6 +36,6 @@ def flat_rows(graph: KernelGraph, tiles: Floats) -> Floats:
 
 
 def _root(graph: KernelGraph) -> int:
-    """The place of the largest output."""
+    """Position of the largest output."""
     features = graph.features
     return int(np.argmax(features[:, 0] * (1 + features[:, NODE.index("shape_product")])))

@@ -1,10 +1,10 @@
-"""The learned performance model of tensor kernels as plain arrays, for queries: no torch.
+"""The learned performance model of tensor kernels in numpy, for queries without torch.
 
-"A Learned Performance Model for Tensor Processing Units" (Section 3.2); `spec` says what of it is
-ours. All tiles of a kernel are asked about at once: its graph is encoded once, and only what a tile
-changes is computed for each. `indexer.training.tensors.network` is the same in torch.
+"A Learned Performance Model for Tensor Processing Units" (Section 3.2); `spec` lists our additions.
+All tiles of a kernel are evaluated together: its graph is encoded once, and only the parts that a
+tile changes are computed for each. `indexer.training.tensors.network` is the same in torch.
 
-Nodes are float32[n,c,h]: of n operations, under c tiles of one kernel, h numbers each.
+Nodes are float32[n,c,h]: n operations, c tiles of one kernel, h numbers each.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from scipy.sparse import csr_array
 
 from embeddb.core.files import model_file
 from embeddb.core.nn_numpy import check_weights, linear, relu
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.predictor import GraphPredictor
 from embeddb.tensors.encoding.spec import FINAL, LAYERS, WAYS, NetworkSpec, shapes_of
+from embeddb.tensors.tensor_graph import TensorGraph
 
-#: Numbers scaled by the training set that are further out than this are not believed.
+#: Range to which features scaled by the training set are clipped.
 CLIP = (-1.0, 2.0)
-#: Nodes times tiles that are computed together: what a core's caches hold.
+#: Number of nodes times tiles computed together, to fit into a core's caches.
 _TOGETHER = 4096
 Floats = NDArray[np.float32]
 
 
 def scaled(rows: Floats, scale: Floats) -> Floats:
-    """[..., f] in [0, 1] by the least and the largest float32[2,f] of the training set; what did
-    not vary there is 0."""
+    """[..., f] in [0, 1] by the minimum and maximum float32[2,f] of the training set; 0 for a
+    constant feature."""
     span = scale[1] - scale[0]
     plain = np.where(span > 0, (rows - scale[0]) / np.where(span > 0, span, 1), 0)
     return np.clip(plain, *CLIP).astype(np.float32)
 
 
 class KernelNetwork(GraphPredictor):
-    """The learned model itself."""
+    """The graph network."""
 
     def _open(self, network: Mapping[str, Any], weights: Mapping[str, Floats]) -> None:
         self.spec = NetworkSpec.of(network)
         check_weights(weights, shapes_of(self.spec))
-        # In the order in which products of many rows read them.
+        # In the memory order of products with many rows.
         self._weights = {name: np.asfortranarray(array) for name, array in weights.items()}
         first = self._weights["first.opcode.weight"]
         self._opcodes = linear(weights["opcode.weight"], first)
@@ -63,11 +63,11 @@ class KernelNetwork(GraphPredictor):
     def task(self) -> str:
         return self.spec.task
 
-    def embedding(self, kernel: Computation) -> Floats:
+    def embedding(self, kernel: TensorGraph) -> Floats:
         """float32[e] of the kernel as one tile."""
         graph = graph_of(kernel)
-        found: Floats = self.embeddings(graph, tile_rows(kernel, [{}]))[0]
-        return found
+        vector: Floats = self.embeddings(graph, tile_rows(kernel, [{}]))[0]
+        return vector
 
     # -- of graphs -------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class KernelNetwork(GraphPredictor):
         return np.concatenate(list(self._parts(graph, tiles)))
 
     def _parts(self, graph: KernelGraph, tiles: Floats) -> Iterator[Floats]:
-        """`embeddings` of as many tiles as are computed together."""
+        """`embeddings` of the tiles, in groups computed together."""
         step = max(1, _TOGETHER // max(len(graph), 1))
         for start in range(0, max(len(tiles), 1), step):
             x = self.node_embeddings(graph, tiles[start : start + step])
@@ -100,8 +100,7 @@ class KernelNetwork(GraphPredictor):
         return x
 
     def _first(self, graph: KernelGraph, tiles: Floats) -> Floats:
-        """f1: what is the same under all tiles is computed once, what is the same in all nodes
-        likewise."""
+        """f1: terms that are the same for all tiles, or for all nodes, are computed once."""
         weights = self._weights
         own = self._opcodes[graph.opcodes] + linear(
             scaled(graph.features, weights["scale.node"]), weights["first.node.weight"]
@@ -113,7 +112,7 @@ class KernelNetwork(GraphPredictor):
         return relu(own[:, None] + linear(kernel, weights["first.kernel.weight"])[None])
 
     def _passed(self, name: str, x: Floats, flows: Sequence[csr_array]) -> Floats:
-        """One layer of GraphSAGE: a node joined with the means of what its neighbours pass."""
+        """One layer of GraphSAGE: a node joined with the means of its neighbours' messages."""
         h, join = self.spec.hidden, self._weights[f"{name}.join.weight"]
         joined = linear(x, join[:, :h])
         for part, (way, flow) in enumerate(zip(WAYS, flows, strict=True), start=1):
@@ -124,8 +123,8 @@ class KernelNetwork(GraphPredictor):
 
 
 def _mean_of(edges: NDArray[np.int64], count: int) -> csr_array:
-    """float32[n,n] that takes the mean over the nodes that lead to each by edges int64[2,e]; 0
-    where none does."""
+    """float32[n,n] that averages over the sources of each node's edges int64[2,e]; 0 for a node
+    without edges."""
     order = np.argsort(edges[1], kind="stable")
     sources, goals = edges[0][order], edges[1][order]
     degrees = np.bincount(goals, minlength=count).astype(np.float32)

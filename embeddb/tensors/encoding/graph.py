@@ -1,4 +1,4 @@
-"""A kernel as the network reads it: operations as nodes, what flows between them as edges."""
+"""A kernel as input of the network: operations as nodes, data flow as edges."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import NODE, node_row, static_row
 from embeddb.tensors.encoding.operation_rows import opcode_number
+from embeddb.tensors.tensor_graph import TensorGraph
 
-#: Neighbours of a node in one direction; what is beyond is left out (Table 5).
+#: Largest number of neighbours of a node in one direction (Table 5).
 MOST_NEIGHBOURS = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelGraph:
-    """n operations, operands before what they are operands of.
+    """n operations, operands first.
 
     Shapes: `opcodes` int64[n]; `features` float32[n,f] in the order of `NODE`; `operands`
     int64[2,e] from an operand to its user, at most `MOST_NEIGHBOURS` to each; `users` int64[2,e]
@@ -34,8 +34,8 @@ class KernelGraph:
         return len(self.opcodes)
 
 
-def graph_of(kernel: Computation) -> KernelGraph:
-    """Names do not enter."""
+def graph_of(kernel: TensorGraph) -> KernelGraph:
+    """Graph of a kernel; names do not enter."""
     operations = kernel.operations
     rows = [node_row(kernel, at) for at in range(len(operations))]
     operands = [tuple(dict.fromkeys(op.operands)) for op in operations]
@@ -49,14 +49,14 @@ def graph_of(kernel: Computation) -> KernelGraph:
 
 
 def hidden(graph: KernelGraph, at: int) -> KernelGraph:
-    """The graph with an operation of which nothing is told but its edges: an unknown opcode, as a
-    part of them is hidden in training, and every number 0."""
+    """The graph with one operation hidden except for its edges: unknown opcode, as in training, and
+    every feature 0."""
     opcodes, features = graph.opcodes.copy(), graph.features.copy()
     opcodes[at], features[at] = 0, 0.0
     return replace(graph, opcodes=opcodes, features=features)
 
 
 def _edges(sources: list[tuple[int, ...]] | tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
-    """By node, the nodes that lead to it."""
+    """Edges from the sources of each node."""
     pairs = [(s, goal) for goal, some in enumerate(sources) for s in some[:MOST_NEIGHBOURS]]
     return np.array(pairs, dtype=np.int64).reshape(-1, 2).T

@@ -1,5 +1,5 @@
-"""A kernel as rows of plain numbers, one for its call and one for each operation that does
-something: what is learned of an operation in one kernel is of use in all."""
+"""Features of a kernel by operation: one row for its call and one for each operation that takes
+time, so that a model of operations transfers between kernels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.tensors.analysis import FREE, TRANSCENDENTAL, Work, operation_work, work_of
-from embeddb.tensors.computation import DTYPES, Computation, Operation, Shape
 from embeddb.tensors.encoding.forms import FORM, counted, form_of, halvings, rough_seconds
+from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape, TensorGraph
 
-#: Those of HLO that a kernel may have; place 0 stands for all others.
+#: Opcodes of HLO that a kernel may have; 0 stands for all others.
 OPCODES: tuple[str, ...] = (
     "",
     *"""
@@ -38,7 +38,7 @@ _NUMBERS = {opcode: number for number, opcode in enumerate(OPCODES)}
 
 
 def opcode_number(opcode: str) -> int:
-    """Its place in `OPCODES`, 0 where it has none."""
+    """Index in `OPCODES`, 0 for others."""
     return _NUMBERS.get(opcode, 0)
 
 
@@ -70,8 +70,8 @@ _KERNEL = (
     *("kernel_operations", "kernel_parameters", "kernel_arrays", "kernel_outputs", "kernel_usual"),
     *(f"kernel_{word}" for word in _WORDS if word not in ("given", "constant")),
 )
-#: Columns: natural logarithm of seconds at a guess, whether it is the call, the opcode, and what is
-#: told of an operation by itself, by its place in the kernel, and of the kernel.
+#: Columns: natural logarithm of the rough estimate in seconds, flag of the call, opcode, and
+#: features of the operation by itself, of its position in the kernel, and of the kernel.
 OPERATION: tuple[str, ...] = (
     "usual",
     "call",
@@ -84,39 +84,38 @@ OPERATION: tuple[str, ...] = (
 USUAL, CALL = OPERATION.index("usual"), OPERATION.index("call")
 _AT = {name: at for at, name in enumerate(OPERATION)}
 _BOUNDS = (0, *(_AT[part[0]] for part in (FORM, _PLACE, _KERNEL)), len(OPERATION))
-#: Columns that are often the same in several rows of a kernel: those of the operation by itself, of
-#: its form, its place, the kernel.
+#: Blocks of columns that often repeat within a kernel: operation by itself, form, position, kernel.
 BLOCKS = tuple(slice(*ends) for ends in itertools.pairwise(_BOUNDS))
 _FIRST_OPCODE = _AT["is_unknown"]
-#: Of a call of a kernel, and of each array that is handed over.
+#: Rough estimates in seconds for the call of a kernel, and for each array passed.
 _CALL_S, _ARRAY_S = 2e-6, 1e-7
 
 
 def operations_version() -> str:
-    """8 hex digits that stand for all columns; what has learned from them fits one version. The
-    number before them is for what the columns say, guesses too."""
-    told = "\n".join(("2", *OPERATION))
-    return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
+    """8 hex digits that identify all columns; models fit one version only. The number before them
+    changes with the meaning of the columns, estimates included."""
+    text = "\n".join(("2", *OPERATION))
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def operation_places(kernel: Computation) -> tuple[int, ...]:
-    """The places of the operations that have a row: those that do something."""
+def operation_places(kernel: TensorGraph) -> tuple[int, ...]:
+    """Positions of the operations with a row: those that take time."""
     return tuple(at for at, op in enumerate(kernel.operations) if op.opcode not in FREE)
 
 
-def operation_rows(kernel: Computation) -> NDArray[np.float32]:
+def operation_rows(kernel: TensorGraph) -> NDArray[np.float32]:
     """float32[1+n,f] in the order of `OPERATION`: the call, then the n operations at
     `operation_places`."""
     places = operation_places(kernel)
     rows = np.zeros((1 + len(places), len(OPERATION)))
     usual = [_CALL_S + _ARRAY_S * len((*kernel.parameters, *kernel.outputs))]
     for row, at in zip(rows[1:], places, strict=True):
-        op, given = kernel.operations[at], kernel.operand_shapes(at)
-        work = operation_work(op, given)
+        op, shapes = kernel.operations[at], kernel.operand_shapes(at)
+        work = operation_work(op, shapes)
         usual.append(rough_seconds(op, work))
         row[_FIRST_OPCODE + opcode_number(op.opcode)] = 1
-        _put(row, _shape(op, given, work))
-        _put(row, form_of(op, given))
+        _put(row, _shape(op, shapes, work))
+        _put(row, form_of(op, shapes))
     rows[:, USUAL] = np.log(usual)
     rows[0, _AT["call"]] = 1
     words = [_word(op.opcode) for op in kernel.operations]
@@ -137,12 +136,12 @@ def operation_rows(kernel: Computation) -> NDArray[np.float32]:
     return rows.astype(np.float32)
 
 
-def _put(row: NDArray[np.float64], told: Mapping[str, float]) -> None:
-    for name, value in told.items():
+def _put(row: NDArray[np.float64], features: Mapping[str, float]) -> None:
+    for name, value in features.items():
         row[_AT[name]] = value
 
 
-def _shape(op: Operation, given: Sequence[Shape], work: Work) -> dict[str, float]:
+def _shape(op: Operation, operands: Sequence[Shape], work: Work) -> dict[str, float]:
     shape = op.shape
     sides = [shape.dims[d] for d in shape.layout[:3]]
     return {
@@ -154,18 +153,18 @@ def _shape(op: Operation, given: Sequence[Shape], work: Work) -> dict[str, float
         "side_1_even": halvings(sides[0]) if sides else 0.0,
         "standard": float(shape.layout == tuple(reversed(range(shape.rank)))),
         "given": float(len(op.operands)),
-        "given_bytes": counted(sum(one.bytes for one in given)),
-        "largest_given": counted(max((one.elements for one in given), default=0)),
+        "given_bytes": counted(sum(one.bytes for one in operands)),
+        "largest_given": counted(max((one.elements for one in operands), default=0)),
         "flops": counted(work.flops),
         "functions": counted(work.transcendentals),
     }
 
 
 def _of_kernel(
-    kernel: Computation, words: list[str], places: tuple[int, ...], largest: int, usual: float
+    kernel: TensorGraph, words: list[str], places: tuple[int, ...], largest: int, usual: float
 ) -> dict[str, float]:
     work = work_of(kernel)
-    given = [kernel.operations[at].shape.elements for at in kernel.parameters]
+    elements = [kernel.operations[at].shape.elements for at in kernel.parameters]
     counts = {f"kernel_{word}": 0 for word in set(_WORDS) - {"given", "constant"}}
     for at in places:
         counts[f"kernel_{words[at]}"] += 1
@@ -177,7 +176,7 @@ def _of_kernel(
         "kernel_largest": counted(largest),
         "kernel_operations": counted(len(places)),
         "kernel_parameters": counted(len(kernel.parameters)),
-        "kernel_arrays": float(sum(size >= largest for size in given)),
+        "kernel_arrays": float(sum(size >= largest for size in elements)),
         "kernel_outputs": counted(len(kernel.outputs)),
         "kernel_usual": math.log(usual),
         **{name: counted(count) for name, count in counts.items()},
@@ -188,8 +187,8 @@ def _word(opcode: str) -> str:
     return next((name for name, opcodes in _KINDS if opcode in opcodes), _OTHER)
 
 
-def _depths(kernel: Computation) -> tuple[list[int], list[int]]:
-    """Of every operation, how many follow each other up to it and behind it, at most."""
+def _depths(kernel: TensorGraph) -> tuple[list[int], list[int]]:
+    """Length of the longest path to and from every operation."""
     above, below = [0] * len(kernel.operations), [0] * len(kernel.operations)
     for at, op in enumerate(kernel.operations):
         own = op.opcode not in FREE

@@ -1,2 +1,2 @@
-"""Seconds of a tensor kernel from what it moves and computes, without learning: a tile of it, and a
-fused kernel as a whole."""
+"""Analytical model of a tensor kernel's time from its arithmetic and memory traffic: of one tile,
+and of a whole fused kernel."""

@@ -1,4 +1,4 @@
-"""Cycles of a nest of loops from its operations alone, everything at hand in the first cache."""
+"""Cycles of a nest of loops from its operations alone, with all data in the first cache."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from embeddb.tensors.roofline.machine import LINE, Machine, function_cycles
 from embeddb.tensors.roofline.traffic import Layout
 from embeddb.tensors.tiling.forms import Var
 
-#: Cycles of a turn of an outer loop, of entering a loop of known and of unknown length, of a loop's
-#: end that was not foreseen, and turns from which on it is not.
+#: Cycles of an iteration of an outer loop, of entering a loop of known and of unknown length, and
+#: of a mispredicted loop end, and the trip count from which it is mispredicted.
 _TURN, _KNOWN, _ENTERED, _MISSED, _FORESEEN = 2.0, 2.0, 7.0, 14.0, 32
-#: Loops of so few turns, or vectors, have no turns at all.
+#: Largest trip count, in iterations or vectors, of a loop that is unrolled completely.
 _SHORT = 8
-#: Until a sum can be added to again; reading a number, adding up the lanes of a vector to one.
+#: Latency of an addition; loading a scalar, adding up the lanes of a vector.
 _LATENCY, _NUMBER, _LANES = 4.0, 0.5, 2.5
-#: Of an element that is put into a vector by itself, and of one taken out of it.
+#: Cost of inserting one element into a vector, and of extracting one.
 _GATHERED, _SCATTERED = 1.2, 1.5
-#: What half a vector costs of a whole one.
+#: Cost of half a vector relative to a whole one.
 _HALF = 0.6
-#: Steps that are more than one operation: of a vector, and of one number.
+#: Steps of several operations: cycles for a vector, and for a scalar.
 _STEPS = {INDEX: (6.0, 4.0), CHOICE: (2.0, 1.5), BRANCH: (2.0, 1.5)}
 
 
-#: Of every tile, or the same for all.
+#: One value per tile, or one for all.
 Number = float | Floats
 
 
 @dataclass(slots=True)
 class _Cycles:
-    """Of a turn over a vector, and of one over a number."""
+    """Cycles of an iteration over a vector, and over a scalar."""
 
     vector: Number = 0.0
     number: Number = 0.0
@@ -59,8 +59,8 @@ class _Cycles:
 
 @dataclass(slots=True)
 class _Turn:
-    """What a turn of the innermost loop waits for: reads, writes and steps go on beside each other,
-    functions do not. `entered` is once for all turns."""
+    """Cycles of an iteration of the innermost loop: reads, writes and steps overlap, functions do
+    not. `entered` is once for all iterations."""
 
     reads: _Cycles = field(default_factory=_Cycles)
     writes: _Cycles = field(default_factory=_Cycles)
@@ -69,7 +69,7 @@ class _Turn:
     entered: float = 0.0
 
     def loop(self, turns: Ints, lanes: Ints) -> Floats:
-        """The innermost loop: whole vectors, half a one, numbers one by one."""
+        """Cycles of the innermost loop: whole vectors, half a vector, then scalars."""
         beside = (self.reads, self.writes, self.steps)
         vector: Number = 1.0
         number: Number = 1.0
@@ -88,8 +88,8 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Of a nest under tiles that have the same loops. `layouts` are those of its accesses, which
-    the innermost loops alone look at."""
+    """Arithmetic of a nest under tiles with the same loops. `layouts` are those of its accesses,
+    which only the innermost loops use."""
 
     nest: Nest
     loops: Loops
@@ -98,17 +98,17 @@ class Arithmetic:
     machine: Machine
 
     def cycles(self, runs: Floats, innermost: Floats) -> Floats:
-        """float64[c] of so many runs of the nest, with so many of the innermost loops."""
+        """float64[c] of so many runs of the nest, with this cost of the innermost loops."""
         around, total = runs, runs * self._once(None, self.loops.inside(0))
         for at, var in enumerate(self.loops.outside):
-            told = lengths(self.nest, var, self.extents)
-            around = around * np.sum([n * share for n, share in told], axis=0)
+            trip_counts = lengths(self.nest, var, self.extents)
+            around = around * np.sum([n * share for n, share in trip_counts], axis=0)
             total += around * (_TURN + self._once(var, self.loops.inside(at + 1)))
         return total + around * innermost
 
     def _once(self, last: Var | None, inside: frozenset[Var]) -> float:
-        """Steps that are made once for each turn of an outer loop `last`, or for each run of the
-        nest: they move with it and with nothing inside of it."""
+        """Cost of the steps executed once per iteration of an outer loop `last`, or per run of the
+        nest: they depend on it and on no loop inside it."""
         own = [
             step
             for step in self.nest.steps
@@ -117,7 +117,8 @@ class Arithmetic:
         return sum(step.share * self._step(step)[1] for step in own)
 
     def innermost(self) -> Floats:
-        """float64[c] of all turns of the rows and of the loop inside; not of the loops outside."""
+        """float64[c] of all iterations of the rows and of the loop inside; without the outer
+        loops."""
         rows, inner = self.loops.rows, self.loops.inner
         lanes = np.where(self._in_vectors(), self.machine.lanes(self.nest.each), 1)
         one = self._turn(1)
@@ -136,15 +137,15 @@ class Arithmetic:
         return total
 
     def _turn(self, rows: int) -> _Turn:
-        """Of so many rows."""
+        """Cycles of an iteration with so many rows."""
         turn, inner = _Turn(), self.loops.inner
         written = {var for var, _ in self.loops.written}
-        # A sum over the innermost loop stays in registers.
-        kept = bool(self.nest.summed) and (inner is None or inner in self.nest.summed)
+        # A sum over the innermost loop is kept in registers.
+        in_registers = bool(self.nest.summed) and (inner is None or inner in self.nest.summed)
         for access, layout in zip(self.nest.accesses, self.layouts, strict=True):
             times = access.share * self.loops.copies(access.variables, rows)
             if inner is None or inner not in access.variables:
-                turn.entered += times * (_LANES if kept and access.written else _NUMBER)
+                turn.entered += times * (_LANES if in_registers and access.written else _NUMBER)
             else:
                 self._access(turn, times, access, layout)
         for step in self.nest.steps:
@@ -155,15 +156,15 @@ class Arithmetic:
                 (turn.functions if function else turn.steps).add(times, vector, number)
             elif self.loops.rows in step.variables or step.variables & written:
                 turn.entered += times * number
-        if kept:
-            # Where the innermost loop of a sum has one turn, four terms are added at once instead.
+        if in_registers:
+            # If the innermost loop of a sum has one iteration, four terms are added together.
             waits = _LATENCY if inner == self.nest.inner else _LATENCY / ROWS
             turn.steps.vector = np.maximum(turn.steps.vector, waits)
             turn.steps.number = np.maximum(turn.steps.number, waits)
         return turn
 
     def _access(self, turn: _Turn, times: float, access: Access, layout: Layout) -> None:
-        """One that moves with the innermost loop."""
+        """Add an access that moves with the innermost loop."""
         lanes = self.machine.lanes(self.nest.each)
         stride = self._stride(access, layout)
         each = 1.0 if access.written else _NUMBER
@@ -176,7 +177,7 @@ class Arithmetic:
             turn.steps.add(times, np.where(row, 0.0, lanes * _GATHERED), 0.0)
 
     def _step(self, step: Step) -> tuple[float, float]:
-        """Cycles of a vector, and of one number."""
+        """Cycles of a vector, and of a scalar."""
         if step.opcode in _STEPS:
             vector, number = _STEPS[step.opcode]
             return vector * self.machine.units, number
@@ -184,27 +185,31 @@ class Arithmetic:
         return (vector, number) if vector else (self.machine.units, 0.5)
 
     def _in_vectors(self) -> NDArray[np.bool_]:
-        """bool[c]: whether a compiler makes vectors of the innermost loop: it is no loop of rows,
-        nothing is divided by it, and what it writes lies in a row or can be scattered."""
-        nest, inner, found = self.nest, self.loops.inner, np.ones(len(self.extents), dtype=bool)
+        """bool[c]: true if a compiler vectorises the innermost loop: it is no loop of rows, no
+        index is divided by it, and it writes contiguously or can scatter."""
+        nest, inner, vectorised = (
+            self.nest,
+            self.loops.inner,
+            np.ones(len(self.extents), dtype=bool),
+        )
         if inner is None or (nest.summed and inner != nest.inner and not self.loops.written):
-            return ~found
+            return ~vectorised
         if any(step.opcode == INDEX and inner in step.variables for step in nest.steps):
-            return ~found
+            return ~vectorised
         if any(step.opcode == BRANCH for step in nest.steps):
-            return ~found
+            return ~vectorised
         anywhere = self.machine.scatters and not nest.summed
         for access, layout in zip(nest.accesses, self.layouts, strict=True):
             stride = self._stride(access, layout) if access.written else np.zeros(1)
             if stride is None:
-                return ~found
+                return ~vectorised
             if not anywhere:
-                found &= (stride == 0) | (stride == 1)
-        return found
+                vectorised &= (stride == 0) | (stride == 1)
+        return vectorised
 
     def _stride(self, access: Access, layout: Layout) -> Ints | None:
-        """int64[c] elements from one turn of the innermost loop to the next; None where that is not
-        the same everywhere."""
+        """int64[c] elements from one iteration of the innermost loop to the next; None where that
+        varies."""
         total = np.zeros(len(self.extents), dtype=np.int64)
         for terms, stride in zip(access.terms, layout.strides, strict=True):
             for var, by in terms:
@@ -215,8 +220,7 @@ class Arithmetic:
         return total
 
     def _crossing(self, access: Access, layout: Layout) -> Floats:
-        """float64[c]: the share of its vectors that lie in two lines: of those that begin
-        anywhere."""
+        """float64[c]: fraction of its vectors that cross a cache line, for arbitrary alignment."""
         wide = min(self.machine.vector_bytes, LINE)
         anywhere = np.zeros(len(self.extents), dtype=bool)
         for terms, stride in zip(access.terms, layout.strides, strict=True):

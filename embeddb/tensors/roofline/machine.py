@@ -1,4 +1,4 @@
-"""What one thread of a machine can do, as far as the analytical model of kernels asks."""
+"""Performance parameters of one thread of a machine, for the analytical model of kernels."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-#: Bytes of a line of a cache, and of a page.
+#: Size of a cache line, and of a page, in bytes.
 LINE, PAGE = 64, 4096
-#: Of a thread: vector units of 32 bytes, each of which multiplies and adds once a cycle.
+#: Vector units of a thread, of 32 bytes each, with one multiply-add per cycle.
 _UNITS, _UNIT_BYTES = 2, 32
 _SCATTERING = 64
 _FLOPS = 2.0 * _UNITS * _UNIT_BYTES / 4
-#: Servers are not clocked higher: what multiplies and adds more has units as wide as its vectors.
-#: What gcc compiles does not use them whole: its vectors are half as wide on these machines. A
-#: desktop above this with AVX-512 and units of 32 bytes is taken for half its clock.
+#: Largest clock of a server: a machine with a higher multiply-add rate has units as wide as its
+#: vectors, of which code by gcc uses half. A desktop above this with AVX-512 and units of 32 bytes
+#: is taken for half its clock.
 _MOST_HERTZ = 5e9
-#: Pages that are found without asking the second table of pages; what asking costs, in cycles.
+#: Entries of the first-level TLB; cost of a miss in cycles.
 _PAGES, _ASKED = 64, 0.8
-#: Bytes that move in a stream for those that are counted: of three arrays one is written, and its
-#: lines are read before.
+#: Ratio of moved to counted bytes in a stream: one of three arrays is written, and its lines are
+#: read first.
 _MOVED = 4 / 3
-#: Shares of a cache that one kernel's arrays fill before they push each other out; the third level
-#: is shared with other cores.
+#: Usable fraction of each cache before arrays evict each other; the third level is shared with
+#: other cores.
 _SHARES = (0.9, 0.8, 0.5)
-#: Facts of a machine (`embeddb.platforms.machines`), where a database does not tell them: those of
-#: an ordinary server of 2020.
+#: Default facts of a machine (`embeddb.platforms.machines`): those of an ordinary server of 2020.
 _USUAL = MappingProxyType(
     {
         "vector_bytes": 32.0,
@@ -40,7 +39,7 @@ _USUAL = MappingProxyType(
         "gather_memory_m_s": 100.0,
     }
 )
-#: Cycles of a function of a vector of 64 bytes of f32, and of one number: gcc 12 and glibc 2.36 on
+#: Cycles of a function on a vector of 64 bytes of f32, and on a scalar: gcc 12 and glibc 2.36 on
 #: a Zen 4, loops over 4 kB, less those of an addition there. Others are one operation.
 _FUNCTIONS = MappingProxyType(
     {
@@ -68,79 +67,79 @@ _FUNCTIONS_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A level, or the table of pages: how many bytes fit, in lines of `line` bytes; cycles that
-    each line costs which is not there and comes from beyond, in order (`next`) or not (`other`)."""
+    """A cache level, or the TLB: its size in bytes, in lines of `line` bytes; cycles of a miss for
+    consecutive lines (`next`) and others (`other`)."""
 
     bytes: float
     line: int
     next: float
     other: float
-    #: Bytes after which addresses share a place again; 0 where any address may lie anywhere.
+    #: Distance in bytes of addresses that map to the same set; 0 for a fully associative cache.
     period: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`hertz` of one thread, bytes of a vector, and caches from the nearest on."""
+    """`hertz` of one thread, size of a vector in bytes, and caches, nearest first."""
 
     hertz: float
     vector_bytes: int
     caches: tuple[Cache, ...]
 
     @staticmethod
-    def facts(told: Mapping[str, str]) -> dict[str, str]:
-        """Those that are asked for here."""
-        return {name: told[name] for name in _USUAL if name in told}
+    def facts(environment: Mapping[str, str]) -> dict[str, str]:
+        """The facts that this model uses."""
+        return {name: environment[name] for name in _USUAL if name in environment}
 
     @classmethod
     def of(cls, facts: Mapping[str, str]) -> Machine:
-        """From what a platform's instance tells of its machine; what it does not tell is usual."""
-        known = {name: _number(facts.get(name), usual) for name, usual in _USUAL.items()}
-        hertz = known["multiply_add_gflop_s"] * 1e9 / _FLOPS
+        """Machine from the facts of a platform's instance; missing ones have default values."""
+        values = {name: _number(facts.get(name), usual) for name, usual in _USUAL.items()}
+        hertz = values["multiply_add_gflop_s"] * 1e9 / _FLOPS
         if hertz > _MOST_HERTZ:
-            hertz *= _UNIT_BYTES / max(known["vector_bytes"], _UNIT_BYTES)
-        near, far = (hertz / (known[f"gather_{n}_m_s"] * 1e6) for n in ("l2", "memory"))
-        others = (0.0, (near * far) ** 0.5, far)  # the second level hides where a line lies
+            hertz *= _UNIT_BYTES / max(values["vector_bytes"], _UNIT_BYTES)
+        near, far = (hertz / (values[f"gather_{n}_m_s"] * 1e6) for n in ("l2", "memory"))
+        others = (0.0, (near * far) ** 0.5, far)  # the second level hides the distance of a line
         caches = []
         for level, beyond, share, other in zip(
             ("l1", "l2", "l3"), ("l2", "l3", "memory"), _SHARES, others, strict=True
         ):
-            each = LINE * hertz / (known[f"stream_{beyond}_gb_s"] * 1e9 * _MOVED)
-            size = share * known[f"{level}_bytes"]
+            each = LINE * hertz / (values[f"stream_{beyond}_gb_s"] * 1e9 * _MOVED)
+            size = share * values[f"{level}_bytes"]
             caches.append(Cache(size, LINE, each, max(each, other), PAGE if level == "l1" else 0))
         caches.append(Cache(_PAGES * PAGE, PAGE, _ASKED, _ASKED))
-        return cls(hertz, int(known["vector_bytes"]), tuple(caches))
+        return cls(hertz, int(values["vector_bytes"]), tuple(caches))
 
     def lanes(self, each: int) -> int:
-        """Elements of so many bytes in a vector."""
+        """Number of elements of `each` bytes in a vector."""
         return max(self.vector_bytes // each, 1)
 
     @property
     def units(self) -> float:
-        """Cycles of an operation on a whole vector, of which `_UNITS` narrower ones are done in
-        one."""
+        """Cycles of an operation on a whole vector; `_UNITS` narrower ones are executed per
+        cycle."""
         return self.vector_bytes / _UNIT_BYTES / _UNITS
 
     @property
     def scatters(self) -> bool:
-        """Whether it writes the elements of a vector to places apart: with AVX-512."""
+        """Return true if it has scatter instructions: with AVX-512."""
         return self.vector_bytes >= _SCATTERING
 
     @property
     def flops_a_cycle(self) -> float:
-        """Of f32, at best."""
+        """Peak f32 flops per cycle."""
         return _FLOPS
 
 
 def function_cycles(opcode: str, each: int, vector_bytes: int) -> tuple[float, float]:
-    """Of a vector and of one number, for elements of so many bytes; 0 for what is no function."""
+    """Cycles on a vector and on a scalar, for elements of `each` bytes; 0 for other operations."""
     of_vector, of_one = _FUNCTIONS.get(opcode, (0.0, 0.0))
     return of_vector * vector_bytes / _FUNCTIONS_BYTES * max(each, 4) / 4, of_one
 
 
 def _number(text: str | None, usual: float) -> float:
     try:
-        found = float(text) if text is not None else usual
+        value = float(text) if text is not None else usual
     except ValueError:
         return usual
-    return found if 0 < found < float("inf") else usual
+    return value if 0 < value < float("inf") else usual

@@ -1,5 +1,5 @@
-"""The loop nests of a kernel that is computed tile by tile: what the C is that
-`indexer.runners.tile_code` makes of a plan, without its text."""
+"""Loop nests of a kernel that is computed tile by tile: a model of the C code that
+`indexer.runners.tile_code` generates from a plan."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from embeddb.tensors.tiling.values import Value, strides_of
 
 
 def nests_of(plan: Plan) -> tuple[Nest, ...]:
-    """In the order in which they are run."""
-    found: list[Nest] = []
+    """Loop nests in the order of execution."""
+    nests: list[Nest] = []
     for stage in plan.stages:
         if plan.values.values[stage.value].what == "sum":
-            found += [_started(plan, stage), _summed(plan, stage)]
+            nests += [_started(plan, stage), _summed(plan, stage)]
         else:
-            found.append(_copied(plan, stage))
-    return (*found, *(_written(plan, write) for write in plan.writes))
+            nests.append(_copied(plan, stage))
+    return (*nests, *(_written(plan, write) for write in plan.writes))
 
 
 def _started(plan: Plan, stage: Stage) -> Nest:
-    """The buffer of a sum before its first term."""
+    """Initialisation of the buffer of a sum."""
     own = _Turn(plan)
     own.keep(stage)
     return own.nest(_long(stage), dict(zip(stage.vars, stage.spans, strict=True)), stage.depends)
@@ -60,7 +60,7 @@ def _summed(plan: Plan, stage: Stage) -> Nest:
 
 
 def _sum_order(free: tuple[Var, ...], over: tuple[Var, ...], stage: Stage) -> tuple[Var, ...]:
-    """The innermost last; before it the rows that are taken together."""
+    """Loop order of a sum, innermost last, after the jammed rows."""
     inner = [v for v in (*free, *over) if v == stage.inner]
     rest = [v for v in free if v not in inner]
     terms = sorted((v for v in over if v not in inner), key=lambda v: v == stage.blocked)
@@ -97,7 +97,7 @@ def _long(stage: Stage) -> tuple[Var, ...]:
 
 
 class _Turn:
-    """What one turn of a nest's loops makes, each once."""
+    """Accesses and steps of one iteration of a nest, without duplicates."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self._values = plan, plan.values.values
@@ -123,9 +123,9 @@ class _Turn:
         return access.variables
 
     def keep(self, stage: Stage) -> None:
-        found = self.buffer(stage, stage.forms)
+        buffer = self.buffer(stage, stage.forms)
         self.accesses.append(
-            Access(found.array, found.terms, found.each, True, 1.0, stage=found.stage)
+            Access(buffer.array, buffer.terms, buffer.each, True, 1.0, stage=buffer.stage)
         )
 
     def buffer(self, stage: Stage, forms: Forms) -> Access:
@@ -134,11 +134,11 @@ class _Turn:
         return Access(f"k{stage.value}", terms, each, False, self._share, stage=stage)
 
     def of(self, forms: Iterable[Form]) -> frozenset[Var]:
-        """What indices move with."""
+        """Variables of indices."""
         return frozenset(var for form in forms for var in form.variables)
 
     def at(self, place: int, forms: Forms) -> frozenset[Var]:
-        """Reads an element; returns the variables that it moves with."""
+        """Read an element; returns the variables that it depends on."""
         stage = self.plan.staged.get(place)
         if stage is None:
             return self.computed(place, forms)
@@ -149,7 +149,7 @@ class _Turn:
         return self._known[key]
 
     def computed(self, place: int, forms: Forms) -> frozenset[Var]:
-        """The same of one that is not kept, or that is to be kept."""
+        """Compute an element that is not buffered, or is to be buffered; returns its variables."""
         key = -1 - place, forms
         if key not in self._known:
             self._known[key] = self._computed(self._values[place], forms)
@@ -169,8 +169,8 @@ class _Turn:
                 return frozenset()
             case "iota":
                 return self._step("convert", each, self.of((forms[value.number],)))
-        found = value.access(forms, ())
-        pairs = list(zip(value.operands, found, strict=True))
+        indices = value.access(forms, ())
+        pairs = list(zip(value.operands, indices, strict=True))
         match value.what:
             case "map":
                 needed = [self.at(operand, at) for operand, at in pairs]
@@ -188,7 +188,7 @@ class _Turn:
         return self.at(*pairs[0])
 
     def _padding(self, value: Value, forms: Forms) -> frozenset[Var]:
-        """What decides whether an element is there to be read."""
+        """Variables that decide if an element is inside the operand."""
         dims = self._values[value.operands[0]].dims
         turn = frozenset[Var]()
         for d, form in enumerate(forms):
@@ -198,7 +198,7 @@ class _Turn:
         return turn
 
     def _joined(self, value: Value, pairs: list[tuple[int, Forms]]) -> frozenset[Var]:
-        """Each part is read as often as it is long."""
+        """Read each part as often as its length."""
         before, needed = self._share, frozenset[Var]()
         for operand, at in pairs:
             part = self._values[operand].dims[value.number]

@@ -1,12 +1,12 @@
-"""Which lines of each cache a nest of loops asks for, by where its data is used again.
+"""Cache traffic of a nest of loops, from the reuse of its data.
 
-Of a level of loops, all that the loops inside it touch is its working set. Where that fits a cache,
-what the next turn of the loop around it touches again is still there; further out nothing is. So an
-array costs the lines that it has under the first loop whose turns do not fit, once for each turn of
-the loops around that. What fits as a whole is there from the call before.
+The working set of a loop level is all data that the loops inside it access. Where it fits a cache,
+the next iteration of the surrounding loop finds that data again; further out it does not. So an
+array costs its lines under the first loop whose iterations do not fit, once for each iteration of
+the loops around that. A kernel that fits as a whole finds its data from the previous call.
 
-Everything is of c tiles at once. Levels, from inside to outside, are those of the nest, then one
-for each loop over tiles of the plan; a loop that a tile does not have turns once.
+Everything is for c tiles at once. Levels, from inside to outside, are those of the nest, then one
+for each loop over tiles of the plan; a loop that a tile does not have has one iteration.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ _LINE = 64
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Of an array under some loops, float64[l,c] by level: pieces that lie apart, bytes of each,
-    and bytes from one to the next."""
+    """Data of an array accessed under some loops, float64[l,c] by level: number of contiguous
+    pieces, bytes of each, and distance in bytes between them."""
 
     pieces: Floats
     bytes: Floats
     apart: Floats
 
     def lines(self, cache: Cache) -> Floats:
-        """Lines, a piece that begins anywhere in one."""
+        """Number of lines, for pieces of arbitrary alignment."""
         return self.pieces * np.maximum((self.bytes + cache.line) / cache.line - 0.25, 1.0)
 
     def held(self, cache: Cache) -> Floats:
-        """Bytes of the cache that it needs: more than it has where its pieces share places."""
+        """Bytes of the cache that it occupies: more than its size where its pieces map to the same
+        sets."""
         needed = self.lines(cache) * cache.line
         if not cache.period:
             return needed
@@ -50,8 +51,8 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """By access of a nest what it touches in one turn of the loops outside; `turns` float64[l,c] of
-    a level make one of that around it. The first `own` are the nest's."""
+    """Data that each access of a nest touches per level; `turns` float64[l,c] iterations of a level
+    form one of the next. The first `own` levels are the nest's."""
 
     touched: tuple[Touched, ...]
     turns: Floats
@@ -60,16 +61,16 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Lengths and strides int64[c] of an array by dimension, in elements; dimensions in `order` lie
-    further apart from one to the next."""
+    """Lengths and strides int64[c] of an array by dimension, in elements; `order` is by ascending
+    stride."""
 
     dims: tuple[Ints, ...]
     strides: tuple[Ints, ...]
     order: tuple[int, ...]
 
     def take(self, places: NDArray[np.intp]) -> Layout:
-        """Under some of the tiles."""
-        dims, strides = (tuple(n[places] for n in told) for told in (self.dims, self.strides))
+        """Layout under some of the tiles."""
+        dims, strides = (tuple(n[places] for n in columns) for columns in (self.dims, self.strides))
         return Layout(dims, strides, self.order)
 
 
@@ -77,20 +78,20 @@ def layout_of(access: Access, extents: Extents) -> Layout:
     one = np.ones(len(extents), dtype=np.int64)
     if access.stage is None:
         order = sorted(range(len(access.dims)), key=lambda d: access.strides[d])
-        dims, strides = ([n * one for n in told] for told in (access.dims, access.strides))
+        dims, strides = ([n * one for n in values] for values in (access.dims, access.strides))
         return Layout(tuple(dims), tuple(strides), tuple(order))
     stage, step = access.stage, one
     sizes = [extents.size(span) for span in stage.spans]
-    found = list(sizes)
+    by_dimension = list(sizes)
     for d in reversed(stage.order):
-        found[d] = step
+        by_dimension[d] = step
         step = step * sizes[d]
-    return Layout(tuple(sizes), tuple(found), tuple(reversed(stage.order)))
+    return Layout(tuple(sizes), tuple(by_dimension), tuple(reversed(stage.order)))
 
 
 def touched(access: Access, layout: Layout, length: Mapping[Var, Ints]) -> Touched:
-    """While each variable takes so many values in a row, int64[l,c]; of one that is not there,
-    one."""
+    """Data accessed while each variable takes so many consecutive values, int64[l,c]; one for a
+    missing variable."""
     run, pieces, apart = (np.array([[n]]) for n in (1, 1.0, 0))
     whole = np.array([[access.each]])
     for d in layout.order:
@@ -119,8 +120,8 @@ def touched(access: Access, layout: Layout, length: Mapping[Var, Ints]) -> Touch
 
 
 def levels_of(nest: Nest, extents: Extents, layouts: tuple[Layout, ...]) -> Levels:
-    """From one turn of the innermost loop to the whole kernel: loops of the nest, its blocks of
-    terms, the nest, then the tiles around it."""
+    """Levels from an iteration of the innermost loop to the whole kernel: loops of the nest, its
+    blocks of terms, the nest, then the tile loops around it."""
     turns, length = _turns(nest, extents), _lengths(nest, extents)
     each = zip(nest.accesses, layouts, strict=True)
     parts = tuple(_filled(touched(a, layout, length), turns.shape) for a, layout in each)
@@ -130,26 +131,26 @@ def levels_of(nest: Nest, extents: Extents, layouts: tuple[Layout, ...]) -> Leve
 def _turns(nest: Nest, extents: Extents) -> Floats:
     """float64[l,c]"""
     in_blocks, one = blocked(nest, extents), np.ones(len(extents))
-    found: list[Floats | Ints] = []
+    counts: list[Floats | Ints] = []
     for var in reversed(nest.loops):
         mean = extents.mean(nest.spans[var])
         if var == nest.blocked:
             mean = np.where(in_blocks, extents.reduced, mean)
-        found.append(np.maximum(mean, 1.0))
+        counts.append(np.maximum(mean, 1.0))
     terms = 1 if nest.blocked is None else nest.blocked.extent
-    found += [np.where(in_blocks, -(-terms // np.maximum(extents.reduced, 1)), 1), one]
+    counts += [np.where(in_blocks, -(-terms // np.maximum(extents.reduced, 1)), 1), one]
     depth, order = extents.depth(nest.depends), extents.plan.order
     for at in reversed(range(len(order))):
-        found.append(np.where(at < depth, extents.counts[:, order[at]], 1))
-    return np.stack([*found, one]).astype(np.float64)
+        counts.append(np.where(at < depth, extents.counts[:, order[at]], 1))
+    return np.stack([*counts, one]).astype(np.float64)
 
 
 def _lengths(nest: Nest, extents: Extents) -> dict[Var, Ints]:
-    """How many values in a row each variable takes in one turn of a level, int64[l,c]: inside of
-    its own loop one, then those of a block, of a tile, and of more and more tiles."""
+    """Number of consecutive values of each variable in one iteration of a level, int64[l,c]: one
+    inside its own loop, then those of a block, of a tile, and of more and more tiles."""
     inside, one = list(reversed(nest.loops)), np.ones(len(extents), dtype=np.int64)
     order = list(reversed(extents.plan.order))
-    found = {}
+    by_var = {}
     for at, var in enumerate(inside):
         span = nest.spans[var]
         tile = extents.size(span)
@@ -158,40 +159,40 @@ def _lengths(nest: Nest, extents: Extents) -> dict[Var, Ints]:
             block = np.where(blocked(nest, extents), np.minimum(tile, extents.reduced), tile)
         tiles = [extents.size(span, order[:covered]) for covered in range(len(order) + 1)]
         rows = [*[one] * (at + 1), *[block] * (len(inside) - at), tile, *tiles]
-        found[var] = np.maximum(np.stack(rows), 1)
-    return found
+        by_var[var] = np.maximum(np.stack(rows), 1)
+    return by_var
 
 
 def _filled(part: Touched, shape: tuple[int, int]) -> Touched:
-    told = (part.pieces, part.bytes, part.apart)
-    return Touched(*(np.broadcast_to(np.asarray(one, np.float64), shape) for one in told))
+    parts = (part.pieces, part.bytes, part.apart)
+    return Touched(*(np.broadcast_to(np.asarray(one, np.float64), shape) for one in parts))
 
 
 def held_by(nest: Nest, levels: Levels, cache: Cache) -> dict[str, Floats]:
-    """Bytes of the cache that each array needs, float64[l,c]."""
-    found: dict[str, Floats] = {}
+    """Bytes of the cache that each array occupies, float64[l,c]."""
+    by_array: dict[str, Floats] = {}
     for access, part in zip(nest.accesses, levels.touched, strict=True):
-        held = part.held(cache)
-        found[access.array] = np.maximum(found.get(access.array, 0.0), held)
-    return found
+        occupied = part.held(cache)
+        by_array[access.array] = np.maximum(by_array.get(access.array, 0.0), occupied)
+    return by_array
 
 
 def cycles_of(
-    nest: Nest, levels: Levels, held: Floats, cache: Cache
+    nest: Nest, levels: Levels, occupied: Floats, cache: Cache
 ) -> tuple[dict[str, Floats], Ints]:
-    """By array, cycles float64[c] of what has to come from beyond the cache, where so many bytes
-    are `held` float64[l,c]; and int64[c] the level of which one turn does not fit."""
-    count = len(held)
-    over = held > cache.bytes
+    """Cycles float64[c] by array for data from beyond the cache, where `occupied` float64[l,c]
+    bytes are needed; and int64[c] the first level that does not fit."""
+    count = len(occupied)
+    over = occupied > cache.bytes
     beyond = np.where(over.any(axis=0), over.argmax(axis=0), count)
     at = np.minimum(beyond, count - 1)[None]
     times = np.cumprod(levels.turns[::-1], axis=0)[::-1]
     turns = np.where(beyond < count, np.take_along_axis(times, at, axis=0)[0], 0.0)
-    found: dict[str, Floats] = {}
+    by_array: dict[str, Floats] = {}
     for access, part in zip(nest.accesses, levels.touched, strict=True):
         lines = np.take_along_axis(part.lines(cache), at, axis=0)[0]
         first = np.minimum(np.take_along_axis(part.pieces, at, axis=0)[0], lines)
         cycles = first * cache.other + (lines - first) * cache.next
         cycles = cycles * turns * access.share * (2 if access.written else 1)
-        found[access.array] = np.maximum(found.get(access.array, 0.0), cycles)
-    return found, beyond
+        by_array[access.array] = np.maximum(by_array.get(access.array, 0.0), cycles)
+    return by_array, beyond

@@ -1,2 +1,2 @@
-"""How a kernel is computed tile by tile: its elements as functions of their indices, and what is
-kept in scratch memory beside a tile."""
+"""Tile-by-tile computation of a kernel: its elements as functions of their indices, and buffers in
+scratch memory."""

@@ -1,4 +1,4 @@
-"""Indices of elements as functions of loop variables: affine, or parts of an affine one."""
+"""Index expressions over loop variables: affine, or quotients and remainders of affine ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Var:
 
 @dataclass(frozen=True)
 class Part:
-    """What `form` // `by` (`what` is `/`) or `form` % `by` (`%`) is."""
+    """`form` // `by` (`what` is `/`) or `form` % `by` (`%`)."""
 
     what: str
     form: Form
@@ -26,7 +26,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Form:
-    """The sum of `terms`, each a variable or a part times a number, and of `constant`."""
+    """The sum of `terms`, each a variable or a part times an integer, and of `constant`."""
 
     terms: tuple[tuple[Var | Part, int], ...] = ()
     constant: int = 0
@@ -34,34 +34,34 @@ class Form:
     def __add__(self, other: Form | int) -> Form:
         if isinstance(other, int):
             return Form(self.terms, self.constant + other)
-        found = dict(self.terms)
+        sums = dict(self.terms)
         for var, coef in other.terms:
-            found[var] = found.get(var, 0) + coef
-        return _form(found, self.constant + other.constant)
+            sums[var] = sums.get(var, 0) + coef
+        return _form(sums, self.constant + other.constant)
 
     def __mul__(self, by: int) -> Form:
         return _form({var: coef * by for var, coef in self.terms}, self.constant * by)
 
     @cached_property
     def variables(self) -> frozenset[Var]:
-        """Those in its parts too."""
-        found: set[Var] = set()
+        """Variables, including those of its parts."""
+        union: set[Var] = set()
         for var, _ in self.terms:
-            found |= {var} if isinstance(var, Var) else var.form.variables
-        return frozenset(found)
+            union |= {var} if isinstance(var, Var) else var.form.variables
+        return frozenset(union)
 
     @property
     def affine(self) -> bool:
         return all(isinstance(var, Var) for var, _ in self.terms)
 
     def coef(self, var: Var) -> int | None:
-        """How much it grows with a variable; None where that is not the same everywhere."""
+        """Increase per step of a variable; None where it varies."""
         if any(isinstance(v, Part) and var in v.form.variables for v, _ in self.terms):
             return None
         return next((coef for v, coef in self.terms if v == var), 0)
 
     def range(self) -> tuple[int, int]:
-        """The least and the greatest that it can be."""
+        """Smallest and largest value."""
         low = high = self.constant
         for var, coef in self.terms:
             first, last = _range(var)
@@ -70,16 +70,16 @@ class Form:
         return low, high
 
     def put(self, values: Mapping[Var, Form]) -> Form:
-        """With forms in place of variables."""
-        found = Form((), self.constant)
+        """Substitute forms for variables."""
+        result = Form((), self.constant)
         for var, coef in self.terms:
             if isinstance(var, Part):
                 inner = var.form.put(values)
                 new = divided(inner, var.by) if var.what == "/" else modulo(inner, var.by)
             else:
                 new = values.get(var, of_var(var))
-            found = found + new * coef
-        return found
+            result = result + new * coef
+        return result
 
 
 Forms = tuple[Form, ...]
@@ -95,7 +95,7 @@ def whole(number: int) -> Form:
 
 
 def divided(form: Form, by: int) -> Form:
-    """`form` // `by`, of a form that is never negative."""
+    """`form` // `by`, for a non-negative form."""
     quotient, rest = _apart(form, by)
     low, high = rest.range()
     if low >= 0 and high < by:
@@ -104,14 +104,14 @@ def divided(form: Form, by: int) -> Form:
 
 
 def modulo(form: Form, by: int) -> Form:
-    """`form` % `by`, of a form that is never negative."""
+    """`form` % `by`, for a non-negative form."""
     rest = _apart(form, by)[1]
     low, high = rest.range()
     return rest if low >= 0 and high < by else Form(((Part("%", rest, by), 1),))
 
 
 def _apart(form: Form, by: int) -> tuple[Form, Form]:
-    """What `by` divides, by `by`, and what is left."""
+    """Quotient of the terms that `by` divides, and the remaining form."""
     exact = {var: coef // by for var, coef in form.terms if coef % by == 0}
     rest = {var: coef for var, coef in form.terms if coef % by}
     quotient, left = divmod(form.constant, by)
@@ -119,8 +119,8 @@ def _apart(form: Form, by: int) -> tuple[Form, Form]:
 
 
 def _form(terms: Mapping[Var | Part, int], constant: int) -> Form:
-    kept = [(var, coef) for var, coef in terms.items() if coef]
-    return Form(tuple(sorted(kept, key=lambda term: repr(term[0]))), constant)
+    nonzero = [(var, coef) for var, coef in terms.items() if coef]
+    return Form(tuple(sorted(nonzero, key=lambda term: repr(term[0]))), constant)
 
 
 def _range(var: Var | Part) -> tuple[int, int]:
@@ -134,8 +134,8 @@ def _range(var: Var | Part) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Span:
-    """From `low` to below `high`, and within 0 to `dim`; both are forms of the variables `b0`,
-    `e0`, ...: where the tile begins and ends along the dimensions of the root. Both are affine."""
+    """From `low` to below `high`, and within 0 to `dim`; both are affine forms of the variables
+    `b0`, `e0`, ...: begin and end of the tile along the dimensions of the root."""
 
     low: Form
     high: Form
@@ -143,18 +143,18 @@ class Span:
 
     @cached_property
     def depends(self) -> frozenset[int]:
-        """Dimensions of the root."""
+        """Dimensions of the root that it depends on."""
         return frozenset(int(v.name[1:]) for v in self.low.variables | self.high.variables)
 
     def size(self, tile: Sequence[int]) -> int:
-        """How long it is at most, for a tile of these sizes."""
+        """Largest length for a tile of these sizes."""
         constant, by_side = self.length
         return min(self.dim, constant + sum(by * tile[d] for d, by in by_side))
 
     @cached_property
     def length(self) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """What it is for a tile of no size that begins at 0, and by how much it grows with each of
-        its sides."""
+        """Length for an empty tile that begins at 0, and its increase with each side of the
+        tile."""
         form = self.high + self.low * -1
         ends = [(var, by) for var, by in form.terms if isinstance(var, Var) and var.name[0] == "e"]
         return form.constant, tuple((int(var.name[1:]), by) for var, by in ends)
@@ -165,13 +165,13 @@ def whole_span(dim: int) -> Span:
 
 
 def tile_span(at: int, dim: int) -> Span:
-    """That of the tile itself along a dimension of the root."""
+    """Span of the tile itself along a dimension of the root."""
     return Span(of_var(Var(f"b{at}", dim)), of_var(Var(f"e{at}", dim + 1)), dim)
 
 
 def span_of(form: Form, spans: Mapping[Var, Span], dim: int) -> Span:
-    """Of an index along a dimension of this length, over those of its variables. Where it is not
-    affine, the whole dimension."""
+    """Span of an index along a dimension of this length, from the spans of its variables; the whole
+    dimension for an index that is not affine."""
     if not form.affine:
         return whole_span(dim)
     low, high = whole(form.constant), whole(form.constant + 1)

@@ -1,5 +1,6 @@
-"""A kernel as values: layouts, reshapes, transposes, slices and broadcasts become forms of indices;
-what is left are numbers, element-wise operations, paddings, concatenations and sums."""
+"""A kernel as values: layouts, reshapes, transposes, slices and broadcasts become index
+expressions; the remaining values are numbers, element-wise operations, paddings, concatenations and
+sums."""
 
 from __future__ import annotations
 
@@ -7,45 +8,45 @@ from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tiling.forms import ZERO, Forms, divided, modulo, whole
 from embeddb.tensors.tiling.sums import Sums
 from embeddb.tensors.tiling.values import SUPPORTED, Value, Values, number_of, strides_of
 
-#: What passes its operand on as it is.
+#: Operations that return their operand unchanged.
 _SAME = ("copy", "optimization-barrier", "domain", "reduce-precision")
 
 
-def values_of(kernel: Computation) -> Values:
-    """Raises: TensorError, one line that names the operation that cannot be told so."""
-    made = _Made(kernel)
+def values_of(kernel: TensorGraph) -> Values:
+    """Values of a kernel. Raises: TensorError, one line that names an unsupported operation."""
+    builder = _Builder(kernel)
     for at, operation in enumerate(kernel.operations):
         name = kernel.names[at] if kernel.names else operation.opcode
         for shape in operation.results:
             if shape.dtype not in SUPPORTED:
-                raise TensorError(f"{name}: arrays of {shape.dtype} are not computed here")
+                raise TensorError(f"{name}: arrays of {shape.dtype} are not supported")
         try:
-            made.place.append(made.operation(operation, kernel.operand_shapes(at)))
+            builder.place.append(builder.operation(operation, kernel.operand_shapes(at)))
         except (IndexError, KeyError, ValueError, ZeroDivisionError):
             raise TensorError(f"{name}: its attributes do not fit its shapes") from None
         except TensorError as error:
             raise TensorError(f"{name}: {error}") from None
-    outputs = tuple(made.place[at] for at in kernel.outputs)
-    largest = max(outputs, key=lambda at: made.values[at].elements)
-    return Values(tuple(made.values), outputs, largest)
+    outputs = tuple(builder.place[at] for at in kernel.outputs)
+    largest = max(outputs, key=lambda at: builder.values[at].elements)
+    return Values(tuple(builder.values), outputs, largest)
 
 
-class _Made(Sums):
-    """Values so far, and by operation the place of the value it became."""
+class _Builder(Sums):
+    """Values so far, and the position of the value of each operation."""
 
-    def __init__(self, kernel: Computation) -> None:
+    def __init__(self, kernel: TensorGraph) -> None:
         super().__init__()
         self.place: list[int] = []
         self._given = 0
 
     def operation(self, op: Operation, shapes: Sequence[Shape]) -> int:
         if len(op.results) != 1:
-            raise TensorError(f"{op.opcode} gives several arrays")
+            raise TensorError(f"{op.opcode} has several results")
         operands = tuple(self.place[at] for at in op.operands)
         if op.opcode in ELEMENTWISE and op.opcode not in _SAME:
             return self._map(op, operands)
@@ -68,10 +69,10 @@ class _Made(Sums):
                 return self.reduce(op, operands, shapes)
             case "reduce-window":
                 return self.reduce_window(op, operands, shapes)
-        raise TensorError(f"{op.opcode} is not computed here")
+        raise TensorError(f"{op.opcode} is not supported")
 
     def _leaf(self, op: Operation) -> Value:
-        """What is made out of nothing."""
+        """Value of an operation without operands."""
         dims, dtype = op.shape.dims, op.shape.dtype
         if op.opcode == "parameter":
             self._given += 1
@@ -80,7 +81,7 @@ class _Made(Sums):
         if op.opcode == "iota":
             return Value("iota", dtype, dims, number=_one(op, "dimension"))
         if "value" not in op.attributes:
-            raise TensorError("a constant of several numbers is not kept")
+            raise TensorError("a constant of several numbers is not stored")
         text = str(op.attributes["value"])
         number_of(text, dtype)
         return Value("number", dtype, dims, text=text)
@@ -122,13 +123,13 @@ class _Made(Sums):
         def access(forms: Forms, _: Forms) -> list[Forms]:
             return [(*forms[:along], forms[along] + -s, *forms[along + 1 :]) for s in starts]
 
-        made = Value("join", op.shape.dtype, op.shape.dims, operands, number=along, access=access)
-        return self.add(made)
+        value = Value("join", op.shape.dtype, op.shape.dims, operands, number=along, access=access)
+        return self.add(value)
 
 
 def _seen(op: Operation, shapes: Sequence[Shape]) -> Callable[[Forms], Forms] | None:
-    """By the index of an element, that of the same element in the first operand; None where the
-    elements are others.
+    """Map from the index of a result element to the same element in the first operand; None where
+    elements are computed.
 
     Raises: ValueError, IndexError where attributes do not fit the shapes.
     """
@@ -168,16 +169,16 @@ def _reshaping(op: Operation, operand: Shape) -> Callable[[Forms], Forms]:
 
 
 def _reshaped(forms: Forms, shape: Shape, operand: Shape) -> Forms:
-    """The index in the operand of the element that has the same place in memory order."""
+    """Index in the operand of the element at the same position in memory order."""
     place = ZERO
     for form, stride in zip(forms, strides_of(shape), strict=True):
         place = place + form * stride
-    found = []
+    indices = []
     for dim, stride in zip(operand.dims, strides_of(operand), strict=True):
         outermost = stride * dim == operand.elements
         here = divided(place, stride)
-        found.append(whole(0) if dim == 1 else here if outermost else modulo(here, dim))
-    return tuple(found)
+        indices.append(whole(0) if dim == 1 else here if outermost else modulo(here, dim))
+    return tuple(indices)
 
 
 def _alike(*parts: Sequence[int]) -> None:
@@ -186,8 +187,8 @@ def _alike(*parts: Sequence[int]) -> None:
 
 
 def _one(op: Operation, name: str) -> int:
-    """A number that is a dimension of its result."""
-    found = op.attributes.get(name, 0)
-    if not isinstance(found, int) or not 0 <= found < op.shape.rank:
+    """An attribute that is a dimension of the result."""
+    value = op.attributes.get(name, 0)
+    if not isinstance(value, int) or not 0 <= value < op.shape.rank:
         raise ValueError
-    return found
+    return value

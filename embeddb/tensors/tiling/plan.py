@@ -1,9 +1,9 @@
-"""What is kept in scratch memory while a kernel is computed tile by tile, and how far it reaches.
+"""Buffers in scratch memory for tile-by-tile computation of a kernel, and their extents.
 
-Kept are sums, what a sum reads often and would compute or gather each time anew, and costly
-functions that are needed at several indices. All else is computed where it is read. What is kept
-reaches as far as one tile of the root needs: along some dimensions a part that goes with the tile,
-along others all there is (the row under a softmax).
+Buffered are sums, operands that a sum reads often and would compute or gather each time, and
+expensive functions that are needed at several indices. Everything else is computed where it is
+read. A buffer covers the part that one tile of the root needs: along some dimensions a part that
+moves with the tile, along others the whole dimension (the row under a softmax).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiling.forms import (
     ZERO,
     Form,
@@ -29,33 +29,35 @@ from embeddb.tensors.tiling.forms import (
 from embeddb.tensors.tiling.kernel_values import values_of
 from embeddb.tensors.tiling.values import Value, Values, identity
 
-#: An operand is copied if each of its elements is read at least so often.
+#: Smallest number of reads per element for which an operand is copied.
 _WORTH = 4
-#: What reading with a stride costs beside reading in order, and a loop too short for vectors.
+#: Relative cost of strided reads, of copies, and of a loop too short for vectors.
 _STRIDED, _COPIED, _SHORT = 8.0, 2.0, 6.0
 _VECTOR = 8
 
 
 class Loops:
-    """Of the sums among `values`."""
+    """Loop orders of the sums among `values`."""
 
     def __init__(self, values: Sequence[Value]) -> None:
         self.values = values
 
-    def innermost(self, value: Value, vars_: tuple[Var, ...], found: list[Forms]) -> Var | None:
-        """The loop that runs best over vectors."""
+    def innermost(
+        self, value: Value, vars_: tuple[Var, ...], operand_forms: list[Forms]
+    ) -> Var | None:
+        """The best loop for vectorisation."""
         candidates = [v for v in (*value.over, *vars_) if v.extent > 1]
 
         def cost(var: Var) -> float:
             total = 1.0 if var in vars_ else 0.5
-            for operand, forms in zip(value.operands, found, strict=True):
+            for operand, forms in zip(value.operands, operand_forms, strict=True):
                 total += self._read_cost(operand, forms, var, self._reuse(value, vars_, operand))
             return total + (_SHORT if var.extent < _VECTOR else 0.0)
 
         return min(reversed(candidates), key=cost, default=None)
 
     def _read_cost(self, place: int, forms: Forms, var: Var, reuse: float) -> float:
-        """Of one operand along a loop: 0 where it stays the same."""
+        """Cost of reading one operand along a loop: 0 where it is invariant."""
         if not any(var in form.variables for form in forms):
             return 0.0
         value = self.values[place]
@@ -74,18 +76,19 @@ class Loops:
                 return 1.0 if self._computed(value.operands[0]) else min(cost, _COPIED)
             case "number" | "iota":
                 return 0.0
-        found = value.access(forms, ())
+        operand_forms = value.access(forms, ())
         return max(
-            self._read_cost(o, f, var, reuse) for o, f in zip(value.operands, found, strict=True)
+            self._read_cost(o, f, var, reuse)
+            for o, f in zip(value.operands, operand_forms, strict=True)
         )
 
     def _reuse(self, value: Value, vars_: tuple[Var, ...], operand: int) -> float:
-        """How often each element of an operand is read."""
+        """Number of reads of each element of an operand."""
         turns = math.prod(v.extent for v in (*vars_, *value.over))
         return turns / max(self.values[operand].elements, 1)
 
     def _computed(self, place: int) -> bool:
-        """Whether reading it is more than one access to a parameter or a buffer."""
+        """Return true if reading it takes more than one access to a parameter or a buffer."""
         value = self.values[place]
         if value.what in ("given", "number", "iota", "sum"):
             return False
@@ -96,12 +99,12 @@ class Loops:
     def worth(
         self, value: Value, vars_: tuple[Var, ...], operand: int, forms: Forms, inner: Var | None
     ) -> bool:
-        """Whether an operand of a sum is worth a copy: read often, and computed or read with a
-        stride."""
-        held = self.values[operand]
-        if held.what != "hold" or self._reuse(value, vars_, operand) < _WORTH:
+        """Return true if an operand of a sum is worth a copy: read often, and computed or read with
+        a stride."""
+        source = self.values[operand]
+        if source.what != "hold" or self._reuse(value, vars_, operand) < _WORTH:
             return False
-        below = held.operands[0]
+        below = source.operands[0]
         if self._computed(below):
             return True
         return inner is not None and self._read_cost(below, forms, inner, 1) >= _STRIDED
@@ -118,9 +121,9 @@ def _cost(forms: Sequence[Form], strides: Sequence[int], var: Var) -> float:
 
 
 BYTES = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "s16": 2, "u16": 2}
-#: Bytes that every buffer begins at a multiple of.
+#: Alignment of buffers in bytes.
 ALIGNED = 64
-#: Functions that are worth keeping when they are needed twice.
+#: Functions that are buffered when they are needed twice.
 _COSTLY = frozenset(
     """
     atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one logistic power sine
@@ -131,9 +134,9 @@ _COSTLY = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A value that is kept: over `spans`, one for each of its dimensions, whose loop variables are
-    `vars` (of length 1: none, `forms` are its indices). `inner` is the variable of the innermost
-    loop; `order` are its dimensions as they lie in memory, from outside."""
+    """A buffered value: over `spans`, one for each of its dimensions, with loop variables `vars`
+    (none for length 1; `forms` are its indices). `inner` is the variable of the innermost loop;
+    `order` are its dimensions in memory, outermost first."""
 
     value: int
     vars: tuple[Var, ...]
@@ -148,13 +151,13 @@ class Stage:
         return frozenset(d for span in self.spans for d in span.depends)
 
     def sizes(self, tile: Sequence[int]) -> tuple[int, ...]:
-        """Elements by dimension, in the order of its value."""
+        """Number of elements by dimension, in the order of its value."""
         return tuple(span.size(tile) for span in self.spans)
 
 
 @dataclass(frozen=True, eq=False)
 class Write:
-    """An output that is written: at `forms`, for all of `vars` over `spans`."""
+    """An output: written at `forms`, for all of `vars` over `spans`."""
 
     output: int
     value: int
@@ -169,11 +172,10 @@ class Write:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """`stages` in an order in which what is read comes first. `dims` are those of the root,
-    `order` its dimensions from the one with the largest stride to that with the smallest: the
-    order of the loops over tiles."""
+    """`stages` are in topological order. `dims` are those of the root, `order` its dimensions by
+    descending stride: the order of the loops over tiles."""
 
-    kernel: Computation
+    kernel: TensorGraph
     values: Values
     dims: tuple[int, ...]
     order: tuple[int, ...]
@@ -186,84 +188,85 @@ class Plan:
 
     @cached_property
     def reduced(self) -> int:
-        """The longest dimension that a sum runs over: what `tr` blocks."""
+        """Length of the longest dimension of a sum, which `tr` blocks."""
         blocked = [stage.blocked.extent for stage in self.stages if stage.blocked is not None]
         return max(blocked, default=1)
 
     def whole(self, tile: Sequence[int]) -> tuple[int, ...]:
-        """The sizes of a tile with the whole dimension in place of 0."""
+        """Sizes of a tile with the whole dimension in place of 0."""
         return tuple(t or dim for t, dim in zip(tile, self.dims, strict=True))
 
     @cached_property
     def scratch(self) -> int:
-        """Bytes of all buffers of the kernel as it stands: no tile needs more."""
+        """Bytes of all buffers of the untiled kernel: no tile needs more."""
         return sum(self.bytes(stage, self.dims) for stage in self.stages)
 
     def bytes(self, stage: Stage, sizes: Sequence[int]) -> int:
-        """Of one buffer, rounded up."""
+        """Size of one buffer in bytes, rounded up."""
         each = BYTES.get(self.values.values[stage.value].dtype, 1)
-        found = math.prod(stage.sizes(sizes)) * each
-        return -(-found // ALIGNED) * ALIGNED
+        size = math.prod(stage.sizes(sizes)) * each
+        return -(-size // ALIGNED) * ALIGNED
 
     def blocks(self, tile: Sequence[int]) -> int:
         return math.prod(-(-d // t) for d, t in zip(self.dims, self.whole(tile), strict=True))
 
     def depth(self, depends: Iterable[int], tile: Sequence[int]) -> int:
-        """Within how many loops over dimensions, of `order`, it stands: 0 is outside of all."""
+        """Number of loops over dimensions, in the order of `order`, around it: 0 is outside of
+        all."""
         open_ = [self.order.index(d) + 1 for d in depends if tile[d]]
         return max(open_, default=0)
 
 
-def plan_of(kernel: Computation) -> Plan:
-    """Raises: TensorError, one line that says what cannot be computed tile by tile."""
+def plan_of(kernel: TensorGraph) -> Plan:
+    """Plan of a kernel. Raises: TensorError, one line that names an unsupported operation."""
     if kernel.kind != "kernel":
         raise TensorError("a program has no tiles: it is cut into kernels first")
     return _Planning(kernel, values_of(kernel)).plan()
 
 
 class _Planning:
-    """Values from the results to the parameters, each with the indices it is needed at."""
+    """Values from the results to the parameters, each with the indices at which it is needed."""
 
-    def __init__(self, kernel: Computation, values: Values) -> None:
+    def __init__(self, kernel: TensorGraph, values: Values) -> None:
         self.kernel, self.values = kernel, values.values
-        self.told = values
+        self.all = values
         self.loops = Loops(values.values)
         self.needed: list[dict[Forms, None]] = [{} for _ in self.values]
-        self.kept: set[int] = set()
+        self.copied: set[int] = set()
         self.last: dict[int, Var] = {}
         self.spans: dict[Var, Span] = {}
         self.stages: list[Stage] = []
         self.writes: list[Write] = []
 
     def plan(self) -> Plan:
-        at = self.told.outputs.index(self.told.root)
+        at = self.all.outputs.index(self.all.root)
         shape = self.kernel.operations[self.kernel.outputs[at]].shape
         dims = shape.dims or (1,)
         order = tuple(reversed(shape.layout)) or (0,)
         vars_, forms = identity(dims, "i")
         self.spans = {v: tile_span(d, n) for d, (v, n) in enumerate(zip(vars_, dims, strict=True))}
         self.root = (shape.dims, vars_, forms if shape.dims else (), order)
-        for output, value in enumerate(self.told.outputs):
+        for output, value in enumerate(self.all.outputs):
             if self.values[value].dims == shape.dims:
                 self._write(output, value, vars_ if shape.dims else (), self.root[2])
         for place in reversed(range(len(self.values))):
-            for output, value in enumerate(self.told.outputs):
+            for output, value in enumerate(self.all.outputs):
                 if value == place and self.values[value].dims != shape.dims:
                     self._write_beside(output, value)
             if self.needed[place]:
                 self._place(place)
         stages = tuple(reversed(self.stages))
-        return Plan(self.kernel, self.told, dims, order, stages, tuple(self.writes))
+        return Plan(self.kernel, self.all, dims, order, stages, tuple(self.writes))
 
     def _write(self, output: int, value: int, vars_: tuple[Var, ...], forms: Forms) -> None:
-        kept = tuple(v for v in vars_ if v.extent > 1)
-        spans = tuple(self.spans[v] for v in kept)
-        self.writes.append(Write(output, value, kept, forms, spans))
+        looped = tuple(v for v in vars_ if v.extent > 1)
+        spans = tuple(self.spans[v] for v in looped)
+        self.writes.append(Write(output, value, looped, forms, spans))
         self.needed[value][forms] = None
 
     def _write_beside(self, output: int, value: int) -> None:
-        """An output of another shape than the root: along the tile where its dimensions are the
-        first of the root's, else whole."""
+        """Write an output of another shape than the root: along the tile where its dimensions are
+        the first of the root's, else whole."""
         dims = self.values[value].dims
         _, vars_, _, order = self.root
         first = [d for d in order if vars_[d].extent > 1]
@@ -283,34 +286,34 @@ class _Planning:
         value = self.values[place]
         needed = list(self.needed[place])
         costly = value.what == "map" and value.opcode in _COSTLY and bool(value.dims)
-        if value.what == "sum" or place in self.kept or (costly and len(needed) > 1):
+        if value.what == "sum" or place in self.copied or (costly and len(needed) > 1):
             self._stage(place, value, needed)
         else:
             for forms in needed:
                 self._need(value, forms, ())
 
     def _need(self, value: Value, forms: Forms, terms: Forms) -> list[Forms]:
-        found = value.access(forms, terms)
-        for operand, at in zip(value.operands, found, strict=True):
+        operand_forms = value.access(forms, terms)
+        for operand, at in zip(value.operands, operand_forms, strict=True):
             self.needed[operand][at] = None
         if value.start is not None:
             self.needed[value.start][()] = None
-        return found
+        return operand_forms
 
     def _stage(self, place: int, value: Value, needed: list[Forms]) -> None:
         spans = []
         for d, dim in enumerate(value.dims):
-            told = {span_of(forms[d], self.spans, dim) for forms in needed}
-            spans.append(told.pop() if len(told) == 1 else whole_span(dim))
+            candidates = {span_of(forms[d], self.spans, dim) for forms in needed}
+            spans.append(candidates.pop() if len(candidates) == 1 else whole_span(dim))
         vars_, forms = identity(value.dims, f"s{place}_")
         self.spans |= dict(zip(vars_, spans, strict=True))
         self.spans |= {v: whole_span(v.extent) for v in value.over}
         terms = tuple(of_var(v) if v.extent > 1 else ZERO for v in value.over)
-        found = self._need(value, forms, terms)
+        operand_forms = self._need(value, forms, terms)
         inner, blocked = self.last.get(place), None
         if value.what == "sum":
-            inner = self.loops.innermost(value, vars_, found)
-            self._keep(value, found, vars_, inner)
+            inner = self.loops.innermost(value, vars_, operand_forms)
+            self._keep(value, operand_forms, vars_, inner)
             blocked = max(value.over, key=lambda v: v.extent, default=None)
         at = vars_.index(inner) if inner in vars_ else len(vars_) - 1
         order = (*(d for d in range(len(vars_)) if d != at), at) if vars_ else ()
@@ -321,16 +324,16 @@ class _Planning:
     # -- copies for a sum --------------------------------------------------------------------------
 
     def _keep(
-        self, value: Value, found: list[Forms], vars_: tuple[Var, ...], inner: Var | None
+        self, value: Value, operand_forms: list[Forms], vars_: tuple[Var, ...], inner: Var | None
     ) -> None:
-        """Decide which operands are worth a copy, in which the inner loop reads in order."""
-        for operand, forms in zip(value.operands, found, strict=True):
+        """Decide which operands are worth a copy that the inner loop reads contiguously."""
+        for operand, forms in zip(value.operands, operand_forms, strict=True):
             if self.loops.worth(value, vars_, operand, forms, inner):
-                self.kept.add(operand)
+                self.copied.add(operand)
                 self._lay(operand, forms, inner)
 
     def _lay(self, operand: int, forms: Forms, inner: Var | None) -> None:
-        """The dimension along which the inner loop runs is the last one of the copy."""
+        """Make the dimension of the inner loop the last one of the copy."""
         along = [d for d, f in enumerate(forms) if inner is not None and f.coef(inner) != 0]
         if along:
             dims = self.values[operand].dims

@@ -1,11 +1,11 @@
-"""What the elements of contractions, convolutions, reductions and windows are sums of."""
+"""Index expressions of contractions, convolutions, reductions and windows as sums."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape
 from embeddb.tensors.tiling.forms import ZERO, Form, Forms, Var, divided
 from embeddb.tensors.tiling.values import Access, Value
 
@@ -13,7 +13,7 @@ _COMBINES = ("add", "multiply", "minimum", "maximum", "and", "or")
 
 
 class Sums:
-    """Makes them of `values`, which grow."""
+    """Builder of sums; new values are appended to `values`."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
@@ -24,9 +24,9 @@ class Sums:
         return len(self.values) - 1
 
     def hold(self, operand: int) -> int:
-        held = self.values[operand]
+        value = self.values[operand]
         return self.add(
-            Value("hold", held.dtype, held.dims, (operand,), access=lambda forms, _: [forms])
+            Value("hold", value.dtype, value.dims, (operand,), access=lambda forms, _: [forms])
         )
 
     def pad(
@@ -60,7 +60,7 @@ class Sums:
         gap: tuple[int, ...],
         fill: int = -1,
     ) -> int:
-        """The operand itself where nothing is added to it."""
+        """Padded operand; the operand itself without padding."""
         if dims == self.values[operand].dims and not any(low) and not any(gap):
             return operand
         if fill < 0:
@@ -81,9 +81,7 @@ class Sums:
     ) -> int:
         combine = str(op.attributes.get("combine", "add"))
         if combine not in _COMBINES:
-            raise TensorError(
-                f"a {op.opcode} that combines by {combine[:20]!r} is not computed here"
-            )
+            raise TensorError(f"a {op.opcode} that combines by {combine[:20]!r} is not supported")
         return self.add(
             Value(
                 "sum",
@@ -119,13 +117,13 @@ class Sums:
 
         def access(forms: Forms, terms: Forms) -> list[Forms]:
             own = [forms[shared:first], forms[first:]]
-            found = []
+            indices = []
             for n, shape in enumerate(shapes):
-                told = dict(zip(batch[n], forms[:shared], strict=True))
-                told |= dict(zip(summed[n], terms, strict=True))
-                told |= dict(zip(free[n], own[n], strict=True))
-                found.append(tuple(told[d] for d in range(shape.rank)))
-            return found
+                by_dimension = dict(zip(batch[n], forms[:shared], strict=True))
+                by_dimension |= dict(zip(summed[n], terms, strict=True))
+                by_dimension |= dict(zip(free[n], own[n], strict=True))
+                indices.append(tuple(by_dimension[d] for d in range(shape.rank)))
+            return indices
 
         return self._sum(op, tuple(self.hold(o) for o in operands), over, access)
 
@@ -134,7 +132,7 @@ class Sums:
         lhs_at, kernel_at, out_at = _labels(str(op.attributes["labels"]), window.rank)
         groups = int(str(op.attributes.get("feature_groups", 1)))
         if int(str(op.attributes.get("batch_groups", 1))) != 1:
-            raise TensorError("a convolution in groups of the batch is not computed here")
+            raise TensorError("a convolution in groups of the batch is not supported")
         lhs, kernel = shapes
         features = kernel.dims[kernel_at["i"]]
         out_features = op.shape.dims[out_at["f"]]
@@ -153,30 +151,34 @@ class Sums:
 
         def access(forms: Forms, terms: Forms) -> list[Forms]:
             out = forms[out_at["f"]]
-            told = {lhs_at["b"]: forms[out_at["b"]]}
-            told[lhs_at["f"]] = terms[-1] + (divided(out, each) * features if groups > 1 else ZERO)
+            image_index = {lhs_at["b"]: forms[out_at["b"]]}
+            image_index[lhs_at["f"]] = terms[-1] + (
+                divided(out, each) * features if groups > 1 else ZERO
+            )
             weights = {kernel_at["i"]: terms[-1], kernel_at["o"]: out}
             for n in range(window.rank):
-                told[lhs_at[str(n)]] = window.at(forms[out_at[str(n)]], terms[n], n)
+                image_index[lhs_at[str(n)]] = window.at(forms[out_at[str(n)]], terms[n], n)
                 weights[kernel_at[str(n)]] = window.turned(terms[n], n)
-            return [tuple(t[d] for d in range(len(t))) for t in (told, weights)]
+            return [tuple(t[d] for d in range(len(t))) for t in (image_index, weights)]
 
         image = self._padded(operands[0], tuple(padded), tuple(low), tuple(gap))
-        held = (self.hold(image), self.hold(operands[1]))
-        return self._sum(op, held, over, access)
+        copies = (self.hold(image), self.hold(operands[1]))
+        return self._sum(op, copies, over, access)
 
     def reduce(self, op: Operation, operands: tuple[int, ...], shapes: Sequence[Shape]) -> int:
         if len(operands) != 2:
-            raise TensorError("a reduce of several arrays is not computed here")
+            raise TensorError("a reduce of several arrays is not supported")
         summed, dims = op.dims("dimensions"), shapes[0].dims
         over = self._over(*(dims[d] for d in summed))
-        kept = [d for d in range(len(dims)) if d not in summed]
-        if tuple(dims[d] for d in kept) != op.shape.dims:
+        remaining = [d for d in range(len(dims)) if d not in summed]
+        if tuple(dims[d] for d in remaining) != op.shape.dims:
             raise ValueError
 
         def access(forms: Forms, terms: Forms) -> list[Forms]:
-            told = dict(zip(kept, forms, strict=True)) | dict(zip(summed, terms, strict=True))
-            return [tuple(told[d] for d in range(len(dims)))]
+            by_dimension = dict(zip(remaining, forms, strict=True)) | dict(
+                zip(summed, terms, strict=True)
+            )
+            return [tuple(by_dimension[d] for d in range(len(dims)))]
 
         return self._sum(op, operands[:1], over, access, operands[1])
 
@@ -184,7 +186,7 @@ class Sums:
         self, op: Operation, operands: tuple[int, ...], shapes: Sequence[Shape]
     ) -> int:
         if len(operands) != 2:
-            raise TensorError("a reduce-window of several arrays is not computed here")
+            raise TensorError("a reduce-window of several arrays is not supported")
         rank = shapes[0].rank
         window = _Window(op, rank)
         padded = tuple(
@@ -199,12 +201,12 @@ class Sums:
             return [tuple(window.at(forms[d], terms[d], d) for d in range(rank))]
 
         gap = tuple(g - 1 for g in window.gap)
-        held = self.hold(self._padded(operands[0], padded, window.low, gap, operands[1]))
-        return self._sum(op, (held,), over, access, operands[1])
+        copy = self.hold(self._padded(operands[0], padded, window.low, gap, operands[1]))
+        return self._sum(op, (copy,), over, access, operands[1])
 
 
 class _Window:
-    """The window of an operation over so many dimensions."""
+    """Window of an operation over so many dimensions."""
 
     def __init__(self, op: Operation, rank: int) -> None:
         self.rank = rank
@@ -219,11 +221,11 @@ class _Window:
             raise ValueError
 
     def out(self, padded: int, n: int) -> int:
-        """Positions of the window along its n-th dimension."""
+        """Number of positions of the window along its n-th dimension."""
         return (padded - (self.size[n] - 1) * self.step[n] - 1) // self.stride[n] + 1
 
     def at(self, out: Form, term: Form, n: int) -> Form:
-        """In the padded operand."""
+        """Index in the padded operand."""
         return out * self.stride[n] + term * self.step[n]
 
     def turned(self, term: Form, n: int) -> Form:
@@ -231,7 +233,7 @@ class _Window:
 
 
 def _labels(labels: str, rank: int) -> tuple[dict[str, int], ...]:
-    """Dimension by letter, of the operand, the weights and the result of a convolution."""
+    """Dimension by letter, for the operand, the weights and the result of a convolution."""
     lhs, _, rest = labels.partition("_")
     kernel, _, out = rest.partition("->")
     spatial = {str(n) for n in range(rank)}

@@ -1,4 +1,4 @@
-"""Values: arrays whose elements are told by their indices, operand by operand. Nothing is computed
+"""Symbolic values: arrays whose elements are functions of their indices. Nothing is computed
 here."""
 
 from __future__ import annotations
@@ -7,23 +7,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from embeddb.tensors.computation import Shape
+from embeddb.tensors.tensor_graph import Shape
 from embeddb.tensors.tiling.forms import ZERO, Forms, Var, of_var
 
-#: Types that are computed with.
+#: Supported types.
 SUPPORTED = ("f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred")
-#: From the indices of an element, and those of a sum's terms, to the indices of each operand.
+#: Maps the indices of an element, and of a sum's terms, to the indices of each operand.
 Access = Callable[[Forms, Forms], list[Forms]]
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """`what` is `given` (a parameter: `number`), `number` (`text`), `iota` (`number`: along which
-    dimension), `map` (`opcode`), `view`, `hold` (its operand, which may be worth a copy), `pad`
-    (of the first operand with the second: `low`, `gap`), `join` (`number`: along which dimension)
-    or `sum` (`opcode`: how its terms, the products of its operands, are combined, over the
-    variables `over`; `start`: the value it starts from, if it is not 0). `strides`, of `given`
-    only, are in elements."""
+    """`what` is `given` (parameter `number`), `number` (`text`), `iota` (along dimension `number`),
+    `map` (`opcode`), `view`, `hold` (its operand, which may be worth a copy), `pad` (the first
+    operand with the second: `low`, `gap`), `join` (along dimension `number`) or `sum` (`opcode`
+    combines its terms, the products of its operands, over the variables `over`; `start`: the
+    initial value, if it is not 0). `strides`, for `given` only, are in elements."""
 
     what: str
     dtype: str
@@ -46,8 +45,8 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Operands first. `outputs` are places among them, by output of the kernel; `root` is that of
-    its largest output."""
+    """Values in topological order. `outputs` are positions by output of the kernel; `root` is that
+    of its largest output."""
 
     values: tuple[Value, ...]
     outputs: tuple[int, ...]
@@ -55,16 +54,16 @@ class Values:
 
 
 def strides_of(shape: Shape) -> tuple[int, ...]:
-    """Elements from one index to the next, by dimension, as its layout has them."""
-    found, step = [0] * shape.rank, 1
+    """Stride in elements by dimension, for its layout."""
+    strides, step = [0] * shape.rank, 1
     for dim in shape.layout:
-        found[dim] = step
+        strides[dim] = step
         step *= shape.dims[dim]
-    return tuple(found)
+    return tuple(strides)
 
 
 def number_of(text: str, dtype: str) -> float | int:
-    """What a constant is. Raises: ValueError for what is no number of its type."""
+    """Value of a constant. Raises: ValueError for a text that is not a number of its type."""
     word = text.strip().lower()
     if dtype == "pred":
         return {"true": 1, "false": 0, "1": 1, "0": 0}[word]
@@ -79,5 +78,5 @@ def number_of(text: str, dtype: str) -> float | int:
 
 def identity(dims: Sequence[int], prefix: str) -> tuple[tuple[Var, ...], Forms]:
     """A variable for each dimension, and their forms."""
-    made = tuple(Var(f"{prefix}{at}", dim) for at, dim in enumerate(dims))
-    return made, tuple(of_var(var) if var.extent > 1 else ZERO for var in made)
+    variables = tuple(Var(f"{prefix}{at}", dim) for at, dim in enumerate(dims))
+    return variables, tuple(of_var(var) if var.extent > 1 else ZERO for var in variables)

@@ -18,14 +18,14 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, RunnerUnavailable, UsageError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.server_url import is_server_url
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.nests.nest import Nest
 from embeddb.platforms.platform import Platform, runner_for, this_machine
 from embeddb.store import is_database
-from embeddb.tensors.computation import KINDS
+from embeddb.tensors.tensor_graph import KINDS
 from embeddb.ui.cli.output import Progress, note
 from indexer.resolve import is_file
 from indexer.starter import STARTER
@@ -217,7 +217,7 @@ def queried_platform(db: Database, text: str, threads: int, *, must_run: bool) -
 
 def count_nests(
     db: Database,
-    subjects: Sequence[Subject | PatternInfo],
+    subjects: Sequence[Workload | WorkloadInfo],
     platform: Platform,
     threads: int,
     progress: Progress,
@@ -240,10 +240,10 @@ def count_nests(
     CountJob(machine, (sources or ["auto"])[0]).run(nests, progress)
 
 
-def _nest(db: Database, subject: Subject | PatternInfo) -> Nest:
+def _nest(db: Database, subject: Workload | WorkloadInfo) -> Nest:
     if not kind_of(subject.kind).counted:
         raise UsageError("--count is for loop nests", hint="see docs/howto/loop-nests.md")
-    nest = db.store.nest(subject.id) if isinstance(subject, PatternInfo) else subject
+    nest = db.store.nest(subject.id) if isinstance(subject, WorkloadInfo) else subject
     if not isinstance(nest, Nest):
         raise NothingFound(f"{subject.name}: only known by name", hint="give the program")
     return nest

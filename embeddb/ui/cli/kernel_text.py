@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from embeddb.core.errors import TensorError
 from embeddb.core.wording import clean, duration, factor, plural, short_time
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from embeddb.core.config import Op
-    from embeddb.core.records import PatternInfo
-    from embeddb.core.subject import Subject
+    from embeddb.core.records import WorkloadInfo
+    from embeddb.core.workload import Workload
     from embeddb.database import Database
     from embeddb.ranking.kernels.fused_seconds import FusedSeconds
     from embeddb.ranking.kernels.view import KernelView
@@ -57,7 +57,7 @@ def fused_seconds(db: Database, subject: Subject | PatternInfo, op: Op) -> Seque
         return ()
     from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
 
-    kernel = subject if isinstance(subject, Computation) else db.store.tensor(subject.id)
+    kernel = subject if isinstance(subject, TensorGraph) else db.store.tensor(subject.id)
     return () if kernel is None else fused_seconds_of(db.index, kernel)
 
 

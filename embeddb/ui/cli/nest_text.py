@@ -7,11 +7,11 @@ from pathlib import Path
 
 from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_write import whole_file
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
-from embeddb.core.subject import Subject
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import clean, duration, factor
+from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.explain.explanation import Explanation
 from embeddb.nests.check import packable, parallel_loops, reduction_loops
@@ -58,7 +58,7 @@ def _pairs(step: TransferredStep) -> str:
 
 def emit_schedules(
     db: Database,
-    subjects: Sequence[Subject | PatternInfo],
+    subjects: Sequence[Workload | WorkloadInfo],
     answers: Sequence[Recommendation],
     place: str,
 ) -> None:
@@ -71,7 +71,7 @@ def emit_schedules(
 
     path = Path(place)
     for subject, answer in zip(subjects, answers, strict=True):
-        nest = db.store.known(subject) if isinstance(subject, PatternInfo) else subject
+        nest = db.store.workload_or_info(subject) if isinstance(subject, WorkloadInfo) else subject
         if subject.kind != "nest":
             raise UsageError(f"--emit writes the C of a nest, not of a {subject.kind}")
         if not isinstance(nest, Nest):

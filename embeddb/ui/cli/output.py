@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from embeddb.core.files.own_files import check_place, whole_file
+from embeddb.core.files.safe_write import check_place, whole_file
 from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean, duration
 

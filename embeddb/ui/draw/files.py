@@ -11,7 +11,7 @@ from typing import Any
 
 from embeddb.core.errors import MissingDependency, UsageError
 from embeddb.core.extras import install_hint
-from embeddb.core.files.own_files import check_place, whole_file
+from embeddb.core.files.safe_write import check_place, whole_file
 from embeddb.ui.draw.element import label, literal, number, picture, width_of, wrapped
 
 _SUFFIXES = (".svg", ".png")

@@ -14,9 +14,9 @@ import msgspec
 
 from embeddb.core.config import Config
 from embeddb.core.errors import UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.platforms.of_subject import default_of
 from embeddb.store.provenance import runs_by_source
 from embeddb.store.usual_state import usual_at
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from embeddb.core.records import Run
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
-    from embeddb.store import Partition
+    from embeddb.store import RunTable
     from embeddb.store.sources import Source
 
 #: Winners of each contribution, so that a report stays small.
@@ -86,7 +86,9 @@ class _Sum:
     beside: array[float] = field(default_factory=lambda: array("d"))
     winners: Counter[Config] = field(default_factory=Counter)
 
-    def see(self, runs: list[Run], own: dict[Config, Timing], others: dict[Config, Timing]) -> None:
+    def see(
+        self, runs: list[Run], own: dict[Config, TimingSummary], others: dict[Config, TimingSummary]
+    ) -> None:
         self.runs += len(runs)
         self.failed += sum(not run.measurement.ok for run in runs)
         self.patterns += 1
@@ -100,7 +102,7 @@ class _Sum:
             if other is not None and math.isfinite(timing.seconds + other.seconds):
                 self.beside.append(timing.seconds / other.seconds)
 
-    def judge(self, own: dict[Config, Timing], default: Config) -> None:
+    def judge(self, own: dict[Config, TimingSummary], default: Config) -> None:
         ok = {config: t.seconds for config, t in own.items() if math.isfinite(t.seconds)}
         if ok:
             best = min(ok, key=lambda config: (ok[config], config.json))
@@ -156,7 +158,7 @@ def contributors_of(
     return [_contributor(entries.get(n), brought.get(n, []), withdrawn.get(n, 0)) for n in numbers]
 
 
-def _summed(db: Database, part: Partition, infos: Mapping[str, PatternInfo]) -> dict[int, Brought]:
+def _summed(db: Database, part: RunTable, infos: Mapping[str, WorkloadInfo]) -> dict[int, Brought]:
     platform = db.store.sound_platform(part.platform)
     if platform is None:
         return {}
@@ -164,8 +166,8 @@ def _summed(db: Database, part: Partition, infos: Mapping[str, PatternInfo]) -> 
     normal = usual_at(db.store, platform.id)
     for by_source in runs_by_source(db.store, part):
         runs = next(iter(by_source.values()))
-        info = infos.get(runs[0].pattern_id) or PatternInfo(id=runs[0].pattern_id)
-        default = default_of(platform, part.op, db.store.known(info))
+        info = infos.get(runs[0].pattern_id) or WorkloadInfo(id=runs[0].pattern_id)
+        default = default_of(platform, part.op, db.store.workload_or_info(info))
         for number, own in by_source.items():
             timings = timings_of(own, normal)
             rest = (
@@ -175,7 +177,7 @@ def _summed(db: Database, part: Partition, infos: Mapping[str, PatternInfo]) -> 
                 for run in other_runs
             )
             seen = sums.setdefault(number, _Sum())
-            seen.see(own, timings, timings_of(rest, normal))
+            seen.see(own, timings, summarise_runs(rest, normal))
             seen.judge(timings, default)
     return {number: one.brought(str(part.op), platform) for number, one in sums.items()}
 

@@ -262,7 +262,7 @@ def call_it(e: Explanation) -> str:
     if platform != "cpu" or not op.workload.sparse or op.dtype not in ("f32", "f64"):
         return ""
     width = f", k={op.width}" if op.traits.wide else ""
-    return f'embeddb.compile(A, "{op.kernel}"{width}, config="{line(e.answer)}")'
+    return f'embeddb.compile(A, "{op.name}"{width}, config="{line(e.answer)}")'
 
 
 def uneven(e: Explanation) -> float | None:

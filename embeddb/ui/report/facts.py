@@ -20,7 +20,7 @@ from embeddb.ui.report.gaps import Gap, gaps_of
 from embeddb.ui.report.scopes import ScopeFacts, scope_facts
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.database import Database
 
 #: Lower bounds of the size classes of matrices.
@@ -138,7 +138,7 @@ def _summed(parts: Any) -> dict[str, int]:
     return dict(total.most_common())
 
 
-def _sizes(infos: Mapping[str, PatternInfo]) -> SizeMap:
+def _sizes(infos: Mapping[str, WorkloadInfo]) -> SizeMap:
     counts = [[0] * len(PER_ROW_FROM) for _ in NNZ_FROM]
     unknown = 0
     for info in infos.values():

@@ -18,7 +18,7 @@ from embeddb.ui.report import commands
 from embeddb.ui.report.winners import is_shared
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.database import Database
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.ui.report.scopes import ScopeFacts
@@ -49,7 +49,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 def gaps_of(
     db: Database,
     scopes: Sequence[ScopeFacts],
-    infos: Mapping[str, PatternInfo],
+    infos: Mapping[str, WorkloadInfo],
     place: str,
 ) -> list[Gap]:
     """Gaps of all kinds; `place` names the database in commands."""
@@ -73,7 +73,7 @@ class _Finder:
         self,
         db: Database,
         scopes: Sequence[ScopeFacts],
-        infos: Mapping[str, PatternInfo],
+        infos: Mapping[str, WorkloadInfo],
         place: str,
     ) -> None:
         self._db = db
@@ -191,13 +191,13 @@ class _Finder:
             missing: set[str] = set()
             for other in self._scopes:
                 near = Op.parse(other.op)
-                if other.platform == s.platform and near.kernel == op.kernel:
+                if other.platform == s.platform and near.name == op.name:
                     missing |= self._patterns(other) - self._patterns(s)
             if len(missing) > 0.1 * s.patterns:
                 yield Gap(
                     kind="width",
                     what=f"{counted({op.kind: len(missing)})}: {s.op} on {s.platform}",
-                    why=f"measured at another width of {op.kernel}, never at this one",
+                    why=f"measured at another width of {op.name}, never at this one",
                     command=self._campaign(s, s.op),
                 )
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.records import PatternInfo
-from embeddb.core.timing import timings_of
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.timing import summarise_runs
 from embeddb.index.large.sampling import read_of
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.index.scopes import Scope, scope_partitions
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from embeddb.core.records import Run
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
-    from embeddb.store import Partition
+    from embeddb.store import RunTable
 
 #: Largest numbers of items, so that a report stays small.
 _MOST_WINNERS = 8
@@ -141,7 +141,7 @@ class _Tally:
 def scope_facts(
     db: Database,
     scope: Scope,
-    infos: Mapping[str, PatternInfo],
+    infos: Mapping[str, WorkloadInfo],
     progress: Callable[[int], None],
 ) -> ScopeFacts:
     """Read a scope once. `infos` are the patterns by id; `progress` receives the number of runs
@@ -158,7 +158,7 @@ def scope_facts(
         **coverage.head,
         winners_only=winners_only,
         runnable=bool(scope.platform.runner),
-        groups=len({_group(infos.get(i) or PatternInfo(id=i)) for i in coverage.ids}),
+        groups=len({_group(infos.get(i) or WorkloadInfo(id=i)) for i in coverage.ids}),
         configs=len(evidence.configs),
         runs=sum(db.store.count_runs(p) for p, _ in members) if only else tally.runs,
         per_pattern=float(np.median(np.diff(evidence.indptr))) if evidence.rows else 0.0,
@@ -189,7 +189,7 @@ def _chosen(best: Best, patterns: Sequence[PatternInfo], op: Op) -> dict[str, An
     }
 
 
-def _members(db: Database, op: Op, scope: str) -> Iterator[tuple[Partition, Platform]]:
+def _members(db: Database, op: Op, scope: str) -> Iterator[tuple[RunTable, Platform]]:
     for partition in scope_partitions(db.store, op, scope):
         platform = db.store.sound_platform(partition.platform)
         assert platform is not None  # a scope is made of platforms that are there
@@ -198,8 +198,8 @@ def _members(db: Database, op: Op, scope: str) -> Iterator[tuple[Partition, Plat
 
 def _rows(
     db: Database,
-    members: Sequence[tuple[Partition, Platform]],
-    infos: Mapping[str, PatternInfo],
+    members: Sequence[tuple[RunTable, Platform]],
+    infos: Mapping[str, WorkloadInfo],
     tally: _Tally,
     only: Sequence[str] | None,
 ) -> Iterator[Any]:
@@ -209,21 +209,21 @@ def _rows(
         for pattern_id, group in groupby(runs, key=attrgetter("pattern_id")):
             of_pattern = list(group)
             tally.see(of_pattern)
-            curve = timings_of(of_pattern, normal)
+            curve = summarise_runs(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
-            info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
-            default = default_of(platform, partition.op, db.store.known(info))
+            info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
+            default = default_of(platform, partition.op, db.store.workload_or_info(info))
             yield MatrixRow(pattern_id, partition.platform, _group(info)), default, curve
 
 
-def _runs(db: Database, partition: Partition, only: Sequence[str] | None) -> Iterator[Run]:
+def _runs(db: Database, partition: RunTable, only: Sequence[str] | None) -> Iterator[Run]:
     platform, op = partition.platform, partition.op
     if only is None:
         return db.store.runs(platform, op)
     return chain.from_iterable(db.store.runs(platform, op, i) for i in only)
 
 
-def _group(info: PatternInfo) -> str:
+def _group(info: WorkloadInfo) -> str:
     return info.group or info.name or info.id
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import many_of, value_text
 from embeddb.index.run_matrix import Extent, RunMatrix
 
@@ -171,7 +171,7 @@ def is_shared(op: Op | str) -> bool:
 
 
 def choices(
-    best: Best, infos: Mapping[str, PatternInfo], *, kind: str = "matrix"
+    best: Best, infos: Mapping[str, WorkloadInfo], *, kind: str = "matrix"
 ) -> list[ClassChoice]:
     """Best fixed choices: of all workloads of a kind, by mean row length, of the largest groups."""
     rows = best.evidence.rows
@@ -188,7 +188,7 @@ def choices(
     return [c for kind, name, mask in wanted if (c := best.choice(kind, name, mask)) is not None]
 
 
-def _row_length(info: PatternInfo | None) -> str:
+def _row_length(info: WorkloadInfo | None) -> str:
     if info is None or info.m <= 0 or info.nnz < 0:
         return ""
     return next(name for least, name in _ROWS if info.nnz / info.m >= least)

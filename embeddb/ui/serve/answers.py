@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from embeddb.core.errors import StoreError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store import Store, Txn
 from embeddb.store.lmdb_engine import DATA_FILE
@@ -98,7 +98,7 @@ class _Row(msgspec.Struct):
     """Stored row of an answer, in order of creation; `size` is that of the encoded answer."""
 
     head: AnswerHead
-    info: PatternInfo
+    info: WorkloadInfo
     size: int
 
 

@@ -11,7 +11,7 @@ import msgspec
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, StoreError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import one_of
 from embeddb.database import Database
 from embeddb.explain.explain import explain
@@ -43,7 +43,7 @@ def _name(db: Database) -> str:
 class Catalog(NamedTuple):
     """Every pattern without its thumbnail, and its searchable text."""
 
-    infos: dict[str, PatternInfo]
+    infos: dict[str, WorkloadInfo]
     texts: list[tuple[str, str, str]]  # name, group, id; lower case
 
 
@@ -205,7 +205,7 @@ class AnswerCache:
         self._state = state
 
     def ask(
-        self, pattern: Pattern | PatternInfo, platform: Platform, op: Op, thumbnail: bytes = b""
+        self, pattern: Pattern | WorkloadInfo, platform: Platform, op: Op, thumbnail: bytes = b""
     ) -> str:
         """Answer a query; return the id. `thumbnail` is the pattern's, if already computed.
 
@@ -246,8 +246,8 @@ def _info(db: Database, pattern: Pattern | PatternInfo, thumbnail: bytes) -> Pat
     if stored is not None and stored.thumbnail:
         return stored
     if thumbnail:
-        return msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail)
-    return PatternInfo.whole(pattern)
+        return msgspec.structs.replace(WorkloadInfo.of(pattern), thumbnail=thumbnail)
+    return WorkloadInfo.whole(pattern)
 
 
 def answer(state: AppState, query: Mapping[str, str]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo, Run
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.platforms.of_subject import default_of
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.serve.app_state import AppState
@@ -18,12 +18,14 @@ from embeddb.ui.serve.app_state import AppState
 _MOST_POINTS = 300
 
 
-def curve(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[Config, Timing]:
+def curve(
+    state: AppState, info: WorkloadInfo, platform: str, op: Op
+) -> dict[Config, TimingSummary]:
     """Every configuration that ran on a matrix on one platform instance."""
 
-    def read() -> dict[Config, Timing]:
+    def read() -> dict[Config, TimingSummary]:
         store = state.db.store
-        return timings_of(store.runs(platform, op, info.id), usual_at(store, platform))
+        return summarise_runs(store.runs(platform, op, info.id), usual_at(store, platform))
 
     return state.cache.get(("curve", info.id, platform, op), read)
 

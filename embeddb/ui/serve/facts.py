@@ -17,7 +17,7 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform

@@ -11,7 +11,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.index.run_matrix import Extent
 from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
@@ -64,7 +64,7 @@ def _sorted_runs(state: AppState, info: PatternInfo, name: str, op: Op) -> list[
     return [run_line(run) for run in ordered]
 
 
-def _places(state: AppState, info: PatternInfo) -> list[tuple[str, Op]]:
+def _places(state: AppState, info: WorkloadInfo) -> list[tuple[str, Op]]:
     return sorted(place for place, ids in state.members().items() if info.id in ids)
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.pattern import Pattern
 from embeddb.core.thumbnail import thumbnail
 from embeddb.featurizers.sizes import statistics

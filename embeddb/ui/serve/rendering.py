@@ -15,7 +15,7 @@ from markupsafe import Markup
 from embeddb.core import __version__
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import UNKNOWN
 from embeddb.core.wording import line, many_of, one_of, sentence, shown
 from embeddb.ranking.kernels.view import KernelView

@@ -21,7 +21,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.wording import plural
 from embeddb.featurizers import missing

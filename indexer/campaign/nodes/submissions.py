@@ -18,8 +18,8 @@ import msgspec
 from embeddb.core import plugins
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError
-from embeddb.core.files.gate import reason_of
-from embeddb.core.files.own_files import OwnFolder, write_new
+from embeddb.core.files.safe_read import reason_of
+from embeddb.core.files.safe_write import OwnFolder, write_new
 from indexer.campaign.folder import Campaign, Task
 from indexer.campaign.results import Line, Moment
 from indexer.executors.base import ChunkState, Executor, ExecutorOptions

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embeddb.core.errors import MissingDependency, NestError
-from embeddb.core.files.gate import read_bounded, refusing
+from embeddb.core.files.safe_read import read_bounded, refusing
 from embeddb.kernels.machine_failures import Deadline
 from indexer.frontends.dace import driver
 from indexer.runners.command_programs import run_once

@@ -1,11 +1,11 @@
-"""Attributes of an HLO instruction in the canonical form of `embeddb.tensors.computation`."""
+"""Attributes of an HLO instruction in the canonical form of `embeddb.tensors.tensor_graph`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Attribute
+from embeddb.tensors.tensor_graph import Attribute
 from indexer.frontends.hlo.instructions import Instruction, joined
 
 #: Attributes that name bodies, whose contents have attributes of their own.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embeddb.core.errors import TensorError
-from embeddb.core.files.gate import open_regular, read_bounded, refusing
-from embeddb.tensors.computation import KINDS, Computation
+from embeddb.core.files.safe_read import open_regular, read_bounded, refusing
+from embeddb.tensors.tensor_graph import KINDS, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text
 from indexer.frontends.hlo.module import MOST_TEXT, read_module
 from indexer.frontends.hlo.subjects import kernels_of, program_of
@@ -28,7 +28,7 @@ _DUMPED = (_BEFORE, "after_optimizations.txt")
 class TensorFile:
     """Contents of a file, and one line for each part that was left out or interpreted."""
 
-    tensors: tuple[Computation, ...]
+    tensors: tuple[TensorGraph, ...]
     notes: tuple[str, ...] = ()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import Region, combine_of, region_text
 from embeddb.tensors.check import MOST_OPERATIONS, check_operation
-from embeddb.tensors.computation import Attribute, Operation, Shape
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape
 from indexer.frontends.hlo.attributes import MOST_RAW, canonical
 from indexer.frontends.hlo.instructions import OPAQUE, OPCODES, Body, Instruction, Module
 from indexer.frontends.hlo.shapes import ShapeTree, leaves

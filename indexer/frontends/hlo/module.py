@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Shape
+from embeddb.tensors.tensor_graph import Shape
 from indexer.frontends.hlo.instructions import (
     OPCODES,
     Body,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import Region, region_of
-from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 
 #: Printed parts of a window, by our names; pads are written together.
 _WINDOW = (("stride", "stride"), ("lhs_dilate", "lhs_dilate"), ("rhs_dilate", "rhs_dilate"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.computation import DTYPES, Attribute, Shape
+from embeddb.tensors.tensor_graph import DTYPES, Attribute, Shape
 from indexer.frontends.hlo.attributes import numbers_of
 
 Dims = tuple[int, ...]
@@ -21,7 +21,7 @@ Dims = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Applied:
     """An opcode with the shapes of its operands and results. `attributes` are canonical (see
-    `embeddb.tensors.computation`), `raw` the tokens of the text by name."""
+    `embeddb.tensors.tensor_graph`), `raw` the tokens of the text by name."""
 
     opcode: str
     operands: tuple[Shape, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Shape
+from embeddb.tensors.tensor_graph import Shape
 
 #: An array, or a tuple of such.
 ShapeTree = Shape | tuple["ShapeTree", ...]

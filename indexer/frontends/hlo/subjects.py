@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from indexer.frontends.hlo.attributes import canonical
 from indexer.frontends.hlo.graph import Graph, Value, body_of, in_order
 from indexer.frontends.hlo.instructions import ENTERED, IDLE, Body, Instruction, Module
@@ -74,7 +74,7 @@ def _entered(one: Instruction) -> list[str]:
     return [token.removeprefix("%") for token in tokens if token not in ("{", "}", ",")]
 
 
-def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str) -> Computation:
+def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str) -> TensorGraph:
     graph = Graph(module)
     operands = [_input(graph, body.instructions[below]) for below in one.operands]
     if one.opcode in ("fusion", "async-start"):

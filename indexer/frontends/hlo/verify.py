@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import DTYPES, Operation, Shape
 from embeddb.tensors.edges import ConvolutionLabels
+from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape
 from indexer.frontends.hlo.attributes import BODIES, canonical
 from indexer.frontends.hlo.instructions import Body, Instruction, Module
 from indexer.frontends.hlo.shape_rules import RULES, SAME_TYPE, Applied, Dims, Rule, check_axes

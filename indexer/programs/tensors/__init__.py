@@ -10,7 +10,7 @@ import gzip
 from pathlib import Path
 
 from embeddb.core.errors import UsageError
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.files import read_tensors
 from indexer.programs.tensors.cutting import distinct_kernels
 
@@ -35,7 +35,7 @@ def program(name: str) -> Computation:
     return file.tensors[0]
 
 
-def programs() -> list[Computation]:
+def programs() -> list[TensorGraph]:
     """All of them, by name: some five seconds of reading."""
     return [program(name) for name in program_names()]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation
+from embeddb.tensors.tensor_graph import Operation, TensorGraph
 
 #: Most operations of one kernel, including parameters and copies.
 MOST_OPERATIONS = 64
@@ -34,7 +34,7 @@ class Piece:
     """A kernel and its place in the program: `takes` are the places of its inputs, in order,
     `gives` that of its output, `members` those of its operations that no other kernel has."""
 
-    kernel: Computation
+    kernel: TensorGraph
     takes: tuple[int, ...]
     gives: int
     members: tuple[int, ...]
@@ -74,7 +74,7 @@ class _Cutting:
     """Groups of operations, by the first of each; only the last operation of a group is read by
     others. No join changes that, so that groups never depend on each other mutually."""
 
-    def __init__(self, program: Computation) -> None:
+    def __init__(self, program: TensorGraph) -> None:
         self.program = program
         self.outputs = frozenset(program.outputs)
         self.own = [

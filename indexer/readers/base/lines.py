@@ -15,7 +15,7 @@ from typing import IO, Any, BinaryIO, cast
 import msgspec
 
 from embeddb.core.errors import ReaderError
-from embeddb.core.files.gate import open_regular, reason_of
+from embeddb.core.files.safe_read import open_regular, reason_of
 from indexer.readers.base.row import Reject
 
 _decode = msgspec.json.Decoder().decode

@@ -366,5 +366,5 @@ def _counted(column: Column, low: str) -> int:
 def _params(platform: Platform, options: ReadOptions) -> dict[str, Param]:
     """Parameters of the kernel that ran, or of all kernels if the operation is unknown."""
     ran = options.ran
-    kernels = [ran.kernel] if ran is not None and ran.kernel in platform.ops else platform.ops
+    kernels = [ran.name] if ran is not None and ran.name in platform.ops else platform.ops
     return {p.name: p for kernel in kernels for p in platform.kernel(kernel).space.params}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from embeddb.core.errors import EmbeddbError, ReaderError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from indexer.readers.base.row import Reader, ReadOptions, Reject, RunRow
 
 #: Most files examined below a folder that is given as a log.

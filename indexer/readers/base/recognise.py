@@ -6,7 +6,7 @@ from pathlib import Path
 
 from embeddb.core import plugins
 from embeddb.core.errors import ReaderError
-from embeddb.core.files.gate import refusing
+from embeddb.core.files.safe_read import refusing
 from indexer.readers.base.lines import head_of, whole_bytes
 from indexer.readers.base.row import Reader
 

@@ -17,7 +17,7 @@ from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.core.sizes import Sizes
-from embeddb.core.subject import Subject
+from embeddb.core.workload import Workload
 from embeddb.platforms.log_table import LogTable
 from indexer.readers.base.units import divisor
 
@@ -37,7 +37,7 @@ class MatrixRef(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     features: dict[str, float] = {}
     about: dict[str, Any] = {}
-    content: Subject | None = None
+    content: Workload | None = None
 
     @property
     def sizes(self) -> Sizes:

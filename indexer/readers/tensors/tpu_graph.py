@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
 
 COLUMNS = 140
 #: Entries of a list in the dataset.

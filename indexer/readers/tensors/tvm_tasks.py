@@ -15,7 +15,7 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError, TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
 from indexer.readers.base.row import integer
 
 _DTYPES = {

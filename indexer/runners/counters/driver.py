@@ -150,7 +150,7 @@ def build_program(
     if isinstance(form, Refusal):
         raise NothingFound(f"the kernel cannot be counted: {form.reason}")
     padded = tuple((rows + PADDING) * op.width for rows in (pattern.shape[1], pattern.shape[0]))
-    sampled = op.kernel == "sddmm"
+    sampled = op.name == "sddmm"
     sizes = (padded[0], padded[1] if sampled else 0, form.val.size if sampled else padded[1])
     head = head_of(form, op, launch, threads=threads, sizes=sizes)
     need = form.nbytes + np.dtype(dtype).itemsize * int(head[11:15].sum())

@@ -32,8 +32,8 @@ class Loaded:
         ptr = np.frombuffer(payload, np.int64, m + 1)
         idx = np.frombuffer(payload, np.int32, offset=ptr.nbytes)
         self._random = torch.Generator(device=place).manual_seed(request["seed"])
-        width = () if self.op.kernel == "spmv" else (self.op.width,)
-        sampled = self.op.kernel == "sddmm"
+        width = () if self.op.name == "spmv" else (self.op.width,)
+        sampled = self.op.name == "sddmm"
         self._csr = Csr(
             (m, n),
             torch.from_numpy(ptr.astype(np.int32)).to(place),
@@ -74,7 +74,7 @@ class Loaded:
         return ""
 
     def _place(self, at: int) -> str:
-        if self.op.kernel == "sddmm":
+        if self.op.name == "sddmm":
             return f"non-zero {at}"
         return f"row {at // max(self.op.width, 1)}"
 
@@ -89,7 +89,7 @@ class Loaded:
         exact = torch.zeros(self.out.numel(), dtype=torch.float64, device=self.place)
         size = torch.zeros(self.out.numel(), dtype=torch.float32, device=self.place)
         if self._csr.nnz and self.out.numel():
-            fill = self._sampled_products if self.op.kernel == "sddmm" else self._products
+            fill = self._sampled_products if self.op.name == "sddmm" else self._products
             fill(exact, size)
         return exact, size.add_(exact.abs())
 

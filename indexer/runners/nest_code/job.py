@@ -208,7 +208,7 @@ def received(payload: bytes) -> Nest:
         idx = np.frombuffer(rest, np.int32, entries, at + ptr.nbytes)
         matrices.append(Pattern.from_csr((rows, columns), ptr, idx))
         at += ptr.nbytes + idx.nbytes
-    return nest_from_text(text).holding(matrices)
+    return nest_from_text(text).with_matrices(matrices)
 
 
 def main() -> None:

@@ -126,7 +126,7 @@ class Model:
             bool(config["reorder"]), int(config["row_panels"]), int(config["column_panels"])
         )
         every = np.arange(tiling.tiles.size)
-        barrier, spmm = bool(config["barrier"]), self._op.kernel == "spmm"
+        barrier, spmm = bool(config["barrier"]), self._op.name == "spmm"
         if barrier:  # one tile after the other of a column panel, to whoever is free
             plan = (tiling.columnwise, every, tiling.phases)
         else:  # a row panel at a time, with all its tiles
@@ -171,7 +171,7 @@ class Model:
         lines = math.ceil(unit / hw.line_bytes)
         vectors = math.ceil(slice_bytes / hw.vector_bytes)
         entry = hw.entry_index_bytes + value
-        if self._op.kernel == "spmm":  # a segment loads its row of D and stores it
+        if self._op.name == "spmm":  # a segment loads its row of D and stores it
             per_entry, per_segment = float(vectors), 2 * vectors
         else:  # E is written in every pass, and read again in all but the first
             per_entry, per_segment = vectors + hw.reduce_cycles, vectors

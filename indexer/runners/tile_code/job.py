@@ -14,7 +14,7 @@ from embeddb.core.errors import TensorError
 from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
 from embeddb.kernels.forms import aligned
 from embeddb.kernels.tiles.generate import FLAGS, PRELUDE, arguments, c_function
-from embeddb.tensors.computation import Computation, Shape
+from embeddb.tensors.tensor_graph import Shape, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
@@ -49,7 +49,7 @@ class KernelJob:
     """A kernel in a worker; `arrays` are flat in memory order: parameters, outputs, scratch memory
     of so many bytes. The expected values are computed once by numpy and stored in a folder."""
 
-    def __init__(self, kernel: Computation, scratch: int, seed: int) -> None:
+    def __init__(self, kernel: TensorGraph, scratch: int, seed: int) -> None:
         self.kernel = kernel
         shapes = _shapes(kernel)
         self.arrays = [aligned((shape.elements,), DTYPE_OF[shape.dtype]) for shape in shapes]
@@ -133,7 +133,7 @@ class MeasuredKernel:
     called = "kernel"
     least_s = 1e-4
 
-    def __init__(self, kernel: Computation) -> None:
+    def __init__(self, kernel: TensorGraph) -> None:
         self.kernel = kernel
         self.tolerance = kernel_error(kernel)
         self.scratch = plan_of(kernel).scratch

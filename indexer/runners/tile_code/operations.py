@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from embeddb.tensors.computation import Operation
+from embeddb.tensors.tensor_graph import Operation
 
 
 def _divide(a: Any, b: Any) -> Any:

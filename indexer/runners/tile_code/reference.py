@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from indexer.runners.tile_code.operations import (
     FUNCTIONS,
     Bilinear,

@@ -13,9 +13,9 @@ import msgspec
 
 from embeddb.core.errors import TensorError
 from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, in_context
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.runners.base import RunOptions
 
@@ -32,7 +32,7 @@ class PartitionTimes:
     it now; `chain_s` the CPU seconds of runs of all kernels in sequence, if requested."""
 
     measurement: Measurement
-    fresh: tuple[tuple[Computation, Measurement], ...] = ()
+    fresh: tuple[tuple[TensorGraph, Measurement], ...] = ()
     chain_s: tuple[float, ...] = ()
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
 from embeddb.featurizers.network.networks import build, collate, complete
 from embeddb.featurizers.network.reduction import (
@@ -172,10 +172,10 @@ class StructureReader:
 
 
 def _structure(db: Lookup, pattern_id: str, library: Library) -> Pattern | None:
-    kept = db.store.subject(pattern_id)
+    kept = db.store.workload(pattern_id)
     if isinstance(kept, Pattern):
         return kept
-    info: PatternInfo | None = db.store.pattern(pattern_id)
+    info: WorkloadInfo | None = db.store.pattern(pattern_id)
     if info is None or not info.name or not len(library):
         return None
     found = library.find(info.name, m=info.m, n=info.n, nnz=info.nnz)

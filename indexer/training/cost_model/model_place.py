@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
-from embeddb.core.files.own_files import OwnFolder, check_place
+from embeddb.core.files.safe_write import OwnFolder, check_place
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.model_files import MODELS, entry_of, register_files
@@ -47,7 +47,7 @@ def own_file(store: Store, kind: str, platform: Platform, op: Op, out: str = "")
         raise UsageError(
             f"{home}: no model can be written there ({e.strerror})", hint="give -o FILE"
         ) from None
-    return home / MODELS / f"{kind}-{_owner(store, platform)}-{op.kernel}.safetensors"
+    return home / MODELS / f"{kind}-{_owner(store, platform)}-{op.name}.safetensors"
 
 
 def _owner(store: Store, platform: Platform) -> str:

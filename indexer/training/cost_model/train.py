@@ -229,7 +229,7 @@ def retarget(model: CostModel, platform: Platform, ops: tuple[Op, ...]) -> CostM
     Raises: UsageError if the platform does not run the kernel, for no op, or if the model has a
     source itself.
     """
-    if not ops or {op.kernel for op in ops} != {model.card["kernel"]}:
+    if not ops or {op.name for op in ops} != {model.card["kernel"]}:
         raise UsageError(f"the model is for {model.card['kernel']} and needs an op of it")
     if model.source is not None:
         raise UsageError(
@@ -315,10 +315,10 @@ def _inherited(settings: CostSettings, start: CostModel) -> CostSettings:
 
 def _check_start(samples: Samples, start: CostModel) -> None:
     card = start.card
-    if card["kernel"] != samples.ops[0].kernel:
+    if card["kernel"] != samples.ops[0].name:
         raise UsageError(
             f"the model to start from is for {card['kernel']}, the samples are of "
-            f"{samples.ops[0].kernel}"
+            f"{samples.ops[0].name}"
         )
     made = (card["featurizer"]["name"], card["featurizer"]["version"])
     own = (samples.featurizer, samples.featurizer_version)
@@ -408,7 +408,7 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
     layout = _layout(samples.platform, op, settings)
     return {
         "kind": "costmodel",
-        "kernel": op.kernel,
+        "kernel": op.name,
         "ops": [str(o) for o in samples.ops],
         "platform": _platform(samples.platform, op),
         "layout": list(layout.names),

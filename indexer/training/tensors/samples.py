@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import plural
 from embeddb.cost_model.model import space_digest
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.usual_state import usual_at
-from embeddb.tensors.computation import Computation, is_probe, program_of
 from embeddb.tensors.encoding.features import encoding_version, tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.operation_rows import OPERATION, operation_rows
 from embeddb.tensors.roofline.analysis import Analysis, analysis_of
+from embeddb.tensors.tensor_graph import TensorGraph, is_probe, program_of
 
 #: Units held out together: programs ("random" in the paper) or model families ("manual").
 SPLITS = ("program", "family")
@@ -92,7 +92,7 @@ class KernelRuns:
 
 
 def sample_of(
-    kernel: Computation,
+    kernel: TensorGraph,
     seconds: Mapping[Config, float],
     default: Config | None = None,
     analysis: Analysis | None = None,
@@ -134,7 +134,7 @@ def runs_of(
     if where is None:
         ran = f"nothing ran {op}" + (f" on {platform}" if platform else "")
         raise NothingFound(f"{ran}: measure first (embeddb kernel measure DB --op {op})")
-    analysis = analysis or analysis_of(where.name, op.kernel, where.environment)
+    analysis = analysis or analysis_of(where.name, op.name, where.environment)
     partition = store.partition(where.id, op)
     usual, samples, left = usual_at(store, where.id), [], Counter[str]()
     for kernel_id in sorted(store.members(partition)) if partition else ():
@@ -142,7 +142,7 @@ def runs_of(
         if kernel is None:
             left["known by name only"] += 1
             continue
-        timings = timings_of(store.runs(where.id, op, kernel_id), usual)
+        timings = summarise_runs(store.runs(where.id, op, kernel_id), usual)
         seconds = {config: timing.seconds for config, timing in timings.items()}
         fused, default = op.kernel == "fused", default_of(where, op, kernel)
         sample = sample_of(kernel, seconds, default, analysis, fused=fused)

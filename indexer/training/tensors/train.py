@@ -18,8 +18,8 @@ from embeddb.core.errors import UsageError
 from embeddb.core.reports import Progress
 from embeddb.cost_model.graph_model import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
-from embeddb.tensors.computation import is_probe
 from embeddb.tensors.roofline.analysis import Analysis
+from embeddb.tensors.tensor_graph import is_probe
 from indexer.training.cost_model.trees import available
 from indexer.training.tensors.calibration import calibration
 from indexer.training.tensors.evaluation import figures_of, predictions_of

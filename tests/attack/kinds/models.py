@@ -91,7 +91,7 @@ def prepare(scratch: Path) -> Any:
 
     from embeddb.core.config import Op
     from embeddb.core.pattern import Pattern
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.database import Database
     from embeddb.platforms.platform import load_platform
     from indexer.embed import embed
@@ -102,7 +102,7 @@ def prepare(scratch: Path) -> Any:
     with Database.create(folder) as db:
         db.store.put_platform(cpu)
         for pattern in patterns(2):
-            info = PatternInfo.whole(pattern)
+            info = WorkloadInfo.whole(pattern)
             db.store.put_structure(pattern, info)
             db.store.append(_runs(pattern, cpu, op, cpu.space(op, info.sizes).sample(6, rng=rng)))
         embed(db.index)

@@ -1,4 +1,4 @@
-"""The state of a machine: how far two are apart, and which runs it speaks against."""
+"""The state of a machine: distance of two, and runs that are outliers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import APART, apart, astray, between, state_now, state_of, usual
+from embeddb.core.machine_state import (
+    APART,
+    between,
+    distance,
+    is_outlier,
+    median_state,
+    state_now,
+    state_of,
+)
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, in_context
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
 from embeddb.ranking.measure import Remeasurement, measure_answer
@@ -33,19 +41,19 @@ figures = st.dictionaries(
 
 @given(figures, figures)
 def test_apart_is_a_distance(one: dict[str, float], other: dict[str, float]) -> None:
-    far = apart(one, other)
-    assert far is None or far == pytest.approx(apart(other, one))
+    far = distance(one, other)
+    assert far is None or far == pytest.approx(distance(other, one))
     assert (far is None) == (not one.keys() & other.keys())
-    assert apart(one, one) == (0.0 if one else None)
+    assert distance(one, one) == (0.0 if one else None)
     assert far is None or far == pytest.approx(
-        apart({k: 2 * v for k, v in one.items()}, {k: 2 * v for k, v in other.items()})
+        distance({k: 2 * v for k, v in one.items()}, {k: 2 * v for k, v in other.items()})
     )
 
 
 def test_a_halved_machine_is_apart() -> None:
-    assert apart(QUIET, BUSY) == pytest.approx(math.log(2))
-    assert apart(QUIET, {"adds": 50.0, "else": 1.0}) == 0.0
-    assert apart({"adds": math.nan}, QUIET) is None
+    assert distance(QUIET, BUSY) == pytest.approx(math.log(2))
+    assert distance(QUIET, {"adds": 50.0, "else": 1.0}) == 0.0
+    assert distance({"adds": math.nan}, QUIET) is None
 
 
 @given(figures, figures)
@@ -61,14 +69,14 @@ def test_a_context_tells_its_state(before: dict[str, float], after: dict[str, fl
 
 def test_what_is_usual_is_the_median_of_each_figure() -> None:
     states = [QUIET, QUIET, BUSY, {"adds": math.inf}]
-    assert usual(states) == QUIET and usual([]) == {}
+    assert median_state(states) == QUIET and median_state([]) == {}
 
 
 def test_runs_in_another_state_or_while_it_changed_are_astray() -> None:
-    assert not astray(between(QUIET, QUIET), QUIET)
-    assert astray(between(BUSY, BUSY), QUIET)
-    assert astray(between(QUIET, BUSY), {})
-    assert not astray({"load1": 3.0}, QUIET) and not astray(between(BUSY, BUSY), {})
+    assert not is_outlier(between(QUIET, QUIET), QUIET)
+    assert is_outlier(between(BUSY, BUSY), QUIET)
+    assert is_outlier(between(QUIET, BUSY), {})
+    assert not is_outlier({"load1": 3.0}, QUIET) and not is_outlier(between(BUSY, BUSY), {})
 
 
 def test_a_runner_that_tells_no_state_has_none() -> None:
@@ -90,13 +98,13 @@ def _run(seconds: float, context: Mapping[str, float], variant: int = 0) -> Run:
 def test_runs_in_the_usual_state_decide_where_there_are_some() -> None:
     quiet, busy = between(QUIET, QUIET), between(BUSY, BUSY)
     mixed = [_run(1.0, quiet), _run(2.0, busy), _run(2.2, busy)]
-    (curve,) = timings_of(mixed, lambda: QUIET).values()
+    (curve,) = summarise_runs(mixed, lambda: QUIET).values()
     assert (curve.seconds, curve.spread, curve.runs) == (1.0, 0.0, 3)
-    (curve,) = timings_of(mixed).values()
+    (curve,) = summarise_runs(mixed).values()
     assert curve.seconds == 2.0
-    (curve,) = timings_of(mixed[1:], lambda: QUIET).values()
+    (curve,) = summarise_runs(mixed[1:], lambda: QUIET).values()
     assert curve.seconds == pytest.approx(2.1)
-    (curve,) = timings_of([*mixed[1:], _run(3.0, {})], lambda: QUIET).values()
+    (curve,) = summarise_runs([*mixed[1:], _run(3.0, {})], lambda: QUIET).values()
     assert curve.seconds == 3.0, "a run that tells nothing is not spoken against"
 
 
@@ -104,8 +112,8 @@ def test_the_usual_state_is_only_looked_up_where_runs_tell_theirs() -> None:
     def never() -> dict[str, float]:
         raise AssertionError("asked for")
 
-    timings_of([_run(1.0, {}), _run(2.0, {"load1": 1.0})], never)
-    timings_of([_run(1.0, between(BUSY, BUSY)), _run(1.0, {}, variant=1)], never)
+    summarise_runs([_run(1.0, {}), _run(2.0, {"load1": 1.0})], never)
+    summarise_runs([_run(1.0, between(BUSY, BUSY)), _run(1.0, {}, variant=1)], never)
 
 
 def test_evidence_rests_on_the_usual_state_of_the_instance() -> None:
@@ -201,6 +209,6 @@ def test_a_plain_question_measures_no_facts(lab: Database) -> None:
 
 
 def test_the_limit_is_a_fourth() -> None:
-    assert not astray(between(QUIET, QUIET), {k: 1.2 * v for k, v in QUIET.items()})
-    assert astray(between(QUIET, QUIET), {k: 1.3 * v for k, v in QUIET.items()})
+    assert not is_outlier(between(QUIET, QUIET), {k: 1.2 * v for k, v in QUIET.items()})
+    assert is_outlier(between(QUIET, QUIET), {k: 1.3 * v for k, v in QUIET.items()})
     assert math.exp(APART) == pytest.approx(1.284, abs=1e-3)

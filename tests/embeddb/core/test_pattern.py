@@ -134,7 +134,7 @@ def test_bad_coordinates(rows: Any, cols: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(-1, 2), (2, MAX_DIM + 1)])
 def test_bad_shape(shape: tuple[int, int]) -> None:
-    with pytest.raises(MatrixError, match="not a size"):
+    with pytest.raises(MatrixError, match="not a supported size"):
         Pattern.from_coo(shape, [], [])
 
 

@@ -6,7 +6,7 @@ import math
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, Run
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.timing import TimingSummary, summarise_runs
 
 CONFIG = Config({"a": 1})
 
@@ -15,15 +15,17 @@ def test_timings_by_hand() -> None:
     def run(*times: float, **fields: object) -> Run:
         return Run("p", Op("spmm", 32), "cpu", CONFIG, Measurement(times_s=times, **fields))  # type: ignore[arg-type]  # of a Measurement
 
-    timings = timings_of(
+    timings = summarise_runs(
         [run(1.0, 9.0, 2.0, conversion_s=4.0), run(4.0), run(3.0, conversion_s=6.0), run(
             status="timeout")]
     )[CONFIG]  # fmt: skip
-    assert timings == Timing(seconds=3.0, spread=1 / 3, conversion_s=5.0, runs=4, status="ok")
-    failed = timings_of([run(status="oom"), run(status="crash"), run()])[CONFIG]
-    assert failed == Timing(math.inf, 0.0, 0.0, 3, "crash")
-    assert timings_of([run()])[CONFIG].status == "invalid"
-    assert timings_of([]) == {}
+    assert timings == TimingSummary(
+        seconds=3.0, spread=1 / 3, conversion_s=5.0, runs=4, status="ok"
+    )
+    failed = summarise_runs([run(status="oom"), run(status="crash"), run()])[CONFIG]
+    assert failed == TimingSummary(math.inf, 0.0, 0.0, 3, "crash")
+    assert summarise_runs([run()])[CONFIG].status == "invalid"
+    assert summarise_runs([]) == {}
 
 
 def test_tiles_and_fused_kernels_take_the_least_of_all_calls() -> None:
@@ -38,10 +40,12 @@ def test_tiles_and_fused_kernels_take_the_least_of_all_calls() -> None:
             )
         ]
         assert [run.seconds for run in runs] == [2.0, 3.0, 1.0]
-        timing = timings_of(runs, lambda: {"clock": 1.0})[CONFIG]
-        assert timing == Timing(seconds=1.0, spread=1.0, conversion_s=0.0, runs=3, status="ok")
+        timing = summarise_runs(runs, lambda: {"clock": 1.0})[CONFIG]
+        assert timing == TimingSummary(
+            seconds=1.0, spread=1.0, conversion_s=0.0, runs=3, status="ok"
+        )
     failed = Run("k", Op("tile"), "here", CONFIG, Measurement("crash", times_s=(1.0,)))
-    assert failed.seconds == math.inf and timings_of([failed])[CONFIG].status == "crash"
+    assert failed.seconds == math.inf and summarise_runs([failed])[CONFIG].status == "crash"
 
 
 def test_a_fused_kernel_takes_what_it_takes_in_its_program() -> None:
@@ -50,7 +54,7 @@ def test_a_fused_kernel_takes_what_it_takes_in_its_program() -> None:
         return Run("k", Op("fused"), "here", CONFIG, told)
 
     handed, drawn = {ARRAYS: OF_PROGRAM}, run(1.0)
-    timing = timings_of([run(5.0, **handed), drawn, run(4.0, **handed)])[CONFIG]
-    assert timing == Timing(4.0, 0.125, 0.0, 3, "ok")
-    assert timings_of([drawn, run(2.0)])[CONFIG].seconds == 1.0
-    assert timings_of([drawn, run(2.0, "wrong", **handed)])[CONFIG].seconds == 1.0
+    timing = summarise_runs([run(5.0, **handed), drawn, run(4.0, **handed)])[CONFIG]
+    assert timing == TimingSummary(4.0, 0.125, 0.0, 3, "ok")
+    assert summarise_runs([drawn, run(2.0)])[CONFIG].seconds == 1.0
+    assert summarise_runs([drawn, run(2.0, "wrong", **handed)])[CONFIG].seconds == 1.0

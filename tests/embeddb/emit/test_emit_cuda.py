@@ -37,7 +37,7 @@ from scipy import sparse
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import open_database
 from embeddb.emit.emit import emit_answer
 from embeddb.kernels.cuda.forms import Csr
@@ -59,7 +59,7 @@ def cases_of(op: str) -> list[tuple[Config, Plan]]:
     """Configurations of an operation with their plans."""
     found = []
     for (text, config), one in zip(LINES, plans(), strict=True):
-        plain = {"grid": "columns", "reorder": "none"} if one.op.kernel == "spmm" else {}
+        plain = {"grid": "columns", "reorder": "none"} if one.op.name == "spmm" else {}
         if text == op:
             found.append((Config({"block": 64, **plain, **Config.parse(config)}), one))
     return found
@@ -319,7 +319,7 @@ def test_a_pack_chooses_as_its_rule_does(
     with open_database(place, create=True) as db:
         db.store.put_platform(gpu)
         for one in patterns(8):
-            db.store.put_structure(one, PatternInfo.whole(one))
+            db.store.put_structure(one, WorkloadInfo.whole(one))
             times = [by_law(one, at) for at in range(4)]
             times += [min(times) / 4, min(times) / 5]
             db.store.append(

@@ -68,7 +68,7 @@ def of_each_form() -> list[tuple[Op, Config]]:
 def expected(pattern: Pattern, op: Op) -> Expected:
     """Random operands for a pattern, and scipy's result with the runner's own bound of rounding."""
     request = {
-        "kernel": op.kernel,
+        "kernel": op.name,
         "shape": pattern.shape,
         "width": op.width,
         "dtype": op.dtype,
@@ -127,7 +127,7 @@ def test_a_pack_takes_what_its_rule_names(kernel: str, tmp_path: Path) -> None:
 
 def compare(library: Loaded, pattern: Pattern, k: int) -> bool:
     """Whether the library took the pattern; fails where it computes something else than scipy."""
-    job = expected(pattern, Op(library.op.kernel, k, library.op.dtype))
+    job = expected(pattern, Op(library.op.name, k, library.op.dtype))
     a = job.scipy()
     c = None if job.c is None else job.c[: job.m]
     code, made = library.create(a, narrow=k % 2 == 1)
@@ -151,7 +151,7 @@ def named(case: Any) -> str:
 @pytest.mark.parametrize(("op", "config"), of_each_form(), ids=named)
 def test_every_form_computes_what_scipy_does(op: Op, config: Config, tmp_path: Path) -> None:
     library = loaded(tmp_path / "c", op, config, flags=("-O3", "-fopenmp"))
-    widths = (1,) if op.kernel == "spmv" else (1, 19, 64)
+    widths = (1,) if op.name == "spmv" else (1, 19, 64)
     taken = [compare(library, p, k) for p in sanitized.patterns().values() for k in widths]
     assert sum(taken) > len(taken) / 2
 
@@ -171,7 +171,7 @@ def test_every_kind_under_sanitizers(op: Op, config: Config, tmp_path: Path) -> 
     folder = tmp_path / "c"
     library = loaded(folder, op, config, flags=("-O3", "-fopenmp"))
     for pattern in sanitized.patterns().values():
-        compare(library, pattern, 1 if op.kernel == "spmv" else 37)
+        compare(library, pattern, 1 if op.name == "spmv" else 37)
     flags = ("-O1", "-g1", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     program = compiled(folder, tmp_path / "test", *flags, test=True)
     for threads in ("1", "3"):
@@ -279,7 +279,7 @@ def test_an_allocation_that_fails_is_a_code_and_nothing_leaks(
 ) -> None:
     made = written(tmp_path, op, config)
     kind = {"f32": "float", "f64": "double"}[op.dtype]
-    text = COUNTED.format(prefix=made.prefix, type=kind, run=_RUN[op.kernel])
+    text = COUNTED.format(prefix=made.prefix, type=kind, run=_RUN[op.name])
     (tmp_path / "test.c").unlink()
     (tmp_path / "counted.c").write_text(text)
     for file in tmp_path.glob(f"{made.prefix}*.c"):

@@ -11,7 +11,7 @@ from command_line import run_verb
 from emitted import OK, Loaded
 
 from embeddb.core.config import Config
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database, open_database
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
@@ -39,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     with open_database(folder, create=True) as db:
         db.store.put_platform(cpu)
         for pattern in patterns(8):
-            db.store.put_structure(pattern, PatternInfo.whole(pattern))
+            db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
             times = [by_law(pattern, at) for at in range(4)]
             db.store.append(
                 Run(pattern.id, OP, cpu.id, config, Measurement(times_s=(seconds,)))

@@ -22,9 +22,9 @@ from embeddb.emit.emit import fusion_files
 from embeddb.emit.tile import TileLibrary
 from embeddb.kernels.build import compiler
 from embeddb.kernels.tiles.generate import flags
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tensor_text import tensor_text
 from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.subjects import kernels_of, program_of
@@ -40,7 +40,7 @@ KERNELS = [
 ]
 
 
-def written(folder: Path, kernel: Computation, config: str) -> TileLibrary:
+def written(folder: Path, kernel: TensorGraph, config: str) -> TileLibrary:
     made = TileLibrary(kernel, Config.parse(config), prefix="k")
     folder.mkdir(exist_ok=True)
     for name, text in made.files().items():
@@ -48,7 +48,7 @@ def written(folder: Path, kernel: Computation, config: str) -> TileLibrary:
     return made
 
 
-def run_c(folder: Path, kernel: Computation, arrays: list[Any]) -> list[Any]:
+def run_c(folder: Path, kernel: TensorGraph, arrays: list[Any]) -> list[Any]:
     """The outputs (flat, as they lie in memory) of the library that is written in a folder."""
     out = folder / "k.so"
     command = ["gcc", "-std=gnu11", "-w", *flags(), "-fPIC", "-shared", "-nostartfiles"]
@@ -66,7 +66,7 @@ def run_c(folder: Path, kernel: Computation, arrays: list[Any]) -> list[Any]:
 @pytest.mark.gcc
 @needs_gcc
 @pytest.mark.parametrize(("kernel", "config"), KERNELS, ids=lambda v: getattr(v, "name", ""))
-def test_a_tile_as_c_computes_the_kernel(kernel: Computation, config: str, tmp_path: Path) -> None:
+def test_a_tile_as_c_computes_the_kernel(kernel: TensorGraph, config: str, tmp_path: Path) -> None:
     written(tmp_path, kernel, config)
     rng = np.random.default_rng(3)
     shapes = [kernel.operations[at].shape for at in kernel.parameters]
@@ -125,7 +125,7 @@ def test_the_verb_takes_an_answer_about_a_kernel(
 # -- fusion plans ----------------------------------------------------------------------------------
 
 
-def plans(program: Computation) -> list[Cut]:
+def plans(program: TensorGraph) -> list[Cut]:
     edges, draw = edges_of(program), random.Random(program.id)
     some = edges.mended(Cut(tuple(draw.random() < 0.4 for _ in edges.pairs)))
     return [edges.whole, edges.single, some]
@@ -135,7 +135,7 @@ PROGRAMS = [one for one in programs() if one.name.endswith(".small")][::25]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.name)
-def test_a_plan_as_hlo_has_its_kernels_as_fusions(program: Computation) -> None:
+def test_a_plan_as_hlo_has_its_kernels_as_fusions(program: TensorGraph) -> None:
     for cut in plans(program):
         files = fusion_files(program, Config({"cut": cut.text}))
         partition = Partition.of(program, cut)
@@ -147,7 +147,7 @@ def test_a_plan_as_hlo_has_its_kernels_as_fusions(program: Computation) -> None:
         assert program_of(read_module(files["program.hlo"])).id == program.id
 
 
-def program_of_kernel(kernel: Computation) -> Computation:
+def program_of_kernel(kernel: TensorGraph) -> TensorGraph:
     from indexer.frontends.hlo.printer import hlo_text
 
     return program_of(read_module(hlo_text(kernel)))
@@ -163,7 +163,7 @@ def test_a_plan_as_hlo_computes_the_program() -> None:
         for at in program.parameters
     }
 
-    def value(made: Computation) -> Any:
+    def value(made: TensorGraph) -> Any:
         shapes = [made.operations[at].shape for at in made.parameters]
         return evaluate(made, [arrays[str(shape.dims)] for shape in shapes])[0].value
 

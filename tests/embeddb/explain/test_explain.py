@@ -20,7 +20,7 @@ from explained import IDS, A, B, C, by_hand
 
 from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.explain.explain import explain, near_ties, novelty
 from embeddb.explain.explanation import Explanation
@@ -76,7 +76,7 @@ def test_a_long_curve_is_thinned_and_keeps_what_matters() -> None:
     many = {Config({"variant": f"v{i}"}): 1.0 + i / 1000 for i in range(1000)} | {A: 1.5005, C: 1.7}
     for i, config in enumerate(many):
         run = Run("7" * 32, OP, "tiny", config, Measurement(times_s=(many[config],)))
-        store.append([run], patterns=[PatternInfo(id="7" * 32)] if not i else [])
+        store.append([run], patterns=[WorkloadInfo(id="7" * 32)] if not i else [])
     near = [RecommendedNeighbour("7" * 32, "tiny", "long", 1.0, None, 1.0)]
     (n,) = explain(msgspec.structs.replace(made, neighbours=near), store).neighbours
     assert len(n.ratios) <= 200 and n.ratios == sorted(n.ratios) and n.measured == 1002
@@ -138,10 +138,10 @@ def test_the_pattern_is_shown_as_it_was_asked_about() -> None:
     assert (bare.id, bare.name, bare.m, bare.thumbnail) == ("f" * 32, "asked", -1, b"")
     assert bare.features == {"rows": 9.0, "fill": 5.5, "flat": 0.0}
     picture = bytes(range(256)) * 4
-    asked = PatternInfo(id="f" * 32, m=7, n=8, nnz=9, group="g", thumbnail=picture)
+    asked = WorkloadInfo(id="f" * 32, m=7, n=8, nnz=9, group="g", thumbnail=picture)
     shown = explain(msgspec.structs.replace(made, pattern=asked), store).pattern
     assert (shown.m, shown.n, shown.nnz, shown.group, shown.thumbnail) == (7, 8, 9, "g", picture)
-    store.put_patterns([PatternInfo(id="f" * 32, m=5, n=5, nnz=5, thumbnail=picture)])
+    store.put_patterns([WorkloadInfo(id="f" * 32, m=5, n=5, nnz=5, thumbnail=picture)])
     assert explain(made, store).pattern.thumbnail == picture
     odd = msgspec.structs.replace(asked, thumbnail=b"short")
     assert explain(msgspec.structs.replace(made, pattern=odd), store).pattern.thumbnail == b""
@@ -223,13 +223,13 @@ def test_a_neighbour_that_was_a_stub_when_the_answer_was_given() -> None:
     real = band(30, 3, name="real")
     store.append(
         [Run("9" * 32, OP, "tiny", c, Measurement(times_s=(t,))) for c, t in [(A, 8.0), (C, 2.0)]],
-        patterns=[PatternInfo(id="9" * 32, name="real", stub=True)],
+        patterns=[WorkloadInfo(id="9" * 32, name="real", stub=True)],
     )
     near = [RecommendedNeighbour("9" * 32, "tiny", "real", 1.0, None, 1.0)]
     made = msgspec.structs.replace(made, neighbours=near)
     before = explain(made, store)
-    store.put_structure(real, PatternInfo.whole(real))
-    store.adopt("9" * 32, PatternInfo.whole(real))
+    store.put_structure(real, WorkloadInfo.whole(real))
+    store.adopt("9" * 32, WorkloadInfo.whole(real))
     after = explain(made, store)
     (one,), (other,) = before.neighbours, after.neighbours
     assert one.answer_gain == 4.0 and (one.m, other.m) == (-1, 30)

@@ -16,7 +16,7 @@ import pytest
 from nest_shapes import product
 
 from embeddb.core.config import Config
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation, best_here, link_words, preparation
@@ -77,7 +77,7 @@ def answered(asked: Any, near: Any, **changes: Any) -> Recommendation:
         simulated=False,
         noise=0.0,
         created=0.0,
-        pattern=PatternInfo.whole(asked),
+        pattern=WorkloadInfo.whole(asked),
         transfers=[carried(near.id, ROWS_HERE, ROWS, 4.0)],
         nest=nest_text(asked).decode(),
     )
@@ -93,7 +93,7 @@ def _plain(told: Explanation) -> Any:
 def told() -> Explanation:
     store, near = memory_store(), product("ijk", 64)
     store.put_platform(law.here())
-    store.put_structure(near, PatternInfo.whole(near))
+    store.put_structure(near, WorkloadInfo.whole(near))
     store.append(law.runs_of(near, law.here(), 60))
     return explain(answered(law.asked(), near), store)
 
@@ -111,7 +111,7 @@ def test_an_old_answer_without_the_text_has_the_nest_of_the_store() -> None:
     store, near, asked = memory_store(), product("ijk", 64), law.asked()
     made = answered(asked, near, nest="")
     assert explain(made, store).pattern.nest is None
-    store.put_structure(asked, PatternInfo.whole(asked))
+    store.put_structure(asked, WorkloadInfo.whole(asked))
     view = explain(made, store).pattern.nest
     assert view is not None and view.loops[0].startswith("for j")
 

@@ -12,7 +12,7 @@ from builders import fill, patterns, tiny
 
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.featurizers import COSTLY, Featurizers
 from embeddb.featurizers.dynamics import COUNTED, DynamicsFeatures
@@ -40,7 +40,7 @@ def test_it_is_used_where_it_was_asked_for_and_kept_from_then_on() -> None:
     db = fill(Database.in_memory(), tiny(), some[:-1])
     assert "dynamics" not in embed(db.index).vectors
     assert embed(db.index, also=("dynamics",)).vectors["dynamics"] == len(some) - 1
-    db.store.put_structure(some[-1], PatternInfo.whole(some[-1]))
+    db.store.put_structure(some[-1], WorkloadInfo.whole(some[-1]))
     assert (
         embed(db.index).vectors["dynamics"]
         == embed(db.index, again=True).vectors["dynamics"]

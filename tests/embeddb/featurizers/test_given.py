@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from embeddb.core import plugins
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.given import Given
 from embeddb.featurizers.rows import Rows
 from embeddb.featurizers.sizes import LogSizes, statistics
@@ -37,9 +37,9 @@ class TestGiven(FeaturizerContract):
         return Given()
 
 
-def stub(pattern: Pattern, features: dict[str, float]) -> PatternInfo:
+def stub(pattern: Pattern, features: dict[str, float]) -> WorkloadInfo:
     m, n = pattern.shape
-    return PatternInfo(id="s", m=m, n=n, nnz=pattern.nnz, stub=True, features=features)
+    return WorkloadInfo(id="s", m=m, n=n, nnz=pattern.nnz, stub=True, features=features)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_each_needs_what_it_names(pattern: Pattern) -> None:
 @pytest.mark.parametrize("field", ["m", "n", "nnz"])
 def test_an_unknown_size_gives_none(pattern: Pattern, field: str) -> None:
     known = {"id": "s", "m": 40, "n": 60, "nnz": 300} | {field: -1}
-    assert LogSizes().from_info(PatternInfo(**known)) is None
+    assert LogSizes().from_info(WorkloadInfo(**known)) is None
 
 
 def test_a_statistic_that_is_not_finite_gives_none(pattern: Pattern) -> None:
@@ -123,7 +123,7 @@ def test_statistics_are_the_textbook_ones(lengths: list[int]) -> None:
         assert found[f"row_{name}"] == pytest.approx((z**power).mean(), abs=1e-6)
 
 
-def ginkgo(shared: Path) -> dict[str, PatternInfo]:
+def ginkgo(shared: Path) -> dict[str, WorkloadInfo]:
     file = shared / "runs" / "ginkgo" / "matrix_features.csv.gz"
     out = {}
     with gzip.open(file, "rt", newline="") as lines:
@@ -132,7 +132,7 @@ def ginkgo(shared: Path) -> dict[str, PatternInfo]:
                 k: float(v) for k, v in row.items() if k.startswith(("row_", "col_")) or k == "psym"
             }
             m, n, nnz = (int(row[k]) for k in ("rows", "cols", "nnz"))
-            out[row["name"]] = PatternInfo(
+            out[row["name"]] = WorkloadInfo(
                 id=row["name"], m=m, n=n, nnz=nnz, stub=True, features=features
             )
     return out

@@ -16,7 +16,7 @@ import torch
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers import COSTLY, Featurizers, learned_from, reads
 from embeddb.featurizers.base import Occluding
 from embeddb.featurizers.kernel_embedding import KernelEmbedding
@@ -83,7 +83,7 @@ def test_damaged_weights_are_told(file: Path, tmp_path: Path) -> None:
     assert any("kernel-embedding" in line for line in plugs.problems())
     with pytest.raises(ModelError):
         plugs.named("kernel-embedding")
-    assert KernelEmbedding(file).from_info(PatternInfo(id="x")) is None
+    assert KernelEmbedding(file).from_info(WorkloadInfo(id="x")) is None
 
 
 def test_it_is_not_judged_by_what_it_learned_from() -> None:

@@ -8,10 +8,10 @@ from math import log2
 import pytest
 from tensors import conv, dot_add, op, row_sum
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.kernel_stats import KernelStats
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Shape
+from embeddb.tensors.tensor_graph import Shape, TensorGraph
 from embeddb.testing.featurizers import KernelFeaturizerContract
 from embeddb.ui.feature_words import feature_value, feature_words
 
@@ -20,16 +20,16 @@ class TestKernelStats(KernelFeaturizerContract):
     def make(self) -> KernelStats:
         return KernelStats()
 
-    def patterns(self) -> dict[str, Computation]:
+    def patterns(self) -> dict[str, TensorGraph]:
         return super().patterns() | {"conv": conv(), "dot": dot_add(), "sum": row_sum()}
 
 
-def told(kernel: Computation) -> dict[str, float]:
+def told(kernel: TensorGraph) -> dict[str, float]:
     stats = KernelStats()
     return dict(zip(stats.names, stats.embed(kernel).tolist(), strict=True))
 
 
-def counts(kernel: Computation, *names: str) -> list[float]:
+def counts(kernel: TensorGraph, *names: str) -> list[float]:
     found = told(kernel)
     return [round(2 ** found[f"log_{name}"] - 1) for name in names]
 
@@ -75,6 +75,6 @@ def test_every_statistic_has_words_and_its_own_unit() -> None:
 def test_a_stub_of_known_statistics_is_found_again() -> None:
     stats = KernelStats()
     vector = stats.embed(conv())
-    info = PatternInfo(id="0", kind="kernel", stub=True, features=stats.as_features(vector))
+    info = WorkloadInfo(id="0", kind="kernel", stub=True, features=stats.as_features(vector))
     found = stats.from_info(info)
     assert found is not None and found.tolist() == vector.tolist()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.row_lengths import (
     STORED_AS,
     as_vector,
@@ -75,7 +75,7 @@ def test_sums_of_pieces_are_right_to_about_a_percent(piece: int, spread: float) 
 
 def test_a_vector_is_read_back_and_checked() -> None:
     pattern = of([3, 0, 700, 3, 41, 43])
-    info, vector = PatternInfo.of(pattern), ROW_LENGTHS.embed(pattern)
+    info, vector = WorkloadInfo.of(pattern), ROW_LENGTHS.embed(pattern)
     assert vector.dtype == np.float32
     read = ROW_LENGTHS.lengths(vector, info)
     assert read is not None and read.rows == 6 and read.entries == 790
@@ -89,7 +89,7 @@ def test_features_are_read_back() -> None:
     pattern = of([3, 0, 700, 3, 41, 43, 1234, 1235, 1301])
     vector = ROW_LENGTHS.embed(pattern)
     info = msgspec.structs.replace(
-        PatternInfo.of(pattern), features=ROW_LENGTHS.as_features(vector)
+        WorkloadInfo.of(pattern), features=ROW_LENGTHS.as_features(vector)
     )
     read = ROW_LENGTHS.from_info(info)
     assert read is not None and read.tobytes() == vector.tobytes()
@@ -105,7 +105,7 @@ def test_features_are_read_back() -> None:
 
 def test_estimates_keep_rows_and_entries() -> None:
     pattern = of([1] * 60 + [5] * 30 + [200] * 10 + [0] * 20)
-    info = PatternInfo.of(pattern)
+    info = WorkloadInfo.of(pattern)
     ours = estimate(info, Stats().embed(pattern))
     assert ours is not None and ours.rows == 120 and ours.entries == pytest.approx(2210)
     exact = histogram(pattern)
@@ -121,7 +121,7 @@ def test_estimates_keep_rows_and_entries() -> None:
     stub = msgspec.structs.replace(info, features=quartiles)
     of_stub = estimate(stub, None)
     assert of_stub is not None and len(of_stub.values) > 3
-    assert estimate(PatternInfo(id="x"), None) is None
+    assert estimate(WorkloadInfo(id="x"), None) is None
     empty = estimated(0, 0)
     assert empty is not None and empty.rows == empty.values.size == 0
 
@@ -130,7 +130,7 @@ def test_estimates_keep_rows_and_entries() -> None:
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=48, max_size=48)
 )
 def test_estimates_of_any_statistics_are_bounded(numbers: list[float]) -> None:
-    info = PatternInfo(id="x", m=1000, n=50, nnz=4000)
+    info = WorkloadInfo(id="x", m=1000, n=50, nnz=4000)
     made = estimate(info, np.array(numbers, dtype=np.float32))
     assert made is not None and np.isfinite(made.values).all() and made.rows == pytest.approx(1000)
 
@@ -156,7 +156,7 @@ def test_lengths_come_from_what_is_there(tmp_path: Path) -> None:
         info = db.store.pattern(pattern.id)
         assert info is not None
 
-        def lengths(of: PatternInfo | Pattern) -> list[float]:
+        def lengths(of: WorkloadInfo | Pattern) -> list[float]:
             found = db.index.lengths(of)
             assert found is not None
             return as_vector(found).tolist()
@@ -166,10 +166,10 @@ def test_lengths_come_from_what_is_there(tmp_path: Path) -> None:
         assert lengths(info) == exact  # of the structure
         db.store.vectors.drop()
         assert lengths(info) == exact
-        unseen = PatternInfo(id="f" * 32, m=10, n=10, nnz=30)
+        unseen = WorkloadInfo(id="f" * 32, m=10, n=10, nnz=30)
         assert lengths(unseen) == [3.0, 10.0]
-        assert db.index.lengths(PatternInfo(id="f" * 32)) is None
-        assert db.index.lengths(PatternInfo(id="f" * 32, kind="nest")) is None
+        assert db.index.lengths(WorkloadInfo(id="f" * 32)) is None
+        assert db.index.lengths(WorkloadInfo(id="f" * 32, kind="nest")) is None
 
 
 def test_an_old_database_gets_them_by_embed_and_exports_carry_them(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_an_old_database_gets_them_by_embed_and_exports_carry_them(tmp_path: Pat
         embed(other.index)
         assert stored(other, pattern)
         info = other.store.pattern(pattern.id)
-        assert info is not None and other.store.subject(pattern.id) is None
+        assert info is not None and other.store.workload(pattern.id) is None
         lengths = other.index.lengths(info)
         assert lengths is not None
         assert as_vector(lengths).tolist() == as_vector(histogram(pattern)).tolist()

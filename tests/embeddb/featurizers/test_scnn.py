@@ -19,7 +19,7 @@ from embeddb.core.errors import MissingDependency, ModelError, UsageError
 from embeddb.core.extras import install_hint
 from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.featurizers import Featurizers, scnn
 from embeddb.featurizers.scnn import OWN, Scnn
@@ -156,7 +156,7 @@ def test_features_of_other_weights_are_not_taken(made: list[Path]) -> None:
     assert one.version == model_file.version_of(made[0]) != other.version
     named = one.as_features(one.embed(band(20, 3)))
     assert next(iter(named)) == f"scnn.{one.version[:8]}.0"
-    assert other.from_info(PatternInfo(id="0", features=named)) is None
+    assert other.from_info(WorkloadInfo(id="0", features=named)) is None
 
 
 def test_both_parts_side_by_side(made: list[Path]) -> None:
@@ -168,20 +168,20 @@ def test_both_parts_side_by_side(made: list[Path]) -> None:
         k: v for p, x in zip(parts, vectors, strict=True) for k, v in p.as_features(x).items()
     }
     assert np.array_equal(
-        both.from_info(PatternInfo(id="0", features=features)), np.concatenate(vectors)
+        both.from_info(WorkloadInfo(id="0", features=features)), np.concatenate(vectors)
     )
     features.pop(f"scnn.{parts[1].names[3]}")
-    assert both.from_info(PatternInfo(id="0", features=features)) is None
+    assert both.from_info(WorkloadInfo(id="0", features=features)) is None
 
 
 def test_torch_is_imported_to_embed_only(made: list[Path]) -> None:
     code = (
         "import sys, pathlib;"
         "from embeddb.featurizers.stats_scnn import StatsScnn;"
-        "from embeddb.core.records import PatternInfo;"
+        "from embeddb.core.records import WorkloadInfo;"
         f"found = StatsScnn(pathlib.Path({str(made[0])!r}));"
         "assert found.dim == len(found.names) and not found.missing();"
-        "assert found.from_info(PatternInfo(id='0')) is None;"
+        "assert found.from_info(WorkloadInfo(id='0')) is None;"
         "assert not {'torch', 'numba'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -451,7 +451,7 @@ def test_travelled_vectors_count_once_torch_is_there(shipped: Path, no_torch: An
     infos = {}
     for p in patterns(2):
         named = one.as_features(one.embed(p)) | Stats().as_features(Stats().embed(p))
-        infos[p.id] = PatternInfo(id=p.id, m=p.shape[0], n=p.shape[1], nnz=p.nnz, features=named)
+        infos[p.id] = WorkloadInfo(id=p.id, m=p.shape[0], n=p.shape[1], nnz=p.nnz, features=named)
     db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
     db.store.put_patterns(infos.values())
     no_torch()

@@ -84,7 +84,7 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def answer(_: Any, op: Op, *__: Any) -> Choice:
         usual = dict(usual_config(op))
-        others = [dict(DEFAULT[op.kernel]), {"work": "windows", "math": "tf32"}]
+        others = [dict(DEFAULT[op.name]), {"work": "windows", "math": "tf32"}]
         return Choice(config=usual, default=usual, source="a test", others=others, answer="x")
 
     monkeypatch.setattr(cuda_choice, "query_choice", answer)

@@ -19,7 +19,7 @@ from builders import CONFIGS, OP, band, by_chance, fill, patterns, runs_of, tiny
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.database import Database
 from embeddb.index.answer_file import from_bytes, to_bytes
@@ -223,7 +223,7 @@ def test_writes_elsewhere_change_nothing(folder: Path) -> None:
 
 def test_a_stub_that_was_adopted_leaves_no_row(folder: Path) -> None:
     """Its runs move to the pattern, so its row must go though no run of it is newer."""
-    stub = PatternInfo(id="ab" * 16, m=150, n=150, nnz=300, name="ghost", stub=True)
+    stub = WorkloadInfo(id="ab" * 16, m=150, n=150, nnz=300, name="ghost", stub=True)
     real = band(150, 2, name="ghost", group="ghost")
     with Database.open(folder) as db:
         db.store.append(
@@ -233,7 +233,7 @@ def test_a_stub_that_was_adopted_leaves_no_row(folder: Path) -> None:
         embed(db.index)
         assert stub.id in {row.pattern_id for row in _partition(db).evidence.rows}
         db.index.add_pattern(real)
-        db.store.adopt(stub.id, PatternInfo.whole(real))
+        db.store.adopt(stub.id, WorkloadInfo.whole(real))
         found = _partition(db)
         same_evidence(found.evidence, run_matrix_of(db.store, OP, "tiny"))
         assert stub.id not in {row.pattern_id for row in found.evidence.rows}
@@ -452,7 +452,7 @@ def test_a_default_named_by_a_symbol_is_found_where_its_number_is_stored(
     for size in (64, 100):
         pattern = band(size, 3, name=f"n{size}")
         space = platform.space(OP, Sizes(size, size, pattern.nnz))
-        db.store.put_structure(pattern, PatternInfo.whole(pattern))
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
         db.store.append(
             Run(pattern.id, OP, "sized", space.canonical(c), Measurement(times_s=(1.0 + i,)))
             for i, c in enumerate([platform.default(OP), Config({"rows": 16, "cols": 8})])

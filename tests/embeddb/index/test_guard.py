@@ -11,7 +11,7 @@ import pytest
 from builders import OP, by_chance, fill, patterns, tiny
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.guards import gain_errors, short_bound, usual_guard
 from embeddb.index.vote import (
@@ -103,7 +103,7 @@ def test_the_default_goes_first_behind_the_guard() -> None:
     partition = db.index.partition(OP, platform)
     assert partition is not None
     space, default = platform.space(OP), platform.default(OP)
-    bare = Query(PatternInfo.of(asked), platform, OP, space, default)
+    bare = Query(WorkloadInfo.of(asked), platform, OP, space, default)
     vector = db.index.featurizers()[partition.featurizer].embed(asked)
     query = with_evidence(bare, partition, vector)
     free = replace(query, vote=replace(query.vote, quality=VoteQuality()))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from builders import Times, by_chance, by_law, fill, patterns, runs_of, tiny
 
-from embeddb.core.records import Measurement, PatternInfo
+from embeddb.core.records import Measurement, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.held_out import FirstChoices, Judged, Near, first_choices
 from embeddb.index.run_matrix import FAILED_GAIN
@@ -81,7 +81,7 @@ def _sparse(groups: int, times: Times) -> Database:
     db.store.put_platform(platform)
     rng = np.random.default_rng(0)
     for at, pattern in enumerate(patterns(groups)):
-        db.store.put_structure(pattern, PatternInfo.whole(pattern))
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
         first, *others = runs_of(pattern, platform, times=times)
         kept = [run for run in others if rng.random() >= 0.25]
         if at % 5 == 0 and kept:

@@ -17,7 +17,7 @@ from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run
-from embeddb.core.timing import Timing
+from embeddb.core.timing import TimingSummary
 from embeddb.index.conversion import PreparationCost, PreparationTable
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.break_even import break_even, measured_break_even, with_break_even
@@ -56,7 +56,9 @@ def evidence(patterns: int = 12, *, machines: Sequence[str] = ("x@1",)) -> RunMa
                     curve[config] = [seconds, RATIO[str(config["format"])] * (1 + at % 2)]
             base = curve[DEFAULT][0]
             held = {
-                c: Timing(s, 0.0, ratio * base * (1 + place) * rng.uniform(0.97, 1.03), 1, "ok")
+                c: TimingSummary(
+                    s, 0.0, ratio * base * (1 + place) * rng.uniform(0.97, 1.03), 1, "ok"
+                )
                 for c, (s, ratio) in curve.items()
             }
             rows.append((MatrixRow(f"p{at:02}", machine, f"g{at}"), DEFAULT, held))
@@ -98,7 +100,7 @@ def test_machines_and_widths_are_taken_for_what_they_are() -> None:
     assert second is not None
     assert first.of(sell)[0] == pytest.approx(2.0, rel=0.05)
     assert second.of(sell)[0] == pytest.approx(4.0, rel=0.05)
-    wide = found.cost(even, weights, "x@9", Op(OP.kernel, 2 * OP.width))
+    wide = found.cost(even, weights, "x@9", Op(OP.name, 2 * OP.width))
     assert wide is not None
     # Between the two machines, and a call takes twice as long.
     assert wide.of(sell)[0] == pytest.approx(math.sqrt(8.0) / 2, rel=0.05)
@@ -207,11 +209,11 @@ def test_by_what_was_measured_on_the_pattern() -> None:
     name, one = next(iter(query.default.items()))
     dear = next(c for c in query.vote.configs if c[name] != one)
     own = {
-        query.default: Timing(4.0, 0.0, 1.0, 1, "ok"),
-        dear: Timing(2.0, 0.0, 7.0, 1, "ok"),
+        query.default: TimingSummary(4.0, 0.0, 1.0, 1, "ok"),
+        dear: TimingSummary(2.0, 0.0, 7.0, 1, "ok"),
     }
     assert told(replace(query, own=replace(query.own, timings=own)), dear, 1.1) == 3.0
-    slower = {**own, dear: Timing(5.0, 0.0, 7.0, 1, "ok")}
+    slower = {**own, dear: TimingSummary(5.0, 0.0, 7.0, 1, "ok")}
     measured = [Candidate(config=dict(dear), score=0.0, origin="measured here", seconds=5.0)]
     assert (
         with_break_even(replace(query, own=replace(query.own, timings=slower)), measured)[

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run
-from embeddb.core.timing import timings_of
+from embeddb.core.timing import summarise_runs
 from embeddb.index.run_matrix import FAILED_GAIN, WINNER_GAIN, MatrixRow, RunMatrix, join
 
 OP = Op("spmm", 32)
@@ -58,7 +58,7 @@ def build(runs: list[Run]) -> RunMatrix:
     return join(
         OP,
         [
-            (MatrixRow(*place, f"g-{place[0]}"), DEFAULT, timings_of(of))
+            (MatrixRow(*place, f"g-{place[0]}"), DEFAULT, summarise_runs(of))
             for place, of in held.items()
         ],
     )
@@ -218,7 +218,7 @@ def test_where_only_winners_were_recorded() -> None:
     runs = [Run("p", OP, "cpu", CONFIGS[0], ok), Run("q", OP, "cpu", CONFIGS[1], ok)]
     runs += [Run("q", OP, "cpu", CONFIGS[2], bad)]
     held = [
-        (MatrixRow(p, "cpu", p), DEFAULT, timings_of(r for r in runs if r.pattern_id == p))
+        (MatrixRow(p, "cpu", p), DEFAULT, summarise_runs(r for r in runs if r.pattern_id == p))
         for p in ("p", "q")
     ]
     evidence = join(OP, held, winners=True)

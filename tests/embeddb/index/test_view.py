@@ -11,7 +11,7 @@ from builders import CONFIGS, DEFAULT, OP, band, by_law, fill, patterns, runs_of
 
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.view import FEWEST_GROUPS
 from embeddb.platforms.platform import Platform
@@ -250,7 +250,7 @@ def test_a_configuration_that_fails_on_such_matrices_is_doubted() -> None:
         runs = runs_of(pattern, HOME, times=much, variants=[0, 1, 3] if fails else range(4))
         if fails:
             runs.append(Run(pattern.id, OP, HOME.id, CONFIGS[2], Measurement(status="oom")))
-        db.store.put_structure(pattern, PatternInfo.whole(pattern))
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
         db.store.append(runs)
     embed(db.index)
     made = ask(db, HOME)

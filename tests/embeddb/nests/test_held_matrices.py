@@ -63,11 +63,11 @@ def test_a_row_as_long_as_can_be_is_told_in_bounds() -> None:
 def test_arrays_hold_the_matrix() -> None:
     nest = spmv(MATRIX)
     assert nest.matrix_ids == {2: MATRIX.id, 4: MATRIX.id} and nest.matrices == ()
-    held = nest.holding([band(20, 3, name="other"), MATRIX])
+    held = nest.with_matrices([band(20, 3, name="other"), MATRIX])
     assert held.matrices == (MATRIX,)
     held.require_matrices()
-    assert np.array_equal(held.held(4), MATRIX.indptr) and held.held(0) is None
-    assert np.array_equal(held.held(2), MATRIX.indices)
+    assert np.array_equal(held.matrix_values(4), MATRIX.indptr) and held.matrix_values(0) is None
+    assert np.array_equal(held.matrix_values(2), MATRIX.indices)
     assert replace(held, name="b").matrices == (MATRIX,)
 
 
@@ -75,8 +75,8 @@ def test_what_it_holds_is_part_of_the_id_and_of_the_text() -> None:
     nest = spmv(MATRIX)
     moved = Pattern.from_csr(MATRIX.shape, MATRIX.indptr, [0, 2, 3, 1])
     assert fills_of(moved)[0].rsplit(":", 1)[0] == fills_of(MATRIX)[0].rsplit(":", 1)[0]
-    assert spmv(moved) != nest and nest.holding([MATRIX]) == nest
-    assert nest_from_text(nest_text(nest.holding([MATRIX]))) == nest
+    assert spmv(moved) != nest and nest.with_matrices([MATRIX]) == nest
+    assert nest_from_text(nest_text(nest.with_matrices([MATRIX]))) == nest
     assert nest.trips == (4, 1)
 
 
@@ -94,7 +94,11 @@ def test_a_matrix_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fills", "more", "said"),
     [
-        ((f"offsets:4:9:{MATRIX.id}", f"below:5:{MATRIX.id}"), 0, "is none of offsets:4:1.224:"),
+        (
+            (f"offsets:4:9:{MATRIX.id}", f"below:5:{MATRIX.id}"),
+            0,
+            "must be one of offsets:4:1.224:",
+        ),
         ((f"offsets:4:1.224:{MATRIX.id}", f"below:4:{MATRIX.id}"), 0, "a2: fill below:4:"),
         (None, 1, "a2: has 5 elements, its matrix 4"),
     ],
@@ -105,7 +109,7 @@ def test_a_fill_that_is_untrue_is_refused(
     """Otherwise columns could lie outside of what was checked."""
     nest = spmv(MATRIX, fills, more=more)
     with pytest.raises(NestError, match=said):
-        nest.holding([MATRIX])
+        nest.with_matrices([MATRIX])
 
 
 @pytest.mark.parametrize("fill", ["below:5:xyz", "below:5:" + "0" * 31, "offsets:4:" + "0" * 32])

@@ -18,7 +18,7 @@ from embeddb.nests.recipe import (
     Parallel,
     Tile,
     apply,
-    as_it_stands,
+    identity_schedule,
     recipe_of,
     step_text,
 )
@@ -50,13 +50,13 @@ def test_a_schedule_is_its_recipe(name: str, packed: int, data: st.DataObject) -
     schedule = data.draw(schedules(nest.depth, packed))
     for whole in (False, True):
         steps = recipe_of(nest, schedule, whole=whole)
-        assert reduce(partial(apply, nest), steps, as_it_stands(nest)) == schedule
+        assert reduce(partial(apply, nest), steps, identity_schedule(nest)) == schedule
 
 
 def test_what_is_as_it_stands_is_no_step() -> None:
     nest = product()
-    assert recipe_of(nest, as_it_stands(nest)) == ()
-    assert recipe_of(nest, as_it_stands(nest), whole=True) == (Order((0, 1, 2)),)
+    assert recipe_of(nest, identity_schedule(nest)) == ()
+    assert recipe_of(nest, identity_schedule(nest), whole=True) == (Order((0, 1, 2)),)
 
 
 def test_text_names_loops_and_arrays() -> None:
@@ -75,7 +75,7 @@ def test_text_names_loops_and_arrays() -> None:
 
 def test_some_loops_take_each_others_places() -> None:
     nest = contraction()
-    schedule = apply(nest, as_it_stands(nest), Order((3, 0)))
+    schedule = apply(nest, identity_schedule(nest), Order((3, 0)))
     assert schedule.order == (3, 1, 2, 0)
 
 
@@ -84,9 +84,9 @@ def test_some_loops_take_each_others_places() -> None:
     [
         (Tile(3, 8), "no loop 4, the nest has 3"),
         (Tile(-1, 8), "no loop 0"),
-        (Tile(0, 0), "blocks of 0 turns"),
+        (Tile(0, 0), "block size 0"),
         (Order((0, 5)), "no loop 6"),
-        (Order((0, 0)), "stands twice"),
+        (Order((0, 0)), "occurs twice"),
         (Parallel(2), "k is not one of the two outermost generated loops"),
         (Parallel(0, block=True), "blocks of i is not one of the two"),
         (Parallel(0, policy="nicely"), "no policy 'nicely'"),
@@ -99,10 +99,10 @@ def test_some_loops_take_each_others_places() -> None:
 def test_a_step_that_does_not_fit_is_refused(step: Any, reason: str) -> None:
     nest = product()
     with pytest.raises(NestError, match=reason):
-        apply(nest, as_it_stands(nest), step)
+        apply(nest, identity_schedule(nest), step)
 
 
 def test_a_schedule_that_packs_nothing_has_no_recipe() -> None:
     nest = stencil()
-    with pytest.raises(NestError, match="no array for read2"):
+    with pytest.raises(NestError, match="`read2` names no array"):
         recipe_of(nest, Schedule((0, 1), (0, 0), pack="read2"))

@@ -11,7 +11,7 @@ from nest_shapes import product, stencil, sweep
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, UsageError
 from embeddb.core.kinds import kind_of
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.platforms.check import check_platform
@@ -59,24 +59,26 @@ def test_the_dependences_of_a_nest_are_rules_of_its_space() -> None:
 
 
 def test_of_a_nest_known_by_name_only_its_sizes_decide() -> None:
-    info = PatternInfo.of(sweep())
+    info = WorkloadInfo.of(sweep())
     space = space_of(here(), OP, info)
     swapped = default_of(here(), OP, sweep()).replace(order_2=("2", "1"))
     assert space.reason(swapped) is None
     assert "2 * tile_1 <= TRIP_1" in str(
-        space_of(here(), OP, PatternInfo.of(stencil(12))).reason(swapped.replace(tile_1=8))
+        space_of(here(), OP, WorkloadInfo.of(stencil(12))).reason(swapped.replace(tile_1=8))
     )
 
 
 def test_what_is_carried_over_is_told() -> None:
-    assert kind_of("nest").transfer_note(here()).endswith("carried over loop by loop")
-    assert kind_of("nest").transfer_note(own()).endswith("voted on whole; not of a schedule: dma")
+    assert kind_of("nest").transfer_note(here()).endswith("transferred loop by loop")
+    assert (
+        kind_of("nest").transfer_note(own()).endswith("voted on as a whole; not of a schedule: dma")
+    )
     plain = OWN.replace("parallel", "mode").replace("tile_1", "rows")
     text = plain.format(constraint="", values="0, 8", when="rows == 8", mode="outer")
     assert (
         kind_of("nest")
         .transfer_note(parse_platform(text))
-        .startswith("configurations are voted on whole")
+        .startswith("configurations are voted on as a whole")
     )
 
 
@@ -163,7 +165,7 @@ def test_a_matrix_has_no_sizes_of_a_nest(size: str) -> None:
 def test_the_shipped_file_has_a_legal_schedule_of_every_depth() -> None:
     for depth in range(1, 7):
         sizes = {"DEPTH": depth, **{f"TRIP_{at}": 64 for at in range(1, depth + 1)}}
-        info = PatternInfo(id="0" * 32, kind="nest", named=sizes)
+        info = WorkloadInfo(id="0" * 32, kind="nest", named=sizes)
         space = space_of(here(), OP, info)
         names = {name for config in itertools.islice(space.enumerate(), 50) for name in config}
         assert {f"tile_{at}" for at in range(1, depth + 1)} <= names

@@ -25,7 +25,7 @@ from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.explain.deep import deepening, partial_dependence
 from embeddb.explain.occlusion import without_cell
@@ -58,7 +58,7 @@ def stubs() -> Database:
     db.store.put_platform(tiny())
     for p in patterns(6):
         m, n = p.shape
-        info = PatternInfo(id=p.id, m=m, n=n, nnz=p.nnz, name=p.name, group=p.group)
+        info = WorkloadInfo(id=p.id, m=m, n=n, nnz=p.nnz, name=p.name, group=p.group)
         db.store.append(runs_of(p, tiny()), patterns=[info])
     embed(db.index)
     return db
@@ -250,7 +250,7 @@ def test_effects_are_the_best_and_the_median_with_a_value(db: Database) -> None:
 
 def test_a_move_is_a_query_that_answers_something_else() -> None:
     db = stubs()
-    asked = PatternInfo(id="e" * 32, m=137, n=137, nnz=137 * 14, name="new", group="new")
+    asked = WorkloadInfo(id="e" * 32, m=137, n=137, nnz=137 * 14, name="new", group="new")
     made = db.query(asked, platform="tiny", op=OP, why=True)
     moves = made.insight.moves
     assert {m.feature for m in moves} >= {"row_mean", "log_nnz"}
@@ -296,7 +296,7 @@ def test_attention_is_where_the_nonzeros_are(db: Database) -> None:
 
 
 def test_attention_needs_the_structure() -> None:
-    asked = PatternInfo(id="e" * 32, m=137, n=137, nnz=137 * 14, name="new", group="new")
+    asked = WorkloadInfo(id="e" * 32, m=137, n=137, nnz=137 * 14, name="new", group="new")
     about = stubs().query(asked, platform="tiny", op=OP, why=True).insight
     assert about.deep and (about.attention_side, about.attention) == (0, [])
 

@@ -25,7 +25,7 @@ from builders import (
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.database import Database
 from embeddb.ranking.build import build_query
@@ -173,7 +173,7 @@ def test_a_vote_for_what_does_not_fit_this_matrix_is_rejected_with_a_reason() ->
     platform, db = sized(), Database.in_memory()
     db.store.put_platform(platform)
     for at, pattern in enumerate(band(300 + i, 3, name=f"p{i}", group=f"g{i}") for i in range(5)):
-        db.store.put_structure(pattern, PatternInfo.whole(pattern))
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
         db.store.append(
             Run(pattern.id, OP, "sized", Config({"rows": r, "cols": c}), Measurement(times_s=(t,)))
             for r, c, t in [(1, "NUM_MATRIX_COLS", 4.0 + at), (256, 64, 1.0), (16, 8, 2.0)]
@@ -194,7 +194,7 @@ def test_a_choice_with_two_names_is_proposed_once() -> None:
     platform, db = sized(), Database.in_memory()
     db.store.put_platform(platform)
     for pattern in (band(300 + i, 3, name=f"p{i}", group=f"g{i}") for i in range(5)):
-        db.store.put_structure(pattern, PatternInfo.whole(pattern))
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
         db.store.append(
             Run(pattern.id, OP, "sized", Config({"rows": 1, "cols": c}), Measurement(times_s=(t,)))
             for c, t in [("NUM_MATRIX_COLS", 4.0), (64, 3.0), (8, 2.0)]
@@ -211,7 +211,7 @@ def test_calls_make_a_conversion_pay() -> None:
     db = Database.in_memory()
     db.store.put_platform(tiny())
     for pattern in patterns():
-        db.store.put_structure(pattern, PatternInfo.whole(pattern))
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
         db.store.append(
             Run(pattern.id, OP, "tiny", c, Measurement(times_s=(t,), conversion_s=conversion))
             for c, t, conversion in [(CONFIGS[0], 3.0, 0.0), (CONFIGS[1], 1.0, 10.0)]
@@ -287,7 +287,7 @@ def test_machines_of_a_platform_that_is_not_portable_keep_to_themselves() -> Non
 
 def test_a_pattern_known_by_name_only() -> None:
     db = fill(Database.in_memory(), tiny())
-    ghost = PatternInfo(id="cd" * 16, name="ghost", stub=True)
+    ghost = WorkloadInfo(id="cd" * 16, name="ghost", stub=True)
     with pytest.raises(NothingFound, match="ghost: only known by name") as e:
         db.query(ghost, platform="tiny", op=OP)
     assert e.value.hint == "give its file"
@@ -296,7 +296,7 @@ def test_a_pattern_known_by_name_only() -> None:
 
 def test_its_own_runs_answer_for_a_pattern_known_by_name_only() -> None:
     db = fill(Database.in_memory(), tiny())
-    ghost = PatternInfo(id="cd" * 16, name="ghost", stub=True)
+    ghost = WorkloadInfo(id="cd" * 16, name="ghost", stub=True)
     db.store.append(
         [
             Run(ghost.id, OP, "tiny", config, Measurement(times_s=(float(5 - i),)))

@@ -17,7 +17,7 @@ from embeddb.core.errors import TensorError
 from embeddb.database import Database
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape
 from embeddb.tensors.tensor_text import tensor_text
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import EvalOptions, evaluate

@@ -18,7 +18,7 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.ranking.build import build_query
 from embeddb.ranking.kernels.prediction import MOST_TILES, predicted_tiles, tiles_of
 from embeddb.ranking.query import Prediction
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-def ask(db: Database, kernel: Computation | None = None, **options: Any) -> Any:
+def ask(db: Database, kernel: TensorGraph | None = None, **options: Any) -> Any:
     return db.query(kernel or law.asked(), platform=law.here(), op=law.OP, k=10, **options)
 
 

@@ -20,7 +20,7 @@ from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.trial import fit_policy
 from embeddb.index.vote import VoteSettings
@@ -176,7 +176,7 @@ def _scattered(runs: Iterable[Run], rng: np.random.Generator, default: Config) -
 def _matrices(rng: np.random.Generator) -> Recommendation:
     db = fill(Database.in_memory(), tiny(), [], indexed=False)
     for p in patterns(6):
-        db.store.put_structure(p, PatternInfo.whole(p))
+        db.store.put_structure(p, WorkloadInfo.whole(p))
         db.store.append(_scattered(runs_of(p, tiny()), rng, Config({"variant": "a"})))
     embed(db.index)
     asked: Pattern = band(137, 14, name="new", group="new")
@@ -197,7 +197,7 @@ def _structures(law: Any, measured: Iterable[Any], asked: Any, rng: Any) -> Reco
     db, here = Database.in_memory(), law.here()
     db.store.put_platform(here)
     for one in measured:
-        db.store.put_structure(one, PatternInfo.whole(one))
+        db.store.put_structure(one, WorkloadInfo.whole(one))
         runs = law.runs_of(one, here)
         db.store.append(_scattered(runs, rng, runs[0].config))
     embed(db.index)

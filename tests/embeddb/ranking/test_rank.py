@@ -22,7 +22,7 @@ from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
@@ -85,7 +85,7 @@ class Fake(Law):
 
 def _bare(platform: Platform | None = None) -> Query:
     where = platform or tiny()
-    info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
+    info = WorkloadInfo(id="f" * 32, m=10, n=10, nnz=20)
     return Query(info, where, OP, where.space(OP), DEFAULT)
 
 
@@ -291,9 +291,11 @@ def test_how_sure_depends_on_how_good_the_model_was() -> None:
 
 def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
     query = _known({"c": 1.0})
-    from embeddb.core.timing import Timing
+    from embeddb.core.timing import TimingSummary
 
-    own = {c: Timing(s, 0.0, 0.0, 1, "ok") for c, s in zip(CONFIGS[:2], (2.0, 1.0), strict=True)}
+    own = {
+        c: TimingSummary(s, 0.0, 0.0, 1, "ok") for c, s in zip(CONFIGS[:2], (2.0, 1.0), strict=True)
+    }
     found = answer(replace(query, own=replace(query.own, timings=own)), 3, rng=rng())
     assert (found.source, _variants(found.candidates), found.model) == (
         "measured",
@@ -341,7 +343,7 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
     pattern = band(300, 6, name="x")
     with Database.in_memory() as db:
         db.store.put_platform(there)
-        db.store.put_structure(pattern, PatternInfo.whole(pattern))
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
         slow, fast = there.space(op, Sizes(300, 300, 1800)).sample(2, rng=rng())
         db.store.append(
             Run(pattern.id, op, there.id, config, Measurement(times_s=(t,)))
@@ -351,7 +353,7 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
             here.space(op, Sizes(300, 300, 1800)),
             here.default(op, Sizes(m=300, n=300)),
         )
-        query = Query(PatternInfo.whole(pattern), here, op, space, default)
+        query = Query(WorkloadInfo.whole(pattern), here, op, space, default)
         found = with_prediction(query, Law({}), np.zeros(1, np.float32), store=db.store)
     assert found.prediction.configs[0] == default
     assert 1 <= len(found.prediction.configs) <= 2
@@ -505,7 +507,7 @@ def test_a_pattern_known_by_name_only_is_answered_without_the_model(
 ) -> None:
     """Its own runs answer; the vector that the model needs cannot be had."""
     _use(place, Fake({"d": 2.0}, rank=0.99), monkeypatch)
-    stub = PatternInfo(id="e" * 32, name="stub", m=10, n=10, nnz=20)
+    stub = WorkloadInfo(id="e" * 32, name="stub", m=10, n=10, nnz=20)
     with Database.open(place) as db:
         db.store.put_patterns([stub])
         db.store.append(
@@ -591,7 +593,7 @@ def test_preparation_counts_when_measured_answers_are_ranked_for_few_calls() -> 
     """1 s a call after 60 s of preparation is 7 s a call when there are ten."""
     from builders import band, fill
 
-    from embeddb.core.timing import Timing
+    from embeddb.core.timing import TimingSummary
     from embeddb.database import Database
     from embeddb.ranking.measure import ranked_by_time
 
@@ -601,6 +603,6 @@ def test_preparation_counts_when_measured_answers_are_ranked_for_few_calls() -> 
             for asked in ({"calls": 10}, {})
         )
     times = zip(CONFIGS, (4, 2, 1, 3), (0, 0, 60, 0), strict=True)
-    took = {c: Timing(s, 0.0, prepared, 1, "ok") for c, s, prepared in times}
+    took = {c: TimingSummary(s, 0.0, prepared, 1, "ok") for c, s, prepared in times}
     first = [Config(ranked_by_time(made, took).candidates[0].config) for made in (few, many)]
     assert first == [CONFIGS[1], CONFIGS[2]]

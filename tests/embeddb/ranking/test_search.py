@@ -11,7 +11,7 @@ import pytest
 from queries import changed
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.cost_model.encoders.loop_nest import homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.platforms.platform import load_platform
@@ -21,7 +21,7 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.search import Predicted, one_value_apart, search
 from tuners.ranking import RankTuner, SearchTuner
 
-INFO = PatternInfo(id="0" * 32, m=20_000, n=20_000, nnz=200_000)
+INFO = WorkloadInfo(id="0" * 32, m=20_000, n=20_000, nnz=200_000)
 SPMM = Op("spmm", 128)
 
 

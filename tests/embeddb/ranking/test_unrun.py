@@ -19,7 +19,7 @@ from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
@@ -39,7 +39,7 @@ SPMV = Op("spmv")
 def _asked(unrun_first: bool) -> Query:
     """Four variants of which the last, predicted best, ran nowhere."""
     where = tiny()
-    info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
+    info = WorkloadInfo(id="f" * 32, m=10, n=10, nnz=20)
     ran = CONFIGS[:3]
     return Query(
         info,
@@ -102,7 +102,7 @@ def test_hidden_configurations_decide(right: bool, first: bool) -> None:
         )
         query = replace(
             query,
-            pattern=PatternInfo(id=f"{at:032x}", group=f"g{at}"),
+            pattern=WorkloadInfo(id=f"{at:032x}", group=f"g{at}"),
         )
         times = {CONFIGS[0]: 1.0, CONFIGS[1]: 0.7, CONFIGS[2]: 0.8}
         times[CONFIGS[3]] = 0.5 if right else 2.0
@@ -138,7 +138,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
         db.store.put_platform(platform)
         for at in range(16):
             pattern = band(4000 + at, 2 + 3 * (at % 6), name=f"m{at}", group=f"g{at}")
-            db.store.put_structure(pattern, PatternInfo.whole(pattern))
+            db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
             db.store.append(
                 Run(pattern.id, SPMV, platform.id, c, Measurement(times_s=(t,)))
                 for c in configs

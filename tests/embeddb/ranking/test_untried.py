@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders import CONFIGS, DEFAULT, OP, band, fill, tiny
 
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.ranking.confidence import untried_doubt
 from embeddb.ranking.recommendation import Candidate
@@ -32,7 +32,7 @@ def test_a_proposal_that_is_surely_faster_than_what_ran_is_named() -> None:
 def test_one_slow_sample_leaves_the_answer_unsure() -> None:
     with fill(Database.in_memory(), BOARD) as db:
         slowest = CONFIGS[1]
-        db.store.put_structure(NEW, PatternInfo.whole(NEW))
+        db.store.put_structure(NEW, WorkloadInfo.whole(NEW))
         db.store.append(
             Run(NEW.id, OP, BOARD.id, config, Measurement(times_s=(seconds,)))
             for config, seconds in ((DEFAULT, 1.0), (slowest, 1.2))
@@ -44,7 +44,7 @@ def test_one_slow_sample_leaves_the_answer_unsure() -> None:
 
 def test_a_default_that_fails_here_is_told() -> None:
     with fill(Database.in_memory(), BOARD) as db:
-        db.store.put_structure(NEW, PatternInfo.whole(NEW))
+        db.store.put_structure(NEW, WorkloadInfo.whole(NEW))
         db.store.append(
             [Run(NEW.id, OP, BOARD.id, DEFAULT, Measurement(status="oom", error="overflow"))]
         )

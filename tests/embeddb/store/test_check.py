@@ -12,7 +12,7 @@ import pytest
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt, StoreVersion, UsageError
 from embeddb.core.pattern import Pattern, stub_id
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from embeddb.store import Store, codec
@@ -31,17 +31,17 @@ def filled() -> tuple[Store, MemoryEngine]:
     engine = MemoryEngine()
     store = Store(engine)
     store.put_platform(TILES)
-    store.put_structure(EYE, PatternInfo.of(EYE))
+    store.put_structure(EYE, WorkloadInfo.of(EYE))
     run = Run(EYE.id, SPMM, TILES.id, Config({"a": 1}), Measurement(times_s=(1.0,)))
-    stub = PatternInfo(id=STUB.hex(), m=4, n=4, nnz=4, name="s", stub=True)
+    stub = WorkloadInfo(id=STUB.hex(), m=4, n=4, nnz=4, name="s", stub=True)
     store.append([run], patterns=[stub])
-    store.adopt(stub.id, PatternInfo.of(EYE))
+    store.adopt(stub.id, WorkloadInfo.of(EYE))
     assert store.problems() == []
     return store, engine
 
 
 def info(**fields: object) -> bytes:
-    return codec.encode_info(msgspec.structs.replace(PatternInfo.of(EYE), **fields))
+    return codec.encode_info(msgspec.structs.replace(WorkloadInfo.of(EYE), **fields))
 
 
 def put(table: str, key: bytes, value: bytes) -> Callable[[Txn], object]:
@@ -100,7 +100,7 @@ def test_a_circle_of_stubs_ends(key: bytes) -> None:
     store, engine = filled()
     engine.write(circle)
     run = Run(key.hex(), SPMM, TILES.id, Config({"a": 1}), Measurement(times_s=(1.0,)))
-    stub = PatternInfo(id=key.hex(), name="x", stub=True)
+    stub = WorkloadInfo(id=key.hex(), name="x", stub=True)
     for write in (
         lambda: store.resolve(key.hex()),
         lambda: store.append([run]),
@@ -140,10 +140,10 @@ def test_a_schema_that_is_none(raw: bytes) -> None:
 )
 def test_facts_that_cannot_be_stored_say_so(fields: dict[str, object]) -> None:
     store, _ = filled()
-    odd = msgspec.structs.replace(PatternInfo.of(EYE), **fields)
+    odd = msgspec.structs.replace(WorkloadInfo.of(EYE), **fields)
     with pytest.raises(UsageError, match="cannot be stored"):
         store.put_patterns([odd])
-    taken = store.take([], [odd, PatternInfo(id="ab" * 16, name="good")])
+    taken = store.take([], [odd, WorkloadInfo(id="ab" * 16, name="good")])
     (against,) = taken.against
     assert against.refused and "cannot be stored" in against.reason
     assert [i.name for i in store.find("good")] == ["good"]
@@ -160,7 +160,7 @@ def test_which_sizes_a_matrix_can_have() -> None:
 def test_only_what_an_import_told_is_marked() -> None:
     """Rows of before are read as own ones, and own ones are written as before."""
     run = Run(EYE.id, SPMM, "x", Config({"a": 1}), Measurement(times_s=(1.0,)), "c", "ab" * 16)
-    own, told = codec.RunRow.of(run), codec.RunRow.of(run, told=True)
+    own, told = codec.RunRow.of(run), codec.RunRow.of(run, imported=True)
     fields = [own.config_id, own.measurement, own.campaign, own.replaces]
     assert codec.encode_row(own) == msgspec.msgpack.encode(fields)
     assert codec.encode_row(told) == msgspec.msgpack.encode([*fields, True])
@@ -170,12 +170,12 @@ def test_only_what_an_import_told_is_marked() -> None:
 def test_adoption_keeps_what_an_import_told() -> None:
     """A told run retires nothing and stands back, under its stub or under what adopts that."""
     store, _ = filled()
-    stub = PatternInfo(id=stub_id("t", -1, -1, -1), name="t", stub=True)
+    stub = WorkloadInfo(id=stub_id("t", -1, -1, -1), name="t", stub=True)
     first = Run(stub.id, SPMM, TILES.id, Config({"a": 2}), Measurement(times_s=(2.0,)))
     store.append([first], patterns=[stub])
     told = Run(stub.id, SPMM, TILES.id, Config({"a": 2}), Measurement(times_s=(9.0,)), "", first.id)
     assert len(store.take([told], []).against) == 1
-    store.adopt(stub.id, PatternInfo.of(EYE))
+    store.adopt(stub.id, WorkloadInfo.of(EYE))
     times = [r.measurement.times_s for r in store.runs(TILES.id, SPMM, EYE.id)]
     assert sorted(times) == [(1.0,), (2.0,)]
     assert store.problems() == []

@@ -14,7 +14,7 @@ from engine_contract import contents
 
 from embeddb.core.errors import StoreError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.store import Store, is_database, open_store
 from embeddb.store.copy import copy_database
 from embeddb.store.withdrawn import RunSelection
@@ -44,7 +44,7 @@ def source(tmp_path: Path) -> Iterator[Store]:
         postgres_writer.append(store, number)
     store.withdrawn.withdraw(RunSelection(since=0.0, campaign="", platform="cpu"))
     pattern = Pattern.from_coo((9, 9), np.arange(9), np.arange(9))
-    store.put_structure(pattern, PatternInfo.of(pattern))
+    store.put_structure(pattern, WorkloadInfo.of(pattern))
     store.journal.put("ingest/1", b"{}")
     store.notes.put("partition/spmm:32/cpu", b"{}")
     (tmp_path / "source.db" / "models").mkdir()

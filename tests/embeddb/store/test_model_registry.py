@@ -247,7 +247,7 @@ ANY = st.recursive(
 @given(st.dictionaries(st.sampled_from(sorted(CARD)), ANY))
 def test_any_card_gives_facts(changes: dict[str, Any]) -> None:
     facts = facts_of(ModelEntry("0" * 16, card(**changes), FILE))
-    assert facts.lesson and len(facts.lesson) < 4000
+    assert facts.training_summary and len(facts.training_summary) < 4000
     assert all(0 <= at_1 <= 1 for by in facts.held_out.values() for at_1 in by.values())
 
 
@@ -408,7 +408,7 @@ def test_an_old_answer_still_tells_what_its_model_learned_from(
         assert found.learned is not None and found.learned.version == found.recommendation.model
         assert sorted(states(db).values()) == ["file missing", "replaced"]
     said = "spmm:32 on tiny: 48 measured runs of 12 matrices in 3 groups"
-    assert found.learned.lesson == said
+    assert found.learned.training_summary == said
     assert run_verb(["explain", str(trained), first]) == 0
     assert f"  learned {said}" in capsys.readouterr().out
     assert run_verb(["explain", str(trained), first, "--json"]) == 0
@@ -486,4 +486,4 @@ def test_weights_of_a_featurizer_are_registered(
         assert entry is not None
         facts = facts_of(entry)
         assert (facts.kind, facts.predictor, facts.runs) == ("featurizer", "waco", None)
-        assert facts.lesson == "structures: 275 matrices in 221 groups"
+        assert facts.training_summary == "structures: 275 matrices in 221 groups"

@@ -11,7 +11,7 @@ from builders import band, fill, tiny
 
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.kinds import kind_of
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest, fills_of
@@ -27,9 +27,9 @@ MATMUL = NESTS["matmul"]
 @pytest.mark.parametrize("nest", NESTS.values(), ids=NESTS)
 def test_a_nest_comes_back_whole(nest: Nest) -> None:
     store = memory_store()
-    store.put_structure(nest, PatternInfo.of(nest))
+    store.put_structure(nest, WorkloadInfo.of(nest))
     found = store.nest(nest.id)
-    assert found is not None and found == nest and store.subject(nest.id) == nest
+    assert found is not None and found == nest and store.workload(nest.id) == nest
     assert (found.name, found.group, found.trips) == (nest.name, nest.group, nest.trips)
     assert (found.loop_names, found.array_names) == tuple(
         tuple(name(at) for at in range(n))
@@ -37,13 +37,13 @@ def test_a_nest_comes_back_whole(nest: Nest) -> None:
     )
     info = store.pattern(nest.id)
     assert info is not None and (info.kind, info.named) == ("nest", dict(nest.sizes.named))
-    assert store.known(info) == nest and store.structure(nest.id) is None
+    assert store.workload_or_info(info) == nest and store.structure(nest.id) is None
     assert store.problems() == []
 
 
 def test_a_name_that_no_file_could_have_does_no_harm() -> None:
     store, nest = memory_store(), replace(MATMUL, name="x" * 300 + "\n")
-    store.put_structure(nest, PatternInfo.of(nest))
+    store.put_structure(nest, WorkloadInfo.of(nest))
     found = store.nest(nest.id)
     assert found is not None and found.name == nest.name and store.problems() == []
 
@@ -79,7 +79,7 @@ def test_facts_of_an_older_program_are_those_of_a_matrix() -> None:
 
 def test_check_finds_a_damaged_nest() -> None:
     store, other = memory_store(), NESTS["stencil"]
-    store.put_structure(MATMUL, PatternInfo.of(MATMUL))
+    store.put_structure(MATMUL, WorkloadInfo.of(MATMUL))
     key, good = codec.pattern_key(MATMUL.id), kind_of("nest").encode(MATMUL)
 
     def problems(raw: bytes) -> list[str]:
@@ -88,8 +88,8 @@ def test_check_finds_a_damaged_nest() -> None:
 
     assert "is damaged" in problems(good[:-9])[0]
     assert "is damaged" in problems(b"")[0]
-    assert "is another one" in problems(kind_of("nest").encode(other))[0]
-    with pytest.raises(StoreCorrupt, match="is another one"):
+    assert "does not match" in problems(kind_of("nest").encode(other))[0]
+    with pytest.raises(StoreCorrupt, match="does not match that id"):
         store.nest(MATMUL.id)
     assert problems(good) == []
 
@@ -99,20 +99,20 @@ def test_check_finds_a_nest_without_facts_and_one_with_others() -> None:
     key = codec.pattern_key(MATMUL.id)
     store._engine.write(lambda txn: txn.put("nest", key, kind_of("nest").encode(MATMUL)))
     assert store.problems() == [f"nest {MATMUL.id}: its pattern is missing"]
-    lie = msgspec.structs.replace(PatternInfo.of(MATMUL), named={"DEPTH": 2, "TRIP_1": 9})
+    lie = msgspec.structs.replace(WorkloadInfo.of(MATMUL), named={"DEPTH": 2, "TRIP_1": 9})
     store.put_patterns([lie])
     assert "its nest is 16 x 16 x 16 turns" in store.problems()[0]
 
 
 def test_an_import_changes_neither_kind_nor_sizes_of_what_is_known() -> None:
     store, matrix = memory_store(), band(30, 2, name="m")
-    nest, facts = MATMUL, PatternInfo.of(MATMUL)
-    store.put_structure(matrix, PatternInfo.of(matrix))
+    nest, facts = MATMUL, WorkloadInfo.of(MATMUL)
+    store.put_structure(matrix, WorkloadInfo.of(matrix))
     store.put_structure(nest, facts)
     before = sorted(store.patterns(), key=lambda info: info.id)
     lies = [
         msgspec.structs.replace(facts, id=matrix.id),
-        msgspec.structs.replace(PatternInfo.of(matrix), id=nest.id),
+        msgspec.structs.replace(WorkloadInfo.of(matrix), id=nest.id),
         msgspec.structs.replace(facts, named={**facts.named, "TRIP_1": 9}),
         msgspec.structs.replace(facts, named={"DEPTH": -3}),
         msgspec.structs.replace(facts, m=4),
@@ -126,15 +126,15 @@ def test_an_import_changes_neither_kind_nor_sizes_of_what_is_known() -> None:
 
 
 def test_an_import_adds_the_code_of_a_nest_whose_facts_it_told() -> None:
-    store, facts = memory_store(), PatternInfo.of(MATMUL)
+    store, facts = memory_store(), WorkloadInfo.of(MATMUL)
     (alone,) = store.take([], [], [MATMUL]).against
-    assert alone.refused and "is not known" in alone.reason
+    assert alone.refused and "is not stored" in alone.reason
     assert store.take([], [facts]).against == () and store.nest(MATMUL.id) is None
     assert store.take([], [], [MATMUL]).against == () and store.nest(MATMUL.id) == MATMUL
 
 
 def test_sizes_that_were_told_first_keep_the_code_out_until_it_is_our_own_word() -> None:
-    store, facts = memory_store(), PatternInfo.of(MATMUL)
+    store, facts = memory_store(), WorkloadInfo.of(MATMUL)
     store.take([], [msgspec.structs.replace(facts, named={"DEPTH": 5})])
     first, second = store.take([], [facts], [MATMUL]).against
     assert first.refused and second.refused and store.nest(MATMUL.id) is None
@@ -147,7 +147,7 @@ def test_a_matrix_that_is_kept_too_is_held_again() -> None:
     matrix = band(20, 3, name="held")
     (nest,) = nests_of("spmv", {}, matrix=matrix)
     alone = replace(nest, matrices=())
-    db.store.put_structure(alone, PatternInfo.of(alone))
+    db.store.put_structure(alone, WorkloadInfo.of(alone))
     found = db.store.nest(nest.id)
     assert found == nest and found.matrices == ()
     db.index.add_pattern(nest, only=())
@@ -161,7 +161,7 @@ def test_a_fill_untrue_of_the_matrix_that_is_kept_holds_none() -> None:
     (nest,) = nests_of("spmv", {}, matrix=matrix)
     told = nest_text(nest).decode().replace(fills_of(matrix)[0], f"offsets:7:1:{matrix.id}")
     untrue = nest_from_text(told.replace(f"[{matrix.nnz}]", "[7]"))
-    store.put_structure(matrix, PatternInfo.of(matrix))
-    store.put_structure(untrue, PatternInfo.of(untrue))
+    store.put_structure(matrix, WorkloadInfo.of(matrix))
+    store.put_structure(untrue, WorkloadInfo.of(untrue))
     found = store.nest(untrue.id)
     assert found == untrue and found.matrices == () and store.problems() == []

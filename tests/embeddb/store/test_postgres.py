@@ -28,7 +28,7 @@ from embeddb.core.errors import (
     StoreVersion,
     UsageError,
 )
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import open_database
 from embeddb.store import Engine, Txn, is_database, open_store
 
@@ -101,13 +101,13 @@ def test_what_is_no_database_is_told_in_one_line(server: Server, tmp_path: Path)
     open_store(server.url("twice"), create=True).close()
     with pytest.raises(StoreError, match="a database is there already"):
         open_store(server.url("twice"), create=True)
-    with pytest.raises(UsageError, match="can be no schema's name"):
+    with pytest.raises(UsageError, match="not a valid schema name"):
         open_store(server.url("pg_own"))
     nobody = "postgresql://me:topsecret@127.0.0.1:1/db"
     with pytest.raises(StoreError, match=r"me:\*\*\*@127") as refused:
         open_store(nobody)
     assert "topsecret" not in f"{refused.value!r}{refused.value.hint}"
-    with pytest.raises(UsageError, match="no address") as odd:
+    with pytest.raises(UsageError, match="not an address") as odd:
         open_store("postgresql://me:topsecret@[::1/db")
     assert "topsecret" not in str(odd.value)
 
@@ -168,7 +168,7 @@ def test_a_newer_schema_is_met_by_whoever_is_still_connected(url: str) -> None:
     store, newer = open_store(url), PostgresEngine(url)
     newer.write(lambda txn: txn.put("meta", b"schema", b"2"))
     with pytest.raises(StoreVersion, match="written with schema 2"):
-        store.put_patterns([PatternInfo(id=f"{1:032x}")])
+        store.put_patterns([WorkloadInfo(id=f"{1:032x}")])
     newer.close()
     store.close()
 
@@ -242,8 +242,8 @@ def test_roles_as_the_page_says(server: Server, tmp_path: Path) -> None:
     server.sql(*(line for block in blocks for line in block.split(";\n") if line.strip()))
     server.sql("CREATE USER ann IN ROLE team_reader", "CREATE USER bob IN ROLE team_contributor")
     reader = open_store(server.url("team", user="ann"))
-    with pytest.raises(StoreReadOnly, match="this user may only read there"):
-        reader.put_patterns([PatternInfo(id=f"{1:032x}")])
+    with pytest.raises(StoreReadOnly, match="this user may only read"):
+        reader.put_patterns([WorkloadInfo(id=f"{1:032x}")])
     with open_database(server.url("team", user="bob")) as db:
         postgres_writer.append(db.store, 0)
         with pytest.raises(StoreReadOnly, match="only its owner may compact"):

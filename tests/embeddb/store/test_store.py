@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, StoreCorrupt, StoreError, UsageError
 from embeddb.core.pattern import Pattern, stub_id
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.platforms.platform import load_platform, parse_platform
 from embeddb.store import AppendResult, Store, codec, memory_store, open_store
 
@@ -155,7 +155,7 @@ def test_what_is_no_pattern_id(store: Store, bad: str) -> None:
         lambda: store.pattern(bad),
         lambda: store.structure(bad),
         lambda: list(store.runs("cpu", SPMM, bad)) if bad else store.pattern(bad),
-        lambda: store.put_patterns([PatternInfo(id=bad)]),
+        lambda: store.put_patterns([WorkloadInfo(id=bad)]),
         lambda: store.vectors.put("stats", "1", {bad: np.zeros(2, np.float32)}),
     ):
         with pytest.raises(UsageError, match="pattern id"):
@@ -163,7 +163,7 @@ def test_what_is_no_pattern_id(store: Store, bad: str) -> None:
 
 
 def test_the_journal_moves_with_the_runs(store: Store) -> None:
-    store.append([make_run(0)], patterns=[PatternInfo(id=IDS[0])], journal={"file": b"100"})
+    store.append([make_run(0)], patterns=[WorkloadInfo(id=IDS[0])], journal={"file": b"100"})
     assert store.journal.get("file") == b"100"
     with pytest.raises(StoreError):
         store.append([make_run(1)], journal={"file": b"200", "x" * 600: b""})
@@ -195,13 +195,13 @@ def test_a_walk_over_runs_holds_nothing_open(store: Store, monkeypatch: pytest.M
 
 
 def test_put_patterns_completes_and_never_empties(store: Store) -> None:
-    full = PatternInfo(
+    full = WorkloadInfo(
         id=IDS[0], m=3, n=4, nnz=5, name="a", group="g", thumbnail=b"t",
         features={"x": 1.0, "y": 2.0}, about={"from": "here"},
     )  # fmt: skip
-    store.put_patterns([PatternInfo(id=IDS[0], name="first", stub=True)])
+    store.put_patterns([WorkloadInfo(id=IDS[0], name="first", stub=True)])
     store.put_patterns([full])
-    store.put_patterns([PatternInfo(id=IDS[0], features={"y": 3.0}, stub=True)])
+    store.put_patterns([WorkloadInfo(id=IDS[0], features={"y": 3.0}, stub=True)])
     found = store.pattern(IDS[0])
     assert found is not None
     assert (found.m, found.n, found.nnz, found.name, found.group) == (3, 4, 5, "first", "g")
@@ -216,8 +216,8 @@ def test_put_patterns_completes_and_never_empties(store: Store) -> None:
 def test_find_is_exact(store: Store) -> None:
     names = ["a", "a\0b", "a\0", "ab", "x" * 500, "x" * 499 + "y", "ü" * 300]
     for at, name in enumerate(names):
-        store.put_patterns([PatternInfo(id=f"{at:032x}", name=name)])
-    store.put_patterns([PatternInfo(id=f"{99:032x}", name="a", stub=True)])
+        store.put_patterns([WorkloadInfo(id=f"{at:032x}", name=name)])
+    store.put_patterns([WorkloadInfo(id=f"{99:032x}", name="a", stub=True)])
     for at, name in enumerate(names[1:], 1):
         assert [info.id for info in store.find(name)] == [f"{at:032x}"]
     assert [info.id for info in store.find("a")] == [f"{0:032x}", f"{99:032x}"]
@@ -236,7 +236,7 @@ def patterns(draw: st.DrawFn) -> Pattern:
 @given(patterns())
 def test_a_structure_survives(pattern: Pattern) -> None:
     store = memory_store()
-    store.put_structure(pattern, PatternInfo(id=pattern.id, name="p", group="g"))
+    store.put_structure(pattern, WorkloadInfo(id=pattern.id, name="p", group="g"))
     found = store.structure(pattern.id)
     assert found == pattern
     assert found is not None
@@ -280,16 +280,16 @@ def test_a_structure_that_lies_about_its_size_costs_no_memory(sizes: tuple[int, 
 def test_a_structure_needs_its_own_facts(store: Store) -> None:
     pattern = Pattern.from_coo((2, 2), [0], [1])
     with pytest.raises(UsageError, match="not"):
-        store.put_structure(pattern, PatternInfo(id=IDS[0]))
+        store.put_structure(pattern, WorkloadInfo(id=IDS[0]))
     assert store.structure(pattern.id) is None
 
 
 # -- stubs ---------------------------------------------------------------------------------
 
 
-def stub_info(at: int = 0, **fields: object) -> PatternInfo:
+def stub_info(at: int = 0, **fields: object) -> WorkloadInfo:
     given: dict[str, object] = {"id": STUBS[at], "name": f"s{at}", "group": f"g{at}", "stub": True}
-    return PatternInfo(**{**given, **fields})  # type: ignore[arg-type]  # fields of a PatternInfo
+    return WorkloadInfo(**{**given, **fields})  # type: ignore[arg-type]  # fields of a WorkloadInfo
 
 
 def test_adopting_moves_the_runs(store: Store) -> None:
@@ -299,12 +299,14 @@ def test_adopting_moves_the_runs(store: Store) -> None:
     runs = [third, second, first, make_run(STUBS[0], 4, op=SPMV), make_run(STUBS[0], platform="g")]
     store.append(
         [*runs, make_run(1)],
-        patterns=[stub_info(features={"x": 1.0}), PatternInfo(id=IDS[1])],
+        patterns=[stub_info(features={"x": 1.0}), WorkloadInfo(id=IDS[1])],
     )
     store.put_patterns([stub_info(name="alias")])
     shown = [r.measurement for r in store.runs("cpu", SPMM, STUBS[0])]
     before = store.generation
-    moved = store.adopt(STUBS[0], PatternInfo(id=IDS[0], m=2, n=2, nnz=1, name="real", group="own"))
+    moved = store.adopt(
+        STUBS[0], WorkloadInfo(id=IDS[0], m=2, n=2, nnz=1, name="real", group="own")
+    )
     assert moved == 5
     assert store.generation > before
     assert store.pattern(STUBS[0]) is None
@@ -328,7 +330,7 @@ def test_adopting_moves_the_runs(store: Store) -> None:
 def test_later_runs_of_an_adopted_stub_follow(store: Store) -> None:
     runs = [make_run(STUBS[0], v) for v in range(4)]
     store.append(runs, patterns=[stub_info(m=7)])
-    store.adopt(STUBS[0], PatternInfo(id=IDS[0], m=2, name="real"))
+    store.adopt(STUBS[0], WorkloadInfo(id=IDS[0], m=2, name="real"))
     assert store.append(runs, patterns=[stub_info(m=7)]) == AppendResult(0, 4)
     resolved = [make_run(store.resolve(STUBS[0]), v) for v in range(4)]
     assert store.append(resolved) == AppendResult(0, 4)
@@ -340,10 +342,12 @@ def test_later_runs_of_an_adopted_stub_follow(store: Store) -> None:
 
 def test_a_stub_that_is_already_there_in_full(store: Store) -> None:
     """The same runs under the stub and under the real pattern become one."""
-    store.append([make_run(0, v) for v in range(3)], patterns=[PatternInfo(id=IDS[0], group="own")])
+    store.append(
+        [make_run(0, v) for v in range(3)], patterns=[WorkloadInfo(id=IDS[0], group="own")]
+    )
     store.append([make_run(STUBS[0], v) for v in range(3)], patterns=[stub_info()])
     before = store.generation
-    assert store.adopt(STUBS[0], PatternInfo(id=IDS[0])) == 3
+    assert store.adopt(STUBS[0], WorkloadInfo(id=IDS[0])) == 3
     assert store.count_runs() == 3
     assert store.generation > before
     found = store.pattern(IDS[0])
@@ -356,17 +360,17 @@ def test_a_chain_of_stubs(store: Store) -> None:
     store.adopt(STUBS[0], stub_info(1))
     with pytest.raises(UsageError):
         store.adopt(STUBS[1], stub_info(0))
-    store.adopt(STUBS[1], PatternInfo(id=IDS[0]))
+    store.adopt(STUBS[1], WorkloadInfo(id=IDS[0]))
     assert store.resolve(STUBS[0]) == store.resolve(STUBS[1]) == IDS[0]
     assert len(list(store.runs("cpu", SPMM, IDS[0]))) == 2
     assert store.problems() == []
 
 
 def test_only_stubs_are_adopted(store: Store) -> None:
-    store.put_patterns([PatternInfo(id=IDS[0])])
+    store.put_patterns([WorkloadInfo(id=IDS[0])])
     for pattern_id in IDS[:2]:
         with pytest.raises(NothingFound):
-            store.adopt(pattern_id, PatternInfo(id=IDS[2]))
+            store.adopt(pattern_id, WorkloadInfo(id=IDS[2]))
     assert store.generation == 0
 
 
@@ -559,7 +563,7 @@ class SameAnswers(RuleBasedStateMachine):
 
     @rule(runs=_RUNS)
     def append(self, runs: list[Run]) -> None:
-        infos = [PatternInfo(id=r.pattern_id, stub=r.pattern_id in STUBS) for r in runs]
+        infos = [WorkloadInfo(id=r.pattern_id, stub=r.pattern_id in STUBS) for r in runs]
         before = len(self.told)
         self.told |= {self._as_kept(run) for run in runs}
         result = self.both(lambda store: store.append(runs, patterns=infos))
@@ -571,14 +575,14 @@ class SameAnswers(RuleBasedStateMachine):
 
     @rule(stub=st.sampled_from(STUBS), real=st.sampled_from(IDS))
     def adopt(self, stub: str, real: str) -> None:
-        moved = self.both(lambda store: store.adopt(stub, PatternInfo(id=real, name="real")))
+        moved = self.both(lambda store: store.adopt(stub, WorkloadInfo(id=real, name="real")))
         if isinstance(moved, int):
             self.aliases[stub] = real
             self.told = {(self.aliases.get(t[0], t[0]), *t[1:]) for t in self.told}
 
     @rule(place=_PLACES, name=st.sampled_from(["", "n", "m"]))
     def describe(self, place: str, name: str) -> None:
-        self.both(lambda store: store.put_patterns([PatternInfo(id=place, name=name)]))
+        self.both(lambda store: store.put_patterns([WorkloadInfo(id=place, name=name)]))
         self.both(lambda store: [info.id for info in store.find("n")])
 
     @rule(place=_PLACES)

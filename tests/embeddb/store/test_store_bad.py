@@ -24,7 +24,7 @@ from embeddb.core.errors import (
     StoreReadOnly,
     StoreVersion,
 )
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.store import Store, open_store
 from embeddb.store.lmdb_engine import LmdbEngine
 
@@ -55,7 +55,7 @@ def batch(number: int, size: int = SPAN, *, bulk: int = 0) -> list[Run]:
 
 def add(store: Store, number: int, size: int = SPAN, *, bulk: int = 0) -> None:
     runs = batch(number, size, bulk=bulk)
-    store.append(runs, patterns=[PatternInfo(id=runs[0].pattern_id)])
+    store.append(runs, patterns=[WorkloadInfo(id=runs[0].pattern_id)])
 
 
 def child(script: str, folder: Path, *, wrap: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -198,7 +198,7 @@ def test_a_truncated_file(folder: Path, keep: float, readonly: bool) -> None:
 def test_a_flipped_byte_in_a_value(folder: Path, where: str) -> None:
     store = open_store(folder)
     marked = Run(f"{7:032x}", SPMM, "cpu", Config({}), Measurement(error="needle in a haystack"))
-    store.append([marked], patterns=[PatternInfo(id=marked.pattern_id)])
+    store.append([marked], patterns=[WorkloadInfo(id=marked.pattern_id)])
     store.close()
     data = folder / "data.mdb"
     raw = bytearray(data.read_bytes())
@@ -275,7 +275,12 @@ def test_runs_that_point_at_nothing_are_reported(folder: Path) -> None:
     )
     store = Store(engine)
     said = "\n".join(store.problems())
-    for text in ("configuration is missing", "pattern is missing", "not listed", "another one"):
+    for text in (
+        "configuration is missing",
+        "pattern is missing",
+        "not listed",
+        "does not match its id",
+    ):
         assert text in said
     with pytest.raises(StoreCorrupt, match="configuration"):
         list(store.runs("cpu", SPMM))

@@ -16,7 +16,7 @@ from command_line import run_verb
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.store import Store, memory_store, open_store
 from embeddb.store.engine import Engine
@@ -51,7 +51,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "lmdb":
         made = open_store(tmp_path / "x.db", create=True)
         request.addfinalizer(made.close)
-    made.append(KNOWN, patterns=[PatternInfo(id=i, name=i[-1]) for i in (A, B)])
+    made.append(KNOWN, patterns=[WorkloadInfo(id=i, name=i[-1]) for i in (A, B)])
     return made
 
 
@@ -123,10 +123,10 @@ def test_without_any_run_left_there_is_no_partition(store: Store) -> None:
 
 def test_a_stub_that_is_adopted_keeps_what_was_withdrawn() -> None:
     store = memory_store()
-    stub = PatternInfo(id=A, name="m", stub=True)
+    stub = WorkloadInfo(id=A, name="m", stub=True)
     store.append([replace(r, pattern_id=A) for r in KNOWN], patterns=[stub])
     store.withdrawn.withdraw(BUILD)
-    assert store.adopt(A, PatternInfo(id=B, name="m")) == 4
+    assert store.adopt(A, WorkloadInfo(id=B, name="m")) == 4
     assert {r.measurement.status for r in store.runs("tiny", OP, B)} == {"ok"}
     assert store.withdrawn.count() == 2 and store.problems() == []
     store.withdrawn.restore(RunSelection())
@@ -135,7 +135,7 @@ def test_a_stub_that_is_adopted_keeps_what_was_withdrawn() -> None:
 
 def test_an_older_database_has_none_and_gets_them(tmp_path: Path) -> None:
     made = open_store(tmp_path / "x.db", create=True)
-    made.append(KNOWN, patterns=[PatternInfo(id=i) for i in (A, B)])
+    made.append(KNOWN, patterns=[WorkloadInfo(id=i) for i in (A, B)])
     made.close()
     engine = LmdbEngine(tmp_path / "x.db")
     with engine._env.begin(write=True) as txn:
@@ -179,7 +179,7 @@ open_store(sys.argv[1]).withdrawn.withdraw(RunSelection(platform="tiny"))
 
 def test_a_kill_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     made = open_store(tmp_path / "x.db", create=True)
-    made.append(KNOWN, patterns=[PatternInfo(id=i) for i in (A, B)])
+    made.append(KNOWN, patterns=[WorkloadInfo(id=i) for i in (A, B)])
     made.close()
     ended = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path / "x.db")], check=False)
     assert ended.returncode == -signal.SIGKILL

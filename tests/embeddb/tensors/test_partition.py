@@ -14,14 +14,14 @@ from embeddb.core.errors import TensorError
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, Partition, flipped, near_cut, random_cut
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 
 ROW = (8,)
 
 
-def sorted_pair() -> Computation:
+def sorted_pair() -> TensorGraph:
     """An operation with two results, each of which is used."""
     two = (Shape("f32", ROW), Shape("f32", ROW))
     operations = [
@@ -37,7 +37,7 @@ def sorted_pair() -> Computation:
     return computation(operations, [7, 3], kind="program", name="sorted")
 
 
-def drawn(seed: int, count: int = 24) -> Computation:
+def drawn(seed: int, count: int = 24) -> TensorGraph:
     """A program of random sums."""
     rng = np.random.default_rng(seed)
     operations = [op("parameter", ROW, number=0), op("constant", ROW, value="1")]
@@ -46,7 +46,7 @@ def drawn(seed: int, count: int = 24) -> Computation:
     return computation(operations, [count - 1, count - 2, 1], kind="program", name=f"drawn{seed}")
 
 
-def sums(made: Computation, given: list[float]) -> list[float]:
+def sums(made: TensorGraph, given: list[float]) -> list[float]:
     """What a computation of sums gives, one number for an array."""
     values: list[float] = []
     parameters = iter(given)
@@ -165,19 +165,19 @@ def test_the_text_is_as_described() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is no cut"),
-        ("some", "is no cut"),
-        ("-4:0", "is no cut"),
-        ("٤:8", "is no cut"),
-        ("5:80", "is a cut of 5 edges, the program has 4"),
+        ("", "is not a cut"),
+        ("some", "is not a cut"),
+        ("-4:0", "is not a cut"),
+        ("٤:8", "is not a cut"),
+        ("5:80", "it has 5 edges, not 4"),
         ("4:80", "1 hexadecimal digits"),
         ("4:G", "1 hexadecimal digits"),
-        ("4:0", "is written whole"),
-        ("4:f", "is written single"),
+        ("4:0", "canonical text is whole"),
+        ("4:f", "canonical text is single"),
         ("4:e", ""),
         ("4:d", "lies between"),
         ("4:b", ""),
-        ("4:4", "an edge is cut inside a kernel: the same partition is written whole"),
+        ("4:4", "an edge is cut inside a kernel; its canonical text is whole"),
     ],
 )
 def test_the_space_of_a_program_takes_legal_cuts_alone(text: str, reason: str) -> None:
@@ -188,7 +188,7 @@ def test_the_space_of_a_program_takes_legal_cuts_alone(text: str, reason: str) -
 
 
 def test_too_few_edges_leave_bits_that_are_not_there() -> None:
-    with pytest.raises(TensorError, match="cuts one that is not there"):
+    with pytest.raises(TensorError, match="has more bits than edges"):
         Cut.read("2:1", 2)
 
 

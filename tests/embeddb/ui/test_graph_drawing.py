@@ -11,7 +11,7 @@ from tensors import dot_add
 
 from embeddb.ranking.kernels.view import MOST_SHOWN, kernel_view
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.ui.draw import Node, graph
 from embeddb.ui.draw.graph import MOST_NODES
 from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption
@@ -28,7 +28,7 @@ def arrows_of(text: str) -> int:
     return text.count("<path")
 
 
-def chain(count: int) -> Computation:
+def chain(count: int) -> TensorGraph:
     shape = (Shape("f32", (4, 4)),)
     operations = [Operation("parameter", shape, (), {"number": 0})]
     operations += [Operation("negate", shape, (at,)) for at in range(count - 1)]

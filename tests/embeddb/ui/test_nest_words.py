@@ -7,7 +7,7 @@ import pytest
 from measured_nests import HOSTILE, hostile
 from nest_shapes import product
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.nest_stats import PLUGIN
 from embeddb.featurizers.stats import PLUGIN as OF_MATRICES
 from embeddb.ui.feature_words import feature_value, feature_words
@@ -53,6 +53,6 @@ def test_figures_of_any_size_can_be_told() -> None:
 
 
 def test_a_nest_in_a_notebook() -> None:
-    shown = html_of(PatternInfo.of(product(n=64)))
+    shown = html_of(WorkloadInfo.of(product(n=64)))
     assert "nest: 64 x 64 x 64 turns" in shown and "unknown" not in shown
-    assert HOSTILE not in html_of(PatternInfo.of(hostile()))
+    assert HOSTILE not in html_of(WorkloadInfo.of(hostile()))

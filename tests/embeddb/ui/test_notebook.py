@@ -10,7 +10,7 @@ import msgspec
 from builders import band, fill, patterns, tiny
 from tensors import dot_add
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 
 BAD = '<script>alert(1)</script>"\u202e\x1b[31m&'
@@ -39,7 +39,7 @@ def test_objects_show_themselves_in_a_notebook(tmp_path: Path) -> None:
     with fill(Database.create(tmp_path / "db"), tiny()) as db:
         new = band(137, 6, name=BAD)
         made = db.query(new, platform="tiny", op="spmm:32")
-        long = PatternInfo(id="0" * 32, name="n" * 10_000, thumbnail=b"short")
+        long = WorkloadInfo(id="0" * 32, name="n" * 10_000, thumbnail=b"short")
         shown: list[Any] = [db, made, db.explain(made.id), new, next(db.store.patterns()), long]
         for one in shown:
             text = one._repr_html_()

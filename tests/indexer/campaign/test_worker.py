@@ -13,7 +13,7 @@ from campaign_board import COUNT, OPS, OPTIONS, POINTS, TASKS, LawRunner, go, re
 from campaign_workers import Deadly, in_a_process, worker
 
 from embeddb.core.errors import InputError, RunnerUnavailable
-from embeddb.core.files.own_files import OwnFolder, write_new
+from embeddb.core.files.safe_write import OwnFolder, write_new
 from embeddb.database import Database
 from indexer.campaign.folder import GIVEN_UP, Campaign
 from indexer.campaign.nodes.submissions import Attempts

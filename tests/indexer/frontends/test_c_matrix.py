@@ -119,7 +119,7 @@ def test_a_nest_file_names_its_matrix(tmp_path: Path) -> None:
         read_nests(file, matrix=SQUARE)
     told = json.loads(file.read_text().replace("below:5:", "below:4:"))
     file.write_text(json.dumps(told))
-    with pytest.raises(NestError, match=r"col: fill below:4:.* is none of"):
+    with pytest.raises(NestError, match=r"col: fill below:4:.* must be one of"):
         read_nests(file, matrix=MATRIX)
 
 

@@ -188,7 +188,7 @@ FILES = {
             "".join(f"for (int i{k} = 0; i{k} < 2; i{k}++) " for k in range(7))
             + "x[i0] += A[i1][i2];"
         ),
-        "7 of them, at most 6",
+        "7 entries, at most 6",
     ),
     "macros that explode": (
         "#define a0 1 + 1\n"

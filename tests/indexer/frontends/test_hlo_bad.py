@@ -9,7 +9,7 @@ import pytest
 from hlo_texts import FOLDER, NAMES, PLAIN, entry
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.printer import hlo_text
@@ -18,7 +18,7 @@ from indexer.frontends.hlo.subjects import kernels_of, program_of
 X = "x = f32[4,8]{1,0} parameter(0)"
 
 
-def read(text: str) -> Computation:
+def read(text: str) -> TensorGraph:
     module = read_module(text)
     kernels_of(module)
     return program_of(module)

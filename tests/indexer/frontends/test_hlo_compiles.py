@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hlo_texts import FOLDER, NAMES, OPAQUE
 
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.printer import hlo_text
@@ -39,7 +39,7 @@ def ran(text: str, given: list[Any]) -> list[np.ndarray[Any, Any]]:
     return [np.asarray(one[0]) for one in shards]
 
 
-def random_input(made: Computation, at: int, rng: np.random.Generator) -> Any:
+def random_input(made: TensorGraph, at: int, rng: np.random.Generator) -> Any:
     shape = made.operations[at].shape
     if shape.dtype == "s32":
         return rng.integers(0, 4, shape.dims, dtype=np.int32)

@@ -11,7 +11,7 @@ from hlo_texts import FOLDER, NAMES, OPAQUE, PLAIN, TILED, TYPED, entry
 from tensors import dot_add
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.computation import Computation, Operation
+from embeddb.tensors.tensor_graph import Operation, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 from indexer.frontends.hlo.files import read_tensors, tensor_files
 from indexer.frontends.hlo.module import read_module
@@ -19,11 +19,11 @@ from indexer.frontends.hlo.printer import hlo_text
 from indexer.frontends.hlo.subjects import kernels_of, program_of
 
 
-def program(text: str) -> Computation:
+def program(text: str) -> TensorGraph:
     return program_of(read_module(text))
 
 
-def of(made: Computation, opcode: str) -> Operation:
+def of(made: TensorGraph, opcode: str) -> Operation:
     return next(op for op in made.operations if op.opcode == opcode)
 
 

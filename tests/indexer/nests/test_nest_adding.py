@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from embeddb.core.records import PatternInfo
-from embeddb.core.subject import Subject
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.nests.examples import nest_of
 from embeddb.nests.nest import Nest
@@ -29,7 +29,7 @@ def test_they_are_kept_with_their_vectors_in_few_transactions(
     written: list[int] = []
     put = Store.put_structures
 
-    def counted(self: Store, told: Iterable[tuple[Subject, PatternInfo]]) -> None:
+    def counted(self: Store, told: Iterable[tuple[Workload, WorkloadInfo]]) -> None:
         pairs = list(told)
         written.append(len(pairs))
         put(self, pairs)

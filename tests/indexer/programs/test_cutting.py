@@ -10,7 +10,7 @@ import pytest
 from tensors import op
 
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape, code_of
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph, code_of
 from indexer.programs.tensors import program, programs
 from indexer.programs.tensors.cutting import (
     MOST_OPERATIONS,
@@ -118,7 +118,7 @@ def test_what_gives_several_arrays_is_in_no_kernel() -> None:
 
 
 def test_kernels_of_many_programs_are_there_once_wherever_slices_begin() -> None:
-    def step(start: int) -> Computation:
+    def step(start: int) -> TensorGraph:
         rows = [
             op("parameter", (8, 4), number=0),
             op("slice", (1, 4), 0, start=(start, 0), limit=(start + 1, 4), stride=(1, 1)),
@@ -149,7 +149,7 @@ def test_cutting_again_gives_the_same() -> None:
     ]
 
 
-def _check(made: Computation) -> None:
+def _check(made: TensorGraph) -> None:
     """Each operation is computed once, views and single numbers aside; with equal operations as
     one, what the kernels give from what they take is what the program has there."""
     found = pieces_of(made)
@@ -178,7 +178,7 @@ class _Numbers:
     def __init__(self) -> None:
         self.known: dict[Any, int] = {}
 
-    def of(self, made: Computation, given: dict[int, Any]) -> list[Any]:
+    def of(self, made: TensorGraph, given: dict[int, Any]) -> list[Any]:
         told: list[Any] = []
         for at, operation in enumerate(made.operations):
             key = given.get(at, (_code(operation), tuple(told[o] for o in operation.operands)))
@@ -188,14 +188,14 @@ class _Numbers:
 
 
 def _code(operation: Operation) -> str:
-    return str(code_of(Computation((replace(operation, operands=()),), (0,))))
+    return str(code_of(TensorGraph((replace(operation, operands=()),), (0,))))
 
 
 def _heavy(piece: Piece) -> list[str]:
     return [o.opcode for o in piece.kernel.operations if o.opcode in _HEAVY]
 
 
-def _two_layers() -> Computation:
+def _two_layers() -> TensorGraph:
     rows = [
         op("parameter", (8, 16), number=0),
         op("parameter", (16, 16), number=1),
@@ -212,7 +212,7 @@ def _two_layers() -> Computation:
     return computation(rows, [10], kind="program", name="mlp", group="dense")
 
 
-def _softmax() -> Computation:
+def _softmax() -> TensorGraph:
     rows = [
         op("parameter", (8, 32), number=0),
         op("constant", (), value="-inf"),

@@ -8,37 +8,37 @@ from collections import Counter
 import pytest
 
 from embeddb.tensors.analysis import FREE, work_of
-from embeddb.tensors.computation import Computation, is_probe
+from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs.tensors import kernels
 from indexer.programs.tensors.probes import probes
 
 
 @pytest.fixture(scope="module")
-def made() -> list[Computation]:
+def made() -> list[TensorGraph]:
     return probes()
 
 
-def test_they_are_the_same_on_every_machine(made: list[Computation]) -> None:
+def test_they_are_the_same_on_every_machine(made: list[TensorGraph]) -> None:
     told = hashlib.blake2b("\n".join(one.id for one in made).encode(), digest_size=8).hexdigest()
     assert (len(made), told) == (13907, "a5aada49768091e5")
     assert len({one.id for one in made}) == len({one.name for one in made}) == len(made)
 
 
-def test_no_figure_is_about_them(made: list[Computation]) -> None:
+def test_no_figure_is_about_them(made: list[TensorGraph]) -> None:
     assert all(is_probe(one.group) for one in made)
     assert not any(is_probe(one.group) for one in kernels()[:50])
     assert min(Counter(one.group for one in made).values()) >= 15
 
 
-def test_xla_takes_their_text_and_none_is_large(made: list[Computation]) -> None:
+def test_xla_takes_their_text_and_none_is_large(made: list[TensorGraph]) -> None:
     for one in made:
         assert "ENTRY" in hlo_text(one)
         work = work_of(one)
         assert work.flops < 3e8 and work.bytes < 1e8, one.name
 
 
-def test_every_operation_of_our_programs_is_among_them(made: list[Computation]) -> None:
+def test_every_operation_of_our_programs_is_among_them(made: list[TensorGraph]) -> None:
     there = {op.opcode for one in made for op in one.operations}
     wanted = {op.opcode for one in kernels() for op in one.operations}
     assert wanted - there - FREE - {"clamp", "and", "or", "not"} == set()

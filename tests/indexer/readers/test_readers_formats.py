@@ -14,7 +14,7 @@ import pytest
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from indexer.exchange.export_formats import write_jsonl
@@ -239,10 +239,10 @@ def test_golden_export_is_what_the_first_version_wrote() -> None:
     """A file written by version 1 stays readable, value by value."""
     platform, pattern, stub, *runs = documents(GOLDEN / "export.jsonl")
     assert platform == PlatformDoc("cpu@0123abcd", 'name = "cpu"\n', {"cpu": "made up"})
-    assert isinstance(pattern, PatternInfo)
+    assert isinstance(pattern, WorkloadInfo)
     assert (pattern.id, pattern.thumbnail) == ("a" * 32, bytes(range(32)) * 32)
     assert math.isnan(pattern.features["odd"])
-    assert isinstance(stub, PatternInfo)
+    assert isinstance(stub, WorkloadInfo)
     assert stub.stub
     first = runs[0]
     assert isinstance(first, Run)
@@ -344,7 +344,7 @@ def test_golden_export_is_reproducible() -> None:
     write_jsonl(
         out,
         [row for row in found if isinstance(row, Run)],
-        [row for row in found if isinstance(row, PatternInfo)],
+        [row for row in found if isinstance(row, WorkloadInfo)],
         [row for row in found if isinstance(row, PlatformDoc)],
     )
     assert out.getvalue() == (GOLDEN / "export.jsonl").read_text()

@@ -20,7 +20,7 @@ from embeddb.core.errors import ReaderError
 from embeddb.database import Database
 from embeddb.tensors.analysis import work_of
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.ingest import ingest
 from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
@@ -35,12 +35,12 @@ def read(path: Path) -> list[RunRow | Reject]:
     return list(TpuGraphsReader().rows(path, options=ReadOptions()))
 
 
-def again(kernel: Computation) -> Computation:
+def again(kernel: TensorGraph) -> TensorGraph:
     a = arrays_of(kernel)
     return kernel_of_graph(a["node_feat"], a["node_opcode"], a["edge_index"], name="k", group="g")
 
 
-def swapped() -> Computation:
+def swapped() -> TensorGraph:
     """A convolution whose filter comes before what it goes over."""
     given = conv()
     first, second, last = given.operations
@@ -53,7 +53,7 @@ def swapped() -> Computation:
     [dot_add(), row_sum(), conv(), softmax(), swapped()],
     ids=lambda kernel: kernel.name,
 )
-def test_kernels_come_back(kernel: Computation) -> None:
+def test_kernels_come_back(kernel: TensorGraph) -> None:
     found = again(kernel)
     assert work_of(found) == work_of(kernel)
     assert found.root == kernel.root and found.reduced == kernel.reduced
@@ -117,7 +117,7 @@ def test_unknown_opcodes_are_kept_with_a_note(tmp_path: Path) -> None:
     a = arrays_of(row_sum())
     a["node_opcode"][1] = 200
     row = read(write_npz(tmp_path / "k.npz", a))[0]
-    assert isinstance(row, RunRow) and isinstance(row.matrix.content, Computation)
+    assert isinstance(row, RunRow) and isinstance(row.matrix.content, TensorGraph)
     assert row.matrix.about == {"unknown_opcodes": "unknown-200 (1)"}
     assert "unknown-200" in {o.opcode for o in row.matrix.content.operations}
     assert notes_on(row_sum()) == {}

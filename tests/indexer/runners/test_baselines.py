@@ -103,7 +103,7 @@ def check_all(runner: CpuRunner, op: Op) -> None:
     found = runner.baselines(pattern, op, options=OPTIONS)
     assert all(m.ok for m in found.values()), {n: m.error for n, m in found.items() if not m.ok}
     assert all(m.conversion_s is not None and len(m.times_s) == 2 for m in found.values())
-    here = [n for n in baselines.names(op.kernel) if not _lacking(n)]
+    here = [n for n in baselines.names(op.name) if not _lacking(n)]
     assert list(found) == here, "each is measured or not installed"
     (one, *_) = here
     assert list(runner.baselines(pattern, op, options=OPTIONS, only=(one,))) == [one]

@@ -154,7 +154,7 @@ def test_right_in_double_precision(runner: CpuRunner, kernel: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_every_kernel_is_right(runner: CpuRunner, op: Op, dtype: str) -> None:
-    typed = Op(op.kernel, op.width, dtype)
+    typed = Op(op.name, op.width, dtype)
     configs = one_of_each(typed, (301, 701))
     assert not failures(runner, pattern_of((301, 701), 0.2), typed, configs)
     for shape, density in SHAPES:

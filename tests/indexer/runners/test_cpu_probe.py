@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from builders import band
 
-from embeddb.core.machine_state import apart
+from embeddb.core.machine_state import distance
 from embeddb.database import Database
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.machines import described, fact_names
@@ -127,7 +127,7 @@ def test_the_state_is_told_quickly(probes: list[bool]) -> None:
             start = time.perf_counter()
             again = runner.state(threads=1)
             took.append(time.perf_counter() - start)
-            far = apart(first, again)
+            far = distance(first, again)
             assert set(again) == set(cpu_probe.STATE) and far is not None and far < 3
     assert probes == [True] * 6
     assert min(took) < 0.2, "about 20 ms where nothing else runs"

@@ -42,7 +42,7 @@ def worker(op: Op, pattern: Pattern, library: str) -> Worker:
     made.load(
         {
             "library": library,
-            "kernel": op.kernel,
+            "kernel": op.name,
             "shape": pattern.shape,
             "width": op.width,
             "dtype": op.dtype,

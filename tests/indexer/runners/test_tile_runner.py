@@ -13,7 +13,7 @@ from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.plugins import available, load
 from embeddb.kernels.build import compiler
 from embeddb.kernels.tiles.generate import c_function
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
@@ -36,7 +36,7 @@ def shared_runner() -> Iterator[TileRunner]:
         yield made
 
 
-def statuses(runner: TileRunner, kernel: Computation, configs: list[Config]) -> list[str]:
+def statuses(runner: TileRunner, kernel: TensorGraph, configs: list[Config]) -> list[str]:
     found = runner.run(kernel, OP, configs, options=QUICK)
     return [f"{m.status} {m.error}".strip() for _, m in found]
 
@@ -57,7 +57,7 @@ class TestContract(RunnerContract):
         return FEW
 
     @pytest.fixture
-    def pattern(self) -> Computation:
+    def pattern(self) -> TensorGraph:
         return DOT
 
 
@@ -107,7 +107,7 @@ def test_a_block_longer_than_the_longest_dimension_summed_is_invalid(
 def test_a_failing_tile_is_a_status(
     monkeypatch: pytest.MonkeyPatch, shared_runner: TileRunner, new: str, expected: str
 ) -> None:
-    def told(kernel: Computation, tile: Tile, name: str) -> str:
+    def told(kernel: TensorGraph, tile: Tile, name: str) -> str:
         text = c_function(kernel, tile, name)
         head, result, rest = text.partition("/* the result */")
         return f"{head}{result}{new} {rest.strip()[3:]}" if tile.sizes[0] == 8 else text
@@ -123,7 +123,7 @@ def test_a_failing_tile_is_a_status(
 def test_an_endless_tile_is_ended(
     monkeypatch: pytest.MonkeyPatch, shared_runner: TileRunner
 ) -> None:
-    def told(kernel: Computation, tile: Tile, name: str) -> str:
+    def told(kernel: TensorGraph, tile: Tile, name: str) -> str:
         text = c_function(kernel, tile, name)
         return (
             text.replace("{\n", "{\nfor (volatile int x = 1; x;) ;\n", 1) if tile.reduced else text
@@ -151,31 +151,31 @@ def test_too_large_a_kernel_is_out_of_memory(shared_runner: TileRunner) -> None:
     assert found.status == "oom" and "10000" in found.error
 
 
-def gather() -> Computation:
+def gather() -> TensorGraph:
     k = Kernel()
     return k.done(k.op("gather", (4, 5), k.given(9, 5), k.given(4, dtype="s32")), name="gather")
 
 
-def sixteen_bits() -> Computation:
+def sixteen_bits() -> TensorGraph:
     k = Kernel()
     x = k.given(4, dtype="bf16")
     return k.done(k.op("add", (4,), x, x, dtype="bf16"), name="halves")
 
 
-def past_its_dimensions() -> Computation:
+def past_its_dimensions() -> TensorGraph:
     k = Kernel()
     return k.done(k.op("broadcast", (4, 5), k.given(5), dimensions=(7,)), name="unlike")
 
 
-def huge() -> Computation:
+def huge() -> TensorGraph:
     return softmax(1 << 17, 1 << 10)
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (gather, "gather is not computed here"),
-        (sixteen_bits, "arrays of bf16 are not computed here"),
+        (gather, "gather is not supported"),
+        (sixteen_bits, "arrays of bf16 are not supported"),
         (past_its_dimensions, "its attributes do not fit its shapes"),
         (huge, "bytes of scratch memory"),
         (lambda: dot_add(kind="program"), "cut into kernels first"),

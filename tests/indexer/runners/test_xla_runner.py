@@ -18,9 +18,9 @@ from tensors import dot_add, op, row_sum, softmax
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.testing.runners import RunnerContract
 from indexer.frontends.hlo.files import read_tensors
 from indexer.runners import xla
@@ -42,12 +42,12 @@ def shared_runner() -> Iterator[XlaRunner]:
         yield made
 
 
-def program(name: str) -> Computation:
+def program(name: str) -> TensorGraph:
     (made,) = read_tensors(FOLDER / f"{name}.before.txt").tensors
     return made
 
 
-def statuses(runner: XlaRunner, made: Computation, *cuts: str) -> list[str]:
+def statuses(runner: XlaRunner, made: TensorGraph, *cuts: str) -> list[str]:
     found = runner.run(made, FUSION, [Config({"cut": cut}) for cut in cuts], options=QUICK)
     return [f"{m.status} {m.error}".strip() for _, m in found]
 
@@ -68,7 +68,7 @@ class TestContract(RunnerContract):
         return [Config({"cut": "whole"}), Config({"cut": "single"}), Config({"cut": "3:8"})]
 
     @pytest.fixture
-    def pattern(self) -> Computation:
+    def pattern(self) -> TensorGraph:
         return dot_add(8, 8, 8, kind="program")
 
 
@@ -242,8 +242,8 @@ def test_what_gives_other_results_is_wrong(shared_runner: XlaRunner) -> None:
 def test_cuts_that_no_program_has_are_statuses(shared_runner: XlaRunner) -> None:
     made = program("attention")
     found = statuses(shared_runner, made, "12:000", "some", "whole")
-    assert found[0].startswith("invalid is a cut of 12 edges, the program has 19")
-    assert found[1].startswith("invalid 'some' is no cut") and found[2] == "ok"
+    assert found[0].startswith("invalid is the cut of another program: it has 12 edges, not 19")
+    assert found[1].startswith("invalid 'some' is not a cut") and found[2] == "ok"
     pairs = edges_of(made).pairs
     past = Cut(tuple(made.names[p] != "div.7" or made.names[c] != "sub.7" for p, c in pairs))
     (past_others,) = statuses(shared_runner, made, past.text)

@@ -14,9 +14,9 @@ from embeddb.core.config import Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.database import Database, open_database
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.tensor_runs import CutRuns, FusionJob, FusionRequest
 
 FUSED, FUSION = Op("fused"), Op("fusion")
@@ -48,7 +48,7 @@ def test_cuts_of_programs_and_their_kernels_are_kept(db: Database) -> None:
         assert run.measurement.seconds == pytest.approx(sum(seconds))
     assert 0 < tally.long < tally.kernels
     kernel = db.store.tensor(runner.timed[0])
-    assert isinstance(kernel, Computation) and kernel.group == program.group
+    assert isinstance(kernel, TensorGraph) and kernel.group == program.group
 
 
 def test_what_was_done_is_left_out(db: Database) -> None:

@@ -18,7 +18,7 @@ from embeddb.database import Database, open_database
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.measure import Machine, MeasureJob
 from indexer.runners.base import RunOptions
 from indexer.tensor_runs import TILE_AGREEMENT, TileDesign
@@ -28,7 +28,7 @@ PLATFORM = load_platform("tile-cpu")
 HERE = PLATFORM.at("00000001", {"cpu": "none"})
 
 
-def drawn(kernel: Computation, count: int, seed: int = 0) -> list[Config]:
+def drawn(kernel: TensorGraph, count: int, seed: int = 0) -> list[Config]:
     space, default = space_of(PLATFORM, OP, kernel), default_of(PLATFORM, OP, kernel)
     return designed_tiles(space, default, count, rng=np.random.default_rng(seed))
 
@@ -63,7 +63,7 @@ class Played:
         self.asked: list[list[Config]] = []
 
     def run(
-        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self, kernel: TensorGraph, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         rng = np.random.default_rng(len(self.asked))
         noise = self.noise[min(len(self.asked), len(self.noise) - 1)]
@@ -111,7 +111,7 @@ def test_what_was_done_is_left_out_and_what_has_no_tiles_is_named(db: Database) 
     gather = k.done(k.op("gather", (4, 5), k.given(9, 5), k.given(4, dtype="s32")), name="picked")
     kernels = [dot_add(), gather, row_sum()]
     first = job(db, Played(0.0)).run(kernels[:2])
-    assert first.skipped == {"picked": "gather: gather is not computed here"}
+    assert first.skipped == {"picked": "gather: gather is not supported"}
     runner = Played(0.0)
     tally = job(db, runner).run(kernels)
     assert (tally.known, tally.measured) == (1, 1) and len(runner.asked) == 2

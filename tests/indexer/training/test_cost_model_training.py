@@ -16,7 +16,7 @@ from command_line import run_verb
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.sizes import Sizes
-from embeddb.core.timing import Timing
+from embeddb.core.timing import TimingSummary
 from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.index.run_matrix import MatrixRow, join
@@ -60,8 +60,8 @@ def tau(model: CostModel, of: Samples, rows: range) -> float:
 def test_gains_are_over_the_default_and_cut_below() -> None:
     space, default = SPADE.space(OP, Sizes(9, 9, 9)), SPADE.default(OP, Sizes(9, 9, 9))
     others = [c for c in space.enumerate() if c != default][:3]
-    ok = [Timing(s, 0.0, 0.0, 1, "ok") for s in (2.0, 1.0, 1e9)]
-    failed = Timing(math.inf, 0.0, 0.0, 1, "timeout")
+    ok = [TimingSummary(s, 0.0, 0.0, 1, "ok") for s in (2.0, 1.0, 1e9)]
+    failed = TimingSummary(math.inf, 0.0, 0.0, 1, "timeout")
     told = {default: ok[0], others[0]: ok[1], others[1]: ok[2], others[2]: failed}
     without = {c: v for c, v in told.items() if c != default}
     rows = [

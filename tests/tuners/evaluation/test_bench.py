@@ -28,7 +28,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
-from embeddb.core.timing import Timing
+from embeddb.core.timing import TimingSummary
 from embeddb.database import Database
 from embeddb.index.run_matrix import MatrixRow, join
 from indexer.embed import embed
@@ -143,9 +143,11 @@ def test_complete_keeps_the_matrices_that_tried_everything() -> None:
 # -- what counts, and how it is split ----------------------------------------------------------
 
 
-def _row(name: str, ok: str, failed: str = "") -> tuple[MatrixRow, Config, dict[Config, Timing]]:
+def _row(
+    name: str, ok: str, failed: str = ""
+) -> tuple[MatrixRow, Config, dict[Config, TimingSummary]]:
     curve = {
-        CONFIGS[VARIANTS.index(v)]: Timing(
+        CONFIGS[VARIANTS.index(v)]: TimingSummary(
             1.0 if v in ok else math.inf, 0.0, 0.0, 1, "ok" if v in ok else "crash"
         )
         for v in ok + failed
@@ -270,10 +272,10 @@ def test_nothing_to_judge() -> None:
 def test_failures_and_gaps_do_not_stop_it() -> None:
     db = fill(Database.in_memory(), tiny(), patterns(3))
     extra = band(90, 5, name="odd", group="odd")
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from indexer.embed import embed
 
-    db.store.put_structure(extra, PatternInfo.whole(extra))
+    db.store.put_structure(extra, WorkloadInfo.whole(extra))
     db.store.append(
         Run(extra.id, OP, "tiny", config, Measurement(status=status, times_s=times))
         for config, status, times in [

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
@@ -110,7 +110,7 @@ def test_a_ranker_learns_from_training_groups_alone() -> None:
     def fit(
         evidence: RunMatrix,
         vectors: Mapping[str, Mapping[str, NDArray[np.float32]]],
-        infos: Mapping[str, PatternInfo],
+        infos: Mapping[str, WorkloadInfo],
         platform: Platform,
         op: Op,
     ) -> Any:

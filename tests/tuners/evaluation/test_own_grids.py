@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from measured_nests import OP, make, measured, runs_of
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import load_platform
 from indexer.embed import embed
@@ -54,7 +54,7 @@ def test_machines_whose_nests_ran_nothing_in_common_are_held_out_too() -> None:
         db.store.put_platform(platform)
         for at, nest in enumerate(measured()):
             own = replace(nest, group=f"program {at}")
-            db.store.put_structure(own, PatternInfo.whole(own))
+            db.store.put_structure(own, WorkloadInfo.whole(own))
             default, *others = runs_of(own, platform, count=60)
             db.store.append([default, *others[(at + number) % 4 :: 4]])
     embed(db.index)

@@ -17,14 +17,14 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound
 from embeddb.database import Database
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.tensor_runs import FusionJob, FusionRequest
 from tuners.evaluation.evaluate import EvalOptions, evaluate
 
 FAMILIES = 6
 
 
-def program(family: int, length: int) -> Computation:
+def program(family: int, length: int) -> TensorGraph:
     """Operations in a row, of a size of the family."""
     shape = (64 * (family + 1),)
     operations = [op("parameter", shape, number=0)]

@@ -16,8 +16,8 @@ from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
 from embeddb.core.records import Run
 from embeddb.database import Database
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import edges_of
+from embeddb.tensors.tensor_graph import TensorGraph
 from indexer import tensor_runs as cut_runs
 from tuners import tune_fusion as job_module
 from tuners.fusion_cuts import FusionTuned
@@ -51,7 +51,7 @@ def tuned(
     clocks: list[Played],
     runner: Played,
     model: PlayedModel | None = None,
-    program: Computation = PROGRAM,
+    program: TensorGraph = PROGRAM,
     **asked: Any,
 ) -> FusionTuned:
     clocks.append(runner)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from played_xla import PlayedModel, chain, crowded_s, plain_s
 
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
+from embeddb.tensors.tensor_graph import TensorGraph
 from tuners.fusion_cuts import DRAWN, Corrections, CutPrices, CutSteps, ScreenedSteps
 
 PROGRAM = chain(6)
@@ -25,7 +25,7 @@ def took(cut: Cut, seconds: float) -> dict[str, float]:
     return {placed.kernel.id: seconds for placed in Partition.of(PROGRAM, cut).kernels}
 
 
-def law(kernel: Computation) -> float:
+def law(kernel: TensorGraph) -> float:
     return 2.0 * plain_s(kernel)
 
 

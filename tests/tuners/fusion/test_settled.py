@@ -9,8 +9,8 @@ from played_xla import HERE, Played, PlayedModel, chain, crowded_s
 
 from embeddb.core.records import Measurement
 from embeddb.database import Database
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut
+from embeddb.tensors.tensor_graph import TensorGraph
 from tuners.fusion_cuts import Tried
 from tuners.tune_fusion import MOST_AGAIN, FusionTuning, TuneRequest, settled
 
@@ -68,7 +68,7 @@ def test_it_ends() -> None:
 class Lucky(Played):
     """Kernels of three operations or more are timed ten times too short, the first time."""
 
-    def one(self, kernel: Computation) -> Measurement:
+    def one(self, kernel: TensorGraph) -> Measurement:
         new = kernel.id not in self.timed
         found = super().one(kernel)
         if not new or len(kernel.operations) < 4:
@@ -85,7 +85,7 @@ def db() -> Iterator[Database]:
 class Quicker(Played):
     """Single operations take half as long each time that they are timed."""
 
-    def one(self, kernel: Computation) -> Measurement:
+    def one(self, kernel: TensorGraph) -> Measurement:
         times, found = self.timed.count(kernel.id), super().one(kernel)
         single = len(kernel.operations) < 3
         return Measurement(times_s=(found.times_s[0] / 2 ** (times * single),), when=found.when)

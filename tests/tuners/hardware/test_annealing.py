@@ -10,9 +10,9 @@ from played_xla import CALL_S, EACH_S, PlayedModel, chain, crowded_s
 from tensors import softmax
 
 from embeddb.core.errors import ModelError
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, Partition, random_cut
+from embeddb.tensors.tensor_graph import TensorGraph
 from tuners.fusion_cuts import CutPrices, CutSteps
 from tuners.search import Annealer, anneal
 
@@ -21,7 +21,7 @@ BEST_S = 3 * (CALL_S + 4 * EACH_S)
 
 
 def walk(
-    program: Computation, start: Cut, prices: CutPrices, *, steps: int, seed: int = 0
+    program: TensorGraph, start: Cut, prices: CutPrices, *, steps: int, seed: int = 0
 ) -> list[tuple[Cut, float]]:
     """What an annealer saw of a budget of so many new cuts."""
     annealer = Annealer(CutSteps(program), start, rng=np.random.default_rng(seed))
@@ -118,7 +118,7 @@ def test_what_a_model_cannot_say_is_never_best(said: float) -> None:
         math.inf
     )
 
-    def refuses(_: Computation) -> float:
+    def refuses(_: TensorGraph) -> float:
         raise ModelError("predicts what is no number")
 
     assert CutPrices(program, PlayedModel(refuses)).seconds(edges_of(program).whole) == math.inf

@@ -29,7 +29,7 @@ from rule_programs import choices_in_c, compiled, degenerate_patterns
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.featurizers.stats import Stats
 from indexer.embed import embed
@@ -153,7 +153,7 @@ def test_statistics_that_came_with_runs_are_enough() -> None:
     with Database.in_memory() as db:
         db.store.put_platform(platform)
         for pattern in patterns(8):
-            info = PatternInfo.whole(pattern)
+            info = WorkloadInfo.whole(pattern)
             features = stats.as_features(stats.embed(pattern))
             db.store.put_patterns([msgspec.structs.replace(info, features=features)])
             db.store.append(runs_of(pattern, platform))

@@ -9,7 +9,7 @@ import pytest
 from rule_programs import degenerate_patterns, features_in_c
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.sizes import statistics
 from embeddb.featurizers.stats import Stats
 from tuners.rule.features import NAMES, features_of, recorded_features
@@ -34,7 +34,7 @@ def test_exact_features_are_those_of_stats() -> None:
         m, n = pattern.shape
         if not pattern.nnz or m > 131_072:
             continue
-        told = PatternInfo(
+        told = WorkloadInfo(
             id=pattern.id,
             m=m,
             n=n,

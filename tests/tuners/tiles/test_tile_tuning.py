@@ -16,9 +16,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.analysis import TileModel
 from embeddb.tensors.roofline.machine import Machine
+from embeddb.tensors.tensor_graph import TensorGraph
 from tuners.tune_tiles import TileTuneRequest, TileTuning
 
 HERE = law.here()
@@ -33,7 +33,7 @@ class Tiles:
     ran: int = 0
 
     def run(
-        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: Any
+        self, kernel: TensorGraph, op: Op, configs: Sequence[Config], *, options: Any
     ) -> Iterator[tuple[Config, Measurement]]:
         for config in configs:
             if self.ran == self.left:
@@ -52,7 +52,7 @@ class Model:
     version: str = "0123456789abcdef"
     analysed: bool = False
 
-    def predict(self, kernel: Computation, configs: Sequence[Config]) -> NDArray[np.float64]:
+    def predict(self, kernel: TensorGraph, configs: Sequence[Config]) -> NDArray[np.float64]:
         return self.sign * np.array([law.seconds(kernel, config) for config in configs])
 
 

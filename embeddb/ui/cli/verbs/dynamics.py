@@ -11,8 +11,8 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.subject import matrices_only
 from embeddb.core.wording import size
+from embeddb.core.workload import matrices_only
 from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import open_database, threads_option
 from embeddb.ui.cli.output import emit, json_option, note, say, table

@@ -9,7 +9,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.tensors.computation import KINDS, Computation
+from embeddb.tensors.tensor_graph import KINDS, TensorGraph
 from embeddb.ui.cli import output
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import json_option, note, say

@@ -41,7 +41,7 @@ def rule_verb(db: str, out: str, platform: str, op: str, configs: int, as_json: 
       embeddb export rule starter -o spmv.h --platform cpu@70882216 --op spmv
       embeddb export rule runs.db -o spmm.h --platform cpu --op spmm:128 --configs 4
     """
-    from embeddb.core.files.own_files import whole_file
+    from embeddb.core.files.safe_write import whole_file
     from tuners.rule.learn import learn_rule
 
     operation = Op.parse(op)

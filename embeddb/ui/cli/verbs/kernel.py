@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.errors import NothingFound, TensorError, UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import counted, plural
 from embeddb.ranking.kernels.fused_seconds import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
-from embeddb.tensors.computation import KINDS, Computation, is_probe
+from embeddb.tensors.tensor_graph import KINDS, TensorGraph, is_probe
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.ui.cli.arguments import database_to_fill, open_database
 from embeddb.ui.cli.kernel_text import show_fused_seconds, time_of
@@ -22,7 +22,7 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.verbs.kernel_measure import measure_verb
 
 if TYPE_CHECKING:
-    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.tensor_graph import TensorGraph
     from indexer.add import Added
 
 #: Imported computations shown, and notes.
@@ -163,7 +163,7 @@ def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computati
     return computations, notes
 
 
-def _counted(tensors: list[Computation]) -> str:
+def _counted(tensors: list[TensorGraph]) -> str:
     return counted({kind: sum(one.kind == kind for one in tensors) for kind in KINDS})
 
 
@@ -279,7 +279,7 @@ def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[Fu
         return computation, fused_seconds_of(opened.index, computation)
 
 
-def _of_file(place: str, name: str, kind: str) -> Computation:
+def _of_file(place: str, name: str, kind: str) -> TensorGraph:
     from indexer.frontends.hlo.files import read_tensors
 
     read = read_tensors(place, kind=kind)

@@ -11,7 +11,7 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation, is_probe

@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import duration, factor, plural
 from embeddb.ui.cli.arguments import (
     open_database,
@@ -21,7 +21,7 @@ from embeddb.ui.cli.arguments import (
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
-    from embeddb.core.subject import Subject
+    from embeddb.core.workload import Workload
     from embeddb.database import Database
 
 #: Rows of the printed table; `--json` has all.

@@ -12,7 +12,7 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, PlatformError, RunnerUnavailable
-from embeddb.core.files.own_files import check_place, whole_file
+from embeddb.core.files.safe_write import check_place, whole_file
 from embeddb.core.kinds import operation_of
 from embeddb.core.wording import clean, plural
 from embeddb.platforms.machines import described

@@ -11,8 +11,8 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError, UsageError
 from embeddb.core.sizes import UNKNOWN, Sizes
-from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
+from embeddb.core.workload import matrices_only
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say

@@ -43,8 +43,8 @@ from embeddb.ui.views import Ranking, subject_line
 from indexer.resolve import is_file
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
-    from embeddb.core.subject import Subject
+    from embeddb.core.records import WorkloadInfo
+    from embeddb.core.workload import Workload
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
 
@@ -145,7 +145,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
 def _emit(
     db: Database,
     text: str,
-    subjects: Sequence[Subject | PatternInfo],
+    subjects: Sequence[Workload | WorkloadInfo],
     answers: Sequence[Recommendation],
     options: Mapping[str, Any],
 ) -> None:
@@ -160,7 +160,7 @@ def _emit(
 
 def _answered(
     db: Database,
-    subject: Subject | PatternInfo,
+    subject: Workload | WorkloadInfo,
     platform: Platform,
     op: Op,
     measure: bool,

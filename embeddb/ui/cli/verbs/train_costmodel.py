@@ -10,7 +10,7 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
-from embeddb.core.subject import matrices_only
+from embeddb.core.workload import matrices_only
 from embeddb.ui.cli.arguments import Number, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.verbs.train_session import session, show_samples, show_trained

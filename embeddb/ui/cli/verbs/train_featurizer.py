@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.extras import needing
-from embeddb.core.files.own_files import check_place
+from embeddb.core.files.safe_write import check_place
 from embeddb.core.reports import Progress
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import Number, families

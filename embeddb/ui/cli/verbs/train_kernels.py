@@ -13,7 +13,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.core.reports import Progress
 from embeddb.core.wording import plural
-from embeddb.tensors.computation import is_probe
+from embeddb.tensors.tensor_graph import is_probe
 from embeddb.ui.cli.arguments import Number, open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 from embeddb.ui.cli.verbs.train_session import session

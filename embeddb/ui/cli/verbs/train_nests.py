@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.extras import needing
-from embeddb.core.files.own_files import check_place
+from embeddb.core.files.safe_write import check_place
 from embeddb.core.reports import Progress
 from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES

@@ -11,8 +11,8 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
-from embeddb.core.subject import Subject
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
 from embeddb.ui.cli.arguments import Number, open_database, resolve_workloads
@@ -99,7 +99,7 @@ def tune_verb(db: str, name: str, as_json: bool, **options: Any) -> None:
         emit(document)
     else:
         show()
-    if op.kernel == "tile":
+    if op.name == "tile":
         refuse_if_nothing_ran(len(document["kernels"]), document["skipped"])
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from embeddb.tensors.computation import PROBE, Computation
+from embeddb.tensors.tensor_graph import PROBE, TensorGraph
 from indexer.programs.tensors.probes import convolutions, loops, moves, products, sums
 from indexer.programs.tensors.probes.draft import Case, Draft
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Attribute, Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
 
 Dims = tuple[int, ...]
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Draft:
         self._rng = rng
         self._operations: list[Operation] = []
 
-    def kernel(self, name: str, group: str) -> Computation:
+    def kernel(self, name: str, group: str) -> TensorGraph:
         last = len(self._operations) - 1
         return computation(self._operations, [last], name=name, group=group)
 

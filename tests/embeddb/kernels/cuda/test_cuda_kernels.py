@@ -69,12 +69,12 @@ def test_random_patterns_equal_scipy(
 def test_infinity_reaches_only_rows_that_have_its_column(device: EmulatedGpu) -> None:
     a = pattern(45, 90, [2] * 45, 3)
     for wanted in plans():
-        if wanted.op.kernel == "sddmm" or not wanted.form.exact or wanted.op.dtype != "f32":
+        if wanted.op.name == "sddmm" or not wanted.form.exact or wanted.op.dtype != "f32":
             continue
         csr, width = csr_of(a, torch.float32), wanted.op.width
-        b = torch.ones((90, width) if wanted.op.kernel == "spmm" else (90,))
+        b = torch.ones((90, width) if wanted.op.name == "spmm" else (90,))
         b[int(a.indices[0])] = torch.inf
-        out = torch.empty((45, width) if wanted.op.kernel == "spmm" else (45,))
+        out = torch.empty((45, width) if wanted.op.name == "spmm" else (45,))
         bind(csr, wanted, device)(b, None, out)
         expected = a.astype(np.float32) @ b.numpy()
         np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-6)
@@ -85,7 +85,7 @@ def test_infinity_reaches_only_rows_that_have_its_column(device: EmulatedGpu) ->
 def test_misaligned_operands_and_other_values(device: EmulatedGpu) -> None:
     a = patterns()["random"]
     for wanted in plans():
-        if wanted.op.kernel != "spmm" or wanted.op.dtype != "f32":
+        if wanted.op.name != "spmm" or wanted.op.dtype != "f32":
             continue
         made = bind(csr_of(a, torch.float32), wanted, device)
         k = wanted.op.width
@@ -122,10 +122,10 @@ def test_configurations_that_ran_are_legal_and_have_a_kernel() -> None:
     with lzma.open(RUNS, "rt", newline="") as file:
         for row in itertools.islice(csv.DictReader(file), 0, None, 7):
             op = Op.parse(row["op"])
-            names = (p.name for p in platform.kernels[op.kernel].space.params)
+            names = (p.name for p in platform.kernels[op.name].space.params)
             values = {name: row[name] for name in names if row.get(name)}
             config = Config({k: int(v) if v.isdigit() else v for k, v in values.items()})
-            if (op, config) in seen or (op.kernel == "spmm" and config.get("block") == 32):
+            if (op, config) in seen or (op.name == "spmm" and config.get("block") == 32):
                 continue
             seen.add((op, config))
             space = platform.space(op, m=5000, n=5000, nnz=60000)

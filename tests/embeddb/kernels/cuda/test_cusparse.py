@@ -24,7 +24,7 @@ from embeddb.kernels.cuda.product import bind
 def test_every_algorithm_equals_scipy(name: str, dtype: str) -> None:
     device = EmulatedGpu(Path())
     for wanted in plans(LIBRARY):
-        op = Op(wanted.op.kernel, wanted.op.width, dtype)
+        op = Op(wanted.op.name, wanted.op.width, dtype)
         one = planned(op, f"work=cusparse,algorithm={wanted.algorithm}")
         assert largest_excess(patterns()[name], one, device) <= 1, one
 

@@ -17,7 +17,7 @@ from embeddb.nests.parts import Access, Index
 
 
 def told(nest: Nest) -> list[str]:
-    return sorted(f"{'r' * d.reduction}{d.told}" for d in dependences(nest))
+    return sorted(f"{'r' * d.reduction}{d.vector_text}" for d in dependences(nest))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_six_loops_and_ten_accesses_take_milliseconds() -> None:
     started = time.process_time()
     found = dependences(nest)
     assert time.process_time() - started < 0.05  # 4 ms where nothing else runs
-    assert sorted(d.told.count("1") for d in found) == [1] * 6
+    assert sorted(d.vector_text.count("1") for d in found) == [1] * 6
 
 
 # -- islpy -------------------------------------------------------------------------------------

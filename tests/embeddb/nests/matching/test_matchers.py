@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from embeddb.nests.encoding.graph import Node
 from embeddb.nests.matching.transfer import NodeVectors, at_once, by_slot, step_by_step
 from embeddb.nests.nest import Nest
-from embeddb.nests.recipe import Inner, Order, Pack, Parallel, Tile, as_it_stands
+from embeddb.nests.recipe import Inner, Order, Pack, Parallel, Tile, identity_schedule
 from embeddb.nests.schedule import Schedule
 
 
@@ -36,7 +36,7 @@ PLACES = {"product": (0.0, 1.0, 2.0), "contraction": (9.0, 0.9, 2.5, 0.2), "tran
 
 def test_the_sum_of_distances_is_least_not_each() -> None:
     source, target = product(), transpose()
-    still, made = as_it_stands(source), as_it_stands(target)
+    still, made = identity_schedule(source), identity_schedule(target)
     near = lined_up({"product": (0.0, 1.0, 9.0), "transpose": (0.6, 3.0)})
     matched = step_by_step(source, target, near)(Order((0, 1)), still, made)
     assert matched == {0: (0, pytest.approx(0.6)), 1: (1, pytest.approx(2.0))}
@@ -44,7 +44,7 @@ def test_the_sum_of_distances_is_least_not_each() -> None:
 
 def test_step_by_step_takes_the_loops_of_the_step_alone() -> None:
     source, target = product(), transpose()
-    still, made = as_it_stands(source), as_it_stands(target)
+    still, made = identity_schedule(source), identity_schedule(target)
     matcher = step_by_step(source, target, lined_up(PLACES))
     assert {at: to for at, (to, _) in matcher(Tile(0, 8), still, made).items()} == {0: 1}
     assert {at: to for at, (to, _) in matcher(Tile(1, 8), still, made).items()} == {1: 1}
@@ -56,7 +56,7 @@ def test_step_by_step_takes_the_loops_of_the_step_alone() -> None:
 def test_at_once_no_loop_stands_for_two() -> None:
     source, target = product(), transpose()
     matcher = at_once(source, target, lined_up(PLACES))
-    still, made = as_it_stands(source), as_it_stands(target)
+    still, made = identity_schedule(source), identity_schedule(target)
     found = [matcher(Tile(loop, 8), still, made) for loop in range(3)]
     assert [{at: to for at, (to, _) in f.items()} for f in found] == [{}, {1: 1}, {2: 0}]
     assert matcher(Inner(2, "simd"), still, made)[2][0] == 0
@@ -68,22 +68,22 @@ def test_blocks_meet_blocks() -> None:
     matcher = step_by_step(source, target, lined_up(PLACES, blocks=100.0))
     assert matcher(Parallel(0, block=True), known, made)[0][0] == 2
     assert matcher(Parallel(0), known, made)[0][0] == 3
-    assert matcher(Parallel(0, block=True), known, as_it_stands(target)) == {}
+    assert matcher(Parallel(0, block=True), known, identity_schedule(target)) == {}
 
 
 def test_arrays_meet_arrays_that_can_be_packed() -> None:
     source, target = product(), contraction()
-    still, made = as_it_stands(source), as_it_stands(target)
+    still, made = identity_schedule(source), identity_schedule(target)
     vectors = lined_up(PLACES)
     for matcher in (f(source, target, vectors) for f in (step_by_step, at_once)):
         assert matcher(Pack(1), still, made) == {1: (1, 0.0)}
         assert matcher(Pack(2), still, made) == {2: (2, 0.0)}
-    assert by_slot(source, transpose())(Pack(2), still, as_it_stands(transpose())) == {}
+    assert by_slot(source, transpose())(Pack(2), still, identity_schedule(transpose())) == {}
 
 
 def test_what_has_no_distance_is_not_matched() -> None:
     source, target = product(), contraction()
-    still, made = as_it_stands(source), as_it_stands(target)
+    still, made = identity_schedule(source), identity_schedule(target)
     nowhere = lined_up({"product": (np.nan,) * 3, "contraction": (0.0,) * 4})
     assert step_by_step(source, target, nowhere)(Tile(0, 8), still, made) == {}
 

@@ -12,7 +12,7 @@ from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.graph import Node, graph_of
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.matching.transfer import loop_vectors, raw_vectors, remembered, spreads
-from embeddb.nests.recipe import as_it_stands
+from embeddb.nests.recipe import identity_schedule
 from embeddb.nests.schedule import Schedule
 
 
@@ -36,7 +36,7 @@ def test_by_hand() -> None:
 
 def test_what_comes_out_of_an_array_moves_but_not_to_the_next_element() -> None:
     nest = sparse_product()
-    nodes, rows = loop_vectors(nest, as_it_stands(nest))
+    nodes, rows = loop_vectors(nest, identity_schedule(nest))
     named = dict(zip(nodes, rows.tolist(), strict=True))
     # Along k: val and col go on by one, B jumps, C stays.
     assert named[Node("entry", 2)][:3] == [0, 0.5, 0.25]
@@ -44,18 +44,18 @@ def test_what_comes_out_of_an_array_moves_but_not_to_the_next_element() -> None:
 
 def test_raw_vectors_are_the_features_by_their_spread() -> None:
     nest = transpose()
-    graph = graph_of(nest, as_it_stands(nest))
-    nodes, rows = raw_vectors()(nest, as_it_stands(nest))
+    graph = graph_of(nest, identity_schedule(nest))
+    nodes, rows = raw_vectors()(nest, identity_schedule(nest))
     assert nodes == graph.nodes
     np.testing.assert_array_equal(rows, graph.features)
-    spread = spreads(graph_of(n, as_it_stands(n)) for n in sample_nests().values())
-    _, scaled = raw_vectors(spread)(nest, as_it_stands(nest))
+    spread = spreads(graph_of(n, identity_schedule(n)) for n in sample_nests().values())
+    _, scaled = raw_vectors(spread)(nest, identity_schedule(nest))
     np.testing.assert_allclose(scaled * spread, rows, rtol=1e-6)
 
 
 def test_a_spread_is_over_the_nodes_of_a_kind() -> None:
     nests = [transpose(8, 8), transpose(64, 8)]
-    found = spreads(graph_of(nest, as_it_stands(nest)) for nest in nests)
+    found = spreads(graph_of(nest, identity_schedule(nest)) for nest in nests)
     trips = [math.log2(1 + trip) for nest in nests for trip in nest.trips]
     assert found[FEATURES.index("entry.trip")] == pytest.approx(np.std(trips), rel=1e-5)
     assert found[FEATURES.index("entry.block")] == 1.0
@@ -71,5 +71,5 @@ def test_remembered_vectors_are_made_once() -> None:
 
     once = remembered(vectors)
     for nest in (product(), product(), transpose()):
-        once(nest, as_it_stands(nest))
+        once(nest, identity_schedule(nest))
     assert len(asked) == 2

@@ -66,7 +66,7 @@ def test_to_a_nest_of_the_same_shape_everything_is_carried(
     assert done.schedule == BEST
     assert done.applied == 6
     for step in done.steps:
-        assert step.made == step.text and not step.reason
+        assert step.target_text == step.text and not step.reason
         assert all(p.source == p.target and p.distance < 1e-6 for p in step.pairs)
 
 
@@ -94,8 +94,8 @@ def test_from_dense_to_sparse(how: Match) -> None:
     source, target = product(), sparse_product()
     done = carry(recipe_of(source, BEST), source, target, how)
     steps = {step.text: step for step in done.steps}
-    assert steps["order i, k, j"].made == "order i, k, j"
-    assert steps["tile i by 64"].made == "tile i by 64"
+    assert steps["order i, k, j"].target_text == "order i, k, j"
+    assert steps["tile i by 64"].target_text == "tile i by 64"
     skipped = steps["tile k by 32"]
     assert not skipped.applied
     assert skipped.reason == "loop k cannot be split into blocks: its bounds come out of row"
@@ -118,7 +118,7 @@ def test_as_plain_values() -> None:
 def test_to_fewer_loops() -> None:
     source, target = product(), transpose()
     done = carry((Order((2, 1, 0)), Tile(0, 64), Tile(1, 32), Tile(2, 16)), source, target)
-    tiled = [step for step in done.steps if step.made.startswith("tile")]
+    tiled = [step for step in done.steps if step.target_text.startswith("tile")]
     assert len(tiled) == 2, "a loop that is split already is not split again"
     assert done.steps[-1].reason == "nothing in the target matches"
     assert sorted(done.schedule.tiles) == [32, 64]
@@ -137,7 +137,7 @@ def test_blocks_are_clamped_to_half_the_turns_or_left_out() -> None:
     source = product()
     done = carry((Tile(0, 256),), source, product(n=100))
     assert done.schedule.tiles == (32, 0, 0)
-    assert done.steps[0].made == "tile i by 32"
+    assert done.steps[0].target_text == "tile i by 32"
     assert done.steps[0].reason == "256 is more than half of the 100 turns of i"
     done = carry((Tile(0, 256),), source, product(n=6))
     assert done.schedule.tiles == (0, 0, 0)
@@ -160,11 +160,11 @@ def test_another_loop_runs_in_parallel_where_the_match_cannot() -> None:
         legal=Legality(target).reason,
         matcher=by_slot(source, target),
     )
-    assert done.steps[0].made == "parallel i, guided"
+    assert done.steps[0].target_text == "parallel i, guided"
     assert done.steps[0].reason.startswith("loop k cannot run in parallel: C carries a reduction")
     assert done.schedule.parallel == "second"
     sequential = carry((Parallel(0),), source, sweep())
-    assert sequential.steps[0].made == "parallel j, static"
+    assert sequential.steps[0].target_text == "parallel j, static"
 
 
 def test_where_nothing_may_run_in_parallel_nothing_does() -> None:
@@ -176,7 +176,7 @@ def test_where_nothing_may_run_in_parallel_nothing_does() -> None:
     matcher = by_slot(source, source)
     done = transfer((Parallel(0),), source, target=source, legal=legal, matcher=matcher)
     assert done.schedule.parallel == "none"
-    assert (done.steps[0].made, done.steps[0].reason) == ("", "one at a time")
+    assert (done.steps[0].target_text, done.steps[0].reason) == ("", "one at a time")
 
 
 def test_only_the_innermost_is_made_anew() -> None:
@@ -203,7 +203,7 @@ def test_copying_slots() -> None:
     done = slot_copy(BEST, product(), target=target, legal=Legality(target).reason)
     assert done.schedule.order == BEST.order and done.schedule.tiles == BEST.tiles
     assert done.schedule.parallel == "second", "blocks of the first loop are a reduction here"
-    with pytest.raises(NestError, match="slots of 3 loops are none of 2"):
+    with pytest.raises(NestError, match="a schedule of 3 loops does not fit 2 loops"):
         slot_copy(BEST, product(), target=stencil(), legal=Legality(stencil()).reason)
 
 

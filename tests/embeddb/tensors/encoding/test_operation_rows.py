@@ -11,7 +11,6 @@ from tensors import conv, dot_add, op, row_sum
 
 from embeddb.tensors.analysis import operation_work
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.encoding.forms import FORM, counted, form_of, rough_seconds
 from embeddb.tensors.encoding.operation_rows import (
     OPERATION,
@@ -20,9 +19,10 @@ from embeddb.tensors.encoding.operation_rows import (
     operation_rows,
     operations_version,
 )
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 
 
-def told(kernel: Computation, at: int) -> dict[str, float]:
+def told(kernel: TensorGraph, at: int) -> dict[str, float]:
     """Of the operation at a place, what is not 0."""
     row = operation_rows(kernel)[1 + operation_places(kernel).index(at)]
     pairs = zip(OPERATION, row.tolist(), strict=True)

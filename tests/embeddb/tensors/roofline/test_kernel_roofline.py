@@ -15,10 +15,9 @@ from tile_kernels import tile_kernels
 from embeddb.core.config import Config
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
 from embeddb.tensors.roofline.analysis import (
     ANALYSIS_VERSION,
-    TOLD,
+    ROW_LENGTH,
     TYPES,
     Analysis,
     TileModel,
@@ -29,6 +28,7 @@ from embeddb.tensors.roofline.loops import Extents
 from embeddb.tensors.roofline.machine import Cache, Machine
 from embeddb.tensors.roofline.nests import nests_of
 from embeddb.tensors.roofline.traffic import Layout, touched
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
 
@@ -76,13 +76,13 @@ def at(*values: int) -> NDArray[np.int64]:
     return np.array(values)
 
 
-def seconds(kernel: Computation, *configs: Config, machine: Machine = MACHINE) -> Any:
+def seconds(kernel: TensorGraph, *configs: Config, machine: Machine = MACHINE) -> Any:
     """Of each tile; of one, its alone."""
     found = TileModel(kernel, machine).seconds(configs)
     return found if len(configs) > 1 else float(found[0])
 
 
-def dot(m: int, k: int, n: int) -> Computation:
+def dot(m: int, k: int, n: int) -> TensorGraph:
     operations = [
         op("parameter", (m, k), number=0),
         op("parameter", (k, n), number=1),
@@ -91,7 +91,7 @@ def dot(m: int, k: int, n: int) -> Computation:
     return computation(operations, [2], name="dot")
 
 
-def added(m: int, n: int) -> Computation:
+def added(m: int, n: int) -> TensorGraph:
     operations = [op("parameter", (m, n), number=0), op("add", (m, n), 0, 0)]
     return computation(operations, [1], name="added")
 
@@ -220,14 +220,14 @@ def test_functions_cost() -> None:
 
 
 @pytest.mark.parametrize("kernel", [dot_add(), row_sum(), conv(), conv(2, 20)])
-def test_every_tile_has_finite_seconds(kernel: Computation) -> None:
+def test_every_tile_has_finite_seconds(kernel: TensorGraph) -> None:
     tiles = some_of(kernel)
     found = seconds(kernel, *tiles)
     assert found.shape == (len(tiles),)
     assert np.isfinite(found).all() and (found > 0).all()
 
 
-def some_of(kernel: Computation) -> list[Config]:
+def some_of(kernel: TensorGraph) -> list[Config]:
     """Of every size along every dimension, and along two."""
     dims = plan_of(kernel).dims
     found = []
@@ -241,20 +241,20 @@ def some_of(kernel: Computation) -> list[Config]:
 
 
 @pytest.mark.parametrize("kernel", [dot_add(), row_sum(), conv(), conv(2, 20)])
-def test_a_tile_takes_as_long_among_others_as_alone(kernel: Computation) -> None:
+def test_a_tile_takes_as_long_among_others_as_alone(kernel: TensorGraph) -> None:
     """Though tiles of other loops, with other last tiles, stand beside it."""
     tiles = some_of(kernel)
     alone = [seconds(kernel, one) for one in tiles]
     assert seconds(kernel, *tiles) == pytest.approx(alone, rel=1e-12)
 
 
-def mapped(opcode: str) -> Computation:
+def mapped(opcode: str) -> TensorGraph:
     given = 2 if opcode in ("power", "atan2", "divide", "remainder") else 1
     shape = (100, 256)
     return computation([op("parameter", shape, number=0), op(opcode, shape, *[0] * given)], [1])
 
 
-def joined() -> Computation:
+def joined() -> TensorGraph:
     """Three parts, so that one is chosen by branches."""
     part = op("parameter", (20, 64), number=0)
     return computation([part, op("concatenate", (60, 64), 0, 0, 0, dimensions=(0,))], [1])
@@ -273,7 +273,7 @@ def test_what_the_model_says_changes_with_its_version(machine: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", [dot_add(), row_sum(), conv(), joined()])
-def test_what_is_told_of_parts(kernel: Computation) -> None:
+def test_what_is_told_of_parts(kernel: TensorGraph) -> None:
     """The whole is at least each part and at most their sum; of the untiled kernel nothing is told
     over itself."""
     tiles = [tile(*[0] * len(plan_of(kernel).dims)), *some_of(kernel)]
@@ -283,9 +283,9 @@ def test_what_is_told_of_parts(kernel: Computation) -> None:
     assert (parts <= whole).all() and (whole[:, 0] <= parts.sum(axis=1) + 20.0 + 1e-6).all()
     analysis = Analysis(FACTS)
     told = analysis.rows(kernel, tiles)
-    assert told.shape == (len(tiles), TOLD) and np.isfinite(told).all()
+    assert told.shape == (len(tiles), ROW_LENGTH) and np.isfinite(told).all()
     np.testing.assert_allclose(told[:, 0], analysis.logs(kernel, tiles))
-    np.testing.assert_array_equal(told[0, [1, *range(7, TOLD)]], 0.0)
+    np.testing.assert_array_equal(told[0, [1, *range(7, ROW_LENGTH)]], 0.0)
     np.testing.assert_allclose(
         told[:, 2:7], np.maximum(np.log(parts / whole + 1e-300), -8.0), atol=1e-9
     )

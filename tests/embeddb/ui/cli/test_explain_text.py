@@ -16,7 +16,7 @@ from explained import by_hand
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation, OwnRuns
@@ -174,7 +174,7 @@ def test_everything_failed_on_the_neighbours(show: Show) -> None:
     store.put_platform(tiny())
     for n in made.neighbours:
         runs = [Run(n.pattern_id, OP, "tiny", c, Measurement(status="oom")) for c in CONFIGS]
-        store.append(runs, patterns=[PatternInfo(id=n.pattern_id)])
+        store.append(runs, patterns=[WorkloadInfo(id=n.pattern_id)])
     told = explain(made, store)
     assert all(n.ratios == [] and n.best == {} and n.failed == {"oom": 4} for n in told.neighbours)
     text = show(told)
@@ -437,7 +437,7 @@ def test_a_page_needs_a_place(verb: str, tmp_path: Path) -> None:
         db.query(NEW, platform="tiny", op=OP)
     asked = [verb, str(place), *(["last"] if verb == "explain" else []), "--html"]
     for out in (".", "/", str(tmp_path), str(tmp_path / "none" / "x.html")):
-        with pytest.raises(UsageError, match=r"a folder, not the file|there is no folder"):
+        with pytest.raises(UsageError, match=r"a folder, not a file|does not exist"):
             cli.main([*asked, out], standalone_mode=False)
 
 

@@ -15,7 +15,7 @@ from played_xla import HERE, chain, played
 from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.tensors.tensor_text import tensor_from_text
 from embeddb.ui.cli.arguments import resolve_workloads
@@ -59,13 +59,15 @@ def test_cuts_in_a_log_are_judged_by_their_own_programs(
     db, log = str(tmp_path / "t.db"), tmp_path / "cuts.csv"
     with Database.create(tmp_path / "t.db") as made:
         for program in (chain(6).renamed("six", "a"), chain(9).renamed("nine", "b")):
-            made.store.put_structure(program, PatternInfo.whole(program))
+            made.store.put_structure(program, WorkloadInfo.whole(program))
     rows = ["six,5:80,1", "six,whole,2", "nine,8:80,1", "nine,5:80,1"]
     log.write_text("\n".join(["matrix,cut,time_ms", *rows]) + "\n")
     words = ("index", db, str(log), "--platform", "xla-cpu", "--op", "fusion", "--json")
     (told,) = printed(capsys, *words)["files"]
     (why,) = told["reasons"]
-    assert told["added"] == 3 and why.startswith("is a cut of 5 edges, the program has 8")
+    assert told["added"] == 3 and why.startswith(
+        "is the cut of another program: it has 5 edges, not 8"
+    )
 
 
 def test_programs_are_on_no_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -372,11 +374,11 @@ def test_where_nothing_could_be_measured_it_is_an_error(
     for verb in (["kernel", "measure", db], ["tune", db, "picked", "--op", "tile"]):
         code, said = refused(capsys, *verb)
         assert code == 1 and "picked has no tiles" in said
-        assert "nothing could be measured (picked: gather: gather is not computed here)" in said
+        assert "nothing could be measured (picked: gather: gather is not supported)" in said
     capsys.readouterr()
     assert run_verb(["kernel", "measure", db, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["skipped"] == {
-        "picked": "gather: gather is not computed here"
+        "picked": "gather: gather is not supported"
     }
 
 

@@ -17,7 +17,7 @@ from played_xla import HERE, Played, PlayedModel, chain, crowded_s
 from tensors import dot_add, row_sum
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import Measurement, PatternInfo
+from embeddb.core.records import Measurement, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
@@ -38,7 +38,7 @@ def db(tmp_path: Path) -> str:
     place = tmp_path / "t.db"
     with Database.create(place) as opened:
         for made in (chain(12), dot_add(kind="program"), row_sum()):
-            opened.store.put_structure(made, PatternInfo.whole(made))
+            opened.store.put_structure(made, WorkloadInfo.whole(made))
     return str(place)
 
 
@@ -176,7 +176,7 @@ def test_a_program_without_edges(
 ) -> None:
     place, one = tmp_path / "one.db", chain(1)
     with Database.create(place) as opened:
-        opened.store.put_structure(one, PatternInfo.whole(one))
+        opened.store.put_structure(one, WorkloadInfo.whole(one))
     code, said = refused(capsys, "tune", str(place), "chain1", "--op", "fusion")
     assert code == 1 and "nothing to cut" in said
 

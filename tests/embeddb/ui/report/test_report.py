@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from report_cases import HOSTILE, answered, bare, full, hostile
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import figure, line, page_factor, page_seconds, page_share, shown, when
 from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Agreement, Explanation
 from embeddb.ranking.order_reason import REASONS
@@ -248,7 +248,7 @@ def test_a_vote_against_the_answer_is_not_called_agreement() -> None:
 
 def test_a_matrix_without_a_name_is_told_by_its_sizes() -> None:
     made = full().recommendation
-    asked = PatternInfo(id=made.pattern_id, m=1200, n=1100, nnz=9000)
+    asked = WorkloadInfo(id=made.pattern_id, m=1200, n=1100, nnz=9000)
     made = msgspec.structs.replace(made, pattern_name="", pattern=asked)
     page = _Page(explanation_html(msgspec.structs.replace(full(), recommendation=made)))
     assert "for a matrix of 1,200 x 1,100 with 9,000 nonzeros" in " ".join(page.text.split())

@@ -18,7 +18,7 @@ from tensors import softmax
 from test_report import outside
 
 from embeddb.core.config import Op
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.ui.report import DatabaseFacts, database_facts, database_html
 from embeddb.ui.report.facts import Judged
@@ -118,7 +118,7 @@ def test_noise_within_and_between_runs() -> None:
         Run(pattern.id, OP, "tiny", CONFIGS[0 if len(t) > 1 else 1], Measurement(times_s=t))
         for t in times
     ]
-    db.store.append(runs, patterns=[PatternInfo(id=pattern.id, m=64, n=64, nnz=384, name="p")])
+    db.store.append(runs, patterns=[WorkloadInfo(id=pattern.id, m=64, n=64, nnz=384, name="p")])
     noise = database_facts(db).scopes[0].noise
     assert noise.within == pytest.approx((0.1 / 1.1 + 0.1 / 1.5) / 2)
     assert noise.between == pytest.approx(0.4 / (2 * 1.3))

@@ -26,7 +26,7 @@ import serve_site
 from serve_site import BASE, TestClient, ask, matrix
 
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.store import memory_store
 from embeddb.ui.serve import app as serve_app
@@ -191,11 +191,11 @@ def test_held_answers_are_bounded(client: TestClient, db: Database) -> None:
     made = db.query(band(120, 6), platform="tiny", op="spmm:32")
     held = ServerAnswers(memory_store(), most=3)
     for at in range(5):
-        held.keep(replace(made, id=f"r{at}"), PatternInfo(id=f"p{at}"))
+        held.keep(replace(made, id=f"r{at}"), WorkloadInfo(id=f"p{at}"))
     assert [held.get(f"r{at}") is not None for at in range(5)] == [False, False, True, True, True]
     small = ServerAnswers(memory_store(), most_bytes=1)
-    small.keep(made, PatternInfo(id="p"))
-    small.keep(replace(made, id="later"), PatternInfo(id="p"))
+    small.keep(made, WorkloadInfo(id="p"))
+    small.keep(replace(made, id="later"), WorkloadInfo(id="p"))
     assert small.get(made.id) is None and small.get("later") is not None
 
 

@@ -24,7 +24,7 @@ pytest.importorskip("httpx", reason="needs httpx")
 
 import serve_site
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import open_database
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import open_store
@@ -194,7 +194,7 @@ def test_written_answers_are_one_databases(folder: Path, tmp_path: Path) -> None
         assert len(made) == 1
         assert here.ask("GET", f"/answers/{min(made)}.json")[1]["stored"] is True
         with open_database(place) as db:  # another process writes, and every worker shows it
-            db.store.put_patterns([PatternInfo(id="ab" * 16, name="a newcomer")])
+            db.store.put_patterns([WorkloadInfo(id="ab" * 16, name="a newcomer")])
         for _ in range(6):
             found = here.ask("GET", "/search.json?q=newcomer")[1]["patterns"]
             assert [one["name"] for one in found] == ["a newcomer"]
@@ -231,7 +231,7 @@ def test_a_server_that_is_restarted_is_asked_again(folder: Path, tmp_path: Path)
             "GRANT SELECT ON ALL TABLES IN SCHEMA pages TO reader",
         )
         with site(server.url("pages", user="reader"), "--write", **home) as here:
-            assert here.told["writable"] is False, "this user may only read there"
+            assert here.told["writable"] is False, "this user may only read"
             question = f"/ask.json?pattern={FIRST}&platform=tiny&op=spmm:32"
             made = {here.ask("GET", question)[1]["id"] for _ in range(4)}
             assert len(made) == 1
@@ -256,7 +256,7 @@ def test_kept_answers_of_several_are_bounded_together(folder: Path, tmp_path: Pa
     one = open_store(tmp_path / "a")
     kept, other = ServerAnswers(one, most=3), ServerAnswers(one, most=3)
     for at in range(5):
-        (kept, other)[at % 2].keep(replace(made, id=f"r{at}"), PatternInfo(id=f"p{at}"))
+        (kept, other)[at % 2].keep(replace(made, id=f"r{at}"), WorkloadInfo(id=f"p{at}"))
     assert [head.id for head in kept.heads()] == ["r2", "r3", "r4"]
     assert kept.get("r0") is None and kept.pattern("p3") is not None
     found = kept.get("r4")

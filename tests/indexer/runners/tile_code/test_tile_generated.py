@@ -15,7 +15,7 @@ from embeddb.kernels.tiles.generate import c_function
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile, why_not
 from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.harness.worker import Libraries
@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tile_job, "FLAGS", ("-O1", "-ffast-math", "-fwrapv"))
 
 
-def wrong(kernel: Computation, tiles: list[Tile], folder: Path) -> dict[Tile, str]:
+def wrong(kernel: TensorGraph, tiles: list[Tile], folder: Path) -> dict[Tile, str]:
     """What is wrong with each, in this process."""
     of = tile_job.MeasuredKernel(kernel)
     job, libraries = KernelJob(kernel, of.scratch, 0), Libraries()
@@ -49,7 +49,7 @@ def wrong(kernel: Computation, tiles: list[Tile], folder: Path) -> dict[Tile, st
     return found
 
 
-def tiles_of(kernel: Computation, count: int, seed: int) -> list[Tile]:
+def tiles_of(kernel: TensorGraph, count: int, seed: int) -> list[Tile]:
     platform = load_platform("tile-cpu")
     space, default = space_of(platform, OP, kernel), default_of(platform, OP, kernel)
     drawn = designed_tiles(space, default, count, rng=np.random.default_rng(seed))

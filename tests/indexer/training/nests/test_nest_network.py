@@ -121,7 +121,7 @@ def test_every_weight_is_where_it_is_said(graphs: list[NestGraph], tmp_path: Pat
         ({"counters": "6"}, "counters '6'"),
         ({"targets": []}, "names no targets"),
         ({"inputs": "everything"}, "reads 'everything'"),
-        ({"encoding": "00000000"}, "encoded otherwise"),
+        ({"encoding": "00000000"}, "another encoding"),
         ({"layers": 2}, "'layers.2.lin_key.bias' does not fit"),
     ],
 )

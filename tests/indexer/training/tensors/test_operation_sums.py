@@ -24,14 +24,14 @@ from embeddb.cost_model.graph_model import (  # noqa: E402
 )
 from embeddb.cost_model.operation_sums import NETWORK, TREES, OperationNetwork, OperationSums  # noqa: E402
 from embeddb.tensors.check import computation  # noqa: E402
-from embeddb.tensors.computation import (  # noqa: E402
-    PROBE,
-    Computation,
-)
 from embeddb.tensors.encoding.operation_rows import (  # noqa: E402
     OPERATION,
     operation_places,
     operation_rows,
+)
+from embeddb.tensors.tensor_graph import (  # noqa: E402
+    PROBE,
+    TensorGraph,
 )
 from indexer.training.tensors.operations.network import (  # noqa: E402
     NetworkTraining,
@@ -54,7 +54,7 @@ EACH_S = {"add": 2e-10, "exponential": 2e-9, "sine": 8e-9, "negate": 1e-10}
 WORDS = tuple(EACH_S)
 
 
-def kernel(words: tuple[str, ...], size: int, group: str) -> Computation:
+def kernel(words: tuple[str, ...], size: int, group: str) -> TensorGraph:
     operations = [op("parameter", (size,), number=0)]
     for word in words:
         last = len(operations) - 1
@@ -62,23 +62,23 @@ def kernel(words: tuple[str, ...], size: int, group: str) -> Computation:
     return computation(operations, [len(words)], name=f"{group}/{size}", group=group)
 
 
-def seconds(made: Computation) -> float:
+def seconds(made: TensorGraph) -> float:
     parts = (EACH_S[one.opcode] * one.shape.elements for one in made.operations[1:])
     return CALL_S + sum(parts)
 
 
-def kernels(words: tuple[str, ...], count: int, seed: int) -> Iterator[Computation]:
+def kernels(words: tuple[str, ...], count: int, seed: int) -> Iterator[TensorGraph]:
     rng = np.random.default_rng(seed)
     for number in range(count):
         some = tuple(words[at] for at in rng.integers(0, len(words), rng.integers(1, 6)))
         yield kernel(some, int(np.exp(rng.uniform(7, 13))), f"family{number % 7}")
 
 
-def samples(made: Iterator[Computation]) -> list[KernelSample]:
+def samples(made: Iterator[TensorGraph]) -> list[KernelSample]:
     return [sample_of(one, {Config({}): seconds(one)}, fused=True) for one in made]
 
 
-def apart() -> Iterator[Computation]:
+def apart() -> Iterator[TensorGraph]:
     """Kernels in none of which functions meet."""
     yield from kernels(("add", "exponential"), 300, 0)
     yield from kernels(("add", "sine"), 300, 1)

@@ -10,7 +10,7 @@ from tensors import conv, dot_add, op, row_sum, sample_tensors
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.computation import Computation, Operation, Shape
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 
 
@@ -49,7 +49,7 @@ def test_the_id_does_not_depend_on_names_or_the_order_written() -> None:
 
 
 @pytest.mark.parametrize("made", sample_tensors().values(), ids=sample_tensors())
-def test_the_text_gives_it_back(made: Computation) -> None:
+def test_the_text_gives_it_back(made: TensorGraph) -> None:
     found = tensor_from_text(tensor_text(made))
     assert found == made and found.operations == made.operations
     assert (found.name, found.group, found.names) == (made.name, made.group, made.names)
@@ -79,8 +79,8 @@ F32 = [["f32", [4], [0]]]
     [
         ("[]", '"tensors": 1'),
         ('{"tensors": 1}', '"code"'),
-        (_changed(outputs=[]), "gives nothing out"),
-        (_changed(outputs=[99]), "no operation"),
+        (_changed(outputs=[]), "no output"),
+        (_changed(outputs=[99]), "not an operation"),
         (_changed(operations=[["add", F32, [0, 0], {}]], outputs=[0]), "cycle"),
         (
             _changed(operations=[["add", F32, [1], {}], ["abs", F32, [0], {}]], outputs=[0]),
@@ -97,10 +97,10 @@ F32 = [["f32", [4], [0]]]
                 operations=[["parameter", F32, [], {}], ["abs", [["f32", [5], [0]]], [0], {}]],
                 outputs=[1],
             ),
-            "no abs of f32[4]{0} gives f32[5]{0}",
+            "abs of f32[4]{0} cannot have the result f32[5]{0}",
         ),
-        (_changed(operations=[["rm -rf", F32, [], {}]], outputs=[0]), "no opcode"),
-        (_changed(operations=[["add", [], [], {}]], outputs=[0]), "gives nothing"),
+        (_changed(operations=[["rm -rf", F32, [], {}]], outputs=[0]), "not an opcode"),
+        (_changed(operations=[["add", [], [], {}]], outputs=[0]), "has no result"),
         (_changed(operations=[["add", F32, [], {"x": 1.5}]], outputs=[0]), "whole numbers"),
         (_changed(operations=[["add", F32, []]], outputs=[0]), "operation is"),
         (_changed(operations="add", outputs=[0]), "must be a list"),
@@ -117,7 +117,7 @@ def test_scalars_select_and_are_bounds_and_nothing_else() -> None:
     for opcode, operands in (("select", (0, 1, 1)), ("clamp", (0, 1, 0)), ("clamp", (1, 1, 1))):
         assert computation([*given, op(opcode, (4,), *operands)], [2]).operations
     for opcode, operands in (("select", (1, 0, 1)), ("clamp", (1, 0, 1)), ("add", (0, 1))):
-        with pytest.raises(TensorError, match=f"no {opcode} of"):
+        with pytest.raises(TensorError, match=f"{opcode} of"):
             computation([*given, op(opcode, (4,), *operands)], [2])
 
 

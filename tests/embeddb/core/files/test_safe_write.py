@@ -1,4 +1,4 @@
-"""Nothing that goes out through `own_files` follows a link."""
+"""Nothing that goes out through `safe_write` follows a link."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from embeddb.core.files.own_files import OwnFolder, drop_torn_line, open_own, own_size, whole_file
+from embeddb.core.files.safe_write import OwnFolder, drop_torn_line, open_own, own_size, whole_file
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Tensor kernels, which are run and tiled by themselves, and the programs that they are cut from.
+"""Tensor kernels, the units of execution and tiling, and the programs that they are cut from.
 
 The unit of "A Learned Performance Model for Tensor Processing Units" (Section 2): an acyclic graph
-of operations. A kernel is one graph whose results alone go to memory; a program is the graph
-before a compiler has decided what is fused.
+of operations. Only the outputs of a kernel are written to memory; a program is the graph before a
+compiler decides on fusion.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from embeddb.core.shown import html_of
+from embeddb.core.repr_html import html_of
 from embeddb.core.sizes import UNKNOWN, Sizes
 
-#: Bytes of an element, by HLO's name of the type.
+#: Size of an element in bytes, by HLO's name of the type.
 DTYPES = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
     **dict.fromkeys(("s16", "u16", "f16", "bf16"), 2),
@@ -30,14 +30,14 @@ DTYPES = {
 }
 MOST_RANK = 16
 
-#: A whole number, several, or a word.
+#: An integer, several, or a word.
 Attribute = int | tuple[int, ...] | str
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An array: `dims` in logical order, `layout` the dimensions from minor to major; what is laid
-    out row by row has (rank - 1, ..., 0), which is also what an empty `layout` becomes."""
+    """An array: `dims` in logical order, `layout` the dimensions from minor to major; row-major is
+    (rank - 1, ..., 0), also the meaning of an empty `layout`."""
 
     dtype: str
     dims: tuple[int, ...] = ()
@@ -66,12 +66,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation. `operands` are places in the computation, all before its own; `results` are
-    several where it gives a tuple. `attributes` by name, sorted:
+    """One operation. `operands` are positions in the graph, all before its own; `results` are
+    several for a tuple. `attributes` by name, sorted:
 
     - `dot`: lhs_contracting, rhs_contracting, lhs_batch, rhs_batch
     - `convolution`: size, stride, low, high, lhs_dilate, rhs_dilate (of the window, per spatial
-      dimension), reversal (where the window is turned round), labels (`b01f_01io->b01f`),
+      dimension), reversal (for a reversed window), labels (`b01f_01io->b01f`),
       feature_groups, batch_groups
     - `reduce`: dimensions, combine (`add`, `multiply`, `minimum`, `maximum`, `and`, `or`, or
       `other`, with the body as `region`, see `embeddb.tensors.analysis`, where it is short);
@@ -82,9 +82,9 @@ class Operation:
     - `compare`: direction; `constant`: value, where all of it is one number, else raw, where it is
       short; `custom-call`: target
     - `parameter`: number; `get-tuple-element`: index
-    - all others: raw, the text that HLO has there, cut short
+    - all others: raw, HLO's text, truncated
 
-    An attribute of several numbers that has none is left out.
+    An empty attribute is omitted.
     """
 
     opcode: str
@@ -94,18 +94,18 @@ class Operation:
 
     @property
     def shape(self) -> Shape:
-        """Of the first result."""
+        """Shape of the first result."""
         return self.results[0]
 
     def dims(self, name: str) -> tuple[int, ...]:
-        """An attribute that is several numbers; none where it is absent or something else."""
-        found = self.attributes.get(name, ())
-        return found if isinstance(found, tuple) else ()
+        """An attribute of several numbers; empty where it is absent or of another kind."""
+        value = self.attributes.get(name, ())
+        return value if isinstance(value, tuple) else ()
 
 
 def reduced(operation: Operation, operands: Sequence[Shape]) -> int:
-    """Of a contraction, a convolution or a reduction the terms that one element of the result is
-    made of; of all others 1. `operands`: their shapes, in order."""
+    """Number of terms of one result element of a contraction, a convolution or a reduction; 1 for
+    all others. `operands`: their shapes, in order."""
     if not operands:
         return 1
     match operation.opcode:
@@ -125,7 +125,7 @@ def _along(shape: Shape, dimensions: Sequence[int]) -> int:
 
 
 def _input_features(operation: Operation, operands: Sequence[Shape]) -> int:
-    """Of one group: the dimension `i` of the kernel's labels."""
+    """Input features of one group: the dimension `i` of the kernel's labels."""
     labels = str(operation.attributes.get("labels", ""))
     kernel = labels.partition("_")[2].partition("->")[0]
     at = kernel.find("i")
@@ -133,20 +133,20 @@ def _input_features(operation: Operation, operands: Sequence[Shape]) -> int:
 
 
 KINDS = ("kernel", "program")
-#: As many dimensions as a platform's file can name.
+#: Number of dimensions that a platform file can name.
 _MOST_DIMS = 6
-#: How the name of a kernel that a partition makes ends, before its id: with an operation.
+#: End of the name of a kernel of a partition, before its id: an operation.
 _OPERATION = re.compile(r"\.[\w-]+(\.\d+)?$")
 
 
 @dataclass(frozen=True, eq=False)
-class Computation:
-    """Operations in an order in which operands come first, and the places of what is given out.
+class TensorGraph:
+    """Operations, operands first, and the positions of the outputs.
 
-    Made by `computation` (`embeddb.tensors.check`), which checks it and brings it into the order
-    that its id is made from. `id` is the blake2b-128 hex digest of kind and code; `name`, `group`
-    and `names` (of the operations) are no part of it. `group` is the model family: its kernels,
-    at all sizes, are held out together in every evaluation.
+    Built by `computation` (`embeddb.tensors.check`), which checks it and brings it into canonical
+    order. `id` is the blake2b-128 hex digest of kind and code; `name`, `group` and `names` (of the
+    operations) do not enter. `group` is the model family: its kernels, at all sizes, are held out
+    together in every evaluation.
     """
 
     operations: tuple[Operation, ...]
@@ -162,53 +162,53 @@ class Computation:
         return hashlib.blake2b(f"{self.kind}\0{code}".encode(), digest_size=16).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Computation) and self.id == other.id
+        return isinstance(other, TensorGraph) and self.id == other.id
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"Computation({self.name or self.id[:12]!r}, {self.kind}, {self.sizes})"
+        return f"TensorGraph({self.name or self.id[:12]!r}, {self.kind}, {self.sizes})"
 
     def _repr_html_(self) -> str:
         return html_of(self)
 
-    def told_as(self, taken: Container[str]) -> str:
-        """Its name, with the beginning of its id where that is taken, or none is given."""
+    def label(self, taken: Container[str]) -> str:
+        """Its name, with the beginning of its id where the name is empty or in `taken`."""
         short = self.id[:12]
         return f"{self.name} ({short})" if self.name in taken else self.name or short
 
-    def renamed(self, name: str, group: str) -> Computation:
+    def renamed(self, name: str, group: str) -> TensorGraph:
         return replace(self, name=name, group=group)
 
     def operand_shapes(self, at: int) -> tuple[Shape, ...]:
-        """Of the operands of the operation at a place, the first result of each."""
+        """Shapes of the operands of the operation at a position, the first result of each."""
         return tuple(self.operations[o].shape for o in self.operations[at].operands)
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """The places of what is given in."""
+        """Positions of the parameters."""
         return tuple(at for at, op in enumerate(self.operations) if op.opcode == "parameter")
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
-        """By place, the places whose operand it is."""
-        found: list[list[int]] = [[] for _ in self.operations]
+        """Consumers of each operation."""
+        consumers: list[list[int]] = [[] for _ in self.operations]
         for at, operation in enumerate(self.operations):
             for operand in dict.fromkeys(operation.operands):
-                found[operand].append(at)
-        return tuple(map(tuple, found))
+                consumers[operand].append(at)
+        return tuple(map(tuple, consumers))
 
     @property
     def root(self) -> Shape:
-        """The largest of what is given out, the first among equals."""
+        """Shape of the largest output, the first among equals."""
         return max((self.operations[at].shape for at in self.outputs), key=lambda s: s.elements)
 
     @cached_property
     def sizes(self) -> Sizes:
-        """As the expressions of a platform file name them: of a kernel `RANK` and `DIM_1`, ... of
-        its root (a scalar counts as one element, dimensions before the last six as one) and
-        `REDUCED`, the terms of the longest sum; of a program `OPERATIONS`."""
+        """Sizes under the names of expressions in a platform file: for a kernel `RANK` and `DIM_1`,
+        ... of its root (a scalar counts as one element, dimensions before the last six are merged)
+        and `REDUCED`, the number of terms of the longest sum; for a program `OPERATIONS`."""
         if self.kind == "program":
             return UNKNOWN.naming({"OPERATIONS": len(self.operations)})
         dims = self.root.dims or (1,)
@@ -225,14 +225,14 @@ class Computation:
 
 
 def program_of(name: str, kernel_id: str) -> str:
-    """The program that a kernel is of, as names say it: what is before the last `/`, or before the
-    operation where a partition has made it (`embeddb.tensors.partition`)."""
+    """Program of a kernel, from its name: the part before the last `/`, or before the operation in
+    names of `embeddb.tensors.partition`."""
     if name.endswith(f".{kernel_id[:8]}"):
         return _OPERATION.sub("", name[:-9]) or name
     return name.rpartition("/")[0] or name
 
 
-def code_of(computation: Computation) -> dict[str, Any]:
+def code_of(graph: TensorGraph) -> dict[str, Any]:
     """Operations and outputs as plain JSON values, as `embeddb.tensors.tensor_text` describes."""
     return {
         "operations": [
@@ -242,9 +242,9 @@ def code_of(computation: Computation) -> dict[str, Any]:
                 list(op.operands),
                 _plain(op.attributes),
             ]
-            for op in computation.operations
+            for op in graph.operations
         ],
-        "outputs": list(computation.outputs),
+        "outputs": list(graph.outputs),
     }
 
 
@@ -255,10 +255,10 @@ def _plain(attributes: Mapping[str, Attribute]) -> dict[str, int | str | list[in
     }
 
 
-#: How their groups begin.
+#: Prefix of the groups of probes.
 PROBE = "probe."
 
 
 def is_probe(group: str) -> bool:
-    """Whether a group of kernels is of probes."""
+    """Return true if a group contains probe kernels."""
     return group.startswith(PROBE)

@@ -1,9 +1,8 @@
-"""The one way in for what somebody else wrote: matrices, logs, platforms, models, whole databases.
+"""Reading files of others safely: matrices, logs, platforms, models, whole databases.
 
-Bytes come from regular files alone (`open_regular`, `read_bounded`): a named pipe would wait for
-ever and a device never ends. Whatever then goes wrong in making sense of them is one error of the
-caller's kind (`refusing`): a parser that was fed nonsense may raise anything, and a list of what it
-was seen to raise is never whole.
+Only regular files are opened (`open_regular`, `read_bounded`): reading a named pipe would block for
+ever and a device never ends. Any exception of a parser becomes one error of the caller's kind
+(`refusing`), since a parser may raise anything on hostile input.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _KINDS = {
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """A regular file, opened for reading without waiting for a writer.
+    """Open a regular file for reading, without blocking on a pipe.
 
-    Raises: OSError, also for what is not a regular file.
+    Raises: OSError, also for anything but a regular file.
     """
-    # Without O_NONBLOCK, opening a pipe that nobody writes to would not return.
+    # Without O_NONBLOCK, opening a pipe without a writer would block.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(fd).st_mode
@@ -46,9 +45,9 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def read_bounded(path: str | Path, most: int) -> bytes:
-    """A whole regular file of at most `most` bytes.
+    """Return the content of a regular file of at most `most` bytes.
 
-    Raises: OSError, also for one that is larger.
+    Raises: OSError, also for a larger file.
     """
     with open_regular(path) as file:
         data = file.read(most + 1)
@@ -59,9 +58,9 @@ def read_bounded(path: str | Path, most: int) -> bytes:
 
 @contextmanager
 def refusing(kind: type[EmbeddbError], *, where: str = "", hint: str = "") -> Iterator[None]:
-    """Whatever is raised inside is an error of this kind that names `where`; an `InputError` that
-    names a line keeps it. Errors that are not about the input (`UsageError`, a missing dependency,
-    `StoreError` …) pass.
+    """Turn any exception raised inside into an error of this kind that names `where`; an
+    `InputError` that names a line keeps it. Errors that are not about the input (`UsageError`, a
+    missing dependency, `StoreError` …) pass.
 
     Raises: `kind`.
     """
@@ -70,26 +69,26 @@ def refusing(kind: type[EmbeddbError], *, where: str = "", hint: str = "") -> It
     except InputError as error:
         if isinstance(error, kind) and error.where == where:
             raise
-        raise _made(kind, error.reason, where, hint or error.hint, error.line) from error
+        raise _error(kind, error.reason, where, hint or error.hint, error.line) from error
     except EmbeddbError:
         raise
     except Exception as error:
-        raise _made(kind, reason_of(error), where, hint) from error
+        raise _error(kind, reason_of(error), where, hint) from error
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong, in a few words and one line."""
+    """Describe an exception in a few words on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, MemoryError):
         return "does not fit into memory"
-    said = " ".join(str(error).split())[:300]
-    return f"{said} ({type(error).__name__})" if said else type(error).__name__
+    text = " ".join(str(error).split())[:300]
+    return f"{text} ({type(error).__name__})" if text else type(error).__name__
 
 
-def _made(
+def _error(
     kind: type[EmbeddbError], reason: str, where: str, hint: str, line: int | None = None
 ) -> EmbeddbError:
     if issubclass(kind, InputError):

@@ -1,4 +1,4 @@
-"""What is tuned: a sparse matrix, a loop nest, a tensor kernel or a tensor program."""
+"""The common interface of workloads: sparse matrices, loop nests, tensor kernels and programs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from embeddb.core.kinds import kind_exists
 from embeddb.core.sizes import Sizes
 
 
-class Subject(Protocol):
-    """Something with an id, whose runs, vectors and answers are kept under it.
+class Workload(Protocol):
+    """Something to tune: runs, vectors and answers are stored under its id.
 
-    `kind` names its kind (`embeddb.core.kinds`), as `Op.kind` says what an operation runs on; `id`
-    is a digest of the content, 32 hex digits; those of one `group` are held out together in every
-    evaluation. In keys, columns and JSON the word is *pattern*, whatever the kind.
+    `kind` names its kind (`embeddb.core.kinds`), like `Op.kind`; `id` is a digest of the content,
+    32 hex digits; workloads of one `group` are held out together in every evaluation. In keys,
+    columns and JSON the word is *pattern*, whatever the kind.
     """
 
     @property
@@ -35,14 +35,15 @@ class Subject(Protocol):
     def sizes(self) -> Sizes: ...
 
 
-def is_workload(value: object) -> TypeGuard[Subject]:
+def is_workload(value: object) -> TypeGuard[Workload]:
     """Return true if an object is a workload of a registered kind."""
     kind = getattr(value, "kind", None)
     return isinstance(kind, str) and hasattr(value, "sizes") and kind_exists(kind)
 
 
 def matrices_only(ops: Iterable[Op], what: str) -> None:
-    """Raises: UsageError for an operation on something else, for `what` that is about matrices."""
+    """Check that all operations are on matrices. Raises: UsageError naming `what`, the feature that
+    needs it."""
     for op in ops:
         if not op.workload.sparse:
             raise UsageError(

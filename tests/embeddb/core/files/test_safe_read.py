@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from embeddb.core.errors import EmbeddbError, MatrixError, ReaderError, StoreCorrupt, UsageError
-from embeddb.core.files.gate import open_regular, read_bounded, reason_of, refusing
+from embeddb.core.files.safe_read import open_regular, read_bounded, reason_of, refusing
 
 
 def test_a_pipe_nobody_writes_to_is_refused_at_once(tmp_path: Path) -> None:

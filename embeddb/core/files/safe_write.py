@@ -1,8 +1,9 @@
-"""The one way out: files that only embeddb writes, in folders that somebody else may have made.
+"""Writing files that belong to embeddb, in folders that others may have created.
 
-A folder that was unpacked, cloned or shared may hold links in place of our files. What goes through
-here never follows one: not the last part of a path, and in an `OwnFolder` none below its root. So
-nothing outside a database, a campaign or a run log's folder is written, truncated or removed.
+A folder that was unpacked, cloned or shared may contain links in place of our files. Functions here
+never follow one: not in the last part of a path, and in an `OwnFolder` not anywhere below its root.
+So nothing outside a database, a campaign or the folder of a run log is written, truncated or
+removed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import BinaryIO, cast
 
 from embeddb.core.errors import UsageError
 
-#: In-place writing by its name in `open`: flags beside those that keep links out.
+#: Flags of `os.open` by the mode of `open`, beside those that refuse links.
 _MODES = {
     "rb": os.O_RDONLY,
     "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
@@ -31,10 +32,11 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_own(path: str | Path, mode: str, *, folder: int | None = None) -> BinaryIO:
-    """A file of our own, "rb", "ab", "a+b", "r+b" or "wb"; in the open `folder` if that is given.
+    """Open a file of embeddb's own in mode "rb", "ab", "a+b", "r+b" or "wb"; in the open `folder`
+    if that is given.
 
-    Raises: OSError, also for a link (symbolic, or hard and to be written to) and for what is not a
-    regular file; such a thing is then as it was.
+    Raises: OSError, also for a link (symbolic, or hard and to be written to) and for anything but a
+    regular file; the file is then unchanged.
     """
     try:
         fd = os.open(path, _MODES[mode] | _SAFE, 0o666, dir_fd=folder)
@@ -58,8 +60,9 @@ def open_own(path: str | Path, mode: str, *, folder: int | None = None) -> Binar
 
 @contextmanager
 def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[BinaryIO]:
-    """A file that takes its name when it is complete and on the disk; if the block raises, or at a
-    kill, what had that name before stays. A link of that name is replaced, not followed.
+    """Write a file that takes its name when it is complete and on the disk; if the block raises, or
+    the process is killed, the file of that name before stays. A link of that name is replaced, not
+    followed.
 
     Raises: OSError.
     """
@@ -87,21 +90,21 @@ def _taking_its_name(fd: int, part: Path, target: Path, folder: int | None) -> I
 
 
 def check_place(file: Path) -> None:
-    """Whether a file that the user names can be written, before what it is to hold is made.
+    """Check that a file named by the user can be written, before its content is computed.
 
-    Raises: UsageError for a folder that is not there, and for a folder in place of the file.
+    Raises: UsageError for a missing parent folder, and for a folder in place of the file.
     """
     if not file.parent.is_dir():
-        raise UsageError(f"{file}: there is no folder {file.parent}")
+        raise UsageError(f"{file}: the folder {file.parent} does not exist")
     if file.is_dir():
-        raise UsageError(f"{file}: a folder, not the file to write")
+        raise UsageError(f"{file}: is a folder, not a file to write")
 
 
 def own_size(path: str | Path, *, hard: bool = False) -> int | None:
-    """Bytes of a file of ours that another library will open; None if it is not there. A file
-    that is only read may have further names (`hard`): backups are made so.
+    """Size in bytes of a file of our own that another library will open; None if it does not exist.
+    A file that is only read may have further hard links (`hard`): backups are made that way.
 
-    Raises: OSError for a link and for what is not a regular file.
+    Raises: OSError for a link and for anything but a regular file.
     """
     try:
         about = Path(path).lstat()
@@ -116,8 +119,8 @@ def own_size(path: str | Path, *, hard: bool = False) -> int | None:
 
 
 def drop_torn_line(file: BinaryIO) -> None:
-    """Cut off what stands after the last line end of a file that is open for reading and writing:
-    a line that a kill left half."""
+    """Truncate a file after its last line end: a killed process may leave half a line. The file is
+    open for reading and writing."""
     file.seek(0)
     raw = file.read()
     whole = raw.rfind(b"\n") + 1
@@ -128,7 +131,7 @@ def drop_torn_line(file: BinaryIO) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """A full disk does not say which file it was; nor does a name in an open folder say where."""
+    """Add the path to an OSError: that of a full disk or of a name in an open folder has none."""
     try:
         yield
     except OSError as error:
@@ -149,9 +152,9 @@ def _sync_names(parent: Path, folder: int | None) -> None:
 
 
 class OwnFolder:
-    """A folder in which only we write: `OwnFolder(database, "index")`.
+    """A folder in which only embeddb writes: `OwnFolder(database, "index")`.
 
-    `root` is the user's word and may be reached through links; the parts below it, and the files
+    `root` comes from the user and may be reached through links; the parts below it, and the files
     in it, may not be links. Files are named by their plain names.
     """
 
@@ -161,7 +164,8 @@ class OwnFolder:
 
     @contextmanager
     def opened(self, *, make: bool = False) -> Iterator[int]:
-        """Its descriptor. Raises: OSError, also where a part is a link or no folder."""
+        """Open the folder and yield its descriptor. Raises: OSError, also where a part is a link or
+        no folder."""
         fd = os.open(self._root, _FOLDER)
         try:
             for part in self._parts:
@@ -180,24 +184,25 @@ class OwnFolder:
             return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                said = "a link or file where a folder of ours would be"
-                raise OSError(error.errno, said, str(self.path)) from None
+                reason = "a link or file where a folder of ours would be"
+                raise OSError(error.errno, reason, str(self.path)) from None
             raise
 
     def make(self) -> None:
-        """Have the parts below the root. Raises: OSError."""
+        """Create the parts below the root where they are missing. Raises: OSError."""
         with self.opened(make=True):
             pass
 
     @contextmanager
     def open(self, name: str, mode: str) -> Iterator[BinaryIO]:
-        """A file in it, as `open_own`. Raises: OSError."""
+        """Open a file in the folder, as `open_own`. Raises: OSError."""
         place = self.path / _plain(name)
         with _naming(place), self.opened() as folder, open_own(name, mode, folder=folder) as file:
             yield file
 
     def read(self, name: str, most: int) -> bytes:
-        """A whole file of at most `most` bytes. Raises: OSError, also for one that is larger."""
+        """Return the content of a file of at most `most` bytes. Raises: OSError, also for a larger
+        one."""
         with self.open(name, "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
@@ -205,13 +210,14 @@ class OwnFolder:
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """The whole file or none of it, as `whole_file`; makes the folder. Raises: OSError."""
+        """Write a file whole or not at all, as `whole_file`; creates the folder. Raises:
+        OSError."""
         with self.whole(name) as out:
             out.write(data)
 
     @contextmanager
     def whole(self, name: str) -> Iterator[BinaryIO]:
-        """A file in it, as `whole_file`; makes the folder. Raises: OSError."""
+        """Write a file in the folder as `whole_file`; creates the folder. Raises: OSError."""
         place = self.path / _plain(name)
         with (
             _naming(place),
@@ -221,10 +227,12 @@ class OwnFolder:
             yield out
 
     def files(self) -> list[str]:
-        """Names of its regular files, sorted; none where there is no folder of ours."""
+        """Names of the regular files, sorted; empty where the folder does not exist."""
         try:
-            with self.opened() as folder, os.scandir(folder) as found:
-                return sorted(one.name for one in found if one.is_file(follow_symlinks=False))
+            with self.opened() as folder, os.scandir(folder) as entries:
+                return sorted(
+                    entry.name for entry in entries if entry.is_file(follow_symlinks=False)
+                )
         except OSError:
             return []
 
@@ -245,9 +253,9 @@ _PART = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_new(folder: OwnFolder, name: str, data: bytes) -> bool:
-    """Have a file in the folder, which is made; False where somebody has that name, and then theirs
-    stays as it is. It appears whole or not at all, and of any number of writers, on one machine or
-    on many that share the disk, the first wins.
+    """Create a file in the folder, which is created too; return False if the name is taken, and
+    leave that file as it is. The file appears whole or not at all, and the first of several writers
+    wins, on one machine or on many that share the disk.
 
     Raises: OSError that names the file, also on a file system without hard links.
     """
@@ -280,7 +288,7 @@ def _linked(part: str, name: str, where: int) -> bool:
     try:
         os.link(part, name, src_dir_fd=where, dst_dir_fd=where, follow_symlinks=False)
     except FileExistsError:
-        # Over a network the answer to a link that was made may be lost and the link asked for
-        # again; how many names the file has tells whose it is.
+        # On a network file system the reply to a successful link may be lost and the request
+        # repeated; the number of links shows whose file it is.
         return os.stat(part, dir_fd=where, follow_symlinks=False).st_nlink > 1
     return True
