@@ -56,7 +56,7 @@ def add_coded(
 def _add(db: Lookup, subjects: Sequence[T], done: Added[T]) -> None:
     new: list[T] = []
     for subject in subjects:
-        stored = db.store.subject(subject.id)
+        stored = db.store.workload(subject.id)
         if stored is None:
             done.added.append(subject)
         else:

@@ -127,7 +127,7 @@ def unembedded(db: Lookup, op: Op, scope: str) -> bool:
     return any(info is not None and _readable(info) for info in infos)
 
 
-def _readable(info: PatternInfo) -> bool:
+def _readable(info: WorkloadInfo) -> bool:
     """True if a featurizer could read the workload: its structure or code is stored, or its size
     known."""
     return not info.stub or min(info.sizes) > 0

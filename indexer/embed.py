@@ -150,7 +150,7 @@ class _Stored:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def have(self, plug: _Plug, infos: Sequence[PatternInfo]) -> Collection[str]:
+    def have(self, plug: _Plug, infos: Sequence[WorkloadInfo]) -> Collection[str]:
         """Ids of workloads that have a vector."""
         return self.get(plug, [info.id for info in infos]).keys()
 
@@ -169,7 +169,7 @@ class _Recomputed:
         self._store = store
         self.vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
 
-    def have(self, plug: _Plug, infos: Sequence[PatternInfo]) -> Collection[str]:
+    def have(self, plug: _Plug, infos: Sequence[WorkloadInfo]) -> Collection[str]:
         """Ids of workloads that have a vector: none, unless the featurizer cannot compute here;
         then the stored ones are used."""
         vectors = self.vectors.setdefault((plug.name, plug.version), {})
@@ -224,7 +224,7 @@ def _embed_all(
 
 
 def _joined(
-    vectors: _Stored | _Recomputed, featurizer: _Plug, info: PatternInfo
+    vectors: _Stored | _Recomputed, featurizer: _Plug, info: WorkloadInfo
 ) -> NDArray[np.float32] | None:
     """The vector of a joint featurizer, from its parts' vectors."""
     if not isinstance(featurizer, Joint):
@@ -250,7 +250,7 @@ def adopt_stubs(db: Lookup, library: Library) -> int:
 
 def adopted(db: Lookup, stub: WorkloadInfo, pattern: Workload) -> int:
     """Give a stub its structure; returns the number of runs that moved to its pattern."""
-    info = PatternInfo.whole(pattern)
+    info = WorkloadInfo.whole(pattern)
     if stub.group not in ("", stub.name):  # the run log knew the family
         info = msgspec.structs.replace(info, group=stub.group)
     db.store.put_structure(pattern, info)

@@ -361,7 +361,7 @@ class _Job:
         key = (platform.id, op, "" if fixed else info.id)
         judge = self._judges.pop(key, None)
         if judge is None:
-            judge = space_of(platform, op, self.store.known(info)), {}
+            judge = space_of(platform, op, self.store.workload_or_info(info)), {}
         self._judges[key] = judge
         if len(self._judges) > _MOST_JUDGES:  # the least recently used
             del self._judges[next(iter(self._judges))]

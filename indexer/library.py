@@ -47,7 +47,7 @@ def every_content(file: str) -> list[Workload]:
     able = [kind.name for kind in kinds() if kind.recognises(Path(file))]
     if not able:
         return contents(file)
-    contents_of_kinds: list[Subject] = []
+    contents_of_kinds: list[Workload] = []
     for kind in able:
         with suppress(InputError):  # a list of the other kind alone
             contents_of_kinds += contents(file, kind)

@@ -112,9 +112,9 @@ def resolve_structure(
     """
     if workload is not None:
         resolved = resolve_workload(lookup, workload, kind=Op.parse(answer.op).kind)
-        if not isinstance(resolved, PatternInfo):
+        if not isinstance(resolved, WorkloadInfo):
             return resolved
-    structure = lookup.store.subject(answer.pattern_id)
+    structure = lookup.store.workload(answer.pattern_id)
     if structure is None:
         what = "its structure is not in the database, so it cannot be measured"
         raise NothingFound(f"{answer.pattern_name}: {what}", hint="give its file")

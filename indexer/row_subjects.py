@@ -56,8 +56,8 @@ class RowSubjects:
 
     def __init__(self, store: Store, library: Library, report: RowCounts) -> None:
         self._store, self.library, self._report = store, library, report
-        self._cache: dict[tuple[str, str, int, int, int, str], tuple[PatternInfo, str]] = {}
-        self._fresh: list[PatternInfo] = []
+        self._cache: dict[tuple[str, str, int, int, int, str], tuple[WorkloadInfo, str]] = {}
+        self._fresh: list[WorkloadInfo] = []
         self._structures: dict[str, bool] = {}
 
     def of(self, ref: MatrixRef, kind: str) -> tuple[WorkloadInfo, str]:
@@ -79,7 +79,7 @@ class RowSubjects:
             report.matrices_missing = [n for n, there in self._structures.items() if not there]
             report.matrices_found = len(self._structures) - len(report.matrices_missing)
 
-    def fresh(self) -> list[PatternInfo]:
+    def fresh(self) -> list[WorkloadInfo]:
         """Workloads met since the last call; they are stored with the runs that need them."""
         fresh, self._fresh = self._fresh, []
         return fresh
@@ -95,7 +95,7 @@ class RowSubjects:
         if pattern is None:
             pattern = ref.content
         if pattern is not None:
-            info = _described(PatternInfo.whole(pattern), ref)
+            info = _described(WorkloadInfo.whole(pattern), ref)
             self._store.put_structure(pattern, info)
             self._report.patterns += 1
             return info
@@ -126,7 +126,7 @@ class RowSubjects:
         return info
 
 
-def _described(info: PatternInfo, ref: MatrixRef) -> PatternInfo:
+def _described(info: WorkloadInfo, ref: MatrixRef) -> WorkloadInfo:
     """A workload of the library with the names and features that the row states."""
     return msgspec.structs.replace(
         info,

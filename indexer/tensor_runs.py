@@ -82,7 +82,7 @@ class MeasuresPrograms(Protocol):
     """Time the partitions of one program (`indexer.runners.xla_code.measuring.ProgramTimes`)."""
 
     seconds: dict[str, float]
-    fresh: list[tuple[Computation, Measurement]]
+    fresh: list[tuple[TensorGraph, Measurement]]
 
     def measure(self, partition: Partition, *, chained: bool = False) -> Any: ...
 
@@ -93,7 +93,7 @@ class CutRun:
     seconds of all its kernels run in sequence, None where not requested."""
 
     measurement: Measurement
-    fresh: tuple[tuple[Computation, Measurement], ...]
+    fresh: tuple[tuple[TensorGraph, Measurement], ...]
     sequential_s: float | None
 
     @property
@@ -160,7 +160,7 @@ class CutRuns:
                     stored[placed.kernel.id] = seconds
 
     def _store(
-        self, subject: Computation, op: Op, config: Config, measurement: Measurement, campaign: str
+        self, subject: TensorGraph, op: Op, config: Config, measurement: Measurement, campaign: str
     ) -> None:
         here = self.machine.here
         run = Run(subject.id, op, here.id, config, measurement, campaign)
@@ -219,10 +219,10 @@ class FusionTally:
     failed: dict[str, str] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
 
-    def add(self, kernel: Computation, measurement: Measurement) -> None:
+    def add(self, kernel: TensorGraph, measurement: Measurement) -> None:
         """Count a kernel that was measured now, or failed."""
         if not measurement.ok:
-            self.failed[kernel.told_as(self.failed)] = measurement.error
+            self.failed[kernel.label(self.failed)] = measurement.error
             return
         self.kernels += 1
         self.long += measurement.least >= LONG_S
@@ -307,7 +307,7 @@ class FusionJob:
             if not ran.measurement.ok:
                 tally.failed.setdefault(program.name or program.id[:12], ran.measurement.error)
 
-    def _unmeasured(self, program: Computation) -> list[Cut]:
+    def _unmeasured(self, program: TensorGraph) -> list[Cut]:
         """Fusion plans still to be measured. Raises: TensorError for a program without any."""
         edges = edges_of(program)
         if len(edges.pairs) > MOST_EDGES:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from embeddb.core import plugins
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.files.gate import reason_of
+from embeddb.core.files.safe_read import reason_of
 from embeddb.core.row_lengths import RowLengths
 
 #: Size in bytes of the longest file form that is read back.

@@ -17,8 +17,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError
-from embeddb.core.files.gate import refusing
 from embeddb.core.files.model_file import read
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.nn_numpy import check_weights, dense, relu
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous

@@ -81,7 +81,7 @@ def _earlier(path: Path) -> list[str]:
     return manifest.files
 
 
-def fusion_files(program: Computation, config: Config, made_from: str = "") -> dict[str, str]:
+def fusion_files(program: TensorGraph, config: Config, made_from: str = "") -> dict[str, str]:
     """HLO of the program, of the program with a fusion for each kernel of the plan, and of each
     kernel, in order; `made_from`, for the README: the origin of the plan.
 
@@ -147,7 +147,7 @@ def _is_library(config: Config) -> bool:
 
 
 def emit_tensor(
-    subject: Computation, answer: Recommendation, place: str | Path, *, prefix: str = ""
+    subject: TensorGraph, answer: Recommendation, place: str | Path, *, prefix: str = ""
 ) -> Manifest:
     """Emit the best configuration of an answer about a tensor kernel or program to a folder: a tile
     as C, a fusion plan as HLO.

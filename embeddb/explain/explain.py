@@ -198,8 +198,8 @@ def _neighbours(
         counts.update(run.measurement.status for run in runs)
         default = Config(recommendation.default)
         if platform is not None:
-            default = default_of(platform, op, store.known(info))
-        curve = timings_of(runs, usual_at(store, near.platform))
+            default = default_of(platform, op, store.workload_or_info(info))
+        curve = summarise_runs(runs, usual_at(store, near.platform))
         detail = _evidence(
             near, info, curve, default, _there(recommendation, near.pattern_id, answer)
         )
@@ -218,7 +218,7 @@ def _there(recommendation: Recommendation, pattern_id: str, answer: Config) -> C
 def _pattern(recommendation: Recommendation, store: Store) -> PatternView:
     """The queried pattern; for older answers, the stored record."""
     stored = store.pattern(store.resolve(recommendation.pattern_id))
-    info = recommendation.pattern or stored or PatternInfo(id=recommendation.pattern_id)
+    info = recommendation.pattern or stored or WorkloadInfo(id=recommendation.pattern_id)
     picture = info.thumbnail or (stored.thumbnail if stored is not None else b"")
     return PatternView(
         id=recommendation.pattern_id,

@@ -108,7 +108,7 @@ def kernel_occlusion(
         return "", []
 
 
-def _by_model(query: Query, db: Lookup, kernel: Computation) -> list[Occluded]:
+def _by_model(query: Query, db: Lookup, kernel: TensorGraph) -> list[Occluded]:
     """Change of the best tile's predicted gain over the default without an operation."""
     model, _ = db.graph_model(query.platform, query.op)
     if model is None or query.default not in query.prediction.configs:
@@ -145,7 +145,7 @@ def _by_neighbours(
     return "sizes", sorted(parts, key=lambda one: -one.moved)[:_MOST_SIZES]
 
 
-def _operations(kernel: Computation, moved: NDArray[np.float64]) -> list[Occluded]:
+def _operations(kernel: TensorGraph, moved: NDArray[np.float64]) -> list[Occluded]:
     parts = [
         Occluded(what=op.opcode, place=at, moved=float(moved[at]))
         for at, op in enumerate(kernel.operations)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.row_lengths import (
     STORED_AS,
     RowLengths,

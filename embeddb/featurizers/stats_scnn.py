@@ -49,7 +49,7 @@ class StatsScnn:
         """float32[d] from one vector of each part."""
         return np.concatenate(vectors)
 
-    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """From the features of both parts; None unless both are whole."""
         found = [v for part in self.parts if (v := part.from_info(info)) is not None]
         return self.join(found) if len(found) == len(self.parts) else None

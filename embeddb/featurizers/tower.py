@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
-from embeddb.core.files.gate import refusing
 from embeddb.core.files.model_file import ModelFile, read
+from embeddb.core.files.safe_read import refusing
 from embeddb.core.nn_numpy import check_weights, dense, relu
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import FromWeights
 from embeddb.featurizers.own_weights import adopt
 from embeddb.featurizers.stats import Stats
@@ -110,7 +110,7 @@ class Tower:
         """float32[r] of the structure."""
         return self.join([self._stats.embed(pattern)])
 
-    def from_info(self, info: PatternInfo) -> Floats | None:
+    def from_info(self, info: WorkloadInfo) -> Floats | None:
         """float32[r] from the statistics that travelled with a stub; None without them."""
         stats = self._stats.from_info(info)
         return None if stats is None else self.join([stats])

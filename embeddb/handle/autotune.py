@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.files.own_files import whole_file
+from embeddb.core.files.safe_write import whole_file
 from embeddb.handle.choice import Choice, CompileOptions
 from embeddb.handle.kernel_call import KernelCall, by_kernel
 from embeddb.handle.matrix import Matrix

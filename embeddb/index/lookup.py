@@ -22,7 +22,7 @@ from embeddb.core.errors import (
 )
 from embeddb.core.files.model_file import read_card
 from embeddb.core.kinds import kind_of
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
@@ -438,7 +438,7 @@ class Lookup:
             found = plug.embed(structure)
         return np.asarray(found, dtype=np.float32)
 
-    def lengths(self, pattern: Subject | PatternInfo) -> RowLengths | None:
+    def lengths(self, pattern: Workload | WorkloadInfo) -> RowLengths | None:
         """The row lengths of a matrix (`embeddb.index.lengths`)."""
         return lengths_of(self.store, self.featurizers(), pattern)
 

@@ -27,7 +27,7 @@ def relative_error(dtype: str, length: int) -> float:
     return float(_UNITS[dtype] * (_COST + 4 * length**0.5 + length / 32))
 
 
-def kernel_error(kernel: Computation) -> float:
+def kernel_error(kernel: TensorGraph) -> float:
     """Bound on the relative error of a tensor kernel, by its type and longest sum; 0 for
     integers."""
     types = {shape.dtype for op in kernel.operations for shape in op.results}
@@ -36,7 +36,7 @@ def kernel_error(kernel: Computation) -> float:
     return relative_error("f32" if "f32" in types else "f64", kernel.reduced)
 
 
-def may_jump(kernel: Computation) -> bool:
+def may_jump(kernel: TensorGraph) -> bool:
     """True if rounding can change a decision, so that a few elements may have any value."""
     exact: list[bool] = []
     for op in kernel.operations:
@@ -49,6 +49,6 @@ def may_jump(kernel: Computation) -> bool:
     return False
 
 
-def needs_positive(kernel: Computation) -> bool:
+def needs_positive(kernel: TensorGraph) -> bool:
     """True if an operation of the kernel is undefined for negative numbers."""
     return any(op.opcode in _POSITIVE for op in kernel.operations)

@@ -98,7 +98,7 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     return model if share - _ERRORS * error > voted else None
 
 
-def _retrieved(lookup: Lookup, query: Query, pattern: Subject | PatternInfo) -> list[Config]:
+def _retrieved(lookup: Lookup, query: Query, pattern: Workload | WorkloadInfo) -> list[Config]:
     """Legal configurations whose vectors have the highest inner product with the pattern's, best
     first; none where no towers were trained for the op on the platform."""
     with suppress(EmbeddbError):

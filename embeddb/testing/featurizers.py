@@ -69,9 +69,9 @@ class FeaturizerContract:
         """Test cases; override to add patterns of your own."""
         return extreme_patterns()
 
-    def sized(self) -> PatternInfo:
+    def sized(self) -> WorkloadInfo:
         """A stub with known sizes."""
-        return PatternInfo(id="0", m=5, n=4, nnz=9, stub=True)
+        return WorkloadInfo(id="0", m=5, n=4, nnz=9, stub=True)
 
     def test_it_says_what_it_is(self) -> None:
         featurizer = self.make()

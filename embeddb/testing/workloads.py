@@ -25,7 +25,7 @@ class WorkloadKindContract:
     kind: str
 
     @pytest.fixture
-    def workloads(self) -> list[Subject]:
+    def workloads(self) -> list[Workload]:
         """Workloads that differ in more than their names."""
         raise NotImplementedError
 
@@ -46,7 +46,7 @@ class WorkloadKindContract:
         store, kind = memory_store(), kind_of(self.kind)
         store.put_structures((one, WorkloadInfo.whole(one)) for one in workloads)
         for one in workloads:
-            stored = store.subject(one.id)
+            stored = store.workload(one.id)
             assert (
                 stored == one
                 and stored is not None

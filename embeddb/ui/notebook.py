@@ -126,7 +126,7 @@ def explanation_html(e: Explanation) -> str:
     )
 
 
-def pattern_html(pattern: Pattern | PatternInfo) -> str:
+def pattern_html(pattern: Pattern | WorkloadInfo) -> str:
     """Sizes, and a picture of the nonzeros."""
     from embeddb.ui.draw import spy, style
 

@@ -11,7 +11,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import MATRIX_SYMBOLS, Sizes
 
 if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
+    from embeddb.core.records import WorkloadInfo
     from embeddb.core.row_lengths import RowLengths
     from embeddb.index.lookup import Lookup
     from embeddb.ranking.rankers.base import Ranker

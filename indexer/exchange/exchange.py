@@ -18,7 +18,7 @@ from embeddb.core.reports import Report
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
-from embeddb.store import Partition, Store
+from embeddb.store import RunTable, Store
 from indexer.exchange.export_records import (
     abridged,
     model_docs,
@@ -168,7 +168,7 @@ def _named_nests(store: Store, platform: str, op: Op | None) -> Iterator[tuple[s
             yield info.name, nest
 
 
-def _selected(store: Store, platform: str, op: Op | None) -> list[Partition]:
+def _selected(store: Store, platform: str, op: Op | None) -> list[RunTable]:
     partitions = [
         p
         for p in store.partitions()
@@ -197,9 +197,9 @@ def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
         yield run
 
 
-def _coded(store: Store, infos: list[PatternInfo]) -> Iterator[Subject]:
-    workloads = (store.known(info) for info in infos)
-    return (one for one in workloads if not isinstance(one, PatternInfo))
+def _coded(store: Store, infos: list[WorkloadInfo]) -> Iterator[Workload]:
+    workloads = (store.workload_or_info(info) for info in infos)
+    return (one for one in workloads if not isinstance(one, WorkloadInfo))
 
 
 # -- in ----------------------------------------------------------------------------------------

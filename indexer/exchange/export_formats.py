@@ -42,7 +42,7 @@ _COLUMNS = (
 )
 
 
-def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
+def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[WorkloadInfo]) -> None:
     """Write a row per run.
 
     `time_s` is the run's time (`Run.seconds`), `times_s` every repeat separated by `;`, a parameter
@@ -56,7 +56,7 @@ def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo])
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow([*_COLUMNS, *(f"config.{name}" for name in params)])
     for run in runs:
-        info = info_by_id.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = info_by_id.get(run.pattern_id) or WorkloadInfo(id=run.pattern_id)
         platform, _, instance = run.platform.partition("@")
         rows.writerow(
             [
@@ -194,7 +194,7 @@ _INVALIDITY = {
 }
 
 
-def write_t4(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
+def write_t4(out: TextIO, runs: Iterable[Run], patterns: Iterable[WorkloadInfo]) -> None:
     """Times in milliseconds, as Kernel Tuner writes them. The schema has one problem per file; the
     matrix, operation and platform of a result are added to it as the object `embeddb`."""
     info_by_id = {info.id: info for info in patterns}
@@ -202,12 +202,12 @@ def write_t4(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) 
     head = {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}}
     out.write(encode(head).decode()[:-1] + ',"results":[')
     for place, run in enumerate(runs):
-        info = info_by_id.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = info_by_id.get(run.pattern_id) or WorkloadInfo(id=run.pattern_id)
         out.write(("," if place else "") + "\n" + encode(_result(run, info)).decode())
     out.write("\n]}\n")
 
 
-def _result(run: Run, info: PatternInfo) -> dict[str, Any]:
+def _result(run: Run, info: WorkloadInfo) -> dict[str, Any]:
     measurement = run.measurement
     times: dict[str, Any] = {"runtimes": [time * 1e3 for time in measurement.times_s]}
     if measurement.compile_s is not None:
@@ -347,7 +347,7 @@ def _rank(run: Run) -> tuple[float, str]:
 
 
 def _write_table(
-    out: TextIO, symbol: str, runs: list[Run], info_by_id: Mapping[str, PatternInfo]
+    out: TextIO, symbol: str, runs: list[Run], info_by_id: Mapping[str, WorkloadInfo]
 ) -> None:
     fields = c_fields([run.config for run in runs])
     out.write(f"\nstruct {symbol}_row {{\n{_FIXED}\n")
@@ -355,7 +355,7 @@ def _write_table(
         out.write(f"    {kind}{field};\n")
     out.write(f"}};\n\nstatic const struct {symbol}_row {symbol}[] = {{\n")
     for run in runs:
-        info = info_by_id.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
+        info = info_by_id.get(run.pattern_id) or WorkloadInfo(id=run.pattern_id)
         cells = [
             *map(c_text, (run.pattern_id, info.name, str(run.op), str(run.config))),
             *(f"{size}LL" for size in info.sizes),

@@ -60,7 +60,7 @@ def platform_docs(store: Store) -> list[PlatformDoc]:
     return docs
 
 
-def with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
+def with_features(db: Lookup, infos: list[WorkloadInfo]) -> Iterator[WorkloadInfo]:
     """Patterns with their vectors among the features, so that they can be compared without
     structure."""
     there = db.featurizers()
@@ -81,7 +81,7 @@ def with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]
 _ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
 
 
-def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDoc]:
+def model_docs(store: Store, chosen: list[RunTable] | None) -> Iterator[ModelDoc]:
     """Cards of the registered models, by version; of a selection only cost models for it. The
     models themselves are left out."""
     wanted = {(p.platform.partition("@")[0], p.op.kernel) for p in chosen or ()}
@@ -108,7 +108,7 @@ def adopt_models(db: Lookup, folder: Path) -> int:
 _MOST_BYTES, _MOST_NESTS = 8 << 20, 5000
 
 
-def one_name_each(infos: Iterable[PatternInfo]) -> list[PatternInfo]:
+def one_name_each(infos: Iterable[WorkloadInfo]) -> list[WorkloadInfo]:
     """Replace the name by the id where a nest has no name, or several share it."""
     infos = list(infos)
     count = Counter(info.name for info in infos if info.kind == "nest")

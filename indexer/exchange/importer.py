@@ -171,8 +171,8 @@ class Importer:
                 raise ReaderError(
                     f"platform {run.platform} is unknown: the export has no description of it"
                 )
-            facts = PatternInfo(id=own, kind=run.op.kind)
-            subject = (self.coded.get(own) or self._store.known(facts)) if own else facts
+            facts = WorkloadInfo(id=own, kind=run.op.kind)
+            subject = (self.coded.get(own) or self._store.workload_or_info(facts)) if own else facts
             with refusing(ReaderError):
                 judge = (space_of(platform, run.op, subject), set())
             self._spaces[run.platform, run.op] = (own, judge)
@@ -227,7 +227,7 @@ def _opened(rejects: Path) -> BinaryIO:
         return open_own(rejects, "wb")
 
 
-def _check_pattern(info: PatternInfo) -> None:
+def _check_pattern(info: WorkloadInfo) -> None:
     """Raises: ReaderError for an inconsistent record, also for a stub under a foreign id: the
     pattern that adopts it would get the runs of the pattern with that id."""
     _check_id(info.id)

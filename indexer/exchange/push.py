@@ -111,7 +111,7 @@ def _own_partitions(db: Lookup, platform: str) -> list[RunTable]:
     return [p for p in named if any(True for _ in db.store.runs(p.platform, p.op, own=True))]
 
 
-def _records(db: Lookup, chosen: list[Partition]) -> Iterator[Record]:
+def _records(db: Lookup, chosen: list[RunTable]) -> Iterator[Record]:
     """Records in the order of an export: platforms, then patterns and their code, then runs."""
     store, wanted = db.store, {p.platform for p in chosen}
     yield from (doc for doc in platform_docs(store) if doc.id in wanted)

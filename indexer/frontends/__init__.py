@@ -159,7 +159,7 @@ def _holding(extraction: Extraction, matrix: Pattern | None, *, rename: bool) ->
     """
     if matrix is None:
         return extraction
-    nests = [nest.holding([matrix]) for nest in extraction.nests]
+    nests = [nest.with_matrices([matrix]) for nest in extraction.nests]
     if not any(nest.matrices for nest in nests):
         raise NestError(f"has no nest with an array for matrix {matrix.id}")
     if rename:

@@ -70,7 +70,7 @@ class ModelDoc:
 
 
 #: Record of a line of an export.
-Record = PlatformDoc | PatternInfo | Subject | Run | ModelDoc | Reject
+Record = PlatformDoc | WorkloadInfo | Workload | Run | ModelDoc | Reject
 
 
 @dataclass(slots=True)
@@ -234,7 +234,7 @@ def _pattern(rest: list[Any]) -> WorkloadInfo:
     return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), WorkloadInfo)
 
 
-def _coded(word: str, pattern: PatternInfo, document: Any) -> Subject:
+def _coded(word: str, pattern: WorkloadInfo, document: Any) -> Workload:
     """The workload of a code record, named as its pattern. Raises: ReaderError if it disagrees with
     the pattern's line."""
     workload = pattern.workload.read(json.dumps(document).encode())
@@ -245,7 +245,7 @@ def _coded(word: str, pattern: PatternInfo, document: Any) -> Subject:
             f"the pattern is a {pattern.kind} of {pattern.sizes}, "
             f"its code is a {workload.kind} of {workload.sizes}"
         )
-    named: Subject = replace(workload, name=pattern.name, group=pattern.group)
+    named: Workload = replace(workload, name=pattern.name, group=pattern.group)
     return named
 
 
@@ -283,7 +283,7 @@ class EmbeddbReader:
         """Rows of every platform in the file, each with `platform` and `instance`."""
         matrices: dict[str, MatrixRef] = {}
         for line, record in _numbered(path):
-            if isinstance(record, PatternInfo):
+            if isinstance(record, WorkloadInfo):
                 matrices[record.id] = MatrixRef(
                     record.name or record.id,
                     record.m,

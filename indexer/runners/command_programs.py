@@ -212,14 +212,14 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(text)
 
 
-def most_bytes(subject: Subject) -> int:
+def most_bytes(subject: Workload) -> int:
     """Upper bound of the size of a workload's file in bytes."""
     if isinstance(subject, Pattern):
         return subject.nnz * _ENTRY_BYTES + subject.shape[0] * _ROW_BYTES
     return len(kind_of(subject.kind).write(subject))
 
 
-def write_subject(subject: Subject, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
+def write_subject(subject: Workload, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
     """Write a matrix with values, in the form that a command requests, or another workload as JSON.
 
     Raises: RunnerUnavailable if it cannot be written completely; UsageError for a nest with a

@@ -79,7 +79,7 @@ class TileRunner(LocalRunner):
             at_once=_AT_ONCE,
         )
 
-    def _measuring(self, kernel: Computation, options: RunOptions) -> Measuring[Tile]:
+    def _measuring(self, kernel: TensorGraph, options: RunOptions) -> Measuring[Tile]:
         """The measuring of the last call, if it was of the same kernel."""
         if self._last is not None and self._last[:2] == (kernel.id, options):
             return self._last[2]

@@ -117,8 +117,8 @@ class XlaRunner(LocalRunner):
                 yield config, measurement
 
     def kernels(
-        self, kernels: Sequence[Computation], options: RunOptions
-    ) -> Iterator[list[tuple[Computation, Measurement]]]:
+        self, kernels: Sequence[TensorGraph], options: RunOptions
+    ) -> Iterator[list[tuple[TensorGraph, Measurement]]]:
         """Measure kernels by themselves, some at a time, in turns, so that noise of the machine is
         spread over several kernels.
 
@@ -131,12 +131,12 @@ class XlaRunner(LocalRunner):
             if number % _TURNS_A_WORKER == 0:
                 self.session.close()
 
-    def program(self, program: Computation, options: RunOptions) -> ProgramTimes:
+    def program(self, program: TensorGraph, options: RunOptions) -> ProgramTimes:
         """The timer of partitions of a program, in the worker, which has one program at a time."""
         self.next_subject()
         return ProgramTimes(program, self.session, options)
 
-    def compiler_cut(self, program: Computation) -> Cut:
+    def compiler_cut(self, program: TensorGraph) -> Cut:
         """The fusion plan nearest to XLA's own.
 
         Raises: TensorError for a program that XLA does not compile; RunnerUnavailable.

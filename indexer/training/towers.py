@@ -25,7 +25,7 @@ from torch.nn import functional
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
 from embeddb.cost_model.model import space_digest
 from embeddb.cost_model.towers import config_inputs, unit_key
@@ -155,7 +155,7 @@ def _samples(db: Lookup, op: Op, scope: str, platform: str) -> Iterator[Samples]
     ids = {row.platform for row in evidence.rows if row.platform.startswith(platform)}
     for platform_id in sorted(ids):
         held = evidence.of_platform(platform_id).pruned()
-        infos = {row.pattern_id: PatternInfo(id=row.pattern_id) for row in held.rows}
+        infos = {row.pattern_id: WorkloadInfo(id=row.pattern_id) for row in held.rows}
         samples = from_evidence(held, vectors, infos, db.platform(platform_id), op, featurizer=made)
         with suppress(UsageError):  # one matrix, or a handful of runs
             samples.check()

@@ -62,7 +62,7 @@ def features_of(pattern: Pattern) -> NDArray[np.float64]:
     return np.array(values, dtype=np.float64)
 
 
-def recorded_features(info: PatternInfo) -> NDArray[np.float64]:
+def recorded_features(info: WorkloadInfo) -> NDArray[np.float64]:
     """float64[d] of a pattern without a stored structure, from the features of its runs; nan for
     unknown ones. Quantities that `features_of` samples were computed on more non-zeros there."""
     values = dict.fromkeys(NAMES, math.nan)

@@ -34,7 +34,7 @@ def flags() -> tuple[str, ...]:
     return (*FLAGS, cpu_build.flags()[1])
 
 
-def c_function(kernel: Computation, tile: Tile, name: str) -> str:
+def c_function(kernel: TensorGraph, tile: Tile, name: str) -> str:
     """`void NAME(...)` with pointers to the parameters in their order, to the outputs, and to the
     buffers (`arguments`); it needs `PRELUDE` before it.
 
@@ -43,7 +43,7 @@ def c_function(kernel: Computation, tile: Tile, name: str) -> str:
     return _Function(plan_of(kernel), tile, name).text()
 
 
-def arguments(kernel: Computation, tile: Tile) -> str:
+def arguments(kernel: TensorGraph, tile: Tile) -> str:
     """Arguments of a call, from the array `a`: parameters, outputs, scratch memory."""
     plan = plan_of(kernel)
     count = len(kernel.parameters) + len(plan.kernel.outputs)

@@ -112,7 +112,7 @@ def _holds_nothing(db: Database) -> bool:
 
 def resolve_workloads(
     db: Database, text: str, op: Op, defines: Sequence[str] = (), matrix: str = ""
-) -> list[Subject | PatternInfo]:
+) -> list[Workload | WorkloadInfo]:
     """The workloads that a text names for an operation: a matrix, a nest, the nests of a C file
     (`defines` override its constants, `N=64`; `matrix` fills its index arrays), or the kernels or
     the program in a file. A note says when a whole program is taken as one kernel.

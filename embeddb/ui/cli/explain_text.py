@@ -109,7 +109,8 @@ def _show_answer(e: Explanation) -> None:
         _note(f"counters: {recommendation.counters_words}")
     if recommendation.model:
         _line(
-            "learned", e.learned.lesson if e.learned else "not known: the model is not registered"
+            "learned",
+            e.learned.training_summary if e.learned else "not known: the model is not registered",
         )
     _line(
         "asked",

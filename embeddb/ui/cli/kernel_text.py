@@ -51,7 +51,7 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
     table(("left out", "then" if insight.occluded_by == "model" else "moves by"), rows, indent="  ")
 
 
-def fused_seconds(db: Database, subject: Subject | PatternInfo, op: Op) -> Sequence[FusedSeconds]:
+def fused_seconds(db: Database, subject: Workload | WorkloadInfo, op: Op) -> Sequence[FusedSeconds]:
     """Measured and predicted seconds of a kernel, by machine; only for op `fused`."""
     if op.kernel != "fused":
         return ()

@@ -177,5 +177,5 @@ def array_rows(nest: Nest) -> list[tuple[str, str, str, str, str]]:
 
 def _dependence(nest: Nest, dependence: Dependence) -> str:
     word = "distance" if dependence.distance is not None else "direction"
-    line = f"{nest.array_name(dependence.array)}: {word} {dependence.told}"
+    line = f"{nest.array_name(dependence.array)}: {word} {dependence.vector_text}"
     return f"{line}, a reduction" if dependence.reduction else line

@@ -169,7 +169,7 @@ def _summed(db: Database, part: RunTable, infos: Mapping[str, WorkloadInfo]) -> 
         info = infos.get(runs[0].pattern_id) or WorkloadInfo(id=runs[0].pattern_id)
         default = default_of(platform, part.op, db.store.workload_or_info(info))
         for number, own in by_source.items():
-            timings = timings_of(own, normal)
+            timings = summarise_runs(own, normal)
             rest = (
                 run
                 for other, other_runs in by_source.items()

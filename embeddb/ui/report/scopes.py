@@ -180,7 +180,7 @@ _NOTHING_CHOSEN: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def _chosen(best: Best, patterns: Sequence[PatternInfo], op: Op) -> dict[str, Any]:
+def _chosen(best: Best, patterns: Sequence[WorkloadInfo], op: Op) -> dict[str, Any]:
     return {
         "winners": best.winners(_MOST_WINNERS),
         "distinct_winners": len({int(c) for c in best.column if c >= 0}),

@@ -91,7 +91,7 @@ class ServerAnswer(NamedTuple):
     """An answer and its pattern, which the database may not have."""
 
     recommendation: Recommendation
-    info: PatternInfo
+    info: WorkloadInfo
 
 
 class _Row(msgspec.Struct):
@@ -118,7 +118,7 @@ class ServerAnswers:
     def version(self) -> object:
         return self._engine.version()
 
-    def keep(self, answer: Recommendation, info: PatternInfo) -> None:
+    def keep(self, answer: Recommendation, info: WorkloadInfo) -> None:
         raw = msgspec.json.encode(answer)
         row = msgspec.json.encode(_Row(stored_head(answer.id, raw), info, len(raw)))
 
@@ -156,7 +156,7 @@ class ServerAnswers:
         with self._engine.read() as txn:
             return [row.head for _, row in _rows(txn)]
 
-    def pattern(self, pattern_id: str) -> PatternInfo | None:
+    def pattern(self, pattern_id: str) -> WorkloadInfo | None:
         """The record of a queried pattern."""
         with self._engine.read() as txn:
             infos = [row.info for _, row in _rows(txn) if row.info.id == pattern_id]

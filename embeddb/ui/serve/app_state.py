@@ -131,7 +131,7 @@ class AppState:
         return self.cache.get("catalog", read)
 
     def kinds(self) -> list[str]:
-        """Kinds of the patterns (`embeddb.core.subject`)."""
+        """Kinds of the patterns (`embeddb.core.workload`)."""
         infos = self.catalog().infos
         present = self.cache.get("kinds", lambda: sorted({info.kind for info in infos.values()}))
         self.kinds_seen = present
@@ -160,7 +160,7 @@ class AppState:
             raise NothingFound(f"no platform {text[:80]!r}", hint=f"platforms here: {here}")
         return self.db.platform(text)
 
-    def pattern(self, text: str) -> PatternInfo:
+    def pattern(self, text: str) -> WorkloadInfo:
         """A pattern by id or unique name, with its thumbnail.
 
         Raises: NothingFound.
@@ -225,7 +225,7 @@ class AnswerCache:
             warnings = [w for w in answer.warnings if _NOT_STORED not in w]  # its page says so
             answer = msgspec.structs.replace(answer, warnings=warnings)
             state.answers.keep(answer, _info(state.db, pattern, thumbnail))
-        elif not isinstance(pattern, PatternInfo):
+        elif not isinstance(pattern, WorkloadInfo):
             state.db.store.put_patterns([_info(state.db, pattern, thumbnail)])
         state.answers.remember(question, answer.id)
         return answer.id
@@ -238,9 +238,9 @@ class AnswerCache:
         )
 
 
-def _info(db: Database, pattern: Pattern | PatternInfo, thumbnail: bytes) -> PatternInfo:
+def _info(db: Database, pattern: Pattern | WorkloadInfo, thumbnail: bytes) -> WorkloadInfo:
     """The record of a pattern, with its thumbnail."""
-    if isinstance(pattern, PatternInfo):
+    if isinstance(pattern, WorkloadInfo):
         return pattern
     stored = db.store.pattern(pattern.id)
     if stored is not None and stored.thumbnail:

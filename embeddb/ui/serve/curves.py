@@ -30,7 +30,7 @@ def curve(
     return state.cache.get(("curve", info.id, platform, op), read)
 
 
-def side(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[str, Any]:
+def side(state: AppState, info: WorkloadInfo, platform: str, op: Op) -> dict[str, Any]:
     """Summary of one matrix on one platform. Gains are factors over its own default.
 
     Raises: NothingFound if the platform is unknown.
@@ -41,7 +41,7 @@ def side(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[str,
     timings = curve(state, info, platform, op)
     ok = {config: c for config, c in timings.items() if math.isfinite(c.seconds)}
     best = min(ok, key=lambda config: (ok[config].seconds, config.json), default=None)
-    default = default_of(stored, op, state.db.store.known(info))
+    default = default_of(stored, op, state.db.store.workload_or_info(info))
     base = ok[default].seconds if default in ok else None
     quickest = None if best is None else ok[best].seconds
     return {

@@ -85,7 +85,7 @@ def answer_line(a: AnswerHead) -> dict[str, Any]:
     return dict(line)
 
 
-def pattern_line(info: PatternInfo) -> dict[str, Any]:
+def pattern_line(info: WorkloadInfo) -> dict[str, Any]:
     """A pattern in a list; kind and sizes as well if it is no matrix."""
     line: dict[str, Any] = {
         "id": info.id,
@@ -158,7 +158,7 @@ def pattern(state: AppState, query: PageQuery) -> dict[str, Any]:
     }
 
 
-def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
+def _neighbours(state: AppState, info: WorkloadInfo) -> list[dict[str, Any]]:
     """Nearest measured patterns, for each operation and platform that ran the pattern."""
     by_scope = []
     for scope in state.scopes():
@@ -171,7 +171,7 @@ def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
         ids, distances = partition.nearest(vector, exclude=[info.id])
         infos = state.catalog().infos
         rows = [
-            {**pattern_line(infos.get(i, PatternInfo(id=i))), "distance": float(d)}
+            {**pattern_line(infos.get(i, WorkloadInfo(id=i))), "distance": float(d)}
             for i, d in zip(ids, distances, strict=True)
         ]
         by_scope.append(

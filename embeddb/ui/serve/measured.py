@@ -57,7 +57,7 @@ def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
     return {**facts, **summary, "page": page, "pages": last, "total": len(rows), "rows": shown}
 
 
-def _sorted_runs(state: AppState, info: PatternInfo, name: str, op: Op) -> list[dict[str, Any]]:
+def _sorted_runs(state: AppState, info: WorkloadInfo, name: str, op: Op) -> list[dict[str, Any]]:
     ordered = sorted(
         state.db.store.runs(name, op, info.id), key=lambda r: (r.seconds, r.config.json)
     )
@@ -118,7 +118,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
         best = float(ok.min()) if ok.size else math.nan
         rows.append(
             {
-                **pattern_line(infos.get(pattern_id, PatternInfo(id=pattern_id))),
+                **pattern_line(infos.get(pattern_id, WorkloadInfo(id=pattern_id))),
                 "platform": name,
                 "configs": int(seconds.size),
                 "failed": int(seconds.size - ok.size),
@@ -174,7 +174,7 @@ def _shared(state: AppState) -> list[dict[str, Any]]:
         counts.update((i, op) for i in ids)
     infos = state.catalog().infos
     return [
-        {**pattern_line(infos.get(i, PatternInfo(id=i))), "op": str(op), "platforms": n}
+        {**pattern_line(infos.get(i, WorkloadInfo(id=i))), "op": str(op), "platforms": n}
         for (i, op), n in counts.most_common(20)
         if n > 1
     ]
@@ -185,7 +185,7 @@ def _words(state: AppState, name: str) -> str:
     return "" if platform is None else platform.what
 
 
-def _one_side(state: AppState, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:
+def _one_side(state: AppState, info: WorkloadInfo, name: str, other: str, op: Op) -> dict[str, Any]:
     """One platform of a comparison. `ratios` are seconds over the best, ascending; `default_at` and
     `other_at` are positions of the default and of the other platform's best."""
     timings = curve(state, info, name, op)
@@ -271,7 +271,7 @@ class Campaigns:
         page, last = page_of(query, len(ids), _PAGE)
         infos = self._state.catalog().infos
         shown = sorted(
-            ({**pattern_line(infos.get(i, PatternInfo(id=i))), "runs": n} for i, n in ids.items()),
+            ({**pattern_line(infos.get(i, WorkloadInfo(id=i))), "runs": n} for i, n in ids.items()),
             key=lambda r: (r["name"].lower(), r["id"]),
         )
         return {

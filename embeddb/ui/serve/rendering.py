@@ -148,7 +148,7 @@ def files() -> dict[str, File]:
     return {**by_name, "report.css": _file(str(page_style()), ".css")}
 
 
-def thumb(info: PatternInfo) -> File:
+def thumb(info: WorkloadInfo) -> File:
     """The spy plot of a pattern as a standalone image. Raises: NothingFound."""
     if not info.workload.sparse:
         raise NothingFound(f"{info.id}: a {one_of(info.kind)} has no non-zeros to draw")

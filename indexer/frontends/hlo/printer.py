@@ -16,7 +16,7 @@ _LOST = frozenset(("while", "conditional", "custom-call", "fusion", "call", "asy
 _COMBINED = ("reduce", "reduce-window", "scatter", "sort", "map", "all-reduce", "reduce-scatter")
 
 
-def hlo_text(graph: Computation) -> str:
+def hlo_text(graph: TensorGraph) -> str:
     """One module whose entry takes the parameters in their order and returns the outputs: one
     array, or a tuple of them. A bitcast, which only an optimised module may have, is written as the
     equivalent transposes and reshape.
@@ -72,7 +72,7 @@ def _copied(partition: Partition, regions: dict[str, str]) -> list[str]:
     return [_line(program, at, regions) for at in sorted(needed)]
 
 
-def _kind(kernel: Computation) -> str:
+def _kind(kernel: TensorGraph) -> str:
     """XLA's kind of fusion for a kernel."""
     opcodes = {op.opcode for op in kernel.operations}
     if opcodes & {"dot", "convolution"}:
@@ -80,23 +80,23 @@ def _kind(kernel: Computation) -> str:
     return "kInput" if "reduce" in opcodes else "kLoop"
 
 
-def _head(graph: Computation) -> str:
+def _head(graph: TensorGraph) -> str:
     shapes = [_shape(graph.operations[at].shape) for at in graph.parameters]
     layout = f"entry_computation_layout={{({', '.join(shapes)})->{_output_shapes(graph)}}}"
     return f"HloModule {_word(graph.name) or 'kernel'}, {layout}"
 
 
-def _output_shapes(graph: Computation) -> str:
+def _output_shapes(graph: TensorGraph) -> str:
     outputs = [_shapes(graph.operations[at].results) for at in graph.outputs]
     return outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
 
 
-def _computation(head: str, graph: Computation, regions: dict[str, str]) -> str:
+def _computation(head: str, graph: TensorGraph, regions: dict[str, str]) -> str:
     lines = [_line(graph, at, regions) for at in range(len(graph.operations))]
     return "\n".join([f"{head} {{", *_with_root(graph, lines, _output_shapes(graph)), "}"])
 
 
-def _with_root(graph: Computation, lines: list[str], shapes: str) -> list[str]:
+def _with_root(graph: TensorGraph, lines: list[str], shapes: str) -> list[str]:
     if len(graph.outputs) > 1:
         root = f"  ROOT out = {shapes} tuple({', '.join(map(_name, graph.outputs))})"
         return [*lines, root]
@@ -130,7 +130,7 @@ def _shapes(results: Sequence[Shape]) -> str:
     return f"({', '.join(map(_shape, results))})"
 
 
-def _line(graph: Computation, at: int, regions: dict[str, str]) -> str:
+def _line(graph: TensorGraph, at: int, regions: dict[str, str]) -> str:
     op = graph.operations[at]
     if op.opcode in _LOST:
         raise TensorError(
@@ -165,7 +165,7 @@ def _bitcast(at: int, op: Operation, operand: Shape) -> str:
     )
 
 
-def _where(graph: Computation, at: int) -> str:
+def _where(graph: TensorGraph, at: int) -> str:
     return f"operation {graph.names[at] if graph.names else at}"
 
 
@@ -208,7 +208,7 @@ _WRITTEN: dict[str, Callable[[Operation], list[str]]] = {
 }
 
 
-def _attributes(graph: Computation, at: int, regions: dict[str, str]) -> list[str]:
+def _attributes(graph: TensorGraph, at: int, regions: dict[str, str]) -> list[str]:
     op = graph.operations[at]
     if op.opcode in _WRITTEN:
         return _WRITTEN[op.opcode](op) + _bodies(graph, at, regions)
@@ -218,7 +218,7 @@ def _attributes(graph: Computation, at: int, regions: dict[str, str]) -> list[st
     return ([raw] if raw else []) + _bodies(graph, at, regions)
 
 
-def _bodies(graph: Computation, at: int, regions: dict[str, str]) -> list[str]:
+def _bodies(graph: TensorGraph, at: int, regions: dict[str, str]) -> list[str]:
     """The bodies that an operation applies to elements, each once in `regions`."""
     op = graph.operations[at]
     if op.opcode == "select-and-scatter":
@@ -230,7 +230,7 @@ def _bodies(graph: Computation, at: int, regions: dict[str, str]) -> list[str]:
     return [f"{key}={_body(graph, at, word, text, regions)}" for key, word, text in both]
 
 
-def _body(graph: Computation, at: int, word: str, text: str, regions: dict[str, str]) -> str:
+def _body(graph: TensorGraph, at: int, word: str, text: str, regions: dict[str, str]) -> str:
     op = graph.operations[at]
     combine = str(op.attributes.get(word, "other"))
     if combine != "other":

@@ -13,7 +13,7 @@ _CALLED = ("to_apply", "body", "condition", "branch_computations")
 _CALLED_BEFORE = ("true_computation", "false_computation")
 
 
-def program_of(module: Module, *, name: str = "", group: str = "") -> Computation:
+def program_of(module: Module, *, name: str = "", group: str = "") -> TensorGraph:
     """The entry, with calls and fusions inlined; the elements of its root tuple are the outputs.
     Loops, branches and custom calls are single operations, with a note. `group` and `name` default
     to the module's without `jit_`.
@@ -33,7 +33,7 @@ def program_of(module: Module, *, name: str = "", group: str = "") -> Computatio
     )
 
 
-def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Computation]:
+def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[TensorGraph]:
     """Each fusion and each lone operation that computes or moves data, in order: those of the
     entry, of its calls, and, once, of the bodies of its loops and of its branches.
 
@@ -43,7 +43,7 @@ def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Compu
     Raises: TensorError, with the line, if the module is inconsistent.
     """
     head = name or _plain(module)
-    kernels: list[Computation] = []
+    kernels: list[TensorGraph] = []
     waiting, seen = [module.entry], {module.entry}
     while waiting:
         body = module.bodies[waiting.pop(0)]

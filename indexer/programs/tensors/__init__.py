@@ -29,7 +29,7 @@ def families() -> list[str]:
     return sorted({name.partition(".")[0] for name in program_names()})
 
 
-def program(name: str) -> Computation:
+def program(name: str) -> TensorGraph:
     """A program called FAMILY.SIZE, of the group FAMILY. Raises: UsageError for an unknown one."""
     file = read_tensors(_path(name), kind="program", name=name, group=name.partition(".")[0])
     return file.tensors[0]
@@ -40,7 +40,7 @@ def programs() -> list[TensorGraph]:
     return [program(name) for name in program_names()]
 
 
-def kernels() -> list[Computation]:
+def kernels() -> list[TensorGraph]:
     """The distinct kernels of all programs (`distinct_kernels`)."""
     return distinct_kernels(programs())
 

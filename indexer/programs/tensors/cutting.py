@@ -40,24 +40,24 @@ class Piece:
     members: tuple[int, ...]
 
 
-def pieces_of(program: Computation) -> list[Piece]:
+def pieces_of(program: TensorGraph) -> list[Piece]:
     """The kernels in an order of execution, numbered so after the name of the program."""
     cutting = _Cutting(program)
     return [cutting.piece(at, members) for at, members in enumerate(cutting.groups())]
 
 
-def distinct_kernels(programs: Iterable[Computation]) -> list[Computation]:
+def distinct_kernels(programs: Iterable[TensorGraph]) -> list[TensorGraph]:
     """Distinct kernels of programs, called PROGRAM/NUMBER and of the group of the first program
     that has it. Kernels that differ only in the start of slices, as in the steps of a recurrent
     network, count as one."""
-    kernels: dict[str, Computation] = {}
+    kernels: dict[str, TensorGraph] = {}
     for program in programs:
         for piece in pieces_of(program):
             kernels.setdefault(_sliced_alike(piece.kernel).id, piece.kernel)
     return list(kernels.values())
 
 
-def _sliced_alike(kernel: Computation) -> Computation:
+def _sliced_alike(kernel: TensorGraph) -> TensorGraph:
     """The kernel with every slice starting at 0."""
     return replace(kernel, operations=tuple(map(_from_zero, kernel.operations)))
 
@@ -210,7 +210,7 @@ def _copied(op: Operation) -> bool:
     return op.opcode in VIEWS or op.opcode in ("parameter", "constant")
 
 
-def _readers(program: Computation, own: list[bool]) -> list[list[int]]:
+def _readers(program: TensorGraph, own: list[bool]) -> list[list[int]]:
     """Operations that read each place, also through copied ones."""
     readers: list[list[int]] = [[] for _ in own]
     for at in reversed(range(len(own))):

@@ -277,7 +277,7 @@ _WITH_BODY = frozenset(
 
 def kernel_of_graph(
     features: NDArray[Any], opcodes: NDArray[Any], edges: NDArray[Any], *, name: str, group: str
-) -> Computation:
+) -> TensorGraph:
     """Build a kernel. `features`: float[n,140], `opcodes`: int[n], `edges`: int[e,2], each from an
     operation to one of its operands.
 
@@ -335,7 +335,7 @@ def _outputs(
     return list(dict.fromkeys(outputs)) or roots
 
 
-def notes_on(kernel: Computation) -> dict[str, str]:
+def notes_on(kernel: TensorGraph) -> dict[str, str]:
     """Note about a kernel with unknown opcodes, with their counts."""
     counts = Counter(op.opcode for op in kernel.operations if op.opcode.startswith("unknown-"))
     opcodes = ", ".join(f"{word} ({count})" for word, count in sorted(counts.items()))

@@ -33,7 +33,7 @@ _PLAIN_LAYOUT = re.compile(r"(NC|OI)HW(\d*[a-z])*")
 Pair = tuple[int, int]
 
 
-def kernel_of_task(task: str, arguments: Sequence[Any]) -> Computation:
+def kernel_of_task(task: str, arguments: Sequence[Any]) -> TensorGraph:
     """The kernel of a task, named by operator and sizes, so that equal names are equal kernels.
 
     Raises: ReaderError (reason only) for an unknown operator or unsuitable arguments.
@@ -50,7 +50,7 @@ def kernel_of_task(task: str, arguments: Sequence[Any]) -> Computation:
     raise ReaderError(f"the template {task[:60]!r} is not supported")
 
 
-def _dense(arguments: Sequence[Any]) -> Computation:
+def _dense(arguments: Sequence[Any]) -> TensorGraph:
     """data [m, k], weight [n, k] (or packed: [n / c, k, c]), bias or null, type of the result."""
     data, weight = _tensor(arguments[0]), _tensor(arguments[1])
     if weight.rank == 3:
@@ -73,7 +73,7 @@ def _dense(arguments: Sequence[Any]) -> Computation:
     return _named("dense", operations, ["bias"] if biased else [])
 
 
-def _batch_matmul(arguments: Sequence[Any]) -> Computation:
+def _batch_matmul(arguments: Sequence[Any]) -> TensorGraph:
     """x [b, m, k], y [b, n, k], sizes of the result, its type, then a flag each for x and y:
     transposed (no, yes)."""
     x, y = _tensor(arguments[0]), _tensor(arguments[1])
@@ -94,14 +94,14 @@ def _batch_matmul(arguments: Sequence[Any]) -> Computation:
     return _named("batch_matmul", operations, ["xt"] * turned[0] + ["y"] * (not turned[1]))
 
 
-def _convolution(arguments: Sequence[Any]) -> Computation:
+def _convolution(arguments: Sequence[Any]) -> TensorGraph:
     """data [n, c, h, w], weight [o, i, h, w] (or packed), strides, padding, dilation, perhaps the
     number of groups, layouts, and the type of the result."""
     weight = _unpacked(_tensor(arguments[1]), 2)
     return _convolved("conv2d", arguments, weight, _groups(arguments[5:]))
 
 
-def _depthwise(arguments: Sequence[Any]) -> Computation:
+def _depthwise(arguments: Sequence[Any]) -> TensorGraph:
     """Kernel as by `_convolution` with one group per channel; weight [c, results per channel, h,
     w]."""
     weight = _unpacked(_tensor(arguments[1]), 2)
@@ -110,7 +110,7 @@ def _depthwise(arguments: Sequence[Any]) -> Computation:
     return _convolved("depthwise_conv2d", arguments, turned, channels)
 
 
-def _convolved(name: str, arguments: Sequence[Any], weight: Shape, groups: int) -> Computation:
+def _convolved(name: str, arguments: Sequence[Any], weight: Shape, groups: int) -> TensorGraph:
     data = _unpacked(_tensor(arguments[0]), 1)
     for layout in arguments[5:]:
         if isinstance(layout, str) and layout not in _DTYPES and not _plain(layout):
@@ -142,7 +142,7 @@ def _convolved(name: str, arguments: Sequence[Any], weight: Shape, groups: int) 
 
 
 #: Builders by a pattern of the operator's name.
-_OPERATORS: dict[str, Callable[[Sequence[Any]], Computation]] = {
+_OPERATORS: dict[str, Callable[[Sequence[Any]], TensorGraph]] = {
     "dense(_(pack|nopack|small_batch|large_batch|tensorcore|int8|cblas|mkl|dnnl|cublas))?": _dense,
     "batch_matmul(_(tensorcore|int8|cblas|mkl|cublas))?": _batch_matmul,
     "depthwise_conv2d_(nchw|NCHWc)(_spatial_pack)?": _depthwise,
@@ -208,7 +208,7 @@ def _inputs(*shapes: Shape) -> list[Operation]:
     return [Operation("parameter", (s,), (), {"number": at}) for at, s in enumerate(shapes)]
 
 
-def _named(operator: str, operations: list[Operation], settings: Sequence[str]) -> Computation:
+def _named(operator: str, operations: list[Operation], settings: Sequence[str]) -> TensorGraph:
     """`dense_128x768_768x768`, `conv2d_1x3x224x224_64x3x7x7_s2x2_...`; types where not all are
     f32."""
     arrays = [op.shape for op in operations[:2]] + [operations[-1].shape]

@@ -30,7 +30,7 @@ def contents(nest: Nest, number: int, seed: int = 0) -> NDArray[Any]:
 
     Raises: NestError for a missing matrix.
     """
-    matrix_numbers = nest.held(number)
+    matrix_numbers = nest.matrix_values(number)
     if matrix_numbers is None:
         return filled(nest.arrays[number], number, seed)
     return matrix_numbers.astype(DTYPE_OF[nest.arrays[number].dtype])

@@ -30,7 +30,7 @@ _BELOW = 8
 _LIVE, _WIDE = 4, 24
 
 
-def bytes_needed(kernel: Computation, scratch: int, *, check: bool) -> int:
+def bytes_needed(kernel: TensorGraph, scratch: int, *, check: bool) -> int:
     """Upper bound of a job's memory in bytes, before any is allocated."""
     shapes = _shapes(kernel)
     needed = scratch + sum(shape.bytes for shape in shapes)
@@ -40,7 +40,7 @@ def bytes_needed(kernel: Computation, scratch: int, *, check: bool) -> int:
     return needed
 
 
-def _shapes(kernel: Computation) -> list[Shape]:
+def _shapes(kernel: TensorGraph) -> list[Shape]:
     """Shapes of parameters, then of outputs."""
     return [kernel.operations[at].shape for at in (*kernel.parameters, *kernel.outputs)]
 

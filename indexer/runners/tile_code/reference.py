@@ -65,7 +65,7 @@ def physical(array: _Array, shape: Shape) -> _Array:
     return np.ascontiguousarray(array.transpose(tuple(reversed(shape.layout)))).reshape(-1)
 
 
-def evaluate(kernel: Computation, arrays: Sequence[_Array]) -> list[Bounded]:
+def evaluate(kernel: TensorGraph, arrays: Sequence[_Array]) -> list[Bounded]:
     """The outputs, as arrays of their dimensions, from the parameters, each flat in memory order,
     which are not changed.
 

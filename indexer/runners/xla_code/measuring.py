@@ -41,11 +41,11 @@ class ProgramTimes:
     """Time partitions of one program, each kernel once: `seconds` by kernel id, infinite for failed
     ones; `fresh` the kernels timed for the last partition, also where that was interrupted."""
 
-    program: Computation
+    program: TensorGraph
     session: WorkerProcess
     options: RunOptions
     seconds: dict[str, float] = field(default_factory=dict)
-    fresh: list[tuple[Computation, Measurement]] = field(default_factory=list)
+    fresh: list[tuple[TensorGraph, Measurement]] = field(default_factory=list)
     _generation: int = -1
     _refused: str = ""
 
@@ -93,7 +93,7 @@ class ProgramTimes:
             times_s=tuple(reply["times_s"]), cpu_sum_s=tuple(reply["cpu_s"]), when=time.time()
         )
 
-    def _time(self, partition: Partition, kernels: Sequence[Computation]) -> Measurement | None:
+    def _time(self, partition: Partition, kernels: Sequence[TensorGraph]) -> Measurement | None:
         """Time the kernels into `fresh`; returns the first failure. Their inputs are those of a run
         of the whole chain, since the time of some kernels depends on the values."""
         times = KernelTimes(self.session, self.options)
@@ -115,7 +115,7 @@ class ProgramTimes:
                 self._record(kernel, in_context(timed[kernel.id], {ARRAYS: OF_PROGRAM}))
         return None
 
-    def _blamed(self, kernels: Sequence[Computation], problem: Measurement) -> Measurement:
+    def _blamed(self, kernels: Sequence[TensorGraph], problem: Measurement) -> Measurement:
         """Reason of a partition's failure; `fresh` receives the kernels to blame. Of wrong results
         any kernel may be the cause, so the times of all are dropped; of a crash, those that crash
         alone."""
@@ -131,7 +131,7 @@ class ProgramTimes:
                 self._record(kernel, outcome)
         return problem
 
-    def _record(self, kernel: Computation, outcome: Measurement) -> None:
+    def _record(self, kernel: TensorGraph, outcome: Measurement) -> None:
         self.fresh.append((kernel, outcome))
         self.seconds[kernel.id] = outcome.least
 
@@ -197,9 +197,9 @@ def effort(options: RunOptions) -> dict[str, float]:
     return {name: getattr(options, name) for name in ("repeats", "max_repeats", "min_time_s")}
 
 
-def together(kernels: Iterable[Computation], most: int = 1 << 30) -> Iterator[list[Computation]]:
+def together(kernels: Iterable[TensorGraph], most: int = 1 << 30) -> Iterator[list[TensorGraph]]:
     """Batches of distinct kernels whose arrays fit into memory, at most `most` per batch."""
-    batch: list[Computation] = []
+    batch: list[TensorGraph] = []
     room = _TOGETHER
     for kernel in {kernel.id: kernel for kernel in kernels}.values():
         need = bytes_of(kernel)
@@ -212,12 +212,12 @@ def together(kernels: Iterable[Computation], most: int = 1 << 30) -> Iterator[li
         yield batch
 
 
-def parameters_of(graph: Computation) -> list[tuple[str, list[int]]]:
+def parameters_of(graph: TensorGraph) -> list[tuple[str, list[int]]]:
     shapes = [graph.operations[at].shape for at in graph.parameters]
     return [(shape.dtype, list(shape.dims)) for shape in shapes]
 
 
-def bytes_of(graph: Computation) -> int:
+def bytes_of(graph: TensorGraph) -> int:
     """Bytes of inputs and outputs, and of a program also of all intermediate values."""
     if graph.kind == "program":
         return sum(shape.bytes for op in graph.operations for shape in op.results)
@@ -272,8 +272,8 @@ class KernelTimes:
         self._session, self._options = session, options
 
     def in_turns(
-        self, kernels: Sequence[Computation], *, check: bool
-    ) -> list[tuple[Computation, Measurement]]:
+        self, kernels: Sequence[TensorGraph], *, check: bool
+    ) -> list[tuple[TensorGraph, Measurement]]:
         """Each kernel with its measurement; if the worker dies, each is tried alone.
 
         Every failure is a status. Raises: RunnerUnavailable.
@@ -307,7 +307,7 @@ class KernelTimes:
             measurements[name] = msgspec.structs.replace(ready[name], **times)
         return measurements, None
 
-    def ready(self, kernel: Computation, *, called: bool = True, check: bool) -> Measurement:
+    def ready(self, kernel: TensorGraph, *, called: bool = True, check: bool) -> Measurement:
         """Compile and, with `called`, call a kernel; an ok measurement has no times yet.
 
         Raises: RunnerUnavailable.
@@ -343,7 +343,7 @@ _BODY = re.compile(r"^(ENTRY )?%?([\w.-]+) ")
 _CALLED = re.compile(r"fusion\(.*calls=%?([\w.-]+)")
 
 
-def compiler_cut(program: Computation, session: WorkerProcess) -> Cut:
+def compiler_cut(program: TensorGraph, session: WorkerProcess) -> Cut:
     """Raises: TensorError for a program that XLA does not compile; RunnerUnavailable."""
     text = hlo_text(program)
     reply = session.request({"do": "optimised"}, [text.encode()], timeout_s=_LIMIT_S)
@@ -352,7 +352,7 @@ def compiler_cut(program: Computation, session: WorkerProcess) -> Cut:
     return cut_of(program, reply["text"])
 
 
-def cut_of(program: Computation, optimised: str) -> Cut:
+def cut_of(program: TensorGraph, optimised: str) -> Cut:
     """The fusion plan in the text of an optimised module, in which each instruction names the
     operation it stems from. An operation in several fusions goes with the first of them; one that
     no instruction names (it was simplified away) with its first operand, else with its user."""

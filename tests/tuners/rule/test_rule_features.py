@@ -64,7 +64,7 @@ def test_sampled_features_are_near_those_of_stats() -> None:
     for pattern in near:
         m, n = pattern.shape
         features = stats.as_features(stats.embed(pattern))
-        info = PatternInfo(id=pattern.id, m=m, n=n, nnz=pattern.nnz, features=features)
+        info = WorkloadInfo(id=pattern.id, m=m, n=n, nnz=pattern.nnz, features=features)
         own, other = features_of(pattern), recorded_features(info)
         for name in ("row_span", "run_length", "near_share", "fill_4x4", "fill_8x8", "reuse_512"):
             place = NAMES.index(name)
@@ -74,7 +74,7 @@ def test_sampled_features_are_near_those_of_stats() -> None:
 def test_what_came_with_runs_of_others_is_enough_for_some() -> None:
     pattern = PATTERNS[-1]
     m, n = pattern.shape
-    info = PatternInfo(id=pattern.id, m=m, n=n, nnz=pattern.nnz, features=statistics(pattern))
+    info = WorkloadInfo(id=pattern.id, m=m, n=n, nnz=pattern.nnz, features=statistics(pattern))
     told = recorded_features(info)
     known = {name for name, value in zip(NAMES, told, strict=True) if np.isfinite(value)}
     assert known == {*NAMES[:6], "row_square", "row_max"}
@@ -82,4 +82,4 @@ def test_what_came_with_runs_of_others_is_enough_for_some() -> None:
     for name in known:
         at = NAMES.index(name)
         assert own[at] == pytest.approx(told[at], rel=1e-9), name
-    assert not np.isfinite(recorded_features(PatternInfo(id="x"))).any()
+    assert not np.isfinite(recorded_features(WorkloadInfo(id="x"))).any()

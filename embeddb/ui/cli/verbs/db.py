@@ -105,7 +105,11 @@ def _show(models: list[tuple[ModelFacts, str]]) -> None:
 
 
 def _training_data(facts: ModelFacts) -> str:
-    return f"{facts.lesson}; {facts.predictor}" if facts.predictor else facts.lesson
+    return (
+        f"{facts.training_summary}; {facts.predictor}"
+        if facts.predictor
+        else facts.training_summary
+    )
 
 
 def _held_out(facts: ModelFacts) -> str:

@@ -119,10 +119,10 @@ def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
     return emit_tensor(subject, recommendation, place, prefix=prefix)
 
 
-def _in_file(text: str, id: str) -> Computation | None:
+def _in_file(text: str, id: str) -> TensorGraph | None:
     """The kernel or program with this id in a file, if the text names a file."""
     from indexer.library import every_content
     from indexer.resolve import is_file
 
     contents = every_content(text) if is_file(text) else []
-    return next((one for one in contents if isinstance(one, Computation) and one.id == id), None)
+    return next((one for one in contents if isinstance(one, TensorGraph) and one.id == id), None)

@@ -94,7 +94,7 @@ def import_verb(
 
 
 def _unchanged_groups(
-    stored: list[Computation], imported: list[Computation], group: str
+    stored: list[TensorGraph], imported: list[TensorGraph], group: str
 ) -> list[str]:
     """A note if stored kernels keep a group other than --group."""
     requested = {one.id for one in imported if group and one.group == group}
@@ -113,7 +113,7 @@ def _note(notes: list[str]) -> None:
         note(f"and {len(notes) - _MOST_NOTES:,} more notes: --json has them all")
 
 
-def _documents(done: Added[Computation]) -> dict[str, object]:
+def _documents(done: Added[TensorGraph]) -> dict[str, object]:
     return {
         "added": [_import_document(one) for one in done.added],
         "known": [_import_document(one) for one in done.known],
@@ -121,7 +121,7 @@ def _documents(done: Added[Computation]) -> dict[str, object]:
     }
 
 
-def _show_import(db: str, done: Added[Computation]) -> None:
+def _show_import(db: str, done: Added[TensorGraph]) -> None:
     states = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
     rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in states]
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
@@ -133,14 +133,14 @@ def _show_import(db: str, done: Added[Computation]) -> None:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")
 
 
-def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computation], list[str]]:
+def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[TensorGraph], list[str]]:
     """The computations of all files, and notes by file; unreadable files of a folder become notes.
 
     Raises: TensorError for an unreadable file, and for a folder without a readable one.
     """
     from indexer.frontends.hlo.files import read_tensors, tensor_files
 
-    computations: list[Computation] = []
+    computations: list[TensorGraph] = []
     notes: list[str] = []
     for source in files:
         folder = Path(source).is_dir()
@@ -167,7 +167,7 @@ def _counted(tensors: list[TensorGraph]) -> str:
     return counted({kind: sum(one.kind == kind for one in tensors) for kind in KINDS})
 
 
-def _import_document(computation: Computation) -> dict[str, object]:
+def _import_document(computation: TensorGraph) -> dict[str, object]:
     sizes = dict(computation.sizes.named)
     return {
         "id": computation.id,
@@ -262,7 +262,7 @@ def _list(place: str, kind: str, *, as_json: bool) -> None:
         note(f"and {len(rows) - _MOST_OPERATIONS:,} more: --json has them all")
 
 
-def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[FusedSeconds]]:
+def _of_database(place: str, name: str, kind: str) -> tuple[TensorGraph, list[FusedSeconds]]:
     """Raises: NothingFound for a computation that is not stored, or by name only; UsageError for a
     name of both a kernel and a program."""
     with open_database(place, readonly=True) as opened:
@@ -272,7 +272,7 @@ def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[Fu
             raise UsageError(f"a kernel and a program are called {name}", hint=hint)
         there = kinds or {info.kind for info in opened.store.patterns() if info.kind in KINDS}
         stored = opened.find(name, kind=kind or min(there, default="kernel"))
-        computation = opened.store.tensor(stored.id) if isinstance(stored, PatternInfo) else None
+        computation = opened.store.tensor(stored.id) if isinstance(stored, WorkloadInfo) else None
         if computation is None:
             hint = "`embeddb kernel import` adds kernels and programs"
             raise NothingFound(f"{name} is no tensor kernel, or is stored by name only", hint=hint)
@@ -294,7 +294,7 @@ def _of_file(place: str, name: str, kind: str) -> TensorGraph:
     raise UsageError(f"{place} has {len(fits)} kernels", hint=f"name one: {names}")
 
 
-def _rows(computation: Computation) -> list[dict[str, Any]]:
+def _rows(computation: TensorGraph) -> list[dict[str, Any]]:
     rows = []
     for at, op in enumerate(computation.operations):
         work = operation_work(op, computation.operand_shapes(at))
@@ -313,7 +313,7 @@ def _rows(computation: Computation) -> list[dict[str, Any]]:
     return rows
 
 
-def _document(computation: Computation, took: list[FusedSeconds]) -> dict[str, Any]:
+def _document(computation: TensorGraph, took: list[FusedSeconds]) -> dict[str, Any]:
     work = work_of(computation)
     return {
         "id": computation.id,
@@ -331,7 +331,7 @@ def _document(computation: Computation, took: list[FusedSeconds]) -> dict[str, A
     }
 
 
-def _show(computation: Computation, took: list[FusedSeconds]) -> None:
+def _show(computation: TensorGraph, took: list[FusedSeconds]) -> None:
     work = work_of(computation)
     say(
         f"{computation.name or 'a computation'} ({computation.id}): a {computation.kind}, "

@@ -14,7 +14,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import plural
 from embeddb.database import Database
-from embeddb.tensors.computation import Computation, is_probe
+from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from embeddb.ui.cli.arguments import open_database, resolve_workloads, runner_here
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
@@ -23,7 +23,7 @@ _MOST_NOTES = 10
 
 
 def measure_fusions(
-    db: Database, subjects: Sequence[Computation], options: dict[str, Any], *, as_json: bool
+    db: Database, subjects: Sequence[TensorGraph], options: dict[str, Any], *, as_json: bool
 ) -> None:
     """Measure programs under many fusion plans, or whole kernels, and print a summary.
 
@@ -113,7 +113,7 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **options: Any)
 
 
 def _tiles(
-    db: Database, kernels: Sequence[Computation], options: dict[str, Any], *, as_json: bool
+    db: Database, kernels: Sequence[TensorGraph], options: dict[str, Any], *, as_json: bool
 ) -> None:
     """Measure tiles of kernels. Raises: RunnerUnavailable; TensorError if none has tiles."""
     from indexer.measure import Machine, MeasureJob
@@ -157,7 +157,7 @@ def _tiles(
         say(f"Kendall's tau of the rounds {median(taus):.2f} (median), {tally.again:,} run again")
 
 
-def _requested(db: Database, names: Sequence[str], op: Op) -> list[Computation]:
+def _requested(db: Database, names: Sequence[str], op: Op) -> list[TensorGraph]:
     """The kernels, or programs, with these names, or all.
 
     Raises: NothingFound if there are none.
@@ -167,10 +167,10 @@ def _requested(db: Database, names: Sequence[str], op: Op) -> list[Computation]:
     else:
         there = (info for info in db.store.patterns() if info.kind == op.kind and not info.stub)
         workloads = [one for one in there if op.kernel != "tile" or not is_probe(one.group)]
-    by_id: dict[str, Computation] = {}
+    by_id: dict[str, TensorGraph] = {}
     for one in workloads:
-        computation = db.store.tensor(one.id) if isinstance(one, PatternInfo) else one
-        if isinstance(computation, Computation):
+        computation = db.store.tensor(one.id) if isinstance(one, WorkloadInfo) else one
+        if isinstance(computation, TensorGraph):
             by_id[computation.id] = computation
     if not by_id:
         hint = "`embeddb kernel import DB FILE` adds those of HLO text"

@@ -105,8 +105,8 @@ def _refuse_if_nothing_ran(documents: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _whole(db: Database, subject: Subject | PatternInfo) -> Subject:
-    workload = db.store.subject(subject.id) if isinstance(subject, PatternInfo) else subject
+def _whole(db: Database, subject: Workload | WorkloadInfo) -> Workload:
+    workload = db.store.workload(subject.id) if isinstance(subject, WorkloadInfo) else subject
     if workload is None:
         raise NothingFound(
             f"{subject.name}: its structure is not in the database, which measuring needs",

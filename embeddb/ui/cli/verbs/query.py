@@ -185,7 +185,7 @@ def _answered(
 def _measured(
     db: Database,
     answer: Recommendation,
-    pattern: Subject | PatternInfo,
+    pattern: Workload | WorkloadInfo,
     platform: Platform,
     options: Mapping[str, Any],
     progress: Progress,
@@ -205,7 +205,7 @@ def _measured(
 
 
 def _show_answer(
-    recommendation: Recommendation, pattern: Subject | PatternInfo, place: str
+    recommendation: Recommendation, pattern: Workload | WorkloadInfo, place: str
 ) -> None:
     say(
         f"{subject_line(pattern.name, pattern.sizes)}; "

@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
-from embeddb.core.files.own_files import OwnFolder, check_place
+from embeddb.core.files.safe_write import OwnFolder, check_place
 from embeddb.core.wording import plural
 from embeddb.featurizers.tower import OWN
 from embeddb.ui.cli.arguments import open_database

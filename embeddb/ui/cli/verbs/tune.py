@@ -14,7 +14,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.workload import Workload
 from embeddb.database import Database
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.ui.cli.arguments import Number, open_database, resolve_workloads
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note
@@ -154,12 +154,12 @@ def _subjects(db: Database, text: str, op: Op) -> list[Any]:
         what = f"{text} is a {min(stored)}, and --op {op} tunes a {' or a '.join(kinds)}"
         raise UsageError(what, hint="`embeddb kernel import` reads programs and kernels")
     tuned = Op("tile" if kind == "kernel" else "fusion")
-    return [_whole(db, text, one, Computation) for one in resolve_workloads(db, text, tuned)]
+    return [_whole(db, text, one, TensorGraph) for one in resolve_workloads(db, text, tuned)]
 
 
-def _whole(db: Database, text: str, one: Subject | PatternInfo, kind: type[Subject]) -> Subject:
+def _whole(db: Database, text: str, one: Workload | WorkloadInfo, kind: type[Workload]) -> Workload:
     """A workload with its structure. Raises: NothingFound for one stored by name only."""
-    workload = db.store.subject(one.id) if isinstance(one, PatternInfo) else one
+    workload = db.store.workload(one.id) if isinstance(one, WorkloadInfo) else one
     if not isinstance(workload, kind):
         raise NothingFound(f"{text} is only known by name", hint="give its file")
     return workload

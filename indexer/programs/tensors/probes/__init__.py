@@ -27,9 +27,9 @@ _KINDS: Mapping[str, ModuleType] = {
 }
 
 
-def probes() -> list[Computation]:
+def probes() -> list[TensorGraph]:
     """All probes, each once, of groups `probe.KIND.CASE`."""
-    kernels: dict[str, Computation] = {}
+    kernels: dict[str, TensorGraph] = {}
     for kind, module in _KINDS.items():
         cases: Mapping[str, tuple[int, Case]] = module.CASES
         for case, (count, drawn) in cases.items():
