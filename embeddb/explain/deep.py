@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
+from embeddb.core.row_lengths import RowLengths
 from embeddb.core.wording import value_text
 from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
@@ -143,6 +144,7 @@ class _Race:
     model: CostModel | None
     view: View
     columns: NDArray[np.int64]
+    lengths: RowLengths | None
 
     @classmethod
     def of(cls, ranker: Ranker, db: Lookup) -> _Race | None:
@@ -155,13 +157,16 @@ class _Race:
         ):
             return None
         model = db.cost_model(query.platform, query.op) if ranker.by_model else None
+        if ranker.by_model and model is None:
+            model = db.models.learned(query.platform, query.op)
         if model is not None:
             if query.prediction.featurizer != query.vote.featurizer and not ranker.by_vote:
                 return None
             ranker = ranker.again(_narrowed(ranker))
         partition = db.around(partition, query.vote.vector, query.pattern.id, query.platform)
         view = partition.view(query.platform, calls=query.calls)
-        return cls(ranker, partition, model, view, _columns(ranker.query, partition))
+        columns = _columns(ranker.query, partition)
+        return cls(ranker, partition, model, view, columns, db.lengths(query.pattern))
 
     def changes(self, feature: int, start: Config) -> Iterator[tuple[float, Config]]:
         """The nearest tried value that changes the winner, below and above, with the new winner."""
@@ -213,7 +218,7 @@ class _Race:
         if self.model is not None and query.prediction.featurizer == query.vote.featurizer:
             info = query.pattern
             configs = query.prediction.configs
-            problem = Problem(vector, query.platform, query.op, info.sizes)
+            problem = Problem(vector, query.platform, query.op, info.sizes, self.lengths)
             predicted = tempered(*self.model.score(problem, (query.default, *configs)))
             predicted = shared_out(
                 query, configs, predicted[0][1:] - predicted[0][0], predicted[1][1:]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import Measurement, Run, WorkloadInfo
+from embeddb.core.row_lengths import RowLengths
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import WHOLE, LearnedFrom, learned_by
 from embeddb.index.held_out import COUNTED_SHARE, split_groups
@@ -106,6 +107,7 @@ class Bench:
         #: With their rules, where they have any.
         self.subjects = {i: db.store.workload_or_info(info) for i, info in self.infos.items()}
         self._known = db.store.workload
+        self._lengths_of = db.lengths
         #: What a model that embeds matrices itself says of them; neighbours are found without it.
         self.own_vectors: Mapping[str, NDArray[np.float32]] | None = None
         #: By row, the last question it posed, before schedules or tiles were carried over to it.
@@ -182,6 +184,11 @@ class Bench:
         """float32[d] features of a row's matrix, of the featurizer that rankers learn from."""
         known = self.own_vectors if self.own_vectors is not None else self._features()[1]
         return known.get(self.evidence.rows[row].pattern_id)
+
+    def lengths(self, row: int) -> RowLengths | None:
+        """The row lengths of a row's matrix, where they are known."""
+        info = self.infos[self.evidence.rows[row].pattern_id]
+        return self._lengths_of(info) if self.op.workload.learned else None
 
     def _features(self) -> tuple[str, Mapping[str, NDArray[np.float32]]]:
         return next(iter(self.unlearned.items()))

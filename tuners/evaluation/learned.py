@@ -147,7 +147,7 @@ def see(bench: Bench, scorer: Scorer, row: int, query: Query) -> Seen | None:
     if vector is None or not query.vote.configs:
         return None
     info = query.pattern
-    problem = Problem(vector, query.platform, query.op, info.sizes)
+    problem = Problem(vector, query.platform, query.op, info.sizes, bench.lengths(row))
     gain, spread = scorer.score(problem, query.vote.configs)
     asked = replace(
         query,
