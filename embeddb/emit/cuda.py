@@ -89,7 +89,7 @@ class CudaLibrary:
 
     def files(self, made_from: str = "") -> dict[str, str]:
         """Contents by file name. `made_from`, for the README: the origin of the configurations."""
-        p, kernel = self.prefix, self.op.kernel
+        p, kernel = self.prefix, self.op.name
         types = self.op.dtype if self.op.dtype in ("f16", "bf16") else "plain"
         test = {
             "TYPES": filled(f"cuda_{types}_types.cu", {}),

@@ -183,7 +183,7 @@ class Library:
     def files(self, made_from: str = "") -> dict[str, str]:
         """Contents by file name. `made_from`, for the README: the origin of the configurations."""
         p = self.prefix
-        run = {"RUN": _text(f"{self.op.kernel}.h")}
+        run = {"RUN": _text(f"{self.op.name}.h")}
         readme = readme_parts(self.op, self.parts, made_from, pack=self.rule is not None)
         contents = {
             f"{p}.h": self._filled("header.h", run),

@@ -106,7 +106,7 @@ def _quantities(
     pattern: PatternView,
 ) -> list[QuantityView]:
     op = Op.parse(recommendation.op)
-    if platform is None or op.kernel not in platform.ops or recommendation.first is None:
+    if platform is None or op.name not in platform.ops or recommendation.first is None:
         return []
     known = store.resolve(recommendation.pattern_id)
     lengths = stored_lengths(store, known, pattern.sizes)
@@ -140,7 +140,7 @@ def _own(
 ) -> Iterator[OwnRuns]:
     """Runs of the answer and of the default on the pattern itself."""
     op = Op.parse(recommendation.op)
-    if platform is None or op.kernel not in platform.ops:
+    if platform is None or op.name not in platform.ops:
         return
     stored, pattern_id = (
         platform.space(op, pattern.sizes).canonical,

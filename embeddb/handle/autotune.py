@@ -94,7 +94,7 @@ def too_costly(op: Op, choice: Choice, matrix: Matrix, options: CompileOptions) 
 
 def level_with_scipy(op: Op, matrix: Matrix) -> bool:
     """True if scipy may be as fast as any kernel."""
-    return op.kernel == "spmv" and matrix.values.size < _LEVEL_SPMV
+    return op.name == "spmv" and matrix.values.size < _LEVEL_SPMV
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +102,7 @@ def usual_config(op: Op) -> Config:
     """The static best configuration on plain CSR: highest geometric mean share of the optimum over
     the matrices of the starter, on most of its instances; for other widths, over eight matrices on
     one machine (docs/howto/compile.md)."""
-    if op.kernel == "spmv":
+    if op.name == "spmv":
         return Config.parse(_USUAL_SPMV)
     blocks, unroll = _BLOCKS[op.name]
     ktile = next(blocks[least] for least in sorted(blocks, reverse=True) if least <= op.width)
@@ -152,7 +152,7 @@ def measured(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) ->
     rng = np.random.default_rng(0)
     m, n = matrix.pattern.shape
     b = rng.random((n, op.width)).astype(matrix.values.dtype)
-    c = rng.random((m, op.width)).astype(matrix.values.dtype) if op.kernel == "sddmm" else None
+    c = rng.random((m, op.width)).astype(matrix.values.dtype) if op.name == "sddmm" else None
     end = time.perf_counter() + options.seconds
     configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
     took: dict[Config, float] = {}

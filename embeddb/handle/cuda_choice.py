@@ -191,7 +191,7 @@ def _by_calls(
     plain = options.reproducible or (each < _SHORT_S and csr.longest <= _SHORT_ROW)
     usual = usual_config(op, plain)
     built = device.is_built(plan(usual, op).template)
-    saved = calls * (each * _USUAL_SAVES + _TORCH_CALL_S[op.kernel])
+    saved = calls * (each * _USUAL_SAVES + _TORCH_CALL_S[op.name])
     if options.build is False and not built:
         note = "torch computes: the kernel is not compiled, and build=False"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
@@ -225,7 +225,7 @@ def _may_build(config: Config, op: Op, device: Device, options: CompileOptions) 
 def usual_config(op: Op, plain: bool = False) -> Config:
     """The static best configuration for the width and value type; `plain`: one without conversion
     and atomic additions."""
-    if plain and op.kernel != "sddmm":
+    if plain and op.name != "sddmm":
         lanes, vec = (8, 4) if op.width <= 32 else (16, 4) if op.width <= 64 else (32, 4)
         rows = _ROWS.format(lanes, vec) if op.name == "spmm" else _ROWS_SPMV
         return fit(Config.parse(rows), op)
@@ -279,7 +279,7 @@ class _Question:
         here = load_platform("cuda").at(instance_of(identity), identity)
         target = Target(here, (here.id,), count=2 * _TIMED, exact=True)
         pattern = Pattern.from_csr(csr.shape, csr.ptr.cpu().numpy(), csr.idx.cpu().numpy())
-        return pattern, Op(op.kernel, width), self.db, self.options, target
+        return pattern, Op(op.name, width), self.db, self.options, target
 
 
 def _usable(choice: Choice, op: Op) -> Iterator[Config]:

@@ -125,7 +125,7 @@ def by_kernel(matrix: Matrix, op: Op, config: Config) -> KernelCall:
     """
     builder = cpu_build.compiler(), cpu_build.flags(), cpu_build.cache_folder()
     kernel = _kernel(config, op, builder)
-    ordered = op.kernel == "sddmm" and not is_plain(kernel.launch.form)
+    ordered = op.name == "sddmm" and not is_plain(kernel.launch.form)
     form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
     if isinstance(form, Refusal):
         raise FormRefused(f"the form is refused for this matrix: {form.reason}")

@@ -39,7 +39,7 @@ class HostProducts(Products):
         compiled: dict[str, Handle] | None = None,
     ) -> None:
         places = None if order[0] is None else torch.from_numpy(order[0])
-        super().__init__(primary.op.kernel, places, order[1])
+        super().__init__(primary.op.name, places, order[1])
         self.primary = primary
         self.csr = primary.sparse()
         self._compile = compile_one

@@ -84,7 +84,7 @@ _ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
 def model_docs(store: Store, chosen: list[RunTable] | None) -> Iterator[ModelDoc]:
     """Cards of the registered models, by version; of a selection only cost models for it. The
     models themselves are left out."""
-    wanted = {(p.platform.partition("@")[0], p.op.kernel) for p in chosen or ()}
+    wanted = {(p.platform.partition("@")[0], p.op.name) for p in chosen or ()}
     for entry in store.models.entries():
         facts = facts_of(entry)
         if chosen is None or (facts.platform, facts.kernel) in wanted:

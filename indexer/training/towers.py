@@ -119,7 +119,7 @@ def tower_data(db: Lookup, *, progress: Progress, platform: str = "") -> TowerDa
     for at, (op, scope) in enumerate(scopes):
         progress("read runs", at, len(scopes))
         for samples in _samples(db, op, scope, platform):
-            trunk = trunks.setdefault((samples.platform.name, op.kernel), len(trunks))
+            trunk = trunks.setdefault((samples.platform.name, op.name), len(trunks))
             inputs = torch.from_numpy(config_inputs(samples.platform, op, samples.configs))
             units.append(Unit(op, samples, inputs, trunk))
     if not units:

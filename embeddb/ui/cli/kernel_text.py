@@ -53,7 +53,7 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
 
 def fused_seconds(db: Database, subject: Workload | WorkloadInfo, op: Op) -> Sequence[FusedSeconds]:
     """Measured and predicted seconds of a kernel, by machine; only for op `fused`."""
-    if op.kernel != "fused":
+    if op.name != "fused":
         return ()
     from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
 

@@ -144,7 +144,7 @@ def runs_of(
             continue
         timings = summarise_runs(store.runs(where.id, op, kernel_id), usual)
         seconds = {config: timing.seconds for config, timing in timings.items()}
-        fused, default = op.kernel == "fused", default_of(where, op, kernel)
+        fused, default = op.name == "fused", default_of(where, op, kernel)
         sample = sample_of(kernel, seconds, default, analysis, fused=fused)
         if len(sample.seconds) < (1 if fused else 2):
             left["too few runs were ok"] += 1
@@ -163,7 +163,7 @@ def about(runs: KernelRuns) -> dict[str, Any]:
         "id": platform.id,
         "space": space_digest(platform, runs.op),
     }
-    return {"platform": platform_card, "ops": [str(runs.op)], "kernel": runs.op.kernel}
+    return {"platform": platform_card, "ops": [str(runs.op)], "kernel": runs.op.name}
 
 
 def split(

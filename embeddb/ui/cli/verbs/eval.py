@@ -169,7 +169,7 @@ def _tile_rankers(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, F
     from indexer.training.cost_model.trees import available
     from tuners.evaluation.kernel_rankers import kernel_rankers
 
-    tile_scopes = [(op, scope) for op, scope in scopes if op.kernel == "tile"]
+    tile_scopes = [(op, scope) for op, scope in scopes if op.name == "tile"]
     if not tile_scopes or not available():
         return {}
     vectors: dict[str, NDArray[np.float32]] = {}

@@ -106,7 +106,7 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **options: Any)
     with open_database(db) as opened:
         opened.platform(options["platform"]).kernel(op)
         subjects = _requested(opened, names, op)
-        if op.kernel == "tile":
+        if op.name == "tile":
             _tiles(opened, subjects, options, as_json=as_json)
         else:
             measure_fusions(opened, subjects, options, as_json=as_json)
@@ -166,7 +166,7 @@ def _requested(db: Database, names: Sequence[str], op: Op) -> list[TensorGraph]:
         workloads = [one for name in names for one in resolve_workloads(db, name, op)]
     else:
         there = (info for info in db.store.patterns() if info.kind == op.kind and not info.stub)
-        workloads = [one for one in there if op.kernel != "tile" or not is_probe(one.group)]
+        workloads = [one for one in there if op.name != "tile" or not is_probe(one.group)]
     by_id: dict[str, TensorGraph] = {}
     for one in workloads:
         computation = db.store.tensor(one.id) if isinstance(one, WorkloadInfo) else one

@@ -84,14 +84,14 @@ def tune_verb(db: str, name: str, as_json: bool, **options: Any) -> None:
     """
     op = Op.parse(options["op"])
     with open_database(db) as opened, Progress() as progress:
-        platform = opened.platform(options["platform"] or _PLATFORMS.get(op.kernel, _MATRICES))
-        if op.kernel not in platform.kernels or (op.kernel not in _TUNED and op.kind != "matrix"):
+        platform = opened.platform(options["platform"] or _PLATFORMS.get(op.name, _MATRICES))
+        if op.name not in platform.kernels or (op.name not in _TUNED and op.kind != "matrix"):
             hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"
             raise UsageError(f"{platform.name} tunes no {op}", hint=hint)
         subjects = _subjects(opened, name, op)
         how = {"platform": platform, "progress": progress, "note": note}
         try:
-            document, show = _TUNED.get(op.kernel, _matrix)(opened, subjects, options, how)
+            document, show = _TUNED.get(op.name, _matrix)(opened, subjects, options, how)
         except KeyboardInterrupt:
             note("stopped; the same command continues")
             raise
@@ -141,10 +141,10 @@ _TUNED = {"fusion": _fusion, "tile": _tiles}
 def _subjects(db: Database, text: str, op: Op) -> list[Any]:
     """The workloads to tune. Raises: UsageError for one of another kind; as `resolve_workloads` for
     a missing one; NothingFound for one stored by name only."""
-    if op.kernel not in _KINDS:
+    if op.name not in _KINDS:
         return [_whole(db, text, one, Pattern) for one in resolve_workloads(db, text, op)]
-    kinds = _KINDS[op.kernel]
-    if is_file(text) and op.kernel == "tile":
+    kinds = _KINDS[op.name]
+    if is_file(text) and op.name == "tile":
         from indexer.frontends.hlo.files import read_tensors
 
         return list(read_tensors(text).tensors)
