@@ -177,5 +177,5 @@ def test_what_ran_before_an_interrupt_or_a_tuners_fault_is_kept(error: type[Exce
 
 
 def test_depth_is_of_the_databases_own_answers(lawful: Database) -> None:
-    with pytest.raises(UsageError, match="not a tuner's"):
+    with pytest.raises(UsageError, match="not that of a tuner"):
         lawful.query(band(137, 14), platform="tiny", op=OP, tuner="random", why=True)

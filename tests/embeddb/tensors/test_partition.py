@@ -228,4 +228,4 @@ def test_several_results_given_out_as_one_are_refused() -> None:
     with pytest.raises(TensorError, match="make its parts the outputs"):
         Partition.of(both, "whole")
     reason = CutJudge(both).reason({"cut": "whole"})
-    assert "give its parts out" in reason
+    assert "make its parts the outputs" in reason
