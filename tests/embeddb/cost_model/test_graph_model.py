@@ -59,7 +59,7 @@ def test_a_database_trains_its_own_and_finds_it(
         assert abs(gain.mean()) < 1e-9 and (spread == spread[0]).all()
         with pytest.raises(UsageError):
             model.of(made).score(Problem(np.zeros(0), where, FUSED, UNKNOWN), tiles(made))
-        with pytest.raises(ModelError, match="no seconds"):
+        with pytest.raises(ModelError, match="not predict seconds"):
             model.seconds(made)
         assert db.index.graph_model(where, FUSED) == (None, "")
         assert "platform" in model.mismatch(load_platform("nest-cpu"), TILE)

@@ -251,7 +251,7 @@ def test_roles_as_the_page_says(server: Server, tmp_path: Path) -> None:
     assert reader.count_runs() == postgres_writer.SPAN
     reader.close()
     server.sql("CREATE USER eve")
-    with pytest.raises(StoreError, match="this user may not read there"):
+    with pytest.raises(StoreError, match="this user may not read it"):
         open_store(server.url("team", user="eve"))
 
 

@@ -225,7 +225,7 @@ def test_several_results_given_out_as_one_are_refused() -> None:
     both = computation(
         [op("parameter", ROW, number=0), Operation("sort", two, (0, 0))], [1], kind="program"
     )
-    with pytest.raises(TensorError, match="give its parts out"):
+    with pytest.raises(TensorError, match="make its parts the outputs"):
         Partition.of(both, "whole")
     reason = CutJudge(both).reason({"cut": "whole"})
-    assert "give its parts out" in reason
+    assert "make its parts the outputs" in reason

@@ -233,7 +233,7 @@ def test_a_member_that_promises_more_than_there_is(tmp_path: Path) -> None:
     path = tmp_path / "k.npz"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("node_feat.npy", head.getvalue())
-    with pytest.raises(ReaderError, match="promises 56000128 bytes, the archive holds 128"):
+    with pytest.raises(ReaderError, match="states 56000128 bytes, the archive has 128"):
         read(path)
 
 

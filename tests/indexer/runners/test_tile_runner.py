@@ -93,7 +93,7 @@ def test_a_block_longer_than_the_longest_dimension_summed_is_invalid(
 ) -> None:
     """Three times three times eight terms, but none of these has more than eight."""
     (found,) = statuses(shared_runner, conv(), [Tile((0, 0, 0, 0), 64).config])
-    assert found == "invalid tr=64: sums run over 8, of which 0 is the whole"
+    assert found == "invalid tr=64: sums run over 8 (0 is the whole)"
 
 
 @pytest.mark.parametrize(

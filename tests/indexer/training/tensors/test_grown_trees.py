@@ -56,7 +56,7 @@ def test_they_say_what_lightgbm_says() -> None:
     own = KernelTrees(trees_card(), weights(booster))
     said = np.concatenate([own.predicted(s.graph, s.tiles) for s in tiled])
     np.testing.assert_allclose(said, booster.predict(table), rtol=1e-5, atol=1e-6)
-    with pytest.raises(ModelError, match="knows no seconds"):
+    with pytest.raises(ModelError, match="does not predict seconds"):
         own.seconds(next(iter(kernels(1))))
 
 
