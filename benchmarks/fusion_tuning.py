@@ -84,12 +84,12 @@ class Hardware:
 
     def again(self, partition: Partition) -> None:
         """Its kernels a second time, where they were not."""
-        self.times.known = self.anew
+        self.times.seconds = self.anew
         self.times.measure(partition)
 
     def measure(self, partition: Partition) -> float:
         """Infinite for one that fails."""
-        self.times.known = self.seconds
+        self.times.seconds = self.seconds
         start = time.perf_counter()
         told = self.times.measure(partition)
         took = time.perf_counter() - start - WAITS_S
@@ -260,7 +260,7 @@ class Figure5:
             rng = np.random.default_rng(number)
             cuts = list(found)
             for at in rng.permutation(len(cuts)):
-                self.times.known.clear()
+                self.times.seconds.clear()
                 partition = Partition.of(self.program, cuts[int(at)])
                 found[cuts[int(at)]].append(self.times.measure(partition, chained=True))
         return found

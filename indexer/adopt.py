@@ -23,7 +23,13 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.vote import standard_error
 from embeddb.learning.comparison import HeldOutChoices, judge, vote_scores
-from embeddb.learning.few_samples import LEAST_GROUPS, LEAST_RUNS, learned_model, own_samples
+from embeddb.learning.few_samples import (
+    LEAST_GROUPS,
+    LEAST_RUNS,
+    MOST_RUNS,
+    learned_model,
+    own_samples,
+)
 from embeddb.learning.process import CurvePoint, learning_curve, left_out, process_of
 from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
@@ -49,10 +55,11 @@ class AdoptRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.samples < LEAST_RUNS:
+        if not LEAST_RUNS <= self.samples <= MOST_RUNS:
             raise UsageError(
-                f"{self.samples} samples are too few to learn from",
-                hint=f"--samples {LEAST_RUNS} or more",
+                f"cannot learn from {self.samples} samples on the way",
+                hint=f"--samples {LEAST_RUNS} to {MOST_RUNS}; for more `embeddb campaign plan` "
+                "and `embeddb train costmodel`",
             )
         if not self.ops:
             raise UsageError(
@@ -160,10 +167,11 @@ class Adoption:
         done = campaign.progress()
         if partition is None or model is None:
             raise InputError(
-                f"{op}: {done.statuses['ok']} of {done.measured} samples ran, on matrices of too "
-                "few groups to learn from",
+                f"{op}: nothing learned from {done.measured} samples, {done.statuses['ok']} of "
+                f"which ran: needs {LEAST_GROUPS} groups of matrices and {LEAST_RUNS} to "
+                f"{MOST_RUNS} runs",
                 where=str(campaign.folder),
-                hint="see why with `embeddb campaign status`, or give more --samples",
+                hint="see failures with `embeddb campaign status`, or give more --samples",
             )
         used = {campaign.plan.matrices[task.matrix].path for task in campaign.tasks()}
         samples = own_samples(self.db, partition, here, op)

@@ -70,7 +70,9 @@ def embed(
     counting = counting_platforms(db.store)
     counted = [plug for place in counting for plug in db.featurizers().counted(place)]
     featurizers = dict(db.featurizers()) | {name: db.featurizers().named(name) for name in also}
-    for featurizer in (*featurizers.values(), *counted):
+    # What is computed from other vectors comes after them.
+    ordered = sorted((*featurizers.values(), *counted), key=lambda f: isinstance(f, Joint))
+    for featurizer in ordered:
         name = featurizer.name
         readable = [info for info in infos if reads(featurizer, info.kind)]
         have = vectors.have(featurizer, readable)
@@ -224,11 +226,12 @@ def _embed_all(
 def _joined(
     vectors: _Stored | _Recomputed, featurizer: _Plug, info: PatternInfo
 ) -> NDArray[np.float32] | None:
-    """The concatenated vector of a joint featurizer, from its parts' vectors."""
-    parts = featurizer.parts if isinstance(featurizer, Joint) else ()
-    stored = [vectors.get(part, [info.id]).get(info.id) for part in parts]
+    """The vector of a joint featurizer, from its parts' vectors."""
+    if not isinstance(featurizer, Joint):
+        return None
+    stored = [vectors.get(part, [info.id]).get(info.id) for part in featurizer.parts]
     present = [vector for vector in stored if vector is not None]
-    return np.concatenate(present) if parts and len(present) == len(parts) else None
+    return featurizer.join(present) if len(present) == len(stored) else None
 
 
 def adopt_stubs(db: Lookup, library: Library) -> int:

@@ -31,6 +31,7 @@ VERBS = [
     ("torch", "train costmodel DB --platform tiny --op spmm:32 --threads 0", "learn"),
     ("torch", "train costmodel DB --platform tiny --op spmm:32 --preset cognate", "learn"),
     ("torch", "train featurizer MATRICES -o OUT.safetensors", "learn"),
+    ("torch", "train towers DB -o OUT.safetensors", "learn"),
     ("torch", "train nests DB -o OUT.safetensors", "graphs"),
     ("torch", "train kernels DB --task tile", "graphs"),
     ("torch", "eval DB --learned", "learn"),

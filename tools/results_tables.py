@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -276,6 +277,38 @@ def _fusion(data: Any) -> Table:
         gains = [f"{p['speedup'][name]['median']:.2f}×" for p in data["programs"]]
         lines.append([name, *gains, f"{mean:.2f}×"])
     return lines
+
+
+def _draws(cells: Any, method: str, what: str) -> str:
+    """Mean of the draws at 1 and at 5, and the standard deviation at 1."""
+    shares = [cell[method][what] for cell in cells if method in cell]
+    if not shares:
+        return "–"
+    at_1, at_5 = ([share[k] for share in shares] for k in (0, 1))
+    return f"{fmean(at_1):.3f} ± {pstdev(at_1):.3f} / {fmean(at_5):.3f}"
+
+
+def few_samples(what: str) -> Callable[[Any], Table]:
+    """Of each operation and number of samples, every method."""
+
+    def rows(data: Any) -> Table:
+        cells = {name: draws for name, draws in data.items() if name != "machine"}
+        methods = list(dict.fromkeys(m for draws in cells.values() for m in draws[0]))
+        order = sorted(cells, key=lambda name: (name.partition(",")[0], _count(name)))
+        lines = [["operation, samples", *methods]]
+        lines += [[name, *(_draws(cells[name], m, what) for m in methods)] for name in order]
+        return lines
+
+    return rows
+
+
+def _count(name: str) -> int:
+    text = name.partition(", ")[2].split()[0]
+    return int(text) if text.isdigit() else 1 << 30
+
+
+table("few-samples", "few_samples")(few_samples("common"))
+table("few-samples-whole", "few_samples")(few_samples("whole"))
 
 
 @table("scale", "scale")

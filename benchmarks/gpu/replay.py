@@ -71,7 +71,7 @@ def figures(bench: Bench, library: dict[str, float]) -> dict[str, Any]:
     kernel = next(iter(bench.platforms.values())).kernel(bench.op)
     for train, test in bench.folds(FOLDS, 0):
         known = bench.evidence.take(train).pruned()
-        vectors = next(iter(bench.vectors.values()))
+        vectors = next(iter(bench.unlearned.values()))
         plain = PlainNeighbours(known, vectors)
         trees = ExtraTrees(known, vectors) if find_spec("sklearn") else None
         for row, query in bench.queries_of(train, test):

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from embeddb.core import plugins
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.gate import reason_of
+from embeddb.core.row_lengths import RowLengths
 
 #: Bytes of the longest file form that is read back.
 _MAX_BYTES = 1 << 26
@@ -107,6 +108,10 @@ class WorkloadKind:
 
     #: Table of the store that keeps these workloads, and the word for one in an export.
     table: ClassVar[str] = "tensor"
+
+    def row_lengths(self, workload: Any) -> RowLengths | None:
+        """The `RowLengths` of a sparse workload; None for others."""
+        return None
 
     def write(self, workload: Any) -> bytes:
         """The file form, a JSON object, of a workload that is a dataclass."""

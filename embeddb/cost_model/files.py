@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
@@ -19,8 +19,9 @@ from embeddb.store.models import ModelEntry
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
+    from embeddb.cost_model.towers import ConfigTower, ConfigTowers
 
-    Model = TypeVar("Model", CostModel, GraphModel)
+    Model = TypeVar("Model", CostModel, GraphModel, ConfigTowers)
 
 
 #: The folder of a database in which queries keep what they learned.
@@ -36,7 +37,7 @@ class CostModelFiles:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder / "models"
-        self._read: dict[Path, tuple[tuple[int, int], CostModel | GraphModel | str]] = {}
+        self._read: dict[Path, tuple[tuple[int, int], Any]] = {}
 
     def find(
         self, platform: Platform, op: Op, version_of: Callable[[str], str]
@@ -82,6 +83,19 @@ class CostModelFiles:
         used."""
         return self._first("kernels", _graph_model, platform, op, _graph_mismatch)
 
+    def tower(self, platform: Platform, op: Op) -> ConfigTower | None:
+        """The configuration tower for an op on a platform instance; None where there is none.
+
+        Raises: ModelError for a file that cannot be used.
+        """
+        if self._folder is None or not (path := self._folder / "towers.safetensors").is_file():
+            return None
+        stat = path.stat()
+        found = self._open(path, (stat.st_mtime_ns, stat.st_size), _config_towers)
+        if isinstance(found, str):
+            raise ModelError(found)
+        return found.of(platform, op)
+
     def _first(
         self,
         kind: str,
@@ -110,7 +124,7 @@ class CostModelFiles:
     def register(self, version: str, store: Store) -> None:
         """Keep the card of the model that an answer rests on, unless the store has it."""
         for path, (_, found) in list(self._read.items()):
-            if not isinstance(found, str) and found.version == version:
+            if getattr(found, "version", "") == version:
                 # No card, or one too large to keep, is no reason to withhold the answer.
                 with suppress(ModelError, StoreCorrupt):
                     if store.models.get(version) is None:
@@ -142,6 +156,12 @@ def _cost_model(path: Path) -> CostModel:
     from embeddb.cost_model.model import CostModel
 
     return CostModel.load(path)
+
+
+def _config_towers(path: Path) -> ConfigTowers:
+    from embeddb.cost_model.towers import ConfigTowers
+
+    return ConfigTowers.load(path)
 
 
 def _graph_model(path: Path) -> GraphModel:

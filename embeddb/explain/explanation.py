@@ -245,6 +245,10 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         return not self.open and max(self.votes, key=self.votes.__getitem__) != self.answer
 
 
+#: Keys of the JSON document that describe the platform.
+_OF_PLATFORM = ("runnable", "machines", "machine", "meaning")
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence behind one recommendation; see docs/reference/json.md for the JSON keys.
 
@@ -382,8 +386,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_gain is not None and self.recommendation.link != "measured"
 
     def document(self) -> dict[str, Any]:
-        """The released JSON document: answer and evidence in one object; keys are stable
-        (docs/reference/json.md)."""
+        """The JSON document of answer and evidence; keys are stable (docs/reference/json.md)."""
         answered = self.recommendation
         document: dict[str, Any] = {
             "id": answered.id,
@@ -423,10 +426,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "own": self.own,
             "calls": answered.calls,
             "noise": answered.noise,
-            "runnable": self.runnable,
-            "machines": self.machines,
-            "machine": self.machine,
-            "meaning": self.meaning,
+            **{name: getattr(self, name) for name in _OF_PLATFORM},
             "transfers": answered.transfers,
             "counters": answered.counters,
             "platform_name": self.platform_name,

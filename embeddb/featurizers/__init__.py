@@ -33,9 +33,9 @@ __all__ = [
     "reads",
 ]
 
-#: In order of preference where answers are equally good; a whole comes after its parts. `stats`
+#: In order of preference where answers are equally good. `tower` reads the statistics, `stats`
 #: needs the structure (or features shipped with the runs), the last three ever less.
-FEATURIZERS = ("stats", "scnn", "stats-scnn", "given", "rows", "sizes")
+FEATURIZERS = ("tower", "stats", "scnn", "stats-scnn", "given", "rows", "sizes")
 
 #: What takes torch or a simulation and tens of milliseconds, or was learned from few runs, must be
 #: worth it (`AnswerIndex.build`).

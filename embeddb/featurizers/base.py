@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -75,6 +75,20 @@ class FromRuns(Protocol):
 
 
 @runtime_checkable
+class CrossFitted(FromRuns, Protocol):
+    """Learned from measured runs once with all groups and once without each fold of them, so that
+    held-out answers in a group are judged by vectors of a network that never saw it. Its vector is
+    a function of that of its one part (`Joint`)."""
+
+    @property
+    def folds(self) -> Mapping[str, int]:
+        """The fold of each group that it learned from."""
+
+    def fold_vectors(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32[f,p,d] by the network of each fold, from vectors float32[p,e] of the part."""
+
+
+@runtime_checkable
 class Occluding(Protocol):
     """Can say what a part of a tensor kernel adds."""
 
@@ -93,10 +107,13 @@ class MayLack(Protocol):
 
 @runtime_checkable
 class Joint(Protocol):
-    """Only joins the vectors of other featurizers, in this order."""
+    """Only computes with the vectors of other featurizers, its `parts`."""
 
     @property
     def parts(self) -> Sequence[Featurizer]: ...
+
+    def join(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """float32[d] from one vector of each part, in this order."""
 
 
 @runtime_checkable

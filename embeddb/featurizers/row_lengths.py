@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.row_lengths import (
     STORED_AS,
@@ -71,8 +70,8 @@ class RowHistograms:
 ROW_LENGTHS = RowHistograms()
 
 
-def histogram(pattern: Pattern) -> RowLengths:
-    """The histogram of a structure."""
+def histogram(pattern: Any) -> RowLengths:
+    """The histogram of a `Pattern`."""
     _, values, times = row_lengths(pattern)
     return binned(values, times)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +43,16 @@ class StatsScnn:
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
         """float32[d] of the structure. Raises: as `Scnn.embed`."""
-        return np.concatenate([part.embed(pattern) for part in self.parts])
+        return self.join([part.embed(pattern) for part in self.parts])
+
+    def join(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """float32[d] from one vector of each part."""
+        return np.concatenate(vectors)
 
     def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
         """From the features of both parts; None unless both are whole."""
         found = [v for part in self.parts if (v := part.from_info(info)) is not None]
-        return np.concatenate(found) if len(found) == len(self.parts) else None
+        return self.join(found) if len(found) == len(self.parts) else None
 
 
 PLUGIN: type[Featurizer] = StatsScnn

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.featurizers import COSTLY
 from embeddb.index.conversion import PreparationTable
+from embeddb.index.features import Features, LearnedFrom
 from embeddb.index.held_out import Near, split_groups
 from embeddb.index.large.asked_view import asked_view
 from embeddb.index.pooling import Source
@@ -89,7 +90,7 @@ class AnswerIndex:
         *,
         scope: str,
         facts: Mapping[str, Facts] | None = None,
-        learned_from: Mapping[str, Collection[str]] | None = None,
+        learned_from: Mapping[str, LearnedFrom] | None = None,
         held_out: bool = True,
     ) -> AnswerIndex:
         """Fit metric and policy, and index every pattern that has a vector.
@@ -102,7 +103,7 @@ class AnswerIndex:
         """
         known, seen = facts or {}, learned_from or {}
         trials = {
-            name: _trial(evidence, vectors, known, seen.get(name, ()))
+            name: _trial(evidence, vectors, known, seen.get(name, LearnedFrom()))
             for name, vectors in readable.items()
         }
         risk, prefer = evidence.op.workload.max_slower, _preference(evidence)
@@ -383,20 +384,17 @@ def _trial(
     evidence: RunMatrix,
     vectors: Mapping[str, NDArray[np.float32]],
     facts: Mapping[str, Facts],
-    seen: Collection[str],
+    learned: LearnedFrom,
 ) -> Trial:
-    """Votes by the raw features float32[d] of one kind, by pattern id; judged on groups other than
-    `seen`."""
+    """Votes by the raw features float32[d] of one kind, by pattern id."""
     ids = tuple(sorted(evidence.telling & vectors.keys()))
-    raw = np.array([vectors[i] for i in ids], dtype=np.float32)
     known = _held(evidence, ids)
     nowhere = Near(np.zeros((len(ids), 0), dtype=np.int64), np.zeros((len(ids), 0)))
     ground = ground_of(known, ids, nowhere, facts)
     gains, trust = base_gains(ground)
     of = {row.pattern_id: row.group for row in known.rows}
     groups = np.array([of[i] for i in ids], dtype=np.str_)
-    judged = ~np.isin(groups, sorted(seen)) if seen else None
-    return Trial.of(raw, gains, groups, trust, judged, ids)
+    return Trial.of(Features.of(ids, vectors, groups, learned), gains, groups, trust, ids)
 
 
 def _folds(evidence: RunMatrix) -> list[dict[str, int]]:

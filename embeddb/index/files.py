@@ -24,10 +24,11 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.wording import plural
-from embeddb.featurizers import COSTLY, Featurizer, learned_from, missing, reads
+from embeddb.featurizers import COSTLY, Featurizer, missing, reads
 from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.features import learned_by
 from embeddb.index.index_folder import IndexFolder, PartitionNote
 from embeddb.index.large import sampling
 from embeddb.index.large.neighbourhood import wanted, widened
@@ -148,7 +149,7 @@ class IndexFiles:
             tried,
             scope=scope,
             facts=facts,
-            learned_from={name: learned_from(featurizers[name]) for name in tried},
+            learned_from=learned_by(self._store, featurizers, tried),
         )
         built = replace(built, generation=generation, counters=counters)
         if only is not None:

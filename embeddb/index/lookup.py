@@ -22,7 +22,6 @@ from embeddb.core.errors import (
 )
 from embeddb.core.files.model_file import read_card
 from embeddb.core.kinds import kind_of
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.subject import Subject
@@ -32,6 +31,7 @@ from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
+from embeddb.index.lengths import lengths_of
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import (
@@ -154,19 +154,19 @@ class Lookup:
         return str(self.featurizers().named(name).version) if name else ""
 
     def use_weights(self, file: str | Path) -> str:
-        """Make a model file the weights of this database's `scnn`, or `nest-embedding`, whichever
-        it is for; returns their version. The vectors are made by `indexer.embed.embed`.
+        """Make a model file the weights of this database's `tower`, `scnn` or `nest-embedding`,
+        whichever it is for; returns their version. `indexer.embed.embed` computes the vectors.
 
         Raises: ModelError for a file that cannot be used; UsageError for a database in memory;
         MissingDependency without torch, with which that of `scnn` is checked.
         """
-        from embeddb.featurizers import nest_embedding, scnn
+        from embeddb.featurizers import nest_embedding, scnn, tower
 
         if self.store.path is None:
             raise UsageError("a database in memory has no folder for weights")
         before = model_entries(self.store)
-        nests = read_card(file)["kind"] == "nests"
-        install = nest_embedding.install if nests else scnn.install
+        installs = {"nests": nest_embedding.install, "towers": tower.install}
+        install = installs.get(str(read_card(file)["kind"]), scnn.install)
         version = install(Path(file), self.store.path)
         self._derived.reload()
         register_files(self.store, before)
@@ -439,30 +439,8 @@ class Lookup:
         return np.asarray(found, dtype=np.float32)
 
     def lengths(self, pattern: Subject | PatternInfo) -> RowLengths | None:
-        """The row lengths of a matrix: counted where its structure is given or stored, else those
-        that were stored or came with its runs, else estimated from its statistics or sizes; None
-        of what is no matrix, or has no known size."""
-        from embeddb.featurizers.row_lengths import ROW_LENGTHS, estimate, histogram
-
-        if pattern.kind != "matrix":
-            return None
-        if isinstance(pattern, Pattern):
-            return histogram(pattern)
-        info = PatternInfo.of(pattern)
-        with suppress(StoreCorrupt):
-            vector = self.store.vectors.get(ROW_LENGTHS.name, ROW_LENGTHS.version, [info.id]).get(
-                info.id
-            )
-            vector = ROW_LENGTHS.from_info(info) if vector is None else vector
-            lengths = None if vector is None else ROW_LENGTHS.lengths(vector, info)
-            if lengths is not None:
-                return lengths
-            structure = self.store.subject(info.id)
-            if isinstance(structure, Pattern):
-                return histogram(structure)
-        plug = self.featurizers().named("stats")
-        stored = self.store.vectors.get(plug.name, plug.version, [info.id], dim=plug.dim)
-        return estimate(info, stored.get(info.id, plug.from_info(info)))
+        """The row lengths of a matrix (`embeddb.index.lengths`)."""
+        return lengths_of(self.store, self.featurizers(), pattern)
 
     def add_pattern(self, pattern: Subject, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed

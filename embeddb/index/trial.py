@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.kinds import Limit
+from embeddb.index.features import WHOLE, Features
 from embeddb.index.held_out import (
     NEIGHBOURS,
     Judged,
@@ -60,10 +61,10 @@ class Trial:
     Of r rows `taught` int64[t] vote, `near` are their nearest ones of other groups by the plain
     metric and (True) by a learned one, and `part` those of them that are judged: `table`
     float64[y,q] has their log losses by each of the y `keys` (k, shrink, learned); of none where
-    nothing can be judged.
+    nothing can be judged. Rows are asked in the space that judges them (`Features.fold`).
     """
 
-    raw: NDArray[np.float32]
+    features: Features
     gains: Floats
     groups: NDArray[np.str_]
     taught: NDArray[np.int64]
@@ -78,29 +79,27 @@ class Trial:
     @classmethod
     def of(
         cls,
-        raw: NDArray[np.float32],
+        features: Features,
         gains: Floats,
         groups: NDArray[np.str_],
         trust: Floats | None = None,
-        judged: NDArray[np.bool_] | None = None,
         ids: Sequence[str] = (),
     ) -> Trial:
-        """Of `raw` float32[r,d], `gains` float64[r,c] and `groups` str[r] of the same rows; `trust`
+        """Of features, `gains` float64[r,c] and `groups` str[r] of the same rows; `trust`
         float64[r,c] is what each gain counts as a vote, else 1. Rows with a single run cannot be
-        judged and are left out; rows that are not `judged` bool[r] vote alone."""
+        judged and are left out; rows that are not judged vote alone."""
         taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
         if taught.size > _MOST_FITTED:
             taught = taught[np.linspace(0, taught.size - 1, _MOST_FITTED).astype(np.int64)]
-        rows = np.arange(taught.size) if judged is None else np.flatnonzero(judged[taught])
+        rows = np.flatnonzero(features.judged[taught])
         g, group = votes(gains[taught]), np.unique(groups[taught], return_inverse=True)[1]
         trust = np.ones(gains.shape) if trust is None else trust
         part = Judged(rows, gains[taught][rows], g, trust[taught])
         names = ids or [f"{row:09}" for row in range(len(gains))]
-        found = cls(raw, gains, groups, taught, group, trust, part, names)
+        found = cls(features, gains, groups, taught, group, trust, part, names)
         if np.unique(group).size < 2 or not rows.size:
             return found
-        z, centred = found._standardised()
-        near = {way: _held_out(z, centred, group, learned=way) for way in (False, True)}
+        near = {way: found._nearest(learned=way) for way in (False, True)}
         table = {
             (k, shrink, learned): loss
             for learned, places in near.items()
@@ -108,10 +107,36 @@ class Trial:
         }
         return replace(found, near=near, keys=tuple(table), table=np.array(list(table.values())))
 
-    def _standardised(self) -> tuple[Floats, Floats]:
-        """Plain coordinates float64[t,d] of what votes, and its gains less their level [t,c]."""
-        z = plain_metric(self.raw).standardised(self.raw[self.taught])
-        return z, self.part.gains - effects(self.part.gains)[0][:, None]
+    @property
+    def raw(self) -> NDArray[np.float32]:
+        """float32[r,d] features by which neighbours are found."""
+        return self.features.raw
+
+    def _nearest(self, *, learned: bool) -> Near:
+        """Of rows [t] without their group, each in the space that judges it."""
+        fold = self.features.fold[self.taught]
+        by_fold = {
+            int(at): _held_out(self._standardised(at), self._centred, self.group, learned=learned)
+            for at in np.unique(fold)
+        }
+        near = next(iter(by_fold.values()))
+        places, distances = near.places.copy(), near.distances.copy()
+        for at, one in by_fold.items():
+            places[fold == at], distances[fold == at] = (
+                one.places[fold == at],
+                one.distances[fold == at],
+            )
+        return Near(places, distances)
+
+    def _standardised(self, fold: int) -> Floats:
+        """Plain coordinates float64[t,d] of what votes, in the space of a fold."""
+        raw = self.features.space(fold)
+        return plain_metric(raw).standardised(raw[self.taught])
+
+    @cached_property
+    def _centred(self) -> Floats:
+        """float64[t,c] gains of what votes less their level."""
+        return self.part.gains - effects(self.part.gains)[0][:, None]
 
     @property
     def names(self) -> NDArray[np.str_]:
@@ -134,10 +159,15 @@ class Trial:
     @cached_property
     def metric(self) -> Metric:
         """The one in which neighbours are found."""
-        plain = plain_metric(self.raw)
+        return self._metric(WHOLE)
+
+    def _metric(self, fold: int) -> Metric:
+        """The one in the space of a fold."""
+        plain = plain_metric(self.features.space(fold))
         if not (self.keys and self.key[2]):
             return plain
-        return Metric(plain.center, plain.scale, _learned(*self._standardised()))
+        stretch = _learned(self._standardised(fold), self._centred)
+        return Metric(plain.center, plain.scale, stretch)
 
     @cached_property
     def shown(self) -> Shown:
@@ -150,9 +180,10 @@ class Trial:
         """The same of the other rows alone, bool[r]."""
         kept = ~out
         ids = [name for name, stays in zip(self.ids, kept, strict=True) if stays]
-        judged = np.isin(np.flatnonzero(kept), self.taught[self.part.rows])
-        raw, gains, groups = self.raw[kept], self.gains[kept], self.groups[kept]
-        return Trial.of(raw, gains, groups, self.trust[kept], judged, ids)
+        judged = np.zeros(len(kept), dtype=np.bool_)
+        judged[self.taught[self.part.rows]] = True
+        features = replace(self.features, judged=judged).take(kept)
+        return Trial.of(features, self.gains[kept], self.groups[kept], self.trust[kept], ids)
 
     def asked(self, other: Trial, out: NDArray[np.bool_], most_slower: Limit | None) -> Shown:
         """First choices of the judged ones of another trial's rows, bool[r], that this one lacks,
@@ -161,13 +192,16 @@ class Trial:
         rows = rows[out[rows]]
         k, shrink, _ = self.key if self.keys else (_UNPROVEN_K, _UNPROVEN_SHRINK, False)
         known, count = len(self.ids), len(self.ids) + len(rows)
-        index = NumpyIndex.build(self.ids, self.metric.apply(self.raw))
-        ids, distances = index.search(self.metric.apply(other.raw[rows]), k)
-        place = {name: at for at, name in enumerate(self.ids)}
         near = Near(np.full((count, k), -1), np.full((count, k), np.inf))
-        for at, (names, far) in enumerate(zip(ids, distances, strict=True), start=known):
-            near.places[at, : len(names)] = [place[name] for name in names]
-            near.distances[at, : len(names)] = far[: len(names)]
+        place = {name: at for at, name in enumerate(self.ids)}
+        for fold in np.unique(other.features.fold[rows]):
+            asked = np.flatnonzero(other.features.fold[rows] == fold)
+            metric = self._metric(int(fold))
+            index = NumpyIndex.build(self.ids, metric.apply(self.features.space(fold)))
+            vectors = metric.apply(other.features.space(fold)[rows[asked]])
+            for at, names, far in zip(known + asked, *index.search(vectors, k), strict=True):
+                near.places[at, : len(names)] = [place[name] for name in names]
+                near.distances[at, : len(names)] = far[: len(names)]
         nothing = np.full((len(rows), self.gains.shape[1]), np.nan)
         gains, trust = np.vstack([votes(self.gains), nothing]), np.vstack([self.trust, nothing])
         part = Judged(np.arange(known, count), other.gains[rows], gains, trust)
@@ -206,7 +240,7 @@ def fit_policy(
     judged: NDArray[np.bool_] | None = None,
 ) -> Fitted:
     """Metric and policy by the features of one kind: as `Trial.of` and `Trial.fitted`."""
-    trial = Trial.of(raw, gains, groups, trust, judged)
+    trial = Trial.of(Features.plain(raw, judged), gains, groups, trust)
     folds = [{name: at % _FOLDS for at, name in enumerate(np.unique(groups))}]
     return trial.fitted(
         cross_validated({"": trial}, folds, most_slower=most_slower), most_slower=most_slower

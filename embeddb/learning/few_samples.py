@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _VERSION = 1
 #: With fewer groups of matrices, or runs, there is too little to learn from and to judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
+#: From more runs neighbours answer until a model is trained, which takes minutes.
+MOST_RUNS = 5000
 
 
 def learned_model(
@@ -39,7 +41,7 @@ def learned_model(
     if not evidence.rows or evidence.winners or not partition.vectors.size:
         return None
     runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
-    if runs < LEAST_RUNS or groups < LEAST_GROUPS:
+    if not LEAST_RUNS <= runs <= MOST_RUNS or groups < LEAST_GROUPS:
         return None
     stamp = _stamp(evidence, partition.featurizer)
     model = lookup.models.learned(platform, op)

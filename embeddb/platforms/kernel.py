@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import PlatformError, SpaceError, UsageError
@@ -168,14 +168,18 @@ class LoopMapping:
         return value  # type: ignore[no-any-return]  # LoopNest checks that it is an int
 
 
-class KernelSpace:
-    """The space, default and mapping of the kernels that one section serves.
+class Numerics(NamedTuple):
+    """Conditions: `varying` hold for configurations whose sums run in an order that varies from
+    call to call (None: not stated), `inexact` for those that round operands to a shorter type."""
 
-    `varying` are conditions that hold for configurations whose sums run in an order that varies
-    from call to call (None: the file does not say), `inexact` those that hold for configurations
-    that round operands to a shorter type. `quantities` are derived from configurations. `left_out`
-    has the reasons for which configurations were removed from the space: `VARYING`, `INEXACT`.
-    """
+    varying: tuple[str, ...] | None = None
+    inexact: tuple[str, ...] = ()
+
+
+class KernelSpace:
+    """The space, default and mapping of the kernels that one section serves. `quantities` are
+    derived from configurations; `left_out` has the reasons for which configurations were removed
+    from the space: `VARYING`, `INEXACT`."""
 
     def __init__(
         self,
@@ -185,8 +189,7 @@ class KernelSpace:
         default: Config,
         mapping: LoopMapping | None,
         heterogeneous: tuple[str, ...],
-        varying: tuple[str, ...] | None = None,
-        inexact: tuple[str, ...] = (),
+        numerics: Numerics = Numerics(),  # noqa: B008  # it cannot change
         quantities: Quantities | None = None,
     ) -> None:
         self.kernels = kernels
@@ -196,7 +199,8 @@ class KernelSpace:
         used = mapping.names() if mapping else set()
         self.homogeneous = tuple(p.name for p in space.params if p.name in used)
         self.heterogeneous = heterogeneous
-        self.varying, self.inexact = varying, inexact
+        self.numerics = numerics
+        self.varying, self.inexact = numerics
         self.quantities = quantities or Quantities((), space.rules)
         self.left_out: frozenset[str] = frozenset()
         self._bound = lru_cache(maxsize=256)(lambda known: space.bind(dict(known)))
@@ -225,8 +229,7 @@ class KernelSpace:
             default=self.default,
             mapping=self.mapping,
             heterogeneous=self.heterogeneous,
-            varying=self.varying,
-            inexact=self.inexact,
+            numerics=self.numerics,
             quantities=self.quantities,
         )
         rest.left_out = self.left_out | {reason}
@@ -303,8 +306,7 @@ def read_space(table: Table) -> KernelSpace:
         default=default,
         mapping=mapping,
         heterogeneous=heterogeneous,
-        varying=varying,
-        inexact=inexact or (),
+        numerics=Numerics(varying, inexact or ()),
         quantities=quantities,
     )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 #: A space of at most so many configurations is predicted whole; of a larger one what was measured
 #: on the platform, the default, and other platforms' winners mapped into it.
 MOST_PREDICTED = 4096
+#: Configurations that are retrieved by the inner product, for the cost model to rank again.
+_MOST_RETRIEVED = 512
 #: Other platforms' winners that join the candidates of such a space: each costs a search there.
 _MOST_FOREIGN = 8
 
@@ -65,7 +68,10 @@ def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Q
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
             lengths = lookup.lengths(pattern) if getattr(model, "reads_lengths", False) else None
-            found = with_prediction(query, model, vector, store=lookup.store, lengths=lengths)
+            retrieve = partial(_retrieved, lookup, query, pattern)
+            found = with_prediction(
+                query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
+            )
             return with_judgement(found, model)
     except EmbeddbError as e:
         return replace(
@@ -92,6 +98,16 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     return model if share - _ERRORS * error > voted else None
 
 
+def _retrieved(lookup: Lookup, query: Query, pattern: Subject | PatternInfo) -> list[Config]:
+    """Legal configurations whose vectors have the highest inner product with the pattern's, best
+    first; none where no towers were trained for the op on the platform."""
+    with suppress(EmbeddbError):
+        tower = lookup.models.tower(query.platform, query.op)
+        if tower is not None:
+            return tower.best(lookup.vector(pattern, "tower"), query.space, _MOST_RETRIEVED)
+    return []
+
+
 def with_prediction(
     query: Query,
     scorer: Scorer,
@@ -99,10 +115,11 @@ def with_prediction(
     *,
     store: Store | None = None,
     lengths: RowLengths | None = None,
+    retrieve: Callable[[], Sequence[Config]] = tuple,
 ) -> Query:
     """The query with what a scorer predicts from raw features float32[d] and row lengths; a spread
     may be nan. Where the space is too large to be predicted whole, a store adds other platforms'
-    winners.
+    winners, and `retrieve` the configurations whose vectors are nearest to the workload's.
 
     Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
@@ -113,7 +130,7 @@ def with_prediction(
         # New values of an open choice are not enumerated: they are known by having run.
         known = (*space.enumerate(), *query.vote.configs)
     else:
-        known = (*query.vote.configs, *(foreign_winners(store, query) if store is not None else ()))
+        known = (*query.vote.configs, *retrieve(), *foreign_winners(store, query))
     # All of these are legal, but for the default where nothing is.
     first = (query.default,) if space.reason(query.default) is None else ()
     configs = tuple(dict.fromkeys([*first, *known]))
@@ -168,14 +185,17 @@ def shared_out(
     return np.log1p(base) - np.log(cost), both
 
 
-def foreign_winners(store: Store, query: Query) -> list[Config]:
+def foreign_winners(store: Store | None, query: Query) -> list[Config]:
     """What was fastest on other platforms, on this pattern and then on its neighbours, as the
-    nearest legal configurations here; at most 8, none where the platforms share no loop nest."""
+    nearest legal configurations here; at most 8, none where the platforms share no loop nest or
+    there is no store."""
     from embeddb.cost_model.encoders.nearest import nearest_legal
 
     info = query.pattern
     ids = list(dict.fromkeys([info.id, *(n.pattern_id for n in query.vote.neighbours)]))
     found: dict[Config, None] = {}
+    if store is None:
+        return []
     for partition in store.partitions():
         source = store.sound_platform(partition.platform)
         same = (partition.op.kernel, partition.op.dtype) == (query.op.kernel, query.op.dtype)

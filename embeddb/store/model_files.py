@@ -55,6 +55,7 @@ _KINDS = {
     "costmodel-*.safetensors": "costmodel",
     "scnn.safetensors": "featurizer",
     "scnn@*.safetensors": "featurizer",
+    "towers.safetensors": "towers",
     "nests.safetensors": "nests",
     "kernels-*.safetensors": "kernels",
 }

@@ -12,6 +12,7 @@ from embeddb.core.sizes import MATRIX_SYMBOLS, Sizes
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
+    from embeddb.core.row_lengths import RowLengths
     from embeddb.index.lookup import Lookup
     from embeddb.ranking.rankers.base import Ranker
 
@@ -29,6 +30,11 @@ class Matrix(WorkloadKind):
     )
     symbols = MATRIX_SYMBOLS
     sparse = learned = True
+
+    def row_lengths(self, workload: Any) -> RowLengths:
+        from embeddb.featurizers.row_lengths import histogram
+
+        return histogram(workload)
 
     def brief(self, info: Any) -> str:
         return f"{info.m}x{info.n}, nnz={info.nnz}"

@@ -243,7 +243,7 @@ def _coded(word: str, pattern: PatternInfo, document: Any) -> Subject:
     if (pattern.kind, pattern.named) != (workload.kind, dict(workload.sizes.named)):
         raise ReaderError(
             f"the pattern is a {pattern.kind} of {pattern.sizes}, "
-            f"its code a {workload.kind} of {workload.sizes}"
+            f"its code is a {workload.kind} of {workload.sizes}"
         )
     named: Subject = replace(workload, name=pattern.name, group=pattern.group)
     return named

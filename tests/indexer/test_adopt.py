@@ -26,7 +26,9 @@ class Law(LawRunner):
     def _measured(self, pattern: Any, op: Op, config: Any, number: int) -> Measurement:
         tile, unroll = int(str(config["tile"])), int(str(config["unroll"]))
         best = 1 if pattern.shape[0] < 100 else 3
-        return Measurement(times_s=(1e-6 * (1 + (tile.bit_length() - 1 - best) ** 2 + unroll / 100),))
+        return Measurement(
+            times_s=(1e-6 * (1 + (tile.bit_length() - 1 - best) ** 2 + unroll / 100),)
+        )
 
 
 class Failing(LawRunner):
@@ -120,6 +122,7 @@ def test_if_all_fails_it_stops_after_a_round(
     ("change", "code", "message"),
     [
         ({"--samples": "39"}, 2, "--samples 40"),
+        ({"--samples": "5001"}, 2, "to 5000"),
         ({"--op": "spmv"}, 2, "has no spmv"),
         ({"--op": "nest"}, 2, "is about matrices"),
         ({"--matrices": "empty"}, 1, "no matrix that can be read"),

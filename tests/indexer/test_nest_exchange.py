@@ -19,7 +19,7 @@ from embeddb.database import Database
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from indexer.add import add_coded
-from indexer.exchange import telling as nest_files
+from indexer.exchange import export_records as nest_files
 from indexer.exchange.exchange import ImportReport, export_file, import_file
 from indexer.frontends import read_nests
 from indexer.ingest import ingest

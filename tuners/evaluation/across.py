@@ -166,7 +166,7 @@ class _Instance:
         bench = self.bench
         others = bench.evidence.take(np.flatnonzero(kept & ~self.kin)).pruned()
         whole = AnswerIndex.build(
-            others, bench.vectors, scope=bench.scope, facts=self._facts(others)
+            others, bench.unlearned, scope=bench.scope, facts=self._facts(others)
         )
         known = np.random.default_rng(seed).permutation(mine[kept[mine]])
         for local in [n for n in self.curve if n <= len(known)]:
@@ -177,7 +177,7 @@ class _Instance:
             if local:
                 fresh = {i: vectors[i] for i in new if i in vectors}
                 partition = whole.grown(given, fresh, self.facts)
-            alone = AnswerIndex.build(given, bench.vectors, scope="") if local else None
+            alone = AnswerIndex.build(given, bench.unlearned, scope="") if local else None
             for row in test:
                 truth, query = bench.truth(int(row)), bench.query(int(row), partition)
                 yield from self._asked(truth, query, local)

@@ -18,6 +18,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.features import WHOLE, LearnedFrom, learned_by
 from embeddb.index.held_out import COUNTED_SHARE, split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
@@ -87,6 +88,7 @@ class Bench:
     ) -> None:
         self.op, self.scope, self.instance = op, scope, instance
         evidence, self.vectors = db.evidence(op, scope)
+        self._learned_from = learned_by(db.store, db.featurizers(), self.vectors)
         read = {row.pattern_id for row in evidence.rows}
         #: Patterns that were left out because there are very many.
         self.unread = len(members_of(db.store, op, scope)) - len(read)
@@ -139,12 +141,28 @@ class Bench:
     ) -> Iterator[tuple[int, Query]]:
         """Each of the test rows with the question it poses to what the training rows know."""
         known = self.evidence.take(train).pruned()
-        facts = {i: p.environment for i, p in self.platforms.items()}
-        partition = AnswerIndex.build(
-            known, self.vectors, scope=self.scope, facts=facts, held_out=False
-        )
+        partition = self._partition(known, self.vectors)
+        learned = self._learned(partition.featurizer)
+        known_as: Mapping[str, NDArray[np.float32]] = self.vectors.get(partition.featurizer, {})
+        partitions = {WHOLE: (partition, known_as)}
         for row in test:
-            yield int(row), self.query(int(row), partition)
+            fold = learned.fold_of.get(self.evidence.rows[row].group, WHOLE)
+            if fold not in partitions:
+                vectors = learned.by_fold[fold]
+                unseen = self._partition(known, {partition.featurizer: vectors})
+                partitions[fold] = unseen, vectors
+            yield int(row), self.query(int(row), *partitions[fold])
+
+    def _partition(self, known: RunMatrix, vectors: Vectors) -> AnswerIndex:
+        """The index of some rows, by one of the featurizers that `vectors` are of."""
+        return AnswerIndex.build(
+            known,
+            vectors,
+            scope=self.scope,
+            facts={i: p.environment for i, p in self.platforms.items()},
+            learned_from={name: self._learned(name) for name in vectors},
+            held_out=False,
+        )
 
     def learned(self, fit: Fit, train: NDArray[np.int64]) -> Scorer:
         """What a ranker learns from the training rows and the features of their matrices alone."""
@@ -166,7 +184,16 @@ class Bench:
         return known.get(self.evidence.rows[row].pattern_id)
 
     def _features(self) -> tuple[str, Mapping[str, NDArray[np.float32]]]:
-        return next(iter(self.vectors.items()))
+        return next(iter(self.unlearned.items()))
+
+    def _learned(self, featurizer: str) -> LearnedFrom:
+        return self._learned_from.get(featurizer, LearnedFrom())
+
+    @property
+    def unlearned(self) -> Vectors:
+        """The vectors that no run has taught; of all featurizers where each learned from some."""
+        plain = {n: v for n, v in self.vectors.items() if not self._learned(n).groups}
+        return plain or self.vectors
 
     def truth(self, row: int) -> Truth:
         """What was measured on a row."""
@@ -190,14 +217,21 @@ class Bench:
         pattern_id, platform_id = self.evidence.rows[row][:2]
         return default_of(self.platforms[platform_id], self.op, self.subjects[pattern_id])
 
-    def query(self, row: int, partition: AnswerIndex) -> Query:
-        """The question a row poses to what a partition knows."""
+    def query(
+        self,
+        row: int,
+        partition: AnswerIndex,
+        vectors: Mapping[str, NDArray[np.float32]] | None = None,
+    ) -> Query:
+        """The question a row poses to what a partition knows, by features float32[d] among
+        `vectors` (None: those that its featurizer has by itself)."""
         pattern_id, platform_id = self.evidence.rows[row][:2]
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
         subject = self.subjects[pattern_id]
         space = space_of(platform, self.op, subject)
         bare = Query(info, platform, self.op, space, self.default(row))
-        vector = self.vectors[partition.featurizer].get(pattern_id)
+        own = self.vectors[partition.featurizer] if vectors is None else vectors
+        vector = own.get(pattern_id)
         query = with_evidence(bare, partition, vector)
         copied = self.judgeable(row, query)
         if vector is None:

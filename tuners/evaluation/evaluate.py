@@ -157,7 +157,7 @@ class Table:
             one: dict[str, list[Outcome]] = {}
             for train, test in bench.folds(folds, seed):
                 plain = PlainNeighbours(
-                    bench.evidence.take(train).pruned(), next(iter(bench.vectors.values()))
+                    bench.evidence.take(train).pruned(), next(iter(bench.unlearned.values()))
                 )
                 able = {k: fit for k, fit in self.rankers.items() if k not in self.refused}
                 learned = Learned(bench, able, train, tick)

@@ -35,7 +35,7 @@ from embeddb.core.files.own_files import whole_file
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-KINDS = ("featurizer", "costmodel", "nests", "kernels", "checkpoint")
+KINDS = ("featurizer", "costmodel", "towers", "nests", "kernels", "checkpoint")
 #: Largest file that is read: a hundred times the largest network here.
 MAX_BYTES = 1 << 30
 _MAX_HEADER = 1 << 20

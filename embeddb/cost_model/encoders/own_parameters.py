@@ -96,6 +96,7 @@ class Layout:
     block_type = Block
 
     def __init__(self, kernel: KernelSpace, *, whole: bool = False) -> None:
+        """With `whole`, also of the parameters that the loop nest says."""
         own = [p for p in kernel.space.params if whole or p.name in kernel.heterogeneous]
         self._blocks = [block for p in own if (block := self.block_type(p)).names]
         self.names = tuple(name for block in self._blocks for name in block.names)

@@ -206,8 +206,9 @@ def _compile(node: ast.expr, text: str, language: Language) -> Compiled:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return language.opposite(compiled(operand))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            negated = compiled(operand)
-            return lambda env: -negated(env)
+            return language.arithmetic(
+                language.operators[ast.Sub], lambda env: 0, compiled(operand)
+            )
         case ast.BinOp(left=left, op=op, right=right) if type(op) in language.operators:
             apply = language.operators[type(op)]
             return language.arithmetic(apply, compiled(left), compiled(right))

@@ -143,14 +143,17 @@ class _Arrays(Language):
                 )
             case ast.Call(
                 func=ast.Name(id="fact"),
-                args=[ast.Constant(value=str() as name), ast.Constant() as instead],
+                args=[ast.Constant(value=str() as name), ast.Constant(value=int() | float())],
                 keywords=[],
             ):
-                number = compiled(instead)({})
+                number = compiled(node.args[1])({})
                 return lambda env: env.get(FACT + name, number)
             case ast.Call(func=ast.Name(id=name), args=[of], keywords=[]) if name in AGGREGATES:
+                if LENGTH not in names_in(of):
+                    shown = ast.unparse(node)
+                    raise SpaceError(f"{shown!r} does not read {LENGTH}, so every row has the same")
                 names, each, largest = names_in(of) - {LENGTH}, compiled(of), name == "max_rows"
-                return lambda env: env.over_rows(names, each, largest=largest)  # type: ignore[attr-defined]  # `Rows`
+                return lambda env: env.over_rows(names, each, largest=largest)  # type: ignore[attr-defined]  # environments of arrays have it
         return None
 
 
@@ -258,10 +261,6 @@ def _check_shape(body: ast.expr, text: str, aggregates: Sequence[ast.AST]) -> No
     inside = set(map(id, _nodes_below(aggregates)))
     if any(id(node) in inside for node in aggregates):
         raise SpaceError(f"{text!r}: {' and '.join(AGGREGATES)} cannot be nested")
-    for node in aggregates:
-        if LENGTH not in names_in(node):
-            shown = ast.unparse(node)
-            raise SpaceError(f"{shown!r} does not read {LENGTH}, so every row has the same")
     for node in ast.walk(body):
         if isinstance(node, ast.Name) and node.id == LENGTH and id(node) not in inside:
             raise SpaceError(f"{LENGTH} is of one row: use it within {' or '.join(AGGREGATES)}")

@@ -87,7 +87,7 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
         others = [dict(DEFAULT[op.kernel]), {"work": "windows", "math": "tf32"}]
         return Choice(config=usual, default=usual, source="a test", others=others, answer="x")
 
-    monkeypatch.setattr(cuda_choice, "asked", answer)
+    monkeypatch.setattr(cuda_choice, "query_choice", answer)
     monkeypatch.setattr(cuda_choice, "preparing_s", lambda *_: 0.0)
 
 

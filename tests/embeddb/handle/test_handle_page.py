@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from embeddb.handle import compile as of_compile
-from embeddb.handle.choice import default_of, given
+from embeddb.handle.choice import choice_of_config, default_of
 from embeddb.kernels import build as cpu_build
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,9 +22,9 @@ def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     """With the platform's default in place of the starter's answer, whose import takes long."""
 
     def answered(pattern: Any, op: Any, *_: object, **__: object) -> Any:
-        return given(default_of(pattern, op), pattern, op)
+        return choice_of_config(default_of(pattern, op), pattern, op)
 
-    monkeypatch.setattr(of_compile, "asked", answered)
+    monkeypatch.setattr(of_compile, "query_choice", answered)
     page = (ROOT / "docs" / "howto" / "compile.md").read_text(encoding="utf-8")
     block, tensors = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     names: dict[str, Any] = {}

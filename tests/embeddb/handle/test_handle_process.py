@@ -23,7 +23,7 @@ from embeddb.core.errors import RunnerUnavailable
 from embeddb.handle import autotune, kernel_call
 from embeddb.handle import compile as of_compile
 from embeddb.handle import handle as of_handle
-from embeddb.handle.choice import Choice, given
+from embeddb.handle.choice import Choice, choice_of_config
 from embeddb.handle.handle import Handle
 from embeddb.handle.kernel_call import by_kernel
 from embeddb.index.lookup import Lookup
@@ -302,7 +302,9 @@ def test_nothing_is_built_where_that_is_forbidden(
 ) -> None:
     other = Config.parse(BLOCKS)
     monkeypatch.setattr(autotune, "usual_build_s", lambda: 0.0)
-    monkeypatch.setattr(of_compile, "asked", lambda held, op, *_: given(other, held, op))
+    monkeypatch.setattr(
+        of_compile, "query_choice", lambda held, op, *_: choice_of_config(other, held, op)
+    )
     embeddb.compile(a, "spmm", k=16, config=other)
     built = sorted(cache.glob("*.so"))
     f = embeddb.compile(a, "spmm", k=16, calls=1e6, build=False, db=empty_db)
@@ -357,7 +359,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, break_even: float, source: str = "te
         gain=1.5,
         break_even=break_even,
     )
-    monkeypatch.setattr(of_compile, "asked", lambda *_, **__: choice)
+    monkeypatch.setattr(of_compile, "query_choice", lambda *_, **__: choice)
 
 
 def test_a_conversion_comes_when_it_pays(a: Any, b: Any, monkeypatch: pytest.MonkeyPatch) -> None:

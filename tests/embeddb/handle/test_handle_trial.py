@@ -14,7 +14,7 @@ from embeddb.core.config import Config, Op
 from embeddb.handle import autotune
 from embeddb.handle import compile as of_compile
 from embeddb.handle.autotune import TRIED, Trial
-from embeddb.handle.choice import Choice, default_of, given
+from embeddb.handle.choice import Choice, choice_of_config, default_of
 from embeddb.kernels import build as cpu_build
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -73,11 +73,11 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every question is answered with blocks, by other machines."""
 
     def asked(pattern: Any, op: Op, *_: object, **__: object) -> Choice:
-        choice = given(BLOCKS, pattern, op)
+        choice = choice_of_config(BLOCKS, pattern, op)
         default = dict(default_of(pattern, op))
         return Choice(config=choice.config, default=default, source="others", sure="low")
 
-    monkeypatch.setattr(of_compile, "asked", asked)
+    monkeypatch.setattr(of_compile, "query_choice", asked)
 
 
 @pytest.mark.usefixtures("answered")
@@ -115,10 +115,10 @@ def test_a_sure_answer_is_tried_where_calls_are_many(
     a: Any, calls: float | None, *, tried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asked(pattern: Any, op: Op, *_: object, **__: object) -> Choice:
-        choice = given(BLOCKS, pattern, op)
+        choice = choice_of_config(BLOCKS, pattern, op)
         return Choice(config=choice.config, default=dict(BLOCKS), source="own", sure="high")
 
-    monkeypatch.setattr(of_compile, "asked", asked)
+    monkeypatch.setattr(of_compile, "query_choice", asked)
     f = embeddb.compile(a, "spmm", k=16, calls=calls, build=True)
     for _ in range(CALLS + 2):
         f(np.ones((200, 16), np.float32))

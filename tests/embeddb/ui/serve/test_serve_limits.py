@@ -222,7 +222,7 @@ def test_malformed_requests_are_told_once_and_counted(
     log = logging.getLogger("uvicorn.error")
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lambda record: told.append(record.getMessage()))
-    worth = running._WorthTelling()
+    worth = running._RateLimitedLog()
     log.addFilter(worth)
     log.addHandler(handler)
     try:

@@ -1,0 +1,178 @@
+"""The configuration towers at query time: configurations as vectors whose inner product with a
+matrix's vector ranks them (`indexer.training.towers`, `embeddb.featurizers.tower`).
+
+The vectors do not depend on the matrix, so those of a whole space are computed once, and the best
+of 10^5 configurations are one search of a FAISS index (inner product) away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import ModelError
+from embeddb.core.files.gate import refusing
+from embeddb.core.files.model_file import read
+from embeddb.core.nn_numpy import check_weights, dense, relu
+from embeddb.core.sizes import Sizes
+from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
+from embeddb.cost_model.encoders.own_parameters import Layout
+from embeddb.cost_model.model import space_digest
+from embeddb.featurizers.tower import below
+from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.space import ConfigSpace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+#: Sizes of the matrix at which loop nests are read that mention one: a vector is of no matrix.
+_NOMINAL = Sizes(1 << 14, 1 << 14, 1 << 17)
+#: log2 of split sizes is brought to the size of a one-hot.
+_SPLIT_SCALE = 8.0
+#: Configurations of a space that have a vector; of a larger one so many are drawn.
+_MOST_CONFIGS = 1 << 18
+#: Configurations retrieved for each that is wanted, since some are not legal on the matrix.
+_SPARE = 4
+_AGAIN = "train it again with `embeddb train towers`"
+
+
+def config_inputs(platform: Platform, op: Op, configs: Sequence[Config]) -> Floats:
+    """float32[c,53+h]: the loop nests of configurations, and all parameters of the platform.
+
+    Raises: SpaceError for an illegal configuration.
+    """
+    nests = homogeneous(platform, op, configs, sizes=_NOMINAL).copy()
+    nests[:, :4] /= _SPLIT_SCALE
+    return np.hstack([nests, Layout(platform.kernel(op), whole=True).raw(configs)])
+
+
+def unit_key(platform_id: str, op: Op) -> str:
+    """The name of what was learned of an operation on a platform instance."""
+    return f"{op} {platform_id}"
+
+
+class ConfigTower:
+    """Of one operation on one platform instance: the last number of a configuration's vector is
+    its bias, which counts as if the matrix's vector went on with a 1."""
+
+    def __init__(self, platform: Platform, op: Op, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Raises: ModelError for tensors that do not fit the platform's space."""
+        hidden, own = tensors["first.bias"].size, Layout(platform.kernel(op), whole=True).width
+        check_weights(
+            tensors,
+            {
+                "first.weight": (hidden, HOMOGENEOUS_DIM + own),
+                "first.bias": (hidden,),
+                "second.weight": (hidden, hidden),
+                "second.bias": (hidden,),
+                "head.weight": (tensors["head.bias"].size, hidden),
+                "head.bias": (tensors["head.bias"].size,),
+            },
+        )
+        self.platform, self.op = platform, op
+        self._tensors = tensors
+        self._lock = Lock()
+        self._whole: tuple[list[Config], Any] | None = None
+
+    def vectors(self, configs: Sequence[Config]) -> Floats:
+        """float32[c,r+1]. Raises: SpaceError for an illegal configuration."""
+        x = config_inputs(self.platform, self.op, configs)
+        for layer in ("first", "second"):
+            x = relu(dense(x, self._tensors, layer))
+        out: Floats = dense(x, self._tensors, "head")
+        out[:, :-1] /= math.sqrt(out.shape[1] - 1)
+        return out
+
+    def score(self, matrix: Floats, configs: Sequence[Config]) -> NDArray[np.float64]:
+        """float64[c] predicted log gain over the mean configuration, for a matrix's vector
+        float32[r]. Raises: as `vectors`."""
+        return (self.vectors(configs) @ _extended(matrix)).astype(np.float64)
+
+    def best(self, matrix: Floats, space: ConfigSpace, count: int) -> list[Config]:
+        """Up to `count` legal configurations of `space`, best first, by the inner product with a
+        matrix's vector float32[r]. The first call computes the vectors of the whole space."""
+        out: dict[Config, None] = {}
+        for config in self._ranked(matrix, count):
+            legal = space.canonical(config)
+            if space.reason(legal) is None:
+                out[legal] = None
+            if len(out) == count:
+                break
+        return list(out)
+
+    def _ranked(self, matrix: Floats, count: int) -> Iterator[Config]:
+        """The configurations of the platform's space, best first: some, then all."""
+        configs, index = self._indexed()
+        query, tried = _extended(matrix)[None], 0
+        for many in (min(_SPARE * count, len(configs)), len(configs)):
+            _, places = index.search(query, many)
+            yield from (configs[at] for at in places[0, tried:].tolist())
+            tried = many
+
+    def _indexed(self) -> tuple[list[Config], Any]:
+        """The configurations of the space, and the FAISS index of their vectors."""
+        with self._lock:
+            if self._whole is None:
+                import faiss
+
+                space = self.platform.space(self.op)
+                size = space.size()
+                if size is not None and size <= _MOST_CONFIGS:
+                    configs = list(space.enumerate())
+                else:
+                    configs = space.sample(_MOST_CONFIGS, rng=np.random.default_rng(0))
+                vectors = self.vectors(configs)
+                index = faiss.IndexFlatIP(vectors.shape[1])
+                index.add(np.ascontiguousarray(vectors))
+                self._whole = configs, index
+            return self._whole
+
+
+def _extended(matrix: Floats) -> Floats:
+    """float32[r+1]: with the 1 that a configuration's bias is multiplied by."""
+    return np.append(matrix, 1.0).astype(np.float32)
+
+
+class ConfigTowers:
+    """Those of one model file."""
+
+    def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
+        self.card = card
+        self._tensors = tensors
+        self._towers: dict[str, ConfigTower] = {}
+
+    @classmethod
+    def load(cls, path: Path) -> ConfigTowers:
+        """Raises: ModelError naming the file."""
+        with refusing(ModelError, where=str(path), hint=_AGAIN):
+            file = read(path, kind="towers")
+            return cls(file.card, file.tensors)
+
+    def of(self, platform: Platform, op: Op) -> ConfigTower | None:
+        """The tower of an operation on a platform instance; None where none was trained on it, or
+        its space has changed since. Raises: ModelError for tensors that do not fit."""
+        key = unit_key(platform.id, op)
+        if key not in self._towers:
+            units = {unit_key(unit["platform"], Op.parse(unit["op"])): unit for unit in self.units}
+            unit = units.get(key)
+            if unit is None or unit["space"] != space_digest(platform, op):
+                return None
+            at = self.units.index(unit)
+            tensors = below(self._tensors, f"trunks.{unit['trunk']}.")
+            head = below(self._tensors, f"heads.{at}.")
+            tensors |= {f"head.{name}": array for name, array in head.items()}
+            self._towers[key] = ConfigTower(platform, op, tensors)
+        return self._towers[key]
+
+    @property
+    def units(self) -> list[dict[str, Any]]:
+        """What it learned of each operation on each platform instance, with held-out figures."""
+        return list(self.card["units"])

@@ -1,0 +1,155 @@
+"""Two towers: what they learn, the file, the vectors, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from builders import CONFIGS, OP, band, fill, patterns, tiny, winner  # noqa: E402
+from command_line import run_verb  # noqa: E402
+
+from embeddb.core.errors import ModelError, UsageError  # noqa: E402
+from embeddb.core.files import model_file  # noqa: E402
+from embeddb.cost_model.towers import ConfigTowers  # noqa: E402
+from embeddb.database import Database  # noqa: E402
+from embeddb.featurizers.base import CrossFitted, Joint  # noqa: E402
+from embeddb.featurizers.tower import Tower  # noqa: E402
+from embeddb.testing.featurizers import FeaturizerContract  # noqa: E402
+from indexer.training import towers as training  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+GROUPS = 6
+
+
+def _no_progress(task: str, done: int, total: int = 0) -> None:
+    del task, done, total
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("towers") / "db"
+    with Database.create(place) as db:
+        fill(db, tiny(), patterns(GROUPS))
+    return place
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> tuple[Path, dict[str, Any]]:
+    file = folder.parent / "towers.safetensors"
+    with Database.open(folder, readonly=True) as db, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_LEAST_STEPS", 120)
+        data = training.tower_data(db.index, progress=_no_progress)
+        return file, training.train_towers(data, file, seed=0, progress=_no_progress)
+
+
+def test_they_rank_matrices_of_families_that_they_never_saw(
+    trained: tuple[Path, dict[str, Any]],
+) -> None:
+    file, card = trained
+    (unit,) = card["units"]
+    assert unit["op"] == str(OP) and unit["matrices"] == 4 * GROUPS and card["runs"] == 16 * GROUPS
+    assert unit["held_out"]["of_optimum@1"] > 0.95 and unit["held_out"]["recall@10"] == 1.0
+    assert sorted(group for fold in card["folds"] for group in fold) == [
+        f"g{at}" for at in range(GROUPS)
+    ]
+    assert not list(file.parent.glob("*.training/*/checkpoint*"))
+
+
+def test_configurations_are_found_by_the_inner_product(
+    trained: tuple[Path, dict[str, Any]],
+) -> None:
+    file, _ = trained
+    plug, towers = Tower(file), ConfigTowers.load(file)
+    own = towers.of(tiny(), OP)
+    assert own is not None
+    for pattern in patterns(2, first=GROUPS + 1):
+        score = own.score(plug.embed(pattern), CONFIGS)
+        assert int(score.argmax()) == winner(pattern)
+        assert own.best(plug.embed(pattern), tiny().space(OP), 1) == [CONFIGS[winner(pattern)]]
+
+
+def test_numpy_computes_what_was_trained(
+    folder: Path, trained: tuple[Path, dict[str, Any]]
+) -> None:
+    file, _ = trained
+    tensors = model_file.load(file, kind="towers")[0]
+    with Database.open(folder, readonly=True) as db:
+        data = training.tower_data(db.index, progress=_no_progress)
+        net = training.TwoTowers(data, np.ones(len(data.ids), dtype=np.bool_))
+        own = {n.removeprefix("matrix.0."): t for n, t in tensors.items() if "matrix.0." in n}
+        net.matrix.load_state_dict({n: t for n, t in own.items() if n not in ("center", "scale")})
+        told = Tower(file).join([data.stats[0]])
+    with torch.no_grad():
+        assert np.allclose(net.vectors(data.ids[:1])[0].numpy(), told, atol=1e-5)
+
+
+class TestContract(FeaturizerContract):
+    @pytest.fixture(autouse=True)
+    def weights(self, trained: tuple[Path, dict[str, Any]]) -> None:
+        self.file = trained[0]
+
+    def make(self) -> Tower:
+        return Tower(self.file)
+
+
+def test_each_group_has_a_network_that_did_not_see_it(
+    trained: tuple[Path, dict[str, Any]],
+) -> None:
+    plug = Tower(trained[0])
+    assert isinstance(plug, CrossFitted) and isinstance(plug, Joint)
+    assert plug.learned_from == {f"g{at}" for at in range(GROUPS)} == plug.folds.keys()
+    stats = np.array([plug.parts[0].embed(p) for p in patterns(1)])
+    by_fold = plug.fold_vectors(stats)
+    assert by_fold.shape == (1 + max(plug.folds.values()), 4, plug.dim)
+
+
+def test_weights_are_adopted_and_find_the_neighbours(
+    tmp_path: Path, trained: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Database.create(tmp_path / "db") as db:
+        fill(db, tiny(), patterns(GROUPS))
+    capsys.readouterr()
+    assert run_verb(["embed", str(tmp_path / "db"), "--weights", str(trained[0]), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["vectors"]["tower"] == 4 * GROUPS and not document["problems"]
+    assert [one["featurizer"] for one in document["partitions"]] == ["tower"]
+    with Database.open(tmp_path / "db") as db:
+        made = db.query(band(500, 14), platform="tiny", op=OP)
+        assert made.featurizer == "tower" and made.candidates[0].config == {"variant": "c"}
+
+
+def test_damaged_weights_are_refused(tmp_path: Path, trained: tuple[Path, dict[str, Any]]) -> None:
+    tensors, card = model_file.load(trained[0], kind="towers")
+    for change in ({"width": 0}, {"hidden": 7}, {"folds": [[], [], [], [], [], []]}):
+        file = tmp_path / "bad.safetensors"
+        model_file.save(file, tensors, {**card, **change})
+        with pytest.raises(ModelError):
+            Tower(file)
+
+
+def test_too_few_groups_are_told(tmp_path: Path) -> None:
+    with Database.create(tmp_path / "db") as db:
+        fill(db, tiny(), patterns(4))
+        with pytest.raises(UsageError, match="5 are needed"):
+            training.tower_data(db.index, progress=_no_progress)
+
+
+def test_the_command_trains_and_puts_to_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "_LEAST_STEPS", 30)
+    monkeypatch.setattr(training, "_EPOCHS", 5)
+    capsys.readouterr()
+    assert run_verb(["train", "towers", str(folder), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert Path(document["file"]) == folder / "models" / "towers.safetensors"
+    assert document["indexes"][0]["featurizer"] in ("tower", "stats")
+    assert run_verb(["train", "towers", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "recall@10" in shown and "neighbours by" in shown
