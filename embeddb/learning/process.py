@@ -110,7 +110,7 @@ def left_out(
     for out in group_folds(samples.groups[list(rows)]):
         gone = out[of] if kept is None else out[of] | ~kept
         rest = process.without(gone)
-        for row in (rows[i] for i in np.flatnonzero(out)):
+        for row in (rows[int(i)] for i in np.flatnonzero(out)):
             columns = ProcessColumns(samples.platform, samples.rows[row].op, samples.ran(row))
             scores[row], _ = rest.score(columns.on(samples.problem(row)), detailed=1)
     return scores
