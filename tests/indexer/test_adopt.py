@@ -63,6 +63,12 @@ def _document(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)["ops"][0]
 
 
+def _errors(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Lines on stderr that are no progress, which a slow machine prints."""
+    lines = capsys.readouterr().err.splitlines()
+    return [line for line in lines if line.startswith("embeddb: ") or " of " not in line[:40]]
+
+
 def test_it_measures_learns_and_extends(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,8 +119,8 @@ def test_if_all_fails_it_stops_after_a_round(
 ) -> None:
     runner = _measured_by(monkeypatch, Failing)
     assert run_verb([*words, "--samples", "80"]) == 1
-    err = capsys.readouterr().err
-    assert "all 50 samples so far failed" in err and len(err.splitlines()) == 1
+    (error,) = _errors(capsys)
+    assert "all 50 samples so far failed" in error
     assert len(runner[0].asked) == 50
 
 
@@ -146,12 +152,12 @@ def test_what_is_refused(
     _measured_by(monkeypatch, Law)
     options = dict(zip(words[2::2], words[3::2], strict=True)) | change
     assert run_verb([*words[:2], *(word for pair in options.items() for word in pair)]) == code
-    err = capsys.readouterr().err
-    assert message in err and len(err.splitlines()) == 1
+    (error,) = _errors(capsys)
+    assert message in error
     assert not Path(words[1]).exists()
 
 
 def test_a_platform_without_a_runner(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(words) == 1
-    err = capsys.readouterr().err
-    assert "has no runner" in err and len(err.splitlines()) == 1
+    (error,) = _errors(capsys)
+    assert "has no runner" in error
