@@ -139,7 +139,7 @@ def first_choices(
         rows = part.rows[at]
         places, weights = near.places[rows, :k], weigh(near.distances[rows, :k])
         total, support = (weights[:, None] @ of[places] for of in (weighted, weight))
-        score = _shrunk(total[:, 0], support[:, 0], prior[rows], shrink)
+        score = shrunk(total[:, 0], support[:, 0], prior[rows], shrink)
         if not np.isinf(shrink):
             mass = support[:, 0] + max(shrink, 1e-6)
             score -= doubt(centred[places], weights, mass, prior[rows], shrink)
@@ -174,7 +174,7 @@ def losses_of(
         total, support = weights @ weighted[places], weights @ weight[places]
         unrun = np.where(ran[at], 0.0, -np.inf)[:, None]
         for column, shrink in enumerate(SHRINKS):
-            score = _shrunk(total, support, prior[rows][:, None], shrink) + unrun
+            score = shrunk(total, support, prior[rows][:, None], shrink) + unrun
             taken = truth[at[:, None], score.argmax(axis=2)]
             lost[:, column, at] = best[at] - taken.T
     keys = [(k, shrink) for k in ks for shrink in SHRINKS]
@@ -229,7 +229,8 @@ def _weighed(centred: Floats, trust: Floats) -> tuple[Floats, Floats]:
     return np.where(weight > 0, centred, 0.0) * weight, weight
 
 
-def _shrunk(total: Floats, weight: Floats, prior: Floats, shrink: float) -> Floats:
+def shrunk(total: Floats, weight: Floats, prior: Floats, shrink: float) -> Floats:
+    """Vote sums `total` of weight `weight`, with `shrink` pseudo-neighbours at the prior."""
     if np.isinf(shrink):
         return prior
     return (total + max(shrink, 1e-6) * prior) / (weight + max(shrink, 1e-6))

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 #: Raised when the same runs give another model.
 _VERSION = 1
 #: With fewer groups of matrices, or runs, there is too little to learn from and to judge by.
-LEAST_GROUPS, _LEAST_RUNS = 5, 40
+LEAST_GROUPS, LEAST_RUNS = 5, 40
 #: From more runs neighbours answer until a model is trained, which takes minutes.
-_MOST_RUNS = 5000
+MOST_RUNS = 5000
 
 
 def learned_model(
@@ -41,7 +41,7 @@ def learned_model(
     if not evidence.rows or evidence.winners or not partition.vectors.size:
         return None
     runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
-    if not _LEAST_RUNS <= runs <= _MOST_RUNS or groups < LEAST_GROUPS:
+    if not LEAST_RUNS <= runs <= MOST_RUNS or groups < LEAST_GROUPS:
         return None
     stamp = _stamp(evidence, partition.featurizer)
     model = lookup.models.learned(platform, op)
@@ -49,7 +49,7 @@ def learned_model(
         lookup.announce(
             f"learning from {runs:,} runs of {op} on {platform.id} (seconds, once for these runs)"
         )
-        model = _learned(lookup, partition, evidence, platform, op, stamp)
+        model = _learned(lookup, partition, platform, op, stamp)
         if model is not None:
             lookup.models.keep(platform, op, model)
     return model
@@ -67,28 +67,33 @@ def _own(partition: AnswerIndex, platform: Platform, op: Op) -> RunMatrix:
 
 
 def _learned(
-    lookup: Lookup,
-    partition: AnswerIndex,
-    evidence: RunMatrix,
-    platform: Platform,
-    op: Op,
-    stamp: str,
+    lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op, stamp: str
 ) -> CostModel | None:
     """None where the runs are not of the platform's space as it is now, or too few are usable."""
+    try:
+        samples = own_samples(lookup, partition, platform, op)
+        return learn(samples, process_card(samples, stamp=stamp))
+    except EmbeddbError:
+        return None
+
+
+def own_samples(lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op) -> Samples:
+    """The samples that `learned_model` learns from: the instance's own legal runs at this width.
+
+    Raises: UsageError where only winners were recorded; SpaceError for an op without a space.
+    """
+    evidence = _own(partition, platform, op)
     vectors = dict(zip(partition.ids, partition.vectors, strict=True))
     plug = lookup.featurizers().named(partition.featurizer)
     ids = {row.pattern_id for row in evidence.rows}
     infos = {i: info for i in ids if (info := lookup.store.pattern(i)) is not None}
     space = platform.space(op)
     illegal = [config for config in evidence.configs if space.reason(config) is not None]
-    try:
-        samples = from_evidence(
-            evidence, vectors, infos, platform, op, featurizer=(plug.name, str(plug.version))
-        ).without(illegal)
-        lengths = tuple(lookup.lengths(infos[row.pattern_id]) for row in samples.rows)
-        return learn(replace(samples, lengths=lengths), process_card(samples, stamp=stamp))
-    except EmbeddbError:
-        return None
+    samples = from_evidence(
+        evidence, vectors, infos, platform, op, featurizer=(plug.name, str(plug.version))
+    ).without(illegal)
+    lengths = tuple(lookup.lengths(infos[row.pattern_id]) for row in samples.rows)
+    return replace(samples, lengths=lengths)
 
 
 def _stamp(evidence: RunMatrix, featurizer: str) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.config import Op
 from embeddb.core.reports import Progress
 from embeddb.cost_model.encoders.inputs import ProcessColumns
-from embeddb.cost_model.gaussian import GaussianProcess, Inputs, joined
+from embeddb.cost_model.gaussian import GaussianProcess, joined
 from embeddb.cost_model.model import CostModel
-from embeddb.index.held_out import split_groups
 from embeddb.learning.calibration import calibrated
+from embeddb.learning.comparison import group_folds, judge
 from embeddb.learning.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -22,7 +22,8 @@ Floats = NDArray[np.float64]
 #: Samples of an op that a process learns from. The time of a query grows with them, that of
 #: learning with their cube.
 MOST_SAMPLES = 2000
-_FOLDS, _COUNT = 10, 5
+#: Shares of the samples of a learning curve, and draws of each.
+_PARTS, _DRAWS = (0.25, 0.5, 1.0), 3
 
 
 def learn(
@@ -66,60 +67,90 @@ class _Part:
             inputs.append(columns.on(samples.problem(row)))
             gains.append(samples.gain[part][kept])
             of.append(np.full(len(kept), place))
-        self._of = np.concatenate(of)
         self.process = GaussianProcess.fit(
-            joined(inputs), np.concatenate(gains), self._of, seed=seed
+            joined(inputs), np.concatenate(gains), np.concatenate(of), seed=seed
         )
         self._scores: dict[int, Floats] = {}
-        self._unseen: list[bool] = []
 
     def left_out(self) -> dict[int, Floats]:
         """float64[x] scores of the entries of each row, by a process without the row's group."""
-        samples = self.samples
-        groups = samples.groups[self.rows]
-        folds = min(_FOLDS, np.unique(groups).size)
-        if folds < 2:
-            return {}
-        fold = split_groups(groups, folds, 0)
-        for at in range(folds):
-            out = np.flatnonzero(fold == at)
-            process = self.process.without(np.isin(self._of, out))
-            rest = [self.rows[i] for i in np.flatnonzero(fold != at)]
-            seen = np.unique(np.concatenate([samples.column[samples.part(i)] for i in rest]))
-            for row in (self.rows[i] for i in out):
-                columns = self._columns(row)
-                gain, _ = process.score(columns, detailed=1)
-                self._scores[row] = gain
-                first = samples.column[samples.part(row)][int(gain.argmax())]
-                self._unseen.append(first not in seen)
+        self._scores = left_out(self.process, self.samples, self.rows)
         return self._scores
-
-    def _columns(self, row: int) -> Inputs:
-        columns = ProcessColumns(
-            self.samples.platform, self.samples.rows[row].op, self.samples.ran(row)
-        )
-        return columns.on(self.samples.problem(row))
 
     def figures(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         """The card's `held_out` and `hidden` of the op: the share of the optimum of what ran on a
         row. One that ran nowhere may be first where most of the first answers here were such."""
         if not self._scores:
             return {}, {"unrun_first": False}
-        at_1, at_5 = [], []
-        for row, score in self._scores.items():
-            gain = self.samples.gain[self.samples.part(row)]
-            order = np.argsort(-score, kind="stable")[:_COUNT]
-            at_1.append(gain[order[0]] - gain.max())
-            at_5.append(gain[order].max() - gain.max())
-        groups = np.unique(self.samples.groups[list(self._scores)]).size
-        share = float(np.exp(np.mean(at_1)))
-        shares = {
-            "of_optimum@1": share,
-            "error@1": share * float(np.std(at_1)) / math.sqrt(groups),
-            "of_optimum@5": float(np.exp(np.mean(at_5))),
-            "groups": float(groups),
-        }
-        return {"rank": shares}, {"unrun_first": float(np.mean(self._unseen)) > 0.5}
+        unseen = float(np.mean(list(self._unseen())))
+        return {"rank": judge(self.samples, self._scores).figures()}, {"unrun_first": unseen > 0.5}
+
+    def _unseen(self) -> Iterator[bool]:
+        """Of each row, True if no row of the other folds ran its first choice."""
+        samples = self.samples
+        for out in group_folds(samples.groups[self.rows]):
+            rest = [self.rows[i] for i in np.flatnonzero(~out)]
+            seen = np.unique(np.concatenate([samples.column[samples.part(i)] for i in rest]))
+            for row in (self.rows[i] for i in np.flatnonzero(out)):
+                first = samples.column[samples.part(row)][int(self._scores[row].argmax())]
+                yield first not in seen
+
+
+def left_out(
+    process: GaussianProcess,
+    samples: Samples,
+    rows: Sequence[int],
+    kept: NDArray[np.bool_] | None = None,
+) -> dict[int, Floats]:
+    """float64[x] scores of the entries of each of the rows that a process learned from, by the
+    process without the row's group, and of its `kept` bool[n] samples only; hyper-parameters as
+    they are. Empty with a single group."""
+    scores: dict[int, Floats] = {}
+    of = process.tensors["row"]
+    for out in group_folds(samples.groups[list(rows)]):
+        gone = out[of] if kept is None else out[of] | ~kept
+        rest = process.without(gone)
+        for row in (rows[int(i)] for i in np.flatnonzero(out)):
+            columns = ProcessColumns(samples.platform, samples.rows[row].op, samples.ran(row))
+            scores[row], _ = rest.score(columns.on(samples.problem(row)), detailed=1)
+    return scores
+
+
+def process_of(model: CostModel, op: Op) -> GaussianProcess:
+    """The process of an op in a model that `learn` made."""
+    prefix = f"process.{op}."
+    return GaussianProcess(
+        {n.removeprefix(prefix): a for n, a in model.tensors.items() if n.startswith(prefix)}
+    )
+
+
+class CurvePoint(NamedTuple):
+    """Held-out share of the optimum at 1 after so many samples; `lost` float64[r] is the log of it
+    by row, the mean of the draws."""
+
+    samples: int
+    share: float
+    lost: Floats
+
+
+def learning_curve(
+    model: CostModel, samples: Samples, *, matrices: bool, seed: int = 0
+) -> list[CurvePoint]:
+    """A quarter, half and all of the samples of a model of one op, judged on the same rows with
+    their groups held out: some of the matrices, or with `matrices` False some runs of each."""
+    process = process_of(model, samples.ops[0])
+    rows, of = list(range(len(samples.rows))), process.tensors["row"]
+    points = []
+    for part in _PARTS:
+        lost = []
+        for draw in range(1 if part == 1.0 else _DRAWS):
+            rng = np.random.default_rng([seed, draw])
+            drawn = rng.random(len(rows))[of] if matrices else rng.random(len(of))
+            kept = drawn <= np.quantile(drawn, part)
+            lost.append(judge(samples, left_out(process, samples, rows, kept)).at_1)
+        mean = np.mean(lost, axis=0)
+        points.append(CurvePoint(round(part * len(of)), float(np.exp(mean.mean())), mean))
+    return points
 
 
 def _kept(gain: Floats, most: int, rng: np.random.Generator) -> NDArray[np.int64]:

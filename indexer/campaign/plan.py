@@ -77,6 +77,14 @@ class Buying(msgspec.Struct, frozen=True, kw_only=True):
     featurizer: str
     clusters: list[list[int]]
     rounds: list[Round]
+    #: The budget at first; unset, and not in the file, where it was never raised.
+    first_budget: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def planned_budget(self) -> int:
+        """The budget with which the campaign was planned."""
+        first = self.first_budget
+        return self.budget if isinstance(first, msgspec.UnsetType) else first
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +117,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def _lasting(self) -> Plan:
         if isinstance(self.buying, msgspec.UnsetType):
             return self
-        bare = msgspec.structs.replace(self.buying, rounds=[], clusters=[], featurizer="")
+        bare = msgspec.structs.replace(
+            self.buying,
+            rounds=[],
+            clusters=[],
+            featurizer="",
+            budget=self.buying.planned_budget,
+            first_budget=msgspec.UNSET,
+        )
         pool = self.matrices[: self.buying.pool]
         return msgspec.structs.replace(self, buying=bare, matrices=pool, configs={}, choices={})
 

@@ -29,6 +29,7 @@ VERBS = {
     "explain": "explain",
     "emit": "emit",
     "measure": "measure",
+    "adopt": "adopt",
     "campaign": "campaign",
     "calibrate": "calibrate",
     "tune": "tune",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,29 @@ def planned(
             where=str(folder),
             hint="go on with that one by `embeddb campaign run`, or name another folder",
         )
+    return buy_more(campaign) or campaign
+
+
+def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Campaign:
+    """The campaign of a strategy without clusters in a folder, as `planned`, its budget raised to
+    the requested one: what was measured before counts.
+
+    Raises: as `planned`.
+    """
+    budget = request.budget
+    if is_campaign(folder) and not isinstance(
+        buying := Campaign(folder).plan.buying, msgspec.UnsetType
+    ):
+        request = replace(request, budget=buying.planned_budget)
+    campaign = planned(folder, request, pool, lambda count: ("", []))
+    buying = campaign.plan.buying
+    assert not isinstance(buying, msgspec.UnsetType)
+    if budget <= buying.budget:
+        return campaign
+    raised = msgspec.structs.replace(buying, budget=budget, first_budget=buying.planned_budget)
+    plan = msgspec.structs.replace(campaign.plan, buying=raised)
+    OwnFolder(folder).write(PLAN, write_plan(plan))
+    campaign = Campaign(folder)
     return buy_more(campaign) or campaign
 
 

@@ -120,6 +120,36 @@ def binned(pool: Pool, count: int, rng: np.random.Generator) -> list[int]:
     return chosen
 
 
+#: Matrices of the first round of `Spread`, and the fewest of all: where everything fails, no more
+#: is measured.
+_FIRST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """`each` samples of as many matrices as the budget allows, chosen as `binned` does, and equal
+    shares where there are fewer. A larger budget adds to what a smaller one bought."""
+
+    each: int = 10
+    least: int = LEAST
+    judged = False
+
+    def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
+        counts = ledger.counts
+        used = np.flatnonzero(counts).tolist()
+        every = binned(ledger.pool, len(counts), rng)
+        order = [*used, *(at for at in every if not counts[at])]
+        most = max(_FIRST, ledger.budget // self.each)
+        open_ = [at for at in order if at not in ledger.closed][:most]
+        if not open_:
+            return []
+        if not ledger.rounds:
+            each = max(LEAST, min(self.each, ledger.budget // _FIRST))
+            return [(at, each) for at in open_[:_FIRST]]
+        target = math.ceil((ledger.left + int(counts[open_].sum())) / len(open_))
+        return [(at, target - int(counts[at])) for at in open_ if counts[at] < target]
+
+
 CLUSTERS = 5
 
 
@@ -349,6 +379,7 @@ STRATEGIES = {
     "mab25": Strategy(Bandit, 25, lambda most: min(CLUSTERS, most)),
     "binned": Strategy(lambda most: Fixed(binned, most), 5, lambda most: 0),
     "random": Strategy(lambda most: Fixed(drawn, most), 25, lambda most: 0),
+    "spread": Strategy(lambda most: Spread(), 1_000_000, lambda most: 0),
     "kmeans": Strategy(lambda most: Fixed(central, most), 25, lambda most: most),
 }
 

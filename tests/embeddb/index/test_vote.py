@@ -234,7 +234,7 @@ def _asked(
             d = np.sqrt(((known - query) ** 2).sum(axis=1).astype(float))
             near = np.argsort(d, kind="stable")[: found.k]
             voters = found.weights(d[near])
-            score = held_out._shrunk(voters @ centred[near], voters.sum(), prior, found.shrink)
+            score = held_out.shrunk(voters @ centred[near], voters.sum(), prior, found.shrink)
             ours.append(truth.max() - truth[score.argmax()])
             static.append(truth.max() - truth[prior.argmax()])
     return float(np.mean(ours)), float(np.mean(static))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from indexer.campaign.plan import Matrix, Plan, PlanOptions
 
 #: As in `indexer.campaign.budget`, which a help text must not import.
-STRATEGIES = ("ea10", "ea25", "mab25", "binned", "random", "kmeans")
+STRATEGIES = ("ea10", "ea25", "mab25", "binned", "random", "spread", "kmeans")
 _USUAL_BUDGET = 500
 #: Options of `campaign plan` that a strategy sets itself.
 _DECIDED = ("configs", "top", "sample", "shared", "grid", "grid_op", "rounds", "repeat_share")

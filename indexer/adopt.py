@@ -1,0 +1,206 @@
+"""Adopt a platform: measure some hundred samples, learn from them, and report what to expect.
+
+The samples of each operation are a campaign of the strategy `spread` in a folder of its own, so
+that a run that was stopped continues, and one with more samples measures the difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embeddb.core.config import Op
+from embeddb.core.errors import InputError, UsageError
+from embeddb.core.subject import matrices_only
+from embeddb.cost_model.model import CostModel
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.lookup import Lookup
+from embeddb.index.vote import standard_error
+from embeddb.learning.comparison import HeldOutChoices, judge, vote_scores
+from embeddb.learning.few_samples import (
+    LEAST_GROUPS,
+    LEAST_RUNS,
+    MOST_RUNS,
+    learned_model,
+    own_samples,
+)
+from embeddb.learning.process import CurvePoint, learning_curve, left_out, process_of
+from embeddb.learning.samples import Samples
+from embeddb.platforms.platform import Platform
+from indexer.campaign.budget.growing_plan import BudgetRequest, extended
+from indexer.campaign.folder import Campaign
+from indexer.campaign.plan import Matrix, Told, untold
+from indexer.campaign.run import CampaignJob, run_campaign
+from indexer.runners.base import RunOptions
+
+#: Samples of which the effect is estimated at the end.
+FURTHER = 500
+#: Methods that are compared, as in `AdoptedOp.methods`.
+LEARNED, VOTE, FIXED = "learned", "neighbours", "best fixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptRequest:
+    """Measure `samples` of each op on a platform. Raises: UsageError for too few, or no op."""
+
+    platform: Platform
+    ops: tuple[Op, ...]
+    samples: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not LEAST_RUNS <= self.samples <= MOST_RUNS:
+            raise UsageError(
+                f"cannot learn from {self.samples} samples on the way",
+                hint=f"--samples {LEAST_RUNS} to {MOST_RUNS}; for more `embeddb campaign plan` "
+                "and `embeddb train costmodel`",
+            )
+        if not self.ops:
+            raise UsageError(
+                f"{self.platform.name} has no operation on a matrix",
+                hint="name one of its space: --op",
+            )
+        matrices_only(self.ops, "adopting a platform")
+        for op in self.ops:
+            self.platform.space(op)
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedOp:
+    """What was measured and learned of one op. `methods` has held-out figures by method,
+    `configurations` the median number that ran on a matrix. `difference` is the mean log share by
+    which all samples are ahead of half of them, with its standard error."""
+
+    op: Op
+    matrices: int
+    statuses: Counter[str]
+    configurations: int
+    methods: dict[str, dict[str, float]]
+    gain: float
+    curve: Sequence[CurvePoint] = field(repr=False)
+    difference: float
+    error: float
+
+    @property
+    def further(self) -> float | None:
+        """The most that `FURTHER` samples can be expected to add to the share of the optimum at 1,
+        if each doubling adds no more than the last; None where the last one shows no gain."""
+        if self.difference <= self.error:
+            return None
+        last = self.curve[-1]
+        doublings = math.log2(1 + FURTHER / last.samples)
+        return min(last.share * math.expm1(self.difference * doublings), 1.0 - last.share)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "op": str(self.op),
+            "matrices": self.matrices,
+            "samples": self.statuses.total(),
+            "failed": self.statuses.total() - self.statuses["ok"],
+            "statuses": dict(self.statuses),
+            "configurations": self.configurations,
+            "held_out": self.methods,
+            "gain": self.gain,
+            "curve": [{"samples": p.samples, "of_optimum@1": p.share} for p in self.curve],
+            "difference": self.difference,
+            "error": self.error,
+            "further": {"samples": FURTHER, "at_most": self.further},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """One call of `embeddb adopt`: `runner` measures on the matrices of `pool`, campaigns are below
+    `folder`. Raises: InputError if the matrices have too few groups to hold out."""
+
+    db: Lookup
+    runner: Any
+    request: AdoptRequest
+    pool: Sequence[Matrix]
+    folder: Path
+    told: Told = untold
+
+    def __post_init__(self) -> None:
+        groups = len({matrix.group for matrix in self.pool})
+        if groups < LEAST_GROUPS:
+            raise InputError(
+                f"matrices of {groups} groups, fewer than the {LEAST_GROUPS} to judge by"
+                if self.pool
+                else "no matrix that can be read",
+                hint="--matrices names a folder with more matrix files",
+            )
+
+    def run(self) -> list[AdoptedOp]:
+        """Measure what is missing, learn, and judge, one op after the other.
+
+        Raises: InputError if everything fails, too little ran, or a folder has another campaign;
+        RunnerUnavailable if the machine fails: the same request continues.
+        """
+        here: Platform = self.runner.platform()
+        return [self._expected(op, here, self._measured(op)) for op in self.request.ops]
+
+    def _measured(self, op: Op) -> Campaign:
+        request = self.request
+        samples = BudgetRequest(
+            platform=request.platform,
+            op=op,
+            strategy="spread",
+            budget=request.samples,
+            seed=request.seed,
+        )
+        folder = self.folder / request.platform.name / str(op).replace(":", "_")
+        campaign = extended(folder, samples, self.pool)
+        job = CampaignJob(campaign, self.db, self.runner, RunOptions(), told=self.told)
+        return run_campaign(job)[0]
+
+    def _expected(self, op: Op, here: Platform, campaign: Campaign) -> AdoptedOp:
+        self.told(f"learn {op}", 0, 1)
+        partition = self.db.answering(op, here)
+        model = None if partition is None else learned_model(self.db, partition, here, op)
+        done = campaign.progress()
+        if partition is None or model is None:
+            raise InputError(
+                f"{op}: nothing learned from {done.measured} samples, {done.statuses['ok']} of "
+                f"which ran: needs {LEAST_GROUPS} groups of matrices and {LEAST_RUNS} to "
+                f"{MOST_RUNS} runs",
+                where=str(campaign.folder),
+                hint="see failures with `embeddb campaign status`, or give more --samples",
+            )
+        used = {campaign.plan.matrices[task.matrix].path for task in campaign.tasks()}
+        samples = own_samples(self.db, partition, here, op)
+        more = len(used) < len({matrix.path for matrix in self.pool})
+        curve = learning_curve(model, samples, matrices=more, seed=self.request.seed)
+        choices = self._choices(model, partition, samples)
+        difference = curve[-1].lost - curve[-2].lost
+        group = np.unique(choices[LEARNED].group, return_inverse=True)[1]
+        return AdoptedOp(
+            op,
+            len(used),
+            done.statuses,
+            int(np.median(np.diff(samples.indptr))),
+            {name: one.figures() for name, one in choices.items()},
+            float(np.exp(choices[LEARNED].gain.mean())),
+            curve,
+            float(difference.mean()),
+            standard_error(difference, group),
+        )
+
+    @staticmethod
+    def _choices(
+        model: CostModel, partition: AnswerIndex, samples: Samples
+    ) -> dict[str, HeldOutChoices]:
+        """Held-out choices by method."""
+        (op,), vote = samples.ops, partition.policy
+        rows = range(len(samples.rows))
+        return {
+            LEARNED: judge(samples, left_out(process_of(model, op), samples, rows)),
+            VOTE: judge(samples, vote_scores(samples, k=vote.k, shrink=vote.shrink)),
+            FIXED: judge(samples, vote_scores(samples, k=1, shrink=math.inf)),
+        }
