@@ -17,7 +17,7 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, UsageError
-from embeddb.core.subject import matrices_only
+from embeddb.core.workload import matrices_only
 from embeddb.cost_model.model import CostModel
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup

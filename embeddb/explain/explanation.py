@@ -186,7 +186,7 @@ class NeighbourDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Stored runs of one configuration on the pattern itself, at the queried width: `runs` that are
-    ok with `times` repeats in all, `seconds` their combined time (`Timing`), `fastest` and
+    ok with `times` repeats in all, `seconds` their combined time (`TimingSummary`), `fastest` and
     `slowest` the extremes of all repeats, `first` and `last` the times of the runs in seconds since
     the epoch (0: unknown), `sources` the origins of the times, `provenance` the sources of the
     runs, in a database with pushed runs."""

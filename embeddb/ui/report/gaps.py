@@ -206,7 +206,7 @@ class _Finder:
 
     def kernels(self) -> Iterator[Gap]:
         """Kernels of a platform without measurements."""
-        ran = {(s.platform, Op.parse(s.op).kernel) for s in self._scopes}
+        ran = {(s.platform, Op.parse(s.op).name) for s in self._scopes}
         for s in {s.platform: s for s in self._scopes}.values():
             platform = self._db.store.platform(s.instances[0])
             for kernel in platform.ops if platform else ():
