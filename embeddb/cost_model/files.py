@@ -124,7 +124,7 @@ class CostModelFiles:
     def register(self, version: str, store: Store) -> None:
         """Keep the card of the model that an answer rests on, unless the store has it."""
         for path, (_, found) in list(self._read.items()):
-            if getattr(found, "version", "") == version:
+            if version and getattr(found, "version", "") == version:
                 # No card, or one too large to keep, is no reason to withhold the answer.
                 with suppress(ModelError, StoreCorrupt):
                     if store.models.get(version) is None:

@@ -106,7 +106,7 @@ class GaussianProcess:
         """
         tensors: dict[str, NDArray[Any]] = {}
         for name, part in inputs._asdict().items():
-            once = np.unique(part, axis=0) if name == "matrix" else part
+            once = np.unique(part, axis=0) if part is inputs.matrix else part
             spread = once.std(axis=0)
             # A column that hardly varies among the samples says little; it is not blown up.
             floor = 0.1 * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0

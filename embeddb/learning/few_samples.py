@@ -13,15 +13,14 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.cost_model.model import CostModel, space_digest
-from embeddb.learning.process import learn
-from embeddb.learning.samples import Samples, from_evidence
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:
+    from embeddb.cost_model.model import CostModel
     from embeddb.index.answer_index import AnswerIndex
     from embeddb.index.lookup import Lookup
     from embeddb.index.run_matrix import RunMatrix
+    from embeddb.learning.samples import Samples
 
 #: Raised when the same runs give another model.
 _VERSION = 1
@@ -72,6 +71,8 @@ def _learned(
     """None where the runs are not of the platform's space as it is now, or too few are usable."""
     try:
         samples = own_samples(lookup, partition, platform, op)
+        from embeddb.learning.process import learn
+
         return learn(samples, process_card(samples, stamp=stamp))
     except EmbeddbError:
         return None
@@ -89,6 +90,8 @@ def own_samples(lookup: Lookup, partition: AnswerIndex, platform: Platform, op: 
     infos = {i: info for i in ids if (info := lookup.store.pattern(i)) is not None}
     space = platform.space(op)
     illegal = [config for config in evidence.configs if space.reason(config) is not None]
+    from embeddb.learning.samples import from_evidence
+
     samples = from_evidence(
         evidence, vectors, infos, platform, op, featurizer=(plug.name, str(plug.version))
     ).without(illegal)
@@ -108,6 +111,8 @@ def _stamp(evidence: RunMatrix, featurizer: str) -> str:
 def process_card(samples: Samples, **further: Any) -> dict[str, Any]:
     """The card of a model of Gaussian processes, as `CostModel` reads it, but for what judging
     adds."""
+    from embeddb.cost_model.model import space_digest
+
     op, platform = samples.ops[0], samples.platform
     return {
         "kind": "costmodel",

@@ -55,8 +55,7 @@ _PIECE = 8192
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Result of an import: `added` and `duplicates` as for own runs, and the conflicts with stored
-    facts."""
+    """Result of an import: `added`, `duplicates`, and the conflicts with stored facts."""
 
     added: int = 0
     duplicates: int = 0
@@ -326,13 +325,11 @@ class Store:
     def tensor(self, pattern_id: str) -> TensorGraph | None:
         """The tensor kernel or program of that id, if there is one. Raises: StoreCorrupt."""
         workload = self.workload(pattern_id, table="tensor")
-        return (
-            workload if isinstance(workload, TensorGraph) else None
-        )  # other kinds are in that table too
+        # Other kinds are in that table too.
+        return workload if isinstance(workload, TensorGraph) else None
 
     def workload(self, pattern_id: str, *, table: str = "") -> Workload | None:
-        """The workload of that id, if its content is stored (in this table). Raises:
-        StoreCorrupt."""
+        """The workload of that id, if its content is stored here. Raises: StoreCorrupt."""
         key = codec.pattern_key(pattern_id)
         with self._engine.read() as txn:
             about = txn.get("pattern", key)

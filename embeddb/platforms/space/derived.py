@@ -200,7 +200,7 @@ def _check(quantity: Quantity, rules: Rules, names: frozenset[str]) -> None:
     if name in rules.by_name or name in rules.sizes or name in (*MATRIX_SYMBOLS, LENGTH):
         raise SpaceError(f"{name!r} is the name of a parameter or a size already", where=where)
     rules.check_names(quantity, where, further=names)
-    if quantity.over_rows and rules.workload.name != "matrix":
+    if quantity.over_rows and not rules.workload.learned:
         raise SpaceError(f"a {rules.workload.name} has no rows to sum over", where=where)
     if quantity.over_rows and LENGTH in rules.by_name:
         raise SpaceError(f"{LENGTH} is the name of a parameter here", where=where)

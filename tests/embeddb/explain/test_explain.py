@@ -114,7 +114,7 @@ def test_novelty_of_what_was_measured_or_cannot_be_compared() -> None:
     assert "at another width" in said(link="other-width")
     assert said(neighbours=[]) == "no measured pattern is comparable"
     elsewhere = [RecommendedNeighbour(made.pattern_id, "tiny@b", "asked", 0.0, 0.0, 1.0)]
-    assert said(neighbours=elsewhere).startswith("this very pattern was measured, on another")
+    assert said(neighbours=elsewhere).startswith("this very pattern was measured on another")
 
 
 def test_predicted_against_measured() -> None:
