@@ -453,8 +453,7 @@ class Store:
         self._engine.compact()
 
     def refuse_damage(self) -> None:
-        """Check the data quickly before all of it is read for another database. Raises:
-        StoreCorrupt."""
+        """Check the data quickly before it is read whole. Raises: StoreCorrupt."""
         self._engine.refuse_damage()
 
     def problems(self) -> list[str]:
