@@ -125,7 +125,7 @@ set_html_renderer(_html)
 
 
 #: Old names of public types and what they are called now; each warns for one release.
-_RENAMED = {"WorkloadInfo": "WorkloadInfo"}
+_RENAMED = {"PatternInfo": "WorkloadInfo"}
 
 
 def __getattr__(name: str) -> Any:

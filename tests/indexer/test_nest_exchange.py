@@ -254,7 +254,7 @@ def test_a_header_says_that_nests_stay_behind(
     with Database.create(place) as db:
         filled(db)
     assert run_verb(["db", "export", str(place), str(file)]) == 0
-    assert "6 nests by name only: `embeddb nest show" in capsys.readouterr().err
+    assert "6 nests exported by name only: `embeddb nest show" in capsys.readouterr().err
     assert list(tmp_path.glob("*.json")) == [] and "spmv_16" in file.read_text()
     assert run_verb(["db", "export", str(place), str(tmp_path / "runs.csv"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -85,7 +85,7 @@ def test_seconds_of_fused_kernels(
     own.unlink()
     # A file that is there is not written over, and a training that ended is not gone on with.
     assert run_verb(["train", "kernels", *words, *SHORT]) != 0
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     asked = ["train", "kernels", str(board), "--task", "tile", "-o", str(tmp_path / "x.st")]
     assert run_verb([*asked, *SHORT, "--platform", "x"]) != 0
     assert len(capsys.readouterr().err.strip().splitlines()) <= 3

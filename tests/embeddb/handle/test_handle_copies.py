@@ -242,5 +242,5 @@ def test_the_database_of_gradients_is_sent_as_its_folder(tmp_path: Path) -> None
     with Database.in_memory() as db:
         f = embeddb.compile(a, "spmm", k=3, db=db)
         torch.testing.assert_close(copy.deepcopy(f)(x), f(x))
-        with pytest.raises(UsageError, match="sent"):
+        with pytest.raises(UsageError, match="pickled"):
             pickle.dumps(f)

@@ -104,7 +104,7 @@ def test_a_damaged_object_is_built_anew(cache: Path, a: Any, b: Any, harm: str) 
 def test_a_folder_that_others_write_to_is_not_loaded_from(cache: Path, a: Any, b: Any) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="written by other users"):
+    with pytest.warns(RuntimeWarning, match="other users can write here"):
         f = embeddb.compile(a, "spmm", k=16, config=ROWS)
     assert f.config is None
     runs_here(f, a, b)
@@ -132,7 +132,7 @@ def test_objects_are_named_by_processor_and_flags(monkeypatch: pytest.MonkeyPatc
 def test_a_cache_without_room_leaves_it_to_scipy(cache: Path, a: Any, b: Any) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text("a file in its place")
-    with pytest.warns(RuntimeWarning, match="cannot keep compiled kernels"):
+    with pytest.warns(RuntimeWarning, match="cannot store compiled kernels"):
         f = embeddb.compile(a, "spmm", k=16, config=ROWS)
     runs_here(f, a, b)
 

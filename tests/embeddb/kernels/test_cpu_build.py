@@ -48,7 +48,7 @@ def test_another_processor_to_compile_for_is_named_by_the_environment(
     assert "-march=native" in cpu_build.flags()
     for bad in ("-O0", "a b", "x86-64-v3 -ffast-math", "é", "x" * 80):
         monkeypatch.setenv(cpu_build.MARCH_VARIABLE, bad)
-        with pytest.raises(UsageError, match=r"EMBEDDB_MARCH=.* names no processor") as caught:
+        with pytest.raises(UsageError, match=r"EMBEDDB_MARCH=.* is no processor name") as caught:
             cpu_build.flags()
         assert "x86-64-v3" in caught.value.hint
 
@@ -98,7 +98,7 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_an_unwritable_cache_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "embeddb").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(RunnerUnavailable, match="cannot keep compiled kernels") as caught:
+    with pytest.raises(RunnerUnavailable, match="cannot store compiled kernels") as caught:
         cpu_build.build("int x;")
     assert "XDG_CACHE_HOME" in caught.value.hint
 

@@ -95,7 +95,7 @@ BAD_TEXT = [
     ("a.hb", hb("2 1 1 0 0", "PUA 1 1 1 0", "(I3/I3)         (2I3)"), 4, "Fortran"),
     ("a.hb", hb("2 1 1 0 0", "PUA 1 1 1 0", body="  1  2\n"), None, "truncated"),
     ("a.hb", hb("2 1 1 1 0", "RUA 1 1 1 0", body="  1  2\n  1\n"), None, "truncated"),
-    ("a.hb", hb("2 1 1 0 0", "PUA 1 1 1 0", body="  1  2\n  1\n  1\n"), 7, "more than"),
+    ("a.hb", hb("2 1 1 0 0", "PUA 1 1 1 0", body="  1  2\n  1\n  1\n"), 7, "more lines than"),
     ("a.hb", hb("2 1 1 0 0", "PUA 1 1 1 0", body="  1  2\n  1  1\n"), 6, "more than"),
     ("a.hb", hb("2 1 1 0 0", "PUA 1 1 1 0", body="  1  3\n  1\n"), None, "ascend"),
     ("a.hb", hb("2 1 1 0 0", "PUA 1 1 1 0", body="  1  2\n  2\n"), 6, "outside"),
@@ -237,10 +237,10 @@ def test_mat_files(tmp_path: Path) -> None:
     path, eye = tmp_path / "a.mat", sp.csc_matrix(np.eye(3))
     other = sp.csc_matrix(np.ones((3, 3)))
     savemat(path, {"A": eye, "B": other})
-    with pytest.raises(MatrixError, match=r"found: \['A', 'B'\]"):
+    with pytest.raises(MatrixError, match=r"has: \['A', 'B'\]"):
         read_pattern(path)
     savemat(path, {"x": np.ones(3), "c": {"text": "abc"}})
-    with pytest.raises(MatrixError, match=r"found: \[\]"):
+    with pytest.raises(MatrixError, match=r"has: \[\]"):
         read_pattern(path)
     zeros = sp.csc_matrix((np.ones(2), ([0, 2], [1, 0])), shape=(3, 3))
     savemat(path, {"Problem": {"A": eye, "Zeros": zeros, "b": other, "aux": {"G": other}}})

@@ -47,7 +47,7 @@ def test_a_crash_keeps_no_password(
     monkeypatch.setattr(sys, "argv", ["embeddb", "db", "stat", url])
     assert run_verb(["db", "stat", url]) == 1
     said = capsys.readouterr().err
-    file = Path(said.rpartition(" lie in ")[2].strip().rstrip(")"))
+    file = Path(said.rpartition("traceback in ")[2].strip().rstrip(")"))
     kept = file.read_text(encoding="utf-8")
     file.unlink()
     assert "me:***@host" in said and "me:***@host" in kept

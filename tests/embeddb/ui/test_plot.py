@@ -282,8 +282,8 @@ def test_errors_come_first_and_say_what_to_do(
     out = str(tmp_path / "x.svg")
     cases: list[tuple[list[str], int, str]] = [
         (["map", "nowhere", *on(), "-o", "x.pdf"], 2, "end in .svg or .png"),
-        (["map", "nowhere", *on(), "-o", str(tmp_path / "no" / "x.svg")], 2, "no folder"),
-        (["map", place, *on(), "-o", str(tmp_path)], 2, "ends in"),
+        (["map", "nowhere", *on(), "-o", str(tmp_path / "no" / "x.svg")], 2, "the folder"),
+        (["map", place, *on(), "-o", str(tmp_path)], 2, "must end in"),
         (["map", place, "--platform", "toy", "--op", "spmm:64", "-o", out], 3, "spmm:32 on toy"),
         (["curve", place, "m99", *on(), "-o", out], 1, "no pattern of that name"),
         (["winners", place, "--op", "sddmm:8", "-o", out], 3, "spmm:32 on toy"),

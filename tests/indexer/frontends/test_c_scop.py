@@ -130,7 +130,7 @@ REFUSED = {
     "break": ("if (x[i] > 0) break;", "break is not supported"),
     "remainder": ("x[i] = i % 2;", "operator % is not supported"),
     "whole division": ("x[i] = i / 2;", "whole numbers are divided"),
-    "a cut number": ("x[i] = (int)y[i];", "truncated to an integer"),
+    "a cut number": ("x[i] = (int)y[i];", "cut to a whole one"),
     "unknown name": ("x[i] = z;", "z is undefined"),
     "a condition that changes": ("if (x[i] > 0) { x[i] = 0; y[i] = 1; }", "x is the condition"),
     "loop written": ("for (int k = 0; k < N; k++) k = 3;", "k is a loop and is written"),

@@ -268,6 +268,9 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
             *("-o", str(tmp / "cost.safetensors"), "--members", "1", "--epochs", "2"),
             *("--predictor", "mlp", "--threads", "1"),
         ],
+        "train towers": [
+            *("train", "towers", board.db, "-o", str(tmp / "towers.safetensors"), "--threads", "1"),
+        ],
         "train nests": [
             *("train", "nests", str(board.counted), "-o", str(tmp / "nests.safetensors")),
             *("--epochs", "1", "--threads", "1"),
