@@ -82,7 +82,10 @@ class GaussianProcess:
 
     def __init__(self, tensors: Arrays) -> None:
         """Raises: ModelError for tensors that do not fit together, KeyError for a missing one."""
-        self.tensors = dict(tensors)
+        # In one layout: sums in another order are other numbers, and a model read from its file
+        # must answer as the one that was saved.
+        self.tensors = {name: np.ascontiguousarray(a) for name, a in tensors.items()}
+        tensors = self.tensors
         self._inputs = Inputs(*(_matrix(tensors, name) for name in Inputs._fields))
         n, a = self._inputs.config.shape
         wanted = {"logs": (5 + 2 * a + self._inputs.derived.shape[1],), "target": (n, 2)}

@@ -101,7 +101,7 @@ def test_trees_mend_what_a_rough_model_misses_of_other_families() -> None:
     rough_train, rough_held = ([rough(s) for s in part] for part in (train, held))
     trees = grown(rough_train, 0, ANALYSIS)
     mended = [tree_predictions(trees, sample, analysed=True) for sample in rough_held]
-    alone = mean_tau(rough_held, [s.said for s in rough_held])
+    alone = mean_tau(rough_held, [s.analysed_logs for s in rough_held])
     assert mean_tau(rough_held, mended) > alone + 0.1
     exact = [replace(sample, analysed=told(sample.logs)) for sample in SAMPLES]
     trees = grown(exact[: len(train)], 0, ANALYSIS)

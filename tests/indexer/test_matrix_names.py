@@ -122,7 +122,7 @@ def test_a_log_of_file_names_makes_a_database_that_answers(
     assert run_verb([*typed, "--matrices", "matrices"]) == 0
     said = capsys.readouterr().out
     assert "19 of 20 names found in matrices; not found: G43.mtx\n" in said
-    assert "ask: embeddb query" in said
+    assert "try: embeddb query" in said
     assert run_verb(["index", "again.db", *typed[2:], "--matrices", "matrices", "--json"]) == 0
     (file,) = json.loads(capsys.readouterr().out)["files"]
     assert (file["patterns"], file["stubs"], file["matrices_found"]) == (19, 1, 19)

@@ -442,7 +442,7 @@ def test_caches_of_this_machine(tmp_path: Path) -> None:
             (folder / name).write_text(value + "\n")
     found = caches_of({}, folder=tmp_path)
     assert found == (Cache(1, 48 << 10, False), Cache(2, 2 << 20, False), Cache(3, 32 << 20, True))
-    with pytest.raises(NothingFound, match="caches"):
+    with pytest.raises(NothingFound, match="cache sizes are unknown"):
         caches_of({}, folder=tmp_path / "nowhere")
 
 

@@ -53,7 +53,7 @@ def test_counters_move_the_vector(weights: Path) -> None:
 
 
 def test_counters_of_another_source_are_refused(weights: Path) -> None:
-    with pytest.raises(ModelError, match="learned from counters of model, these are of perf"):
+    with pytest.raises(ModelError, match="trained with counters of model, these are of perf"):
         NestEmbedding(weights).embed_counted(sample_nests()["spmv"], counted("perf"))
 
 

@@ -99,7 +99,7 @@ def test_what_is_selected(store: Store, selection: RunSelection, found: int) -> 
 
 
 def test_everything_is_too_much(store: Store) -> None:
-    with pytest.raises(UsageError, match="which runs"):
+    with pytest.raises(UsageError, match="no runs are selected"):
         store.withdrawn.withdraw(RunSelection())
 
 
@@ -249,9 +249,9 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(["db", "check", place]) == 0
     capsys.readouterr()
     assert "no run matches" in call(3, "--op", "spmm:32", "--yes")
-    assert "16 runs would be brought back" in call(0, "--undo")
-    assert "16 runs brought back, 0 are now" in call(0, "--undo", "--yes")
-    assert "which runs?" in call(2) and "which runs?" in call(2, "--yes")
+    assert "16 runs would be restored" in call(0, "--undo")
+    assert "16 runs restored; 0 withdrawn in all" in call(0, "--undo", "--yes")
+    assert "no runs are selected" in call(2) and "no runs are selected" in call(2, "--yes")
     assert "there is no 'bad'" in call(2, "--status", "bad")
     assert "is no time" in call(2, "--since", "yesterday")
     assert "no run matches" in call(3, "--since", "2001-01-01T00:00+00:00")

@@ -457,7 +457,7 @@ def test_files_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         draw.write(curves(line([3, 1])), out)
     assert out.read_bytes() == first
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.SVG", "dir.svg"]
-    with pytest.raises(UsageError, match="size"):
+    with pytest.raises(UsageError, match="viewBox"):
         draw.standalone("<svg></svg>")
 
 

@@ -138,7 +138,7 @@ def test_work_by_hand_is_collected_and_shown(
     assert _run("work", folder, "--task", second) == 0
     assert "1 were done already" in capsys.readouterr().out
     assert _run("collect", db, folder) == 0
-    assert "2 tasks read in, 6 runs added" in capsys.readouterr().out
+    assert "2 tasks read, 6 runs added" in capsys.readouterr().out
     assert _run("status", db, folder) == 0
     said = capsys.readouterr().out
     assert "tasks: 2 done, 0 running, 0 waiting" in said and "spade@" in said

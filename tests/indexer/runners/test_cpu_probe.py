@@ -67,7 +67,7 @@ def test_facts_are_no_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(found.environment) > IDENTITY
     text = "\n".join(f"{key}={found.environment[key]}" for key in sorted(IDENTITY))
     assert found.instance == blake2b(text.encode(), digest_size=4).hexdigest()
-    monkeypatch.setattr(cpu_probe, "still", lambda: {"l2_bytes": "1"})
+    monkeypatch.setattr(cpu_probe, "static_facts", lambda: {"l2_bytes": "1"})
     assert runner.platform(threads=2).id == found.id
     assert runner.platform(threads=2).environment["l2_bytes"] == "1"
 

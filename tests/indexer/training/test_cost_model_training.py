@@ -378,7 +378,7 @@ def test_a_stopped_command_says_how_to_go_on(
     monkeypatch.setattr(members, "loss_of", stopping)
     assert run_verb(asked) == 130
     told = capsys.readouterr().err
-    line = next(text for text in told.splitlines() if "go on with" in text)
+    line = next(text for text in told.splitlines() if "continue with" in text)
     assert "--op spmm:32" in line
     assert line.endswith("--resume")
     monkeypatch.undo()
@@ -394,7 +394,7 @@ def test_a_stopped_command_says_how_to_go_on(
         (("--platform", "tiny", "--op", "spmm:32", "--op", "spmv"), "one kernel"),
         (("--platform", "nowhere", "--op", "spmm:32"), "nowhere"),
         (("--platform", "tiny", "--op", "spmm:32", "--featurizer", "scnn"), "scnn"),
-        (("--platform", "tiny", "--op", "spmm:32", "-o", "no/such/m.safetensors"), "no folder"),
+        (("--platform", "tiny", "--op", "spmm:32", "-o", "no/such/m.safetensors"), "does not exist"),
         (("--platform", "tiny", "--op", "spmm:32", "--from", "none"), "no such file"),
     ],
 )
@@ -428,9 +428,8 @@ def test_a_bare_platform_stands_for_its_only_instance_with_runs() -> None:
         assert training._judge(TrainingRequest().settings("mlp"), None)._bench(OP).evidence.rows
 
 
-def test_few_runs_make_trees() -> None:
-    pytest.importorskip("lightgbm")
+def test_few_runs_make_a_gaussian_process() -> None:
     with fill(Database.in_memory(), tiny("board"), patterns(9)) as db:
         known = samples_of(db.index, tiny("board"), [OP])
     names, why = candidates(TrainingRequest(), known, None)
-    assert names == ("trees",) and "runs they learn more than networks" in why
+    assert names == ("gp",) and "of 9 groups it learns most" in why

@@ -295,7 +295,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_command_does(
         patch.setattr(model_file, "save", stopping)
         assert run_verb(whole) == 130
     said = capsys.readouterr().err
-    again = said.partition("go on with: embeddb ")[2].splitlines()[0]
+    again = said.partition("continue with: embeddb ")[2].splitlines()[0]
     assert again.endswith("--resume")
     # Without --resume the half-trained network is not thrown away.
     assert run_verb(whole) == 2

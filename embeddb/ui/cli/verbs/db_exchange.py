@@ -257,7 +257,7 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str)
     """
     selection = _selection(options)
     if selection.all and not undo:
-        raise UsageError("which runs?", hint=_WHICH)
+        raise UsageError("no runs are selected", hint=_WHICH)
     with open_database(db, readonly=not yes) as opened:
         withdrawn = opened.store.withdrawn
         if not yes:

@@ -72,7 +72,7 @@ def test_an_answer_in_the_order_in_which_one_decides(show: Show) -> None:
         "answers of simpler methods",
         "undecided parameters",
         "effect of each parameter",
-        "what would change the answer",
+        "counterfactuals: change of one statistic",
         "occlusion map",
         "what to measure next on this matrix",
     ]

@@ -161,4 +161,4 @@ def test_training_needs_something_counted(
     assert code == 3 and "no nest has counters" in told and "nest count" in told
     (tmp_path / "w.safetensors").write_bytes(b"")
     code, told = refused(capsys, "train", "nests", db, "-o", out)
-    assert code == 2 and "is there already" in told
+    assert code == 2 and "already exists" in told

@@ -215,9 +215,9 @@ def test_a_token_comes_from_a_file_that_others_cannot_read(
         "": "random characters",
         TOKEN[: FEWEST - 1]: "random characters",
         "ab" * 40: "random characters",
-        f"{TOKEN} {TOKEN}": "a word",
-        f"{TOKEN}é": "a word",
-        TOKEN * 40: "a word",
+        f"{TOKEN} {TOKEN}": "no spaces",
+        f"{TOKEN}é": "no spaces",
+        TOKEN * 40: "no spaces",
     }.items():
         file.write_bytes(bad.encode("latin-1"))
         with pytest.raises(UsageError, match=said) as refused:
