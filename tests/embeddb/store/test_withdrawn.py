@@ -252,8 +252,8 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "16 runs would be restored" in call(0, "--undo")
     assert "16 runs restored; 0 withdrawn in all" in call(0, "--undo", "--yes")
     assert "no runs are selected" in call(2) and "no runs are selected" in call(2, "--yes")
-    assert "there is no 'bad'" in call(2, "--status", "bad")
-    assert "is no time" in call(2, "--since", "yesterday")
+    assert "unknown status 'bad'" in call(2, "--status", "bad")
+    assert "is not a time" in call(2, "--since", "yesterday")
     assert "no run matches" in call(3, "--since", "2001-01-01T00:00+00:00")
     assert "no run matches" in call(3, "--since", "2001-01-01", "--campaign", "x")
     with Database.open(place) as db:

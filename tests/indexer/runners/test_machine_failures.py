@@ -83,7 +83,10 @@ def files_of_at_most(size: int) -> Iterator[None]:
         ("echo 'cc1: error: Cannot allocate memory' >&2; exit 1", "Cannot allocate memory"),
         ("echo 'collect2: error: ld terminated with signal 9 [Killed]' >&2; exit 1", "signal 9"),
         ("kill -KILL $$", "was ended by SIGKILL"),
-        ("echo \"collect2: fatal error: cannot find 'ld'\" >&2; exit 1", "cannot compile even a small"),
+        (
+            "echo \"collect2: fatal error: cannot find 'ld'\" >&2; exit 1",
+            "cannot compile even a small",
+        ),
         ("exit 1", "cannot compile even a small"),
         ("kill -SEGV $$", "cannot compile even a small"),
     ],

@@ -394,7 +394,10 @@ def test_a_stopped_command_says_how_to_go_on(
         (("--platform", "tiny", "--op", "spmm:32", "--op", "spmv"), "one kernel"),
         (("--platform", "nowhere", "--op", "spmm:32"), "nowhere"),
         (("--platform", "tiny", "--op", "spmm:32", "--featurizer", "scnn"), "scnn"),
-        (("--platform", "tiny", "--op", "spmm:32", "-o", "no/such/m.safetensors"), "does not exist"),
+        (
+            ("--platform", "tiny", "--op", "spmm:32", "-o", "no/such/m.safetensors"),
+            "does not exist",
+        ),
         (("--platform", "tiny", "--op", "spmm:32", "--from", "none"), "no such file"),
     ],
 )

@@ -260,7 +260,11 @@ def test_kept_answers_of_several_are_bounded_together(folder: Path, tmp_path: Pa
     assert [head.id for head in kept.heads()] == ["r2", "r3", "r4"]
     assert kept.get("r0") is None and kept.pattern("p3") is not None
     found = kept.get("r4")
-    assert found is not None and found.info.id == "p4" and found.recommendation == replace(made, id="r4")
+    assert (
+        found is not None
+        and found.info.id == "p4"
+        and found.recommendation == replace(made, id="r4")
+    )
     for at in range(1005):
         kept.remember(f"question {at}", f"r{at}")
     assert kept.answer_of("question 1004") == "r1004" and kept.answer_of("nobody") == ""
