@@ -43,9 +43,16 @@ from embeddb.store.merge_facts import (
 )
 from embeddb.store.merge_runs import LOCAL, AppendResult, ImportBatch, add_runs, adopt, counting
 from embeddb.store.models import ModelTable
-from embeddb.store.postgres.local_folder import LocalNotes
 from embeddb.store.sources import Pushing, SourceTable
-from embeddb.store.tables import AnswerTable, BlobTable, Notes, VectorTable, decoded, reading
+from embeddb.store.tables import (
+    AnswerTable,
+    BlobTable,
+    LocalNotes,
+    Notes,
+    VectorTable,
+    decoded,
+    reading,
+)
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under
 from embeddb.tensors.tensor_graph import TensorGraph
 
