@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.files.model_file import version_of
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import CountersOf, Travelling, counted_name
-from embeddb.featurizers.own_weights import adopt
+from embeddb.featurizers.base import CountersOf, Travelling, adopt, counted_name
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES, CounterVector
 from embeddb.nests.encoding.forward import DIM, NestNetwork

@@ -10,6 +10,7 @@ the store or from features imported with the runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -23,8 +24,8 @@ from embeddb.core.extras import install_hint
 from embeddb.core.files.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import Travelling
-from embeddb.featurizers.own_weights import adopt
+from embeddb.featurizers.base import Travelling, adopt
+from embeddb.featurizers.stats import Stats
 
 SHIPPED = Path(__file__).parent.parent / "data" / "scnn.safetensors"
 #: Path of a database's own weights below its folder.
@@ -191,3 +192,46 @@ def _read(weights: Path, version: str) -> tuple[Any, Any, int]:
             hint="open the database again",
         )
     return network.eval(), reduction, channels
+
+
+# -- Statistics and the learned vector concatenated, evaluated like any other featurizer ----------
+
+
+class StatsScnn:
+    """`stats` followed by `scnn`, float32[d]; `parts` are the two.
+
+    A stub has this vector if it has both parts. Only the parts are exported.
+    """
+
+    name = "stats-scnn"
+
+    def __init__(self, weights: Path | None = None) -> None:
+        """Read the weights. Raises: ModelError as `Scnn` does."""
+        self._scnn = Scnn(weights)
+        self.parts = (Stats(), self._scnn)
+        self.version = "+".join(part.version for part in self.parts)
+        self.names = (*Stats.names, *(f"scnn.{name}" for name in self._scnn.names))
+        self.dim = len(self.names)
+
+    @classmethod
+    def for_database(cls, folder: Path | None) -> StatsScnn | None:
+        """See `Scnn.for_database`. Raises: ModelError."""
+        scnn = Scnn.for_database(folder)
+        return None if scnn is None else cls(scnn.weights)
+
+    def missing(self) -> str:
+        """See `Scnn.missing`."""
+        return self._scnn.missing()
+
+    def embed(self, pattern: Pattern) -> NDArray[np.float32]:
+        """float32[d] of the structure. Raises: as `Scnn.embed`."""
+        return self.join([part.embed(pattern) for part in self.parts])
+
+    def join(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """float32[d] from one vector of each part."""
+        return np.concatenate(vectors)
+
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """From the features of both parts; None unless both are whole."""
+        found = [v for part in self.parts if (v := part.from_info(info)) is not None]
+        return self.join(found) if len(found) == len(self.parts) else None

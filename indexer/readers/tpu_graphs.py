@@ -29,7 +29,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.records import Measurement
-from embeddb.matrix_files.npz_archive import NpzArchive
+from embeddb.matrix_files.scipy_npz import NpzArchive
 from embeddb.matrix_files.source import Source, plain_text
 from indexer.readers.base.lines import head_of, whole_bytes
 from indexer.readers.base.reading import files_below
