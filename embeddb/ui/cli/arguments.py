@@ -45,6 +45,14 @@ op_option = click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 o
 only_op_option = click.option("--op", default="", help="Only this operation.")
 
 
+def number_option(
+    *words: str, default: int, least: int, most: int | None = None, help: str | None = None
+) -> Callable[[Any], Any]:
+    """An option whose value is a whole number from `least` to `most`; help shows the default."""
+    bounds = click.IntRange(least, most)
+    return click.option(*words, default=default, show_default=True, type=bounds, help=help)
+
+
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:
     """Options of a verb that reads programs with loop nests: `-D N=64` as `defines`, and
     `--matrix A.mtx` as `index_matrix`, a text, or with `several` a tuple of texts."""

@@ -13,7 +13,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.store import is_database
-from embeddb.ui.cli.arguments import Number, database_to_fill, families, open_database
+from embeddb.ui.cli.arguments import (
+    Number,
+    database_to_fill,
+    families,
+    number_option,
+    open_database,
+)
 from embeddb.ui.cli.campaign_text import command_line, show_plan
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.verbs.campaign_run import resume_verb, run_verb, status_verb, work_verb
@@ -55,16 +61,8 @@ _SAMPLES = ("shared", "per-matrix")
 @click.option("--op", "ops", multiple=True, required=True, help="Such as spmm:128; repeatable.")
 @click.option("--matrices", required=True, help="Folder of matrix files.")
 @click.option("--manifest", default="", help="CSV with columns name and family: the groups.")
-@click.option(
-    "--configs", default=60, show_default=True, type=click.IntRange(2, 100_000), help="Per matrix."
-)
-@click.option(
-    "--top",
-    default=10,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Configurations of the static top-k.",
-)
+@number_option("--configs", default=60, least=2, most=100_000, help="Per matrix.")
+@number_option("--top", default=10, least=0, help="Configurations of the static top-k.")
 @click.option("--sample", default="shared", show_default=True, type=click.Choice(_SAMPLES))
 @click.option(
     "--shared",
@@ -89,7 +87,7 @@ _SAMPLES = ("shared", "per-matrix")
 @click.option("--min-nnz", default=0, type=click.IntRange(0))
 @click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
 @click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@number_option("--seed", default=0, least=0)
 @_with_strategy
 @json_option
 def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
