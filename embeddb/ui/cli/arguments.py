@@ -42,6 +42,16 @@ platform_option = click.option(
     "--platform", required=True, help="Name, name@instance or TOML file."
 )
 op_option = click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+runner_option = click.option(
+    "--platform", required=True, help="A platform with a runner: cpu, cuda."
+)
+only_platform_option = click.option(
+    "--platform", default="", help="Only this platform (a bare name: all instances)."
+)
+manifest_option = click.option(
+    "--manifest", default="", help="CSV with columns name and family: the groups."
+)
+max_nnz_option = click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
 only_op_option = click.option("--op", default="", help="Only this operation.")
 
 

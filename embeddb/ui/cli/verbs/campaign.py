@@ -17,8 +17,11 @@ from embeddb.ui.cli.arguments import (
     Number,
     database_to_fill,
     families,
+    manifest_option,
+    max_nnz_option,
     number_option,
     open_database,
+    runner_option,
 )
 from embeddb.ui.cli.campaign_text import command_line, show_plan
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
@@ -57,10 +60,10 @@ _SAMPLES = ("shared", "per-matrix")
 @click.command("plan")
 @click.argument("db")
 @click.argument("folder", metavar="DIR")
-@click.option("--platform", required=True, help="A platform with a runner: cpu, cuda.")
+@runner_option
 @click.option("--op", "ops", multiple=True, required=True, help="Such as spmm:128; repeatable.")
 @click.option("--matrices", required=True, help="Folder of matrix files.")
-@click.option("--manifest", default="", help="CSV with columns name and family: the groups.")
+@manifest_option
 @number_option("--configs", default=60, least=2, most=100_000, help="Per matrix.")
 @number_option("--top", default=10, least=0, help="Configurations of the static top-k.")
 @click.option("--sample", default="shared", show_default=True, type=click.Choice(_SAMPLES))
@@ -85,7 +88,7 @@ _SAMPLES = ("shared", "per-matrix")
     help="Share of the configurations in rounds after the first.",
 )
 @click.option("--min-nnz", default=0, type=click.IntRange(0))
-@click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
+@max_nnz_option
 @click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
 @number_option("--seed", default=0, least=0)
 @_with_strategy

@@ -114,10 +114,13 @@ EXECUTOR_OPTIONS = (
     click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
 )
 
+_platform_option = click.option(
+    "--platform", default="", help="Its TOML file again, if a command measures it."
+)
 _RUNNING = (
     click.argument("db"),
     click.argument("folder", metavar="DIR"),
-    click.option("--platform", default="", help="Its TOML file again, if a command measures it."),
+    _platform_option,
     number_option("--repeats", default=5, least=1, most=1000),
     click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all cores."),
     number_option(
@@ -269,7 +272,7 @@ def _failures(text: str) -> frozenset[str]:
 )
 @click.option("--submission", default=0, type=click.IntRange(0), help="Its number in submit/.")
 @click.option("--chunk", default=-1, type=click.IntRange(-1), help="Chunk of --submission, from 0.")
-@click.option("--platform", default="", help="Its TOML file again, if a command measures it.")
+@_platform_option
 @number_option("--repeats", default=5, least=1, most=1000)
 @threads_option
 @json_option

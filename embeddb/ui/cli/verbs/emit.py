@@ -13,7 +13,7 @@ from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.wording import factor, plural
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph
 from embeddb.ui.cli import output
-from embeddb.ui.cli.arguments import number_option, open_database
+from embeddb.ui.cli.arguments import number_option, op_option, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _in_file(text: str, id: str) -> TensorGraph | None:
 @click.option(
     "--platform", required=True, help="One instance, or all machines of a portable platform."
 )
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
+@op_option
 @number_option("--configs", default=12, least=1, most=64, help="Most to use.")
 @json_option
 def rule_verb(db: str, out: str, platform: str, op: str, configs: int, as_json: bool) -> None:

@@ -19,11 +19,15 @@ from embeddb.ui.cli.arguments import (
     Number,
     database_to_fill,
     families,
+    manifest_option,
+    max_nnz_option,
     number_option,
+    op_option,
     open_database,
     program_options,
     resolve_workloads,
     runner_here,
+    runner_option,
     threads_option,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
@@ -44,8 +48,8 @@ _SHOWN = 10
 @click.command()
 @click.argument("db")
 @click.argument("matrices", nargs=-1, required=True, metavar="MATRIX...")
-@click.option("--platform", required=True, help="A platform with a runner: cpu, cuda.")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
+@runner_option
+@op_option
 @number_option("--configs", default=10, least=1, most=100_000)
 @click.option(
     "--config",
@@ -175,8 +179,8 @@ _WIDTH = 32
     help=f"Such as spmm:128; repeatable.  [default: every kernel, {_WIDTH} dense columns]",
 )
 @number_option("--samples", default=500, least=1, help="Of each operation.")
-@click.option("--manifest", default="", help="CSV with columns name and family: the groups.")
-@click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
+@manifest_option
+@max_nnz_option
 @number_option("--seed", default=0, least=0)
 @click.option(
     "--campaign", default="", metavar="DIR", help="Folder of the measurements.  [default: DB.adopt]"

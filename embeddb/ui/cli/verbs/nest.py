@@ -290,12 +290,15 @@ def _show(nest: Nest, schedule: Schedule | None) -> None:
 # -- measurements ----------------------------------------------------------------------------------
 
 
+_size_option = click.option(
+    "--size", "sizes", multiple=True, metavar="medium", help="Size of the shipped programs."
+)
+
+
 @click.command("measure")
 @click.argument("db")
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
-@click.option(
-    "--size", "sizes", multiple=True, metavar="medium", help="Size of the shipped programs."
-)
+@_size_option
 @program_options(several=True)
 @click.option("--platform", default="nest-cpu", show_default=True)
 @number_option("--designed", default=36, least=1, most=100_000)
@@ -390,9 +393,7 @@ def requested_nests(
 @click.command("count")
 @click.argument("db")
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
-@click.option(
-    "--size", "sizes", multiple=True, metavar="medium", help="Size of the shipped programs."
-)
+@_size_option
 @program_options(several=True)
 @click.option(
     "--synthetic",

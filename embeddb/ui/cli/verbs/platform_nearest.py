@@ -14,7 +14,7 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import plural
 from embeddb.core.workload import matrices_only
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.ui.cli.arguments import number_option, open_database
+from embeddb.ui.cli.arguments import number_option, op_option, open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 from indexer.starter import STARTER
 
@@ -26,7 +26,7 @@ _TOO_LARGE = 1 << 62
 @click.command("nearest")
 @click.argument("source")
 @click.argument("target")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
+@op_option
 @click.option(
     "--config",
     "configurations",

@@ -11,10 +11,17 @@ from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.core.workload import matrices_only
-from embeddb.ui.cli.arguments import Number, number_option, open_database
+from embeddb.ui.cli.arguments import number_option, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.verbs.train_graphs import kernels_verb, nests_verb
-from embeddb.ui.cli.verbs.train_session import session, show_samples, show_trained
+from embeddb.ui.cli.verbs.train_session import (
+    lr_option,
+    resume_option,
+    session,
+    show_samples,
+    show_trained,
+    trained_option,
+)
 from embeddb.ui.cli.verbs.train_vectors import featurizer_verb, towers_verb
 from indexer.starter import source_model
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
@@ -31,7 +38,7 @@ _PREDICTORS = ("auto", "gp", "mlp", "trees")
 @click.argument("db")
 @click.option("--platform", required=True, help="Platform of the runs: name, id or TOML file.")
 @click.option("--op", "ops", required=True, multiple=True, help="Repeatable, for several widths.")
-@click.option("-o", "out", default="", metavar="FILE", help="[default: into the database, in use]")
+@trained_option
 @click.option("--preset", default="", help="The published COGNATE model: cognate, cognate-tiles.")
 @click.option("--matrices", default="", metavar="DIR", help="Folder with structures that DB lacks.")
 @click.option(
@@ -46,13 +53,13 @@ _PREDICTORS = ("auto", "gp", "mlp", "trees")
 @click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
 @click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
 @number_option("--epochs", default=60, least=1, most=100_000)
-@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+@lr_option
 @number_option("--seed", default=0, least=0, most=2**31 - 1)
 @number_option("--threads", "count", default=1, least=0, most=1024, help="0: torch's.")
 @click.option(
     "--no-judge", is_flag=True, help="Skip cross-validation; queries then do not rank by the model."
 )
-@click.option("--resume", is_flag=True, help="Continue an interrupted training.")
+@resume_option
 @json_option
 def costmodel_verb(
     db: str, platform: str, ops: tuple[str, ...], out: str, as_json: bool, **options: Any

@@ -18,9 +18,16 @@ from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
 from embeddb.store.counters import counting_platforms
 from embeddb.tensors.tensor_graph import is_probe
-from embeddb.ui.cli.arguments import Number, number_option, open_database
+from embeddb.ui.cli.arguments import number_option, open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
-from embeddb.ui.cli.verbs.train_session import session
+from embeddb.ui.cli.verbs.train_session import (
+    lr_option,
+    model_file_option,
+    resume_option,
+    session,
+    torch_threads_option,
+    trained_option,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,12 +47,12 @@ _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 @click.option(
     "--task", required=True, type=click.Choice(["tile", "fused"]), help="What to predict."
 )
-@click.option("-o", "out", default="", metavar="FILE", help="[default: into the database, in use]")
+@trained_option
 @click.option("--platform", default="", help="Instance of the runs.")
 @click.option("--tests", default="", metavar="DB", help="Database of test kernels.")
 @click.option("--predictor", default="auto", show_default=True, type=_PREDICTORS)
 @number_option("--hidden", default=128, least=4, most=4096, help="Width of the network.")
-@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+@lr_option
 @number_option("--epochs", default=60, least=1, most=100_000)
 @number_option("--patience", default=10, least=1)
 @number_option("--batch", default=8, least=1, most=4096)
@@ -57,8 +64,8 @@ _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
     help="Batches of an epoch.  [default: all]",
 )
 @number_option("--seed", default=0, least=0, most=2**63 - 1)
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted training.")
+@torch_threads_option
+@resume_option
 @json_option
 def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """Train the model of tensor kernels on the runs in DB.
@@ -187,7 +194,7 @@ def _show(document: dict[str, Any]) -> None:
 
 @click.command("nests")
 @click.argument("db")
-@click.option("-o", "out", required=True, metavar="FILE", help="Model file to write.")
+@model_file_option
 @click.option("--platform", default="", help="Instance of the counters.")
 @click.option("--tests", default="", metavar="DB", help="Database of test nests.")
 @click.option("--source", default="model", show_default=True, type=click.Choice(SOURCES))
@@ -196,11 +203,11 @@ def _show(document: dict[str, Any]) -> None:
 )
 @number_option("--epochs", default=20, least=1, most=100_000)
 @number_option("--patience", default=5, least=1)
-@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+@lr_option
 @number_option("--batch", default=32, least=1, most=4096)
 @number_option("--seed", default=0, least=0, most=2**63 - 1)
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted training.")
+@torch_threads_option
+@resume_option
 @json_option
 def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     """Train the network of nests on the counters in DB (`nest count`).

@@ -12,9 +12,16 @@ from embeddb.core.extras import needing
 from embeddb.core.files.safe_write import OwnFolder, check_place
 from embeddb.core.wording import plural
 from embeddb.featurizers.tower import OWN
-from embeddb.ui.cli.arguments import Number, families, number_option, open_database
+from embeddb.ui.cli.arguments import families, manifest_option, number_option, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.train_session import session
+from embeddb.ui.cli.verbs.train_session import (
+    lr_option,
+    model_file_option,
+    resume_option,
+    session,
+    torch_threads_option,
+    trained_option,
+)
 
 if TYPE_CHECKING:
     from indexer.training.featurizer.dataset import Dataset, Recipe
@@ -25,8 +32,8 @@ _NAMED = 10
 
 @click.command("featurizer")
 @click.argument("matrices")
-@click.option("-o", "out", required=True, metavar="FILE", help="Model file to write.")
-@click.option("--manifest", default="", help="CSV with columns name and family: the groups.")
+@model_file_option
+@manifest_option
 @click.option(
     "--network", default="cognate", show_default=True, type=click.Choice(["cognate", "waco"])
 )
@@ -47,10 +54,10 @@ _NAMED = 10
 )
 @number_option("--copies", default=4, least=0, most=1000)
 @number_option("--batch", default=32, least=1, most=4096)
-@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+@lr_option
 @number_option("--seed", default=0, least=0, most=2**63 - 1)
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted training.")
+@torch_threads_option
+@resume_option
 @json_option
 def featurizer_verb(matrices: str, out: str, as_json: bool, **options: Any) -> None:
     """Train a featurizer on the patterns below the folder MATRICES; no run times are needed.
@@ -143,10 +150,10 @@ def _show(document: dict[str, Any]) -> None:
 
 @click.command("towers")
 @click.argument("db")
-@click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
+@trained_option
 @number_option("--seed", default=0, least=0, most=2**31 - 1)
 @number_option("--threads", default=1, least=0, most=1024, help="0: torch's.")
-@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@resume_option
 @json_option
 def towers_verb(db: str, out: str, as_json: bool, **asked: Any) -> None:
     """Learn vectors of matrices and of configurations from all runs of sparse kernels in DB.
