@@ -131,6 +131,23 @@ class Travelling(Featurizer, Protocol):
         """float32[d] by name, keys `NAME.COORDINATE` with the featurizer's name."""
 
 
+class Exported:
+    """`Travelling` for a vector with a coordinate for each of `names`. Names of learned coordinates
+    begin with the version, so vectors of other weights are not read."""
+
+    name: str
+    names: tuple[str, ...]
+
+    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
+        """Return the coordinates of a vector float32[d], keys `NAME.COORDINATE`."""
+        return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
+
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None if a name is missing."""
+        values = [info.features.get(f"{self.name}.{n}") for n in self.names]
+        return None if None in values else np.array(values, dtype=np.float32)
+
+
 @runtime_checkable
 class WithCounters(Featurizer, Protocol):
     """Embeds nests with their counters on one platform instance, the suffix of its name, so that
@@ -166,6 +183,12 @@ def counted_parts(name: str) -> tuple[str, str] | None:
 
 
 # -- Weights that belong to a database ------------------------------------------------------------
+
+
+def own_weights(folder: Path | None, own: Path, shipped: Path) -> Path | None:
+    """Weights at `own` below a database's folder, else those of the package; None without any."""
+    places = [shipped] if folder is None else [folder / own, shipped]
+    return next((path for path in places if path.is_file()), None)
 
 
 def adopt(weights: Path, folder: Path, own: Path, *, version: str) -> None:

@@ -24,7 +24,7 @@ from embeddb.core.extras import install_hint
 from embeddb.core.files.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import Travelling, adopt
+from embeddb.featurizers.base import Exported, Travelling, adopt, own_weights
 from embeddb.featurizers.stats import Stats
 
 SHIPPED = Path(__file__).parent.parent / "data" / "scnn.safetensors"
@@ -40,7 +40,7 @@ _TRAIN = "train weights anew with `embeddb train featurizer`"
 _DIM, _MOST_FEATURES = 128, 1 << 12
 
 
-class Scnn:
+class Scnn(Exported):
     """The network's output as a raw vector, float32[d]; standardise before comparing.
 
     One pattern is one batch: a vector depends only on the pattern and the weights, bit for bit on
@@ -67,9 +67,8 @@ class Scnn:
 
         Raises: ModelError if their card cannot be read.
         """
-        own = [] if folder is None else [folder / OWN]
-        there = next((path for path in (*own, SHIPPED) if path.is_file()), None)
-        return None if there is None else cls(there)
+        weights = own_weights(folder, OWN, SHIPPED)
+        return None if weights is None else cls(weights)
 
     @classmethod
     def trained(cls, name: str, folder: Path | None) -> Scnn | None:
@@ -103,16 +102,6 @@ class Scnn:
         if not np.isfinite(vector).all():
             raise ModelError("its output is not finite", where=str(self.weights), hint=_TRAIN)
         return vector
-
-    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `scnn.VERSION.NUMBER`, with the version's first 8 digits, the form
-        in `WorkloadInfo.features`."""
-        return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
-
-    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None if a name is missing, or belongs to other weights."""
-        values = [info.features.get(f"{self.name}.{n}") for n in self.names]
-        return None if None in values else np.array(values, dtype=np.float32)
 
     def _network(self) -> tuple[Any, Any, int]:
         """Network, reduction and channels, read once; a failure is cached for `missing`."""

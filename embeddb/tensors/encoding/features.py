@@ -54,8 +54,6 @@ NODE: tuple[str, ...] = (
 STATIC: tuple[str, ...] = ("flops", "bytes_read", "bytes_written", "transcendentals")
 #: Features of a tile: its sides, and the block length of the longest sum (our addition).
 TILE: tuple[str, ...] = (*_names(("tile",)), "terms")
-#: Parameters of a tile on platform `tile-cpu`; 0 is the whole dimension.
-TILE_PARAMETERS: tuple[str, ...] = (*(f"t{at}" for at in range(1, _PLACES + 1)), "tr")
 
 
 def encoding_version() -> str:
