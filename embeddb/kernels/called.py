@@ -126,7 +126,7 @@ class CalledKernel:
     def convert(self, csr: Form, *, max_bytes: int, ordered: bool = False) -> Form | Refusal:
         """A matrix in plain CSR converted to the kernel's form."""
         library = ""
-        if self.variant.form == "bcsr":
+        if self.launch.form.compiled:
             built = cpu_build.build(cpu_codegen.conversions())
             _require_trusted(built)
             library = str(built.path)

@@ -43,7 +43,7 @@ _NESTS = {
 #: Formats of an order; the others need csr.
 _FORMATS = {
     "ik1jk0": ("csr", "bcsr"),
-    "ij": ("csr", "bcsr", "sell", "ell"),
+    "ij": ("csr", "bcsr", "sell", "ell", "csr16", "sell16"),
     "j1ik1j0k0": ("dcsr",),
     "j1ij0": ("dcsr",),
     "jk1ik0": ("csc",),
@@ -59,7 +59,13 @@ _INCLUDES = """\
 #include <time.h>"""
 _BODIES = {"spmm": spmm_body, "sddmm": sddmm_body, "spmv": spmv_body}
 #: Formats whose segments can be unrolled.
-_UNROLLED = {"spmm": ("csr", "dcsr"), "spmv": ("csr", "dcsr"), "sddmm": ("csr", "dcsr", "csc")}
+_UNROLLED = {
+    "spmm": ("csr", "dcsr"),
+    "spmv": ("csr", "dcsr", "csr16"),
+    "sddmm": ("csr", "dcsr", "csc"),
+}
+#: Formats of slices, which sorted windows of rows may precede.
+_SLICED = ("sell", "ell", "sell16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
     form = _form(left, order)
     plain = order == "ijk" or op.name == "spmv"
     tile = 0 if plain else left.number("ktile", 1, 1024, power=True)
-    vectors = op.name == "spmv" and form.format in ("csr", "dcsr")
+    vectors = op.name == "spmv" and form.format in ("csr", "dcsr", "csr16")
     lanes = left.number("lanes", 1, 16, power=True) if vectors else 1
     unrolled = form.format in _UNROLLED[op.name] and (tile or op.name == "spmv")
     unroll = left.number("unroll", 1, 16) if unrolled and "unroll" in config else 1
@@ -111,7 +117,7 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
         form=form.format,
         block=form.block,
         slice=form.slice,
-        mapped=form.format in ("dcsr", "sell", "ell") or form.reorder != "none",
+        mapped=form.format in ("dcsr", *_SLICED) or form.reorder != "none",
         tile=tile,
         lanes=lanes,
         unroll=unroll,
@@ -142,8 +148,7 @@ def source(variant: Variant, *, entry: str = "timed", shared: str = "") -> str:
         "MERGE_PRIVATE": int(variant.meeting == "private"),
     }
     if entry == "called":
-        filled = variant.form in ("bcsr", "sell", "ell") and variant.kernel != "sddmm"
-        defines["FILLED"] = int(filled)
+        defines["FILLED"] = int(variant.filled)
     text = _text("kernel")
     for mark, part in (
         (", and the loop that times it", "" if shared else ", and the loop that times it"),
@@ -181,9 +186,9 @@ def _form(left: _Left, order: str) -> FormSpec:
         return FormSpec("bcsr", block=left.block())
     if name == "dcsr":
         return FormSpec("dcsr", panel=left.number("jtile", 1, 1 << 31))
-    if name in ("sell", "ell"):
+    if name in _SLICED:
         rows = left.number("slice", 1, 64, power=True)
-        sigma = left.number("sigma", 1, 1 << 31) if name == "sell" else 1
+        sigma = 1 if name == "ell" else left.number("sigma", 1, 1 << 31)
         return FormSpec(name, slice=rows, sigma=sigma)
     if name == "csr" and "reorder" in left.values:
         return FormSpec("csr", reorder=left.choice("reorder", ("none", "length", "rcm")))
