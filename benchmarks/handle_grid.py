@@ -6,10 +6,10 @@ and MKL (`sparse_dot_mkl`, if it is installed).
     python benchmarks/handle_grid.py MATRICES DB prepare        # answers, and builds what is chosen
     python benchmarks/handle_grid.py MATRICES DB > benchmarks/results/handle_grid.json
 
-Every cell is asked with the number of its calls. A total is the shortest of five preparations each
+Every cell is asked with the number of its calls. A total is the shortest of five preparations, each
 with its first twelve calls (with the trial of a handle), and as many times the shortest call of
-interleaved rounds as are left. Answers are cached and kernels built before; `first_compile_s` is the
-first compilation of a process.
+interleaved rounds as are left. Answers are cached and kernels built before; `first_compile_s` is
+the first compilation of a process.
 """
 
 from __future__ import annotations

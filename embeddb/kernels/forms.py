@@ -65,9 +65,9 @@ class Form:
     """A matrix of `shape` in one form; the arrays are those of the kernels' `problem`.
 
     `ptr` int64[segments+1], `idx` int32[...] (uint16[...] for 16-bit columns), `val` dtype[stored],
-    `row` int32[segments] (sell and ell: int32[lanes], m for a lane of no row) or None, `panel`
-    int64[panels+1] or None; for 16-bit columns in more than 65,536 columns `panel` is int64[segments],
-    the first column of each segment, otherwise columns count from 0. `order`
+    `row` int32[segments] (slices: int32[lanes], m for a lane of no row) or None, `panel`
+    int64[panels+1] or None; 16-bit columns count from 0, or in a matrix of more than 65,536 columns
+    from `panel` int64[segments]. `order`
     int64[stored] is the position in CSR of each stored value, -1 for fill, and None if not
     requested or the same. `conversion_s` excludes computing `order`.
     """

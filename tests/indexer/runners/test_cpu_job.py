@@ -13,7 +13,6 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.kernels import build as cpu_build
-from embeddb.kernels import build as cpu_build
 from embeddb.kernels.codegen import conversions
 from embeddb.kernels.forms import PADDING, Converter, Form, FormSpec, Refusal
 from indexer.runners.base import RunOptions
