@@ -19,7 +19,7 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels.bodies import Variant
 from embeddb.kernels.codegen import SCHEDULES, Launch, conversions, declarations, plan, source
 
-_CONVERSIONS = {"csc": "columns", "dcsr": "panels", "bcsr": "blocks"}
+_CONVERSIONS = {"csc": "columns", "dcsr": "panels", "bcsr": "blocks", "csr16": "short"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Part:
     @property
     def fills(self) -> bool:
         """True if fill values of its form take part in sums."""
-        return self.variant.form in ("bcsr", "sell", "ell") and self.variant.kernel != "sddmm"
+        return self.variant.filled
 
     def row(self, prefix: str) -> str:
         """Its row in the table of the library."""
@@ -58,6 +58,7 @@ class Part:
             "slice": form.slice,
             "sigma": form.sigma,
             "equal": int(form.format == "ell"),
+            "index_bytes": form.index_bytes,
             "one": int(launch.threads == "one"),
             "schedule": SCHEDULES[launch.schedule],
             "chunk": launch.chunk,
@@ -229,7 +230,11 @@ class Library:
 
     def _matrix_parts(self) -> dict[str, str]:
         needed = {part.conversion for part in self.parts}
-        before = {"by_length": {"length", "slices"}, "reordered": {"length", "rcm"}}
+        before = {
+            "formats": {"blocks", "slices"},
+            "by_length": {"length"},
+            "reordered": {"length", "rcm"},
+        }
         names = [*(name for name, users in before.items() if needed & users), *sorted(needed)]
         fills = any(part.fills for part in self.parts)
         product = [] if self.op.name == "sddmm" else ["product"]

@@ -14,8 +14,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.handle.matrix import Buffers, Matrix, address
 from embeddb.kernels import build as cpu_build
-from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel
-from embeddb.kernels.forms import FormSpec, Refusal, as_scipy
+from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel, is_built
+from embeddb.kernels.forms import Form, FormSpec, Refusal, as_scipy
 
 Floats = NDArray[Any]
 #: Terms of SDDMM computed at a time by scipy.
@@ -55,6 +55,11 @@ class KernelCall:
     bound: BoundKernel | None = None
     buffers: tuple[Buffers | None, Buffers | None] = (None, None)
     conversion_s: float = 0.0
+
+    @property
+    def spec(self) -> FormSpec | None:
+        """The form of the matrix; None for scipy."""
+        return None if self.kernel is None else self.kernel.launch.form
 
     def compute(self, b: Floats, c: Floats | None, out: Floats | None) -> Floats:
         """Compute into `out`, for which `result_of` must be true, or a new array; b is dtype[n,k]
@@ -117,16 +122,22 @@ def by_scipy(matrix: Matrix, op: Op) -> KernelCall:
     return KernelCall(matrix, as_scipy(matrix.form()), op)
 
 
-def by_kernel(matrix: Matrix, op: Op, config: Config) -> KernelCall:
-    """The matrix in the form of a configuration, with its kernel, built if necessary.
+def by_kernel(
+    matrix: Matrix, op: Op, config: Config, *, like: KernelCall | None = None
+) -> KernelCall:
+    """The matrix in the form of a configuration, with its kernel, built if necessary. `like`: a
+    call for the same matrix, whose form is shared if the configuration has the same.
 
     Raises: RunnerUnavailable if it cannot be built or trusted here; FormRefused; SpaceError for a
     illegal configuration.
     """
-    builder = cpu_build.compiler(), cpu_build.flags(), cpu_build.cache_folder()
-    kernel = _kernel(config, op, builder)
+    kernel = _kernel(config, op, _builder())
+    _loaded.add((config, op, *_builder()))
     ordered = op.name == "sddmm" and not is_plain(kernel.launch.form)
-    form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
+    if like is not None and like.bound is not None and like.spec == kernel.launch.form:
+        form: Form | Refusal = like.bound.form
+    else:
+        form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
     if isinstance(form, Refusal):
         raise FormRefused(f"the form is refused for this matrix: {form.reason}")
     bound = kernel.bind(form, matrix.values.size)
@@ -137,8 +148,22 @@ def by_kernel(matrix: Matrix, op: Op, config: Config) -> KernelCall:
         Buffers((rows_b, k), dtype) if rows_b > n else None,
         Buffers((rows_c, k), dtype) if rows_c > m else None,
     )
-    sparse = as_scipy(matrix.form())
+    sparse = as_scipy(matrix.form()) if like is None else like.sparse
     return KernelCall(matrix, sparse, op, kernel, bound, buffers, form.conversion_s)
+
+
+#: Configurations with their operations and builders whose kernels this process has loaded.
+_loaded: set[tuple[object, ...]] = set()
+
+
+def is_ready(config: Config, op: Op) -> bool:
+    """True if a configuration's kernel is loaded or built. Raises: SpaceError,
+    RunnerUnavailable."""
+    return (config, op, *_builder()) in _loaded or is_built(config, op)
+
+
+def _builder() -> tuple[object, ...]:
+    return cpu_build.compiler(), cpu_build.flags(), cpu_build.cache_folder()
 
 
 @lru_cache(maxsize=128)

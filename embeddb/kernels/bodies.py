@@ -244,8 +244,8 @@ def _gather(v: Variant, lanes: int, first: str) -> str:
 
 
 def _products(v: Variant, lanes: int, at: str, total: str) -> list[str]:
-    """C that adds `lanes` products from entry `at` on to a vector. Four 16-bit columns are one load,
-    since loads are what such a kernel waits for."""
+    """C that adds `lanes` products from entry `at` on to a vector. Four 16-bit columns are one
+    load, since loads are what such a kernel waits for."""
     kind = "T" if lanes == 1 else f"vec{lanes}"
     values = f"*(const {kind} *)(z->val + {at})"
     if lanes == 1:

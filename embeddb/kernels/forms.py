@@ -240,8 +240,11 @@ def as_scipy(csr: Form, values: NDArray[Any] | None = None) -> Any:
     from scipy.sparse import csr_array
 
     index = np.int32 if csr.idx.size < 2**31 - 1 else np.int64
-    data = csr.val if values is None else values
-    return csr_array((data, csr.idx, csr.ptr.astype(index)), shape=csr.shape)
+    array = csr_array(csr.shape, dtype=csr.val.dtype if values is None else values.dtype)
+    # Assigned, since the constructor reads all indices again to check them.
+    array.data = csr.val if values is None else values
+    array.indices, array.indptr = csr.idx.astype(index, copy=False), csr.ptr.astype(index)
+    return array
 
 
 def _at(array: NDArray[Any]) -> ctypes.c_void_p:

@@ -15,6 +15,7 @@ from embeddb.handle import autotune
 from embeddb.handle import compile as of_compile
 from embeddb.handle.autotune import TRIED, Trial
 from embeddb.handle.choice import Choice, choice_of_config, default_of
+from embeddb.handle.matrix import matrix_of
 from embeddb.kernels import build as cpu_build
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -82,7 +83,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("answered")
 def test_first_calls_try_the_usual_configuration_and_give_the_same(a: Any) -> None:
-    usual = autotune.usual_config(Op("spmm", 16))
+    usual = autotune.usual_config(Op("spmm", 16), matrix_of(a))
     b = np.random.default_rng(1).random((200, 16), dtype=np.float32)
     out = np.empty((300, 16), np.float32)
     f = embeddb.compile(a, "spmm", k=16, calls=1e6, build=True)
