@@ -19,7 +19,7 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels.bodies import Variant
 from embeddb.kernels.codegen import SCHEDULES, Launch, conversions, declarations, plan, source
 
-_CONVERSIONS = {"csc": "columns", "dcsr": "panels", "bcsr": "blocks", "csr16": "short"}
+_CONVERSIONS = {"csc": "columns", "dcsr": "panels", "bcsr": "blocks"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -73,10 +75,11 @@ def too_little(matrix: Matrix, op: Op, options: CompileOptions) -> str:
     if calls is None or options.build:
         return ""
     cost = _ASK_S + _PREPARE_S * matrix.values.size
-    each = _SAVED_S
-    if calls * work * _SAVED_BY_ANSWER_S < cost and is_ready(usual_config(op, matrix), op):
-        each = _SAVED_BY_ANSWER_S
-    if calls * work * each < cost:
+    little = calls * work * _SAVED_S < cost
+    if not little and op.name != "spmv" and calls * work * _SAVED_BY_ANSWER_S < cost:
+        usual = usual_config(op, matrix)
+        little = usual is not None and is_ready(usual, op)
+    if little:
         return (
             f"does not pay for {calls:.0f} calls: choosing and preparing a faster kernel takes "
             "longer than it saves"
@@ -119,15 +122,18 @@ def level_with_scipy(op: Op, matrix: Matrix) -> bool:
     return op.name == "spmv" and matrix.values.size < _LEVEL_SPMV
 
 
-def usual_config(op: Op, matrix: Matrix) -> Config:
+def usual_config(op: Op, matrix: Matrix) -> Config | None:
     """The static best configuration: on plain CSR that of the highest geometric mean share of the
     optimum over the matrices of the starter, on most of its instances; for other widths, over eight
     matrices on one machine (docs/howto/compile.md). For SpMV slices, with 16-bit columns where
-    those suffice, which are converted to in a few calls' time."""
+    those suffice, which are converted to in a few calls' time; None if they would be mostly
+    fill."""
     if op.name == "spmv":
+        if not (rows := window(matrix)):
+            return None
         team = matrix.values.size >= _LEVEL_SPMV and not crowded()
         form = "sell16" if matrix.pattern.shape[1] <= 1 << 16 else "sell"
-        return _slices(op, form, window(matrix) or _WINDOWS[0], team)
+        return _slices(op, form, rows, team)
     usual = _usual_dense(op)
     return one_thread(usual) if crowded() else usual
 
@@ -203,10 +209,8 @@ def usual_pays(op: Op, matrix: Matrix, options: CompileOptions) -> bool:
         return False
     if op.name != "spmv":
         return True
-    calls = options.calls
-    if calls is not None and calls * nnz * _SLICES_SAVE_S < nnz * _SLICES_PREPARE_S + _BIND_S:
-        return False
-    return window(matrix) > 0
+    calls = math.inf if options.calls is None else options.calls
+    return calls * nnz * _SLICES_SAVE_S >= nnz * _SLICES_PREPARE_S + _BIND_S
 
 
 def usual_is_ready(op: Op, config: Config, matrix: Matrix, options: CompileOptions) -> bool:
@@ -334,20 +338,25 @@ class Trial:
 
     rivals: tuple[Rival, ...]
     _seconds: tuple[list[float], ...] = field(init=False)
+    _clock: Callable[[], float] = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._seconds = tuple([] for _ in self.rivals)
+        # CPU time tells rivals on one thread apart even while other programs interrupt them.
+        configs = [config for _, config in self.rivals if config is not None]
+        team = any(config.get("threads") == "all" for config in configs)
+        self._clock = time.perf_counter if team else time.thread_time
 
     def compute(self, b: Any, c: Any, out: Any) -> NDArray[Any]:
         """`KernelCall.compute` by the rival with fewest calls."""
         with self._lock:
             counts = [len(seconds) for seconds in self._seconds]
         at = counts.index(min(counts))
-        start = time.perf_counter()
+        start = self._clock()
         result = self.rivals[at][0].compute(b, c, out)
         with self._lock:
-            self._seconds[at].append(time.perf_counter() - start)
+            self._seconds[at].append(self._clock() - start)
         return result
 
     @property

@@ -147,9 +147,9 @@ def _answered(matrix: Matrix, op: Op, db: Database | str | Path, options: Compil
         if handle.config is None and cpu_build.compiler() is None:
             warn_of_scipy(note)
         return handle
-    return _tried(
-        _compiled(matrix, op, choice, options), matrix, options, sure=choice.sure in _SURE
-    )
+    handle = _compiled(matrix, op, choice, options)
+    usual = usual_config(op, matrix)
+    return _tried(handle, matrix, options, usual, sure=choice.sure in _SURE)
 
 
 def _check_compiler() -> None:
@@ -219,12 +219,11 @@ def _unasked(
 ) -> Handle:
     """The static best kernel, if it is built and its conversion pays; else scipy."""
     try:
-        if usual_pays(op, matrix, options):
-            usual = usual_config(op, matrix)
-            if usual_is_ready(op, usual, matrix, options):
-                notes = ["an already built kernel, the best on average", note]
-                handle = Handle(by_kernel(matrix, op, usual), usual, choice, notes)
-                return _tried(handle, matrix, options)
+        usual = usual_config(op, matrix) if usual_pays(op, matrix, options) else None
+        if usual is not None and usual_is_ready(op, usual, matrix, options):
+            notes = ["an already built kernel, the best on average", note]
+            handle = Handle(by_kernel(matrix, op, usual), usual, choice, notes)
+            return _tried(handle, matrix, options, usual)
     except EmbeddbError as error:
         note = f"{note}; {error}"
     return _scipy(matrix, op, choice, f"scipy computes: {note}")
@@ -246,13 +245,21 @@ def _compiled(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) -
     return handle
 
 
-def _tried(handle: Handle, matrix: Matrix, options: CompileOptions, *, sure: bool = True) -> Handle:
+def _tried(
+    handle: Handle,
+    matrix: Matrix,
+    options: CompileOptions,
+    usual: Config | None,
+    *,
+    sure: bool = True,
+) -> Handle:
     """Let the first calls also try the static best configuration, and scipy if it may be as fast,
     provided that calls are many enough and need not be reproducible."""
-    op, usual, rivals = handle.op, usual_config(handle.op, matrix), [handle.running]
+    op, rivals = handle.op, [handle.running]
     if options.reproducible or handle.config is None:
         return handle
-    if handle.config != usual and _many(options, 2, _SURE_TIMES if sure else _MANY_TIMES):
+    times = _SURE_TIMES if sure else _MANY_TIMES
+    if usual is not None and handle.config != usual and _many(options, 2, times):
         with suppress(EmbeddbError):
             if is_ready(usual, op) or worth_building(op, matrix, options):
                 rivals.append((by_kernel(matrix, op, usual, like=handle.running[0]), usual))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from embeddb.kernels.forms import Form, aligned
 #: Largest number of non-zeros.
 MAX_NNZ = (1 << 31) - 1
 _FORMATS = ("csr", "csc", "coo")
+_BYTE = ctypes.c_char
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +63,8 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
         pattern = Pattern.from_csc(matrix.shape, ptr, idx)
         return Matrix(pattern, _sorted(matrix.shape, (values, idx, ptr), "csc", pattern), False)
     pattern = Pattern.from_csr(matrix.shape, ptr, idx)
-    plain = pattern.nnz == idx.size and bool((pattern.indices == idx).all())
+    sorted_already = pattern.indices is idx  # by far the usual case
+    plain = sorted_already or (pattern.nnz == idx.size and bool((pattern.indices == idx).all()))
     if plain:
         return Matrix(pattern, _aligned(values), True)
     parts = (values.copy(), idx, ptr)  # scipy sorts them in place
@@ -180,8 +183,11 @@ def result_of(out: Any, shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, .
 
 def address(array: NDArray[Any]) -> int:
     """Address of the first element."""
-    at: int = array.__array_interface__["data"][0]
-    return at
+    try:
+        return ctypes.addressof(_BYTE.from_buffer(array))  # a fourth of the other's time
+    except (TypeError, ValueError):  # read-only, or empty
+        at: int = array.__array_interface__["data"][0]
+        return at
 
 
 class Buffers:

@@ -47,7 +47,7 @@ class Variant:
     @property
     def short(self) -> bool:
         """True if its form has columns of 16 bits."""
-        return self.form in ("csr16", "sell16")
+        return self.form == "sell16"
 
     @property
     def hardware_lanes(self) -> int:

@@ -43,7 +43,7 @@ _NESTS = {
 #: Formats of an order; the others need csr.
 _FORMATS = {
     "ik1jk0": ("csr", "bcsr"),
-    "ij": ("csr", "bcsr", "sell", "ell", "csr16", "sell16"),
+    "ij": ("csr", "bcsr", "sell", "ell", "sell16"),
     "j1ik1j0k0": ("dcsr",),
     "j1ij0": ("dcsr",),
     "jk1ik0": ("csc",),
@@ -59,11 +59,7 @@ _INCLUDES = """\
 #include <time.h>"""
 _BODIES = {"spmm": spmm_body, "sddmm": sddmm_body, "spmv": spmv_body}
 #: Formats whose segments can be unrolled.
-_UNROLLED = {
-    "spmm": ("csr", "dcsr"),
-    "spmv": ("csr", "dcsr", "csr16"),
-    "sddmm": ("csr", "dcsr", "csc"),
-}
+_UNROLLED = {"spmm": ("csr", "dcsr"), "spmv": ("csr", "dcsr"), "sddmm": ("csr", "dcsr", "csc")}
 #: Formats of slices, which sorted windows of rows may precede.
 _SLICED = ("sell", "ell", "sell16")
 
@@ -96,7 +92,7 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
     form = _form(left, order)
     plain = order == "ijk" or op.name == "spmv"
     tile = 0 if plain else left.number("ktile", 1, 1024, power=True)
-    vectors = op.name == "spmv" and form.format in ("csr", "dcsr", "csr16")
+    vectors = op.name == "spmv" and form.format in ("csr", "dcsr")
     lanes = left.number("lanes", 1, 16, power=True) if vectors else 1
     unrolled = form.format in _UNROLLED[op.name] and (tile or op.name == "spmv")
     unroll = left.number("unroll", 1, 16) if unrolled and "unroll" in config else 1

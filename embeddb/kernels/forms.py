@@ -9,6 +9,7 @@ sparse matrix multiplication" (2019). Bandwidth reduction is scipy's reverse Cut
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 
 #: Padding rows of every dense operand: enough for a whole block or slice, and a dummy row.
 PADDING = 64
-#: Formats with columns in 16 bits, and the columns that those count.
-SHORT_FORMATS = ("csr16", "sell16")
+#: Columns that 16 bits count.
 _SHORT = 1 << 16
 _SLACK = 4096
 _MAX_FILL = 8
@@ -33,8 +33,8 @@ class FormSpec:
 
     `block` is rows x columns of a bcsr block, `panel` the columns of a dcsr panel, `slice` the
     rows of a sell or ell slice, `sigma` the rows of a window that sell sorts by falling length;
-    `reorder` permutes the rows of csr: none, length (falling) or rcm. csr16 and sell16 store
-    columns in 16 bits, as distances from the first column of their row or slice.
+    `reorder` permutes the rows of csr: none, length (falling) or rcm. sell16 stores columns in
+    16 bits, as distances from the first column of their slice.
     """
 
     format: str = "csr"
@@ -52,7 +52,7 @@ class FormSpec:
     @property
     def index_bytes(self) -> int:
         """Bytes of a stored column."""
-        return 2 if self.format in SHORT_FORMATS else 4
+        return 2 if self.format == "sell16" else 4
 
     @property
     def rows(self) -> int:
@@ -133,7 +133,7 @@ class Converter:
             return self._blocked(csr, spec.block, max_bytes)
         if spec.slice:
             return self._sliced(csr, spec, max_bytes)
-        make = {"csr": _reordered, "dcsr": _panelled, "csc": _columns, "csr16": _shortened}
+        make = {"csr": _reordered, "dcsr": _panelled, "csc": _columns}
         return make[spec.format](csr, spec, max_bytes)
 
     def _with_order(self, csr: Form, spec: FormSpec, form: Form, max_bytes: int) -> Form | Refusal:
@@ -228,9 +228,9 @@ class Converter:
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Zeros aligned to a cache line, so that vectors do not straddle two."""
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, dtype=np.uint8)
-    start = -raw.ctypes.data % 64
+    start = -raw.__array_interface__["data"][0] % 64
     view: NDArray[Any] = raw[start : start + size].view(dtype).reshape(shape)
     return view
 
@@ -248,7 +248,7 @@ def as_scipy(csr: Form, values: NDArray[Any] | None = None) -> Any:
 
 
 def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+    return ctypes.c_void_p(array.__array_interface__["data"][0])
 
 
 def _too_large(what: str, need: int, max_bytes: int) -> Refusal:
@@ -308,25 +308,6 @@ def _panelled(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
         row=csc.indices[first].astype(np.int32, copy=False),
         panel=np.searchsorted(first, starts),
     )
-
-
-def _shortened(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
-    """CSR with 16-bit columns; values are shared."""
-    n, nnz = csr.shape[1], csr.idx.size
-    need = csr.ptr.nbytes + csr.val.nbytes + 2 * nnz
-    need += 12 * nnz + 32 * csr.ptr.size if n > _SHORT else 0
-    if need > max_bytes:
-        return _too_large("16-bit columns", need, max_bytes)
-    if n <= _SHORT:
-        return replace(csr, idx=csr.idx.astype(np.uint16))
-    lengths = np.diff(csr.ptr)
-    base = np.zeros(lengths.size, np.int64)
-    filled = lengths > 0
-    base[filled] = csr.idx[csr.ptr[:-1][filled]]
-    span = int((csr.idx[csr.ptr[1:][filled] - 1] - base[filled]).max(initial=0))
-    if span >= _SHORT:
-        return _too_wide("rows of csr16", span)
-    return replace(csr, idx=(csr.idx - np.repeat(base, lengths)).astype(np.uint16), panel=base)
 
 
 def _too_wide(what: str, span: int) -> Refusal:

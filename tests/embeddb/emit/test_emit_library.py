@@ -199,7 +199,6 @@ SHORT_SLICES = Config.parse("order=ij,format=sell16,slice=8,sigma=256,threads=on
 SHORT = [
     (SPMV, SHORT_SLICES),
     (Op("spmv", 1, "f64"), SHORT_SLICES),
-    (SPMV, Config.parse("order=ij,format=csr16,lanes=4,threads=all,schedule=static")),
 ]
 
 

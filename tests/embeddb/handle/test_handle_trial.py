@@ -41,7 +41,8 @@ def test_the_faster_stays(
     first_s: float, second_s: float, stays: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("embeddb.handle.autotune.time.perf_counter", lambda: clock[0])
+    for name in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(f"embeddb.handle.autotune.time.{name}", lambda: clock[0])
     rivals = ((Slow(clock, first_s), ROWS), (Slow(clock, second_s), BLOCKS))
     trial = Trial(rivals)  # type: ignore[arg-type]
     for _ in range(CALLS):
@@ -53,7 +54,8 @@ def test_the_faster_stays(
 
 def test_scipy_may_be_the_third_and_win(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("embeddb.handle.autotune.time.perf_counter", lambda: clock[0])
+    for name in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(f"embeddb.handle.autotune.time.{name}", lambda: clock[0])
     rivals = ((Slow(clock, 2.0), ROWS), (Slow(clock, 3.0), BLOCKS), (Slow(clock, 1.0), None))
     trial = Trial(rivals)  # type: ignore[arg-type]
     for _ in range(3 * TRIED):
