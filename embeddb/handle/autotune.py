@@ -36,7 +36,8 @@ _LEVEL_SPMV = 300_000
 #: Seconds that a kernel saves over scipy per multiply-add, measured by benchmarks/handle.py; of a
 #: query with a cached answer; and of copying, checking and converting per non-zero.
 _SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
-#: Seconds that an answer saves over the usual kernel per multiply-add, a fifth of what that takes.
+#: Seconds that an answer saves over the usual kernel per multiply-add: a fifth of what that takes
+#: for dense columns, and a twentieth for SpMV.
 _SAVED_BY_ANSWER_S = 3e-11
 #: Seconds per non-zero that a call of slices saves over scipy's SpMV, and that converting to them
 #: takes; and seconds that binding any kernel takes (benchmarks/handle_grid.py).
@@ -76,7 +77,7 @@ def too_little(matrix: Matrix, op: Op, options: CompileOptions) -> str:
         return ""
     cost = _ASK_S + _PREPARE_S * matrix.values.size
     little = calls * work * _SAVED_S < cost
-    if not little and op.name != "spmv" and calls * work * _SAVED_BY_ANSWER_S < cost:
+    if not little and calls * work * _SAVED_BY_ANSWER_S < cost:
         usual = usual_config(op, matrix)
         little = usual is not None and is_ready(usual, op)
     if little:
@@ -367,17 +368,17 @@ class Trial:
     @property
     def winner(self) -> Rival:
         """The fastest rival; of equals the first."""
-        took = self._medians()
+        took = self._shortest()
         return self.rivals[took.index(min(took))]
 
     def summary(self) -> str:
-        """One line: the median time of each rival, and the winner."""
-        each = zip(map(_name, self.rivals), self._medians(), strict=True)
+        """One line: the shortest time of each rival, and the winner."""
+        each = zip(map(_name, self.rivals), self._shortest(), strict=True)
         tried = ", ".join(f"{name} {1e3 * took:.3f} ms" for name, took in each)
         return f"first calls tried {tried}; {_name(self.winner)} stays"
 
-    def _medians(self) -> list[float]:
-        return [statistics.median(of[1:]) for of in self._seconds]
+    def _shortest(self) -> list[float]:
+        return [min(of[1:]) for of in self._seconds]
 
 
 def _name(rival: Rival) -> str:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.handle.matrix import Buffers, Matrix, address
+from embeddb.handle.matrix import Buffers, Matrix
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel, is_built
-from embeddb.kernels.forms import Form, FormSpec, Refusal, as_scipy
+from embeddb.kernels.forms import Form, FormSpec, Refusal, address, as_scipy
 
 Floats = NDArray[Any]
 #: Terms of SDDMM computed at a time by scipy.

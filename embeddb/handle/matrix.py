@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from embeddb.kernels.forms import Form, aligned
 #: Largest number of non-zeros.
 MAX_NNZ = (1 << 31) - 1
 _FORMATS = ("csr", "csc", "coo")
-_BYTE = ctypes.c_char
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,15 +177,6 @@ def result_of(out: Any, shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, .
     if not (flags.c_contiguous and flags.aligned):
         return False
     return not any(np.may_share_memory(out, one) for one in inputs if one is not None)
-
-
-def address(array: NDArray[Any]) -> int:
-    """Address of the first element."""
-    try:
-        return ctypes.addressof(_BYTE.from_buffer(array))  # a fourth of the other's time
-    except (TypeError, ValueError):  # read-only, or empty
-        at: int = array.__array_interface__["data"][0]
-        return at
 
 
 class Buffers:
