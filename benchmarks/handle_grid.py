@@ -102,7 +102,12 @@ def prepare(a: Any, k: int, db: str) -> None:
 
 
 def cells(given: argparse.Namespace) -> Iterator[tuple[str, Any, int]]:
-    for name, _ in chosen(given.folder, given.count):
+    names = (
+        given.names.split(",")
+        if given.names
+        else [name for name, _ in chosen(given.folder, given.count)]
+    )
+    for name in names:
         a = matrix(given.folder, name)
         for dtype in given.dtypes.split(","):
             for k in map(int, given.widths.split(",")):
@@ -250,6 +255,7 @@ def main() -> None:
     parser.add_argument("db")
     parser.add_argument("what", nargs="?", default="measure")
     parser.add_argument("--count", type=int, default=40, help="matrices")
+    parser.add_argument("--names", default="", help="these matrices, in place of a count")
     parser.add_argument("--dtypes", default="float32,float64")
     parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
     parser.add_argument("--cpu", action="store_true", help="CPU time, torch on one thread")

@@ -39,9 +39,12 @@ _SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
 #: Seconds that an answer saves over the usual kernel per multiply-add: a fifth of what that takes
 #: for dense columns, and a twentieth for SpMV.
 _SAVED_BY_ANSWER_S = 3e-11
-#: Seconds per non-zero that a call of slices saves over scipy's SpMV, and that converting to them
-#: takes; and seconds that binding any kernel takes (benchmarks/handle_grid.py).
-_SLICES_SAVE_S, _SLICES_PREPARE_S, _BIND_S = 4e-10, 1e-8, 2e-4
+#: Seconds per non-zero that a call of slices saves over scipy's SpMV with columns of 16 bits and of
+#: 32 (of a vector that no inner cache holds), and that converting to them takes; and seconds that
+#: binding any kernel takes (benchmarks/handle_grid.py).
+_SHORT_SAVES_S, _LONG_SAVES_S, _SLICES_PREPARE_S, _BIND_S = 4e-10, 1e-10, 1e-8, 4e-4
+#: Columns that 16 bits count.
+_SHORT_COLUMNS = 1 << 16
 #: Least loss for which a build is accounted, in seconds; writing the account takes a tenth of it.
 _LEAST_OWED_S = 1e-3
 #: Most processors on which one thread replaces the team while other programs keep them busy.
@@ -133,7 +136,7 @@ def usual_config(op: Op, matrix: Matrix) -> Config | None:
         if not (rows := window(matrix)):
             return None
         team = matrix.values.size >= _LEVEL_SPMV and not crowded()
-        form = "sell16" if matrix.pattern.shape[1] <= 1 << 16 else "sell"
+        form = "sell16" if matrix.pattern.shape[1] <= _SHORT_COLUMNS else "sell"
         return _slices(op, form, rows, team)
     usual = _usual_dense(op)
     return one_thread(usual) if crowded() else usual
@@ -211,7 +214,15 @@ def usual_pays(op: Op, matrix: Matrix, options: CompileOptions) -> bool:
     if op.name != "spmv":
         return True
     calls = math.inf if options.calls is None else options.calls
-    return calls * nnz * _SLICES_SAVE_S >= nnz * _SLICES_PREPARE_S + _BIND_S
+    return saved_by_usual_s(op, matrix, calls) >= nnz * _SLICES_PREPARE_S + _BIND_S
+
+
+def saved_by_usual_s(op: Op, matrix: Matrix, calls: float) -> float:
+    """Seconds that a number of calls of the usual configuration saves over scipy."""
+    if op.name != "spmv":
+        return saved_s(op, matrix, calls)
+    short = matrix.pattern.shape[1] <= _SHORT_COLUMNS
+    return calls * matrix.values.size * (_SHORT_SAVES_S if short else _LONG_SAVES_S)
 
 
 def usual_is_ready(op: Op, config: Config, matrix: Matrix, options: CompileOptions) -> bool:
@@ -221,9 +232,7 @@ def usual_is_ready(op: Op, config: Config, matrix: Matrix, options: CompileOptio
         return True
     if options.calls is None or options.build is False or cpu_build.compiler() is None:
         return False
-    lost_s = saved_s(op, matrix, options.calls)
-    if op.name == "spmv":
-        lost_s = options.calls * matrix.values.size * _SLICES_SAVE_S
+    lost_s = saved_by_usual_s(op, matrix, options.calls)
     if lost_s < _LEAST_OWED_S:
         return False
     all_s, cost_s = lost_without(config, op, lost_s)

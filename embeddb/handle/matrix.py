@@ -54,7 +54,9 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
     if layout == "coo":
         return _of_coordinates(matrix, values)
     # Copied before the check, so that another thread cannot change checked data.
-    ptr, idx = np.array(matrix.indptr), np.array(matrix.indices)
+    pointers = np.asarray(matrix.indptr)
+    wide = np.int64 if pointers.dtype.kind == "i" else None  # as a pattern has them
+    ptr, idx = np.array(pointers, dtype=wide), np.array(matrix.indices)
     if idx.ndim == 1 and values.shape != idx.shape:
         raise MatrixError(f"A has {values.size} values for {idx.size} indices")
     if layout == "csc":
