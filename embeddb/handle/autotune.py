@@ -35,7 +35,7 @@ SMALL = 4096
 _LEVEL_SPMV = 300_000
 #: Seconds that a kernel saves over scipy per multiply-add, measured by benchmarks/handle.py; of a
 #: query with a cached answer; and of copying, checking and converting per non-zero.
-_SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
+_SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.01, 2e-8
 #: Seconds that an answer saves over the usual kernel per multiply-add: a fifth of what that takes
 #: for dense columns, and a twentieth for SpMV.
 _SAVED_BY_ANSWER_S = 3e-11
