@@ -171,11 +171,8 @@ def by_kernel(
     return KernelCall(matrix, op, kernel, bound, buffers, form.conversion_s, direct)
 
 
-#: Variables that select compiler, flags and cache.
-_BUILDER_VARIABLES = (
-    *(cpu_build.COMPILER_VARIABLE, cpu_build.MARCH_VARIABLE),
-    *("PATH", "XDG_CACHE_HOME", "HOME"),
-)
+#: Variables that select flags and cache.
+_BUILDER_VARIABLES = (cpu_build.MARCH_VARIABLE, "XDG_CACHE_HOME", "HOME")
 #: Configurations with their operations and builders whose kernels this process has loaded.
 _loaded: set[tuple[object, ...]] = set()
 
@@ -187,12 +184,12 @@ def is_ready(config: Config, op: Op) -> bool:
 
 
 def _builder() -> tuple[object, ...]:
-    return _builder_in(tuple(map(os.environ.get, _BUILDER_VARIABLES)))
+    return cpu_build.compiler(), *_flags_and_folder(*map(os.environ.get, _BUILDER_VARIABLES))
 
 
 @lru_cache(maxsize=8)
-def _builder_in(_environment: tuple[str | None, ...]) -> tuple[object, ...]:
-    return cpu_build.compiler(), cpu_build.flags(), cpu_build.cache_folder()
+def _flags_and_folder(*_environment: str | None) -> tuple[object, ...]:
+    return cpu_build.flags(), cpu_build.cache_folder()
 
 
 @lru_cache(maxsize=128)
