@@ -230,18 +230,15 @@ class Library:
 
     def _matrix_parts(self) -> dict[str, str]:
         needed = {part.conversion for part in self.parts}
-        before = {
-            "formats": {"blocks", "slices"},
-            "by_length": {"length"},
-            "reordered": {"length", "rcm"},
-        }
+        before = {"by_length": {"length"}, "reordered": {"length", "rcm"}}
         names = [*(name for name, users in before.items() if needed & users), *sorted(needed)]
         fills = any(part.fills for part in self.parts)
         product = [] if self.op.name == "sddmm" else ["product"]
         running = ["padded", *(["filled"] if fills else []), *product, self.op.name]
         return {
             "CONVERSIONS": "\n".join(_text(f"{name}.c") for name in names),
-            "FORMATS": _own(conversions()),
+            "FORMATS": _own(conversions("formats")),
+            "SLICES": _own(conversions("slices")),
             "SPECS": "\n".join(part.row(self.prefix) for part in self.parts),
             **self._choice(),
             "PLACE": "a->place" if self.op.name == "sddmm" else "NULL",

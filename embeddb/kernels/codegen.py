@@ -165,9 +165,10 @@ def declarations() -> str:
     return f"{_text('problem')}\n{_text('held')}"
 
 
-def conversions() -> str:
-    """The C file of the conversions of formats."""
-    return _text("formats")
+def conversions(*names: str) -> str:
+    """The C of the conversions to blocks (`formats`) and slices (`slices`); without names, of all,
+    as one file."""
+    return "\n".join(map(_text, names or ("formats", "slices")))
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
 from embeddb.kernels import build as cpu_build
+from embeddb.kernels.codegen import conversions
 from embeddb.kernels.forms import Converter, Form, FormSpec, Refusal
 
 ROOM = 1 << 30
@@ -77,8 +77,7 @@ def converter(tmp_path_factory: pytest.TempPathFactory) -> Converter:
         return Converter("")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        source = files("embeddb.kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
-        return Converter(str(cpu_build.build(source).path))
+        return Converter(str(cpu_build.build(conversions()).path))
 
 
 def made(converter: Converter, csr: Form, spec: FormSpec, **more: Any) -> Form:
