@@ -100,7 +100,7 @@ class Refusal:
 
 
 class Converter:
-    """Conversions by numpy and scipy, of blocks and slices by compiled code
+    """Conversions by numpy and scipy, of blocks and slices by compiled code.
 
     `library` is the path of its shared object, loaded on first use.
     """
