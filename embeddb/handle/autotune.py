@@ -195,7 +195,7 @@ def alone(choice: Choice) -> Choice:
 def crowded() -> bool:
     """True if this process has few processors, and programs that want to run, here or elsewhere,
     are more than the machine has: a team of threads then waits for its slowest, which took 25 times
-    as long as one thread (docs/results/compile.md)."""
+    as long as scipy's one (docs/results/compile.md)."""
     processors = cpu_build.threads_used(0)
     if processors == 1 or processors > _FEW_PROCESSORS:
         return False
