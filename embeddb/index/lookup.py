@@ -91,6 +91,8 @@ class Lookup:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        #: The only one to find neighbours by; empty: the one that was chosen.
+        self.featurizer = ""
         fetch_models(store)
         self._derived = store.engine.shared_state(
             lambda engine: _Derived(store if engine is store.engine else Store(engine))
@@ -117,6 +119,14 @@ class Lookup:
     @classmethod
     def in_memory(cls) -> Self:
         return cls(memory_store())
+
+    def by_featurizer(self, name: str) -> Self:
+        """The same open database with neighbours found by one featurizer, whichever it chose
+        itself. Raises: UsageError for one that it does not have."""
+        self.featurizers().named(name)
+        found = object.__new__(type(self))
+        found.store, found._derived, found.featurizer = self.store, self._derived, name
+        return found
 
     def close(self) -> None:
         self.store.close()
@@ -265,12 +275,28 @@ class Lookup:
         nest that was counted there it is placed by vectors with counters, where its neighbours have
         such vectors too and held-out answers were better by them."""
         plain = self._files.get(op, scope_of(platform), self.featurizers())
+        if self.featurizer and plain is not None:
+            return self._by_one(plain)
         if not (op.workload.counted and nest_id and were_counted(self.store, nest_id, platform.id)):
             return plain
         found = self.by_counters(op, platform)
         plug = None if found is None else self.featurizers()[found.featurizer]
         told = isinstance(plug, WithCounters) and plug.counters(nest_id) is not None
         return found if told else plain
+
+    def _by_one(self, plain: AnswerIndex) -> AnswerIndex:
+        """Raises: UsageError where no measured workload has a vector of the wanted featurizer."""
+        if plain.featurizer == self.featurizer:
+            return plain
+        found = self._files.by_featurizer(plain, self.featurizer, self.featurizers())
+        if found is None:
+            have = ", ".join(self._files.readable(plain.evidence, self.featurizers()))
+            raise UsageError(
+                f"{plain.op} on {plain.scope}: no measured {plain.op.kind} has a vector of "
+                f"{self.featurizer}",
+                hint=f"with vectors: {have or 'none'}; `embeddb embed` computes them",
+            )
+        return found
 
     def around(
         self,
@@ -318,7 +344,9 @@ class Lookup:
         (`embeddb.index.large.sampling`), and raw vectors by featurizer and pattern id."""
         only = read_of(members_of(self.store, op, scope))
         found = run_matrix_of(self.store, op, scope, only=only)
-        return found, self._files.readable(found, self.featurizers())
+        plugs = self.featurizers()
+        wanted = {self.featurizer: plugs[self.featurizer]} if self.featurizer else plugs
+        return found, self._files.readable(found, wanted)
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""

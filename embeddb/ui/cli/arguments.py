@@ -42,6 +42,9 @@ platform_option = click.option(
     "--platform", required=True, help="Name, name@instance or TOML file."
 )
 op_option = click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+featurizer_option = click.option(
+    "--featurizer", default="", help="Find neighbours by this one only.  [default: the best]"
+)
 only_op_option = click.option("--op", default="", help="Only this operation.")
 
 
