@@ -98,7 +98,6 @@ class IndexFiles:
         self._store = store
         self._folder = None if store.path is None else IndexFolder(store, store.path)
         self._open: dict[_Which, AnswerIndex] = {}
-        self._chosen: dict[tuple[_Which, str], AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
         self.tell: Callable[[str], None] = lambda _: None  #: Of what takes seconds.
@@ -282,41 +281,6 @@ class IndexFiles:
             )
             return self._as_of_now(which, found, featurizers) if readable else None
 
-    def by_featurizer(
-        self, without: AnswerIndex, name: str, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
-        """The same evidence with neighbours found by a named featurizer, in memory alone; None
-        where no measured workload has a vector of it."""
-        key = _Which.of(without), name
-        with self._lock:
-            found = self._chosen.get(key)
-            if found is None or found.generation != without.generation:
-                found = self._built_by(without, name, featurizers)
-            if found is not None:
-                self._chosen[key] = found
-            return found
-
-    def _built_by(
-        self, without: AnswerIndex, name: str, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
-        vectors = {name: self._vectors(featurizers[name], without.evidence.telling)}
-        if not vectors[name]:
-            return None
-        self.tell(f"preparing answers for {_Which.of(without)} by {name}")
-        built = AnswerIndex.build(
-            without.evidence,
-            vectors,
-            scope=without.scope,
-            facts=facts_of(self._store, without.op, without.scope),
-            learned_from=learned_by(self._store, featurizers, vectors),
-        )
-        built = replace(built, generation=without.generation)
-        if without.lists is None:
-            return built
-        chosen = pooled_partitions(self._store, without.op, without.scope)
-        ids = set[str]().union(*(self._store.members(p) for p in chosen))
-        return widened(self._store, built, self._vectors(featurizers[name], ids))
-
     def _as_of_now(
         self, which: _Which, found: AnswerIndex | None, featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex | None:
@@ -337,11 +301,7 @@ class IndexFiles:
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready, with the policy that its own runs chose: found before
         and noted, or found now, which takes seconds."""
-        which = _Which.of(partition)
-        key = f"policy{which.note.removeprefix('partition')}/{platform.id}"
-        usual = self._open.get(which)
-        if usual is not None and usual.featurizer != partition.featurizer:
-            key += f"/{partition.featurizer}"
+        key = f"policy{_Which.of(partition).note.removeprefix('partition')}/{platform.id}"
         stamp = partition.stamp
         if platform.id not in partition.policies:
             known = _policy(self._store.derived.get(key), stamp)

@@ -32,6 +32,7 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
 from embeddb.index.lengths import lengths_of
+from embeddb.index.named import NamedPartitions
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import (
@@ -75,6 +76,7 @@ class _Derived:
         store = self._store
         self.featurizers = Featurizers(store.path, partial(counters_of, store), self._embedded)
         self.files = IndexFiles(store)
+        self.named = NamedPartitions(store)
 
     def _embedded(self, featurizer: str) -> bool:
         """True if vectors of a featurizer were ever computed here."""
@@ -276,27 +278,13 @@ class Lookup:
         such vectors too and held-out answers were better by them."""
         plain = self._files.get(op, scope_of(platform), self.featurizers())
         if self.featurizer and plain is not None:
-            return self._by_one(plain)
+            return self._derived.named.beside(plain, self.featurizer, self.featurizers())
         if not (op.workload.counted and nest_id and were_counted(self.store, nest_id, platform.id)):
             return plain
         found = self.by_counters(op, platform)
         plug = None if found is None else self.featurizers()[found.featurizer]
         told = isinstance(plug, WithCounters) and plug.counters(nest_id) is not None
         return found if told else plain
-
-    def _by_one(self, plain: AnswerIndex) -> AnswerIndex:
-        """Raises: UsageError where no measured workload has a vector of the wanted featurizer."""
-        if plain.featurizer == self.featurizer:
-            return plain
-        found = self._files.by_featurizer(plain, self.featurizer, self.featurizers())
-        if found is None:
-            have = ", ".join(self._files.readable(plain.evidence, self.featurizers()))
-            raise UsageError(
-                f"{plain.op} on {plain.scope}: no measured {plain.op.kind} has a vector of "
-                f"{self.featurizer}",
-                hint=f"with vectors: {have or 'none'}; `embeddb embed` computes them",
-            )
-        return found
 
     def around(
         self,
@@ -335,7 +323,8 @@ class Lookup:
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready; found anew it takes seconds, and is noted."""
-        self._files.prime(partition, platform)
+        if not self.featurizer:  # what is noted is of the partition that is saved
+            self._files.prime(partition, platform)
 
     def evidence(
         self, op: Op, scope: str
@@ -344,9 +333,8 @@ class Lookup:
         (`embeddb.index.large.sampling`), and raw vectors by featurizer and pattern id."""
         only = read_of(members_of(self.store, op, scope))
         found = run_matrix_of(self.store, op, scope, only=only)
-        plugs = self.featurizers()
-        wanted = {self.featurizer: plugs[self.featurizer]} if self.featurizer else plugs
-        return found, self._files.readable(found, wanted)
+        plugs, only = self.featurizers(), self.featurizer
+        return found, self._files.readable(found, {only: plugs[only]} if only else plugs)
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""
