@@ -333,8 +333,8 @@ class Lookup:
         (`embeddb.index.large.sampling`), and raw vectors by featurizer and pattern id."""
         only = read_of(members_of(self.store, op, scope))
         found = run_matrix_of(self.store, op, scope, only=only)
-        plugs, only = self.featurizers(), self.featurizer
-        return found, self._files.readable(found, {only: plugs[only]} if only else plugs)
+        plugs, name = self.featurizers(), self.featurizer
+        return found, self._files.readable(found, {name: plugs[name]} if name else plugs)
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""

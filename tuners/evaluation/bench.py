@@ -259,7 +259,7 @@ class Bench:
         query = with_evidence(bare, partition, vector)
         if vector is None:
             return query
-        moved = self.op.workload.transferred(query, partition, subject, self._known)
+        moved: Query | None = self.op.workload.transferred(query, partition, subject, self._known)
         if moved is None:
             return query
         self.slot_copies[row] = self.judgeable(row, query)
