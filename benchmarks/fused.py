@@ -41,7 +41,7 @@ from embeddb.tensors.roofline.analysis import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from indexer.training.tensors.figures import LEAST_S, fused_figures
-from indexer.training.tensors.operations.sums import summed_card, summed_predictions, summed_weights
+from indexer.training.tensors.operations import summed_card, summed_predictions, summed_weights
 from indexer.training.tensors.samples import (
     SPLITS,
     KernelRuns,

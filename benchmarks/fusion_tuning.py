@@ -56,7 +56,7 @@ from embeddb.tensors.partition import CutJudge, Partition, random_cut
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.measuring import APART_S, ROUNDS, ProgramTimes
-from indexer.training.tensors.operations.sums import summed
+from indexer.training.tensors.operations import summed
 from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.fusion_cuts import CutPrices, CutSteps, PredictsKernels, ScreenedSteps, Tried
 from tuners.search import Annealer, anneal

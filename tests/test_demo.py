@@ -20,7 +20,7 @@ from embeddb.matrix_files import read_pattern
 from indexer import starter as shipped
 from indexer.campaign.plan import choose_configs
 from indexer.exchange.exchange import export_file
-from indexer.shipped.create import ship
+from indexer.shipped.__main__ import ship
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CPU = load_platform("cpu").at("0badcafe", {"cpu": "made up"})

@@ -78,7 +78,8 @@ class GaussianProcess:
     """A fitted process. `tensors` are all of it: `logs` float64[5+2a+q] hyper-parameters;
     `config`, `matrix`, `derived` float32 inputs of n samples, standardised, with `center.NAME` and
     `scale.NAME`; `target` float64[n,2], gains cut below and as they were, and `row` int64[n], the
-    matrix of each sample; `unit`, the log gain that a target of 1 stands for."""
+    matrix of each sample; `unit`, the log gain that a target of 1 stands for; `cut`, where gains
+    are cut, in standard deviations below the mean of their matrix."""
 
     def __init__(self, tensors: Arrays) -> None:
         """Raises: ModelError for tensors that do not fit together, KeyError for a missing one."""
@@ -89,7 +90,7 @@ class GaussianProcess:
         self._inputs = Inputs(*(_matrix(tensors, name) for name in Inputs._fields))
         n, a = self._inputs.config.shape
         wanted = {"logs": (5 + 2 * a + self._inputs.derived.shape[1],), "target": (n, 2)}
-        wanted |= {"row": (n,), "unit": (1,)}
+        wanted |= {"row": (n,), "unit": (1,), "cut": (1,)}
         for name, part in self._inputs._asdict().items():
             wanted |= {f"center.{name}": part.shape[1:], f"scale.{name}": part.shape[1:]}
         for name, shape in wanted.items():
@@ -100,12 +101,20 @@ class GaussianProcess:
         self._factors: tuple[Floats, Floats] | None = None
 
     @classmethod
-    def fit(cls, inputs: Inputs, gain: Floats, row: NDArray[np.int64], *, seed: int = 0
-            ) -> GaussianProcess:  # fmt: skip
+    def fit(
+        cls,
+        inputs: Inputs,
+        gain: Floats,
+        row: NDArray[np.int64],
+        *,
+        seed: int = 0,
+        residual: bool = False,
+    ) -> GaussianProcess:
         """Learn from log gains float64[n] of samples, each of a matrix numbered `row` int64[n].
 
         Gains more than 1.2 standard deviations below the mean of their matrix are cut there for the
-        order: how slow a slow configuration is says little of which is the fastest.
+        order: how slow a slow configuration is says little of which is the fastest. Gains that are
+        the `residual` of another model's predictions are not cut.
         """
         tensors: dict[str, NDArray[Any]] = {}
         for name, part in inputs._asdict().items():
@@ -119,7 +128,9 @@ class GaussianProcess:
         level = np.bincount(row, gain) / np.maximum(np.bincount(row), 1)
         off = gain - level[row]
         unit = max(float(off.std()), 1e-6)
-        tensors["target"] = np.stack([np.maximum(off / unit, -_CUT), off / unit], axis=1)
+        cut = _NO_CUT if residual else _CUT
+        tensors["cut"] = np.array([cut])
+        tensors["target"] = np.stack([np.maximum(off / unit, -cut), off / unit], axis=1)
         tensors["unit"], tensors["row"] = np.array([unit]), row.astype(np.int64)
         tensors["logs"] = _fitted(tensors, seed)
         return cls(tensors)
@@ -135,7 +146,7 @@ class GaussianProcess:
         cross = _covariance(scaled, self._inputs, self._lengths)
         cut, plain = (cross @ self._factored[1]).T
         # Below the cut the order is that of the gains as they were.
-        gain = cut + np.minimum(plain + _CUT, 0.0)
+        gain = cut + np.minimum(plain + float(self.tensors["cut"][0]), 0.0)
         spread = np.zeros(len(gain))
         near = np.argsort(-gain, kind="stable")[:detailed]
         own = _covariance(scaled.take(near[:1]), scaled.take(near[:1]), self._lengths)[0, 0]
@@ -173,7 +184,7 @@ class GaussianProcess:
 
 
 #: Standard deviations below a matrix's mean gain at which gains are cut.
-_CUT = 1.2
+_CUT, _NO_CUT = 1.2, 1e6
 
 
 def _standard(part: NDArray[Any], tensors: Arrays, name: str) -> Floats:

@@ -32,6 +32,7 @@ from embeddb.cost_model.encoders.inputs import (
     ProcessColumns,
     TreeTable,
     nest_inputs,
+    numeric_facts,
     problem,
     seen_parts,
 )
@@ -139,7 +140,18 @@ class CostModel:
     @property
     def reads_lengths(self) -> bool:
         """Whether derived quantities are among its inputs, which read the lengths of rows."""
-        return bool(self.card.get("derived"))
+        return bool(self.card.get("derived") or (self.source and self.source.reads_lengths))
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The instances it learned from, if it answers for every machine of a platform; else
+        none."""
+        return tuple(map(str, self.card.get("machines", ())))
+
+    def imputed(self, platform: Platform) -> list[str]:
+        """Names of the facts that the machine does not report; a mean stands in for each."""
+        known = numeric_facts(platform)
+        return [name for name, _ in self.card.get("facts", ()) if name not in known]
 
     @property
     def members(self) -> int:
@@ -154,8 +166,9 @@ class CostModel:
     def table(self) -> TreeTable:
         """The columns that trees read."""
         own, settings = len(self.card["layout"]), self.card["settings"]
-        parts = tuple(settings["parts"])
-        return TreeTable(self.card["vector"], own, parts)
+        facts = tuple((str(name), float(rest)) for name, rest in self.card.get("facts", ()))
+        derived = len(self.card.get("quantities", ()))
+        return TreeTable(self.card["vector"], own, tuple(settings["parts"]), derived, facts)
 
     @cached_property
     def _forest(self) -> Forest:
@@ -253,7 +266,7 @@ class CostModel:
             gain = fit["slope"] * (gain - gain.mean())
             return gain, fit["factor"] * np.hypot(deviation, fit["floor"])
         if self.predictor == "trees":
-            each = self._by_trees(asked, configs)
+            each = self._by_trees(asked, tuple(configs))
         else:
             ready = self._prepared(asked.platform, asked.op, tuple(configs), asked.sizes)
             each = self._by_networks(asked.vector, ready, asked.op)
@@ -263,8 +276,23 @@ class CostModel:
         return each.mean(axis=0), fit["factor"] * spread
 
     def _by_process(self, asked: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
-        """float64[c] log gains and their standard deviations, by the nearest width's process."""
+        """float64[c] log gains and their standard deviations, by the nearest width's process; with
+        a source, which is the mean of the process, what it predicts is added."""
         near = min(self.ops, key=lambda op: abs(math.log2(op.width / asked.op.width)))
+        inputs = self._columns_of(asked, configs).on(asked)
+        gain, deviation = self._processes[near].score(inputs, detailed=_DETAILED)
+        if self.source is not None:
+            gain = gain + self.source.score(asked, configs)[0]
+        return gain, deviation
+
+    def _by_trees(self, asked: Problem, configs: tuple[Config, ...]) -> Floats:
+        """float64[members,c]."""
+        said = None if self.source is None else self.source.score(asked, configs)[0]
+        quantities = self._columns_of(asked, configs).quantities if self.table.derived else None
+        return self._forest.score(self.table.of(asked, configs, said, quantities))
+
+    def _columns_of(self, asked: Problem, configs: tuple[Config, ...]) -> ProcessColumns:
+        """Configurations prepared for any matrix; of the last few sets they are kept."""
         key = (asked.platform.id, asked.platform.digest, asked.op, configs)
         columns = self._columns.get(key)
         if columns is None:
@@ -273,12 +301,7 @@ class CostModel:
             while len(self._columns) > _REMEMBERED:
                 # Another thread may have dropped it already.
                 self._columns.pop(next(iter(self._columns)), None)
-        return self._processes[near].score(columns.on(asked), detailed=_DETAILED)
-
-    def _by_trees(self, asked: Problem, configs: Sequence[Config]) -> Floats:
-        """float64[members,c]."""
-        said = None if self.source is None else self.source.score(asked, configs)[0]
-        return self._forest.score(self.table.of(asked, configs, said))
+        return columns
 
     def _by_networks(self, vector: NDArray[np.float32], ready: _Prepared, op: Op) -> Floats:
         """float64[members,c], the prior included."""
@@ -359,6 +382,7 @@ class CostModel:
         if process:
             below = {op: self.below(f"process.{op}.") for op in self.ops}
             self._processes = {op: GaussianProcess(tensors) for op, tensors in below.items()}
+            self._check_source(self._reads)
         elif trees:
             self._check_trees()
         else:
@@ -366,12 +390,17 @@ class CostModel:
 
     def _check_trees(self) -> None:
         """Reads the trees and their source, which checks them."""
-        card, d, names = self.card, self.card["vector"], self.card["layout"]
+        d, names = self.card["vector"], self.card["layout"]
         if type(d) is not int or not 0 < d <= _MOST_COLUMNS or not isinstance(names, list):
             raise ModelError("its card does not say what the trees read")
         if self.table.width > _MOST_COLUMNS:
             raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
         _ = self._forest
+        self._check_source(d)
+
+    def _check_source(self, d: int) -> None:
+        """Reads the model that this one goes on from, of the same kernel and d numbers."""
+        card = self.card
         if "source" not in card:
             return
         if "source" in card["source"]:

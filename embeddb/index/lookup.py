@@ -36,6 +36,7 @@ from embeddb.index.named import NamedPartitions
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import (
+    answering_op,
     members_of,
     run_matrix_of,
     scope_of,
@@ -272,11 +273,13 @@ class Lookup:
         return self.answering(op, platform) if known else None
 
     def answering(self, op: Op, platform: Platform, *, nest_id: str = "") -> AnswerIndex | None:
-        """What answers for an op on a platform: its own evidence, and where that is thin or missing
-        other widths and value types of the kernel beside it; None if there is none of these. For a
-        nest that was counted there it is placed by vectors with counters, where its neighbours have
-        such vectors too and held-out answers were better by them."""
-        plain = self._files.get(op, scope_of(platform), self.featurizers())
+        """What answers for an op on a platform: its own evidence, and where that is thin other
+        widths and value types of the kernel beside it; at a width that was never measured that of
+        `answering_op`; None if there is none of these. For a nest that was counted there it is
+        placed by vectors with counters, where its neighbours have such vectors too and held-out
+        answers were better by them."""
+        scope = scope_of(platform)
+        plain = self._files.get(answering_op(self.store, op, scope), scope, self.featurizers())
         if self.featurizer and plain is not None:
             return self._derived.named.beside(plain, self.featurizer, self.featurizers())
         if not (op.workload.counted and nest_id and were_counted(self.store, nest_id, platform.id)):
@@ -344,7 +347,8 @@ class Lookup:
     def preparing_s(self, op: Op, scope: str) -> float:
         """About how many seconds the first answer for an op in a scope waits for its partition to
         be made; 0 where one is there."""
-        there = f"partition/{op}/{scope}" in self.store.derived.items("partition/")
+        answering = answering_op(self.store, op, scope)
+        there = f"partition/{answering}/{scope}" in self.store.derived.items("partition/")
         return 0.0 if there else self.store.count_runs() / RUNS_PER_S
 
     def partition_notes(self) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raised when the same runs give another model.
-_VERSION = 1
+_VERSION = 2
 #: With fewer groups of matrices, or runs, there is too little to learn from and to judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
 #: From more runs neighbours answer until a model is trained, which takes minutes.
@@ -31,24 +31,31 @@ MOST_RUNS = 5000
 
 
 def learned_model(
-    lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op
+    lookup: Lookup,
+    partition: AnswerIndex,
+    platform: Platform,
+    op: Op,
+    source: CostModel | None = None,
 ) -> CostModel | None:
     """The model of the instance's own runs of an op, in the features of the partition: the saved
-    one where no run was added since, else learned now (seconds). None where there is too little to
-    learn from."""
+    one where no run was added since, else learned now (seconds). With a `source`, a model of every
+    machine, it is of what the runs say beyond that. None where there is too little to learn from.
+    """
     evidence = _own(partition, platform, op)
     if not evidence.rows or evidence.winners or not partition.vectors.size:
         return None
     runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
     if not LEAST_RUNS <= runs <= MOST_RUNS or groups < LEAST_GROUPS:
         return None
-    stamp = _stamp(evidence, partition.featurizer)
+    if source is not None and not _reads(source, partition):
+        source = None
+    stamp = _stamp(evidence, partition.featurizer, "" if source is None else source.version)
     model = lookup.models.learned(platform, op)
     if model is None or model.card.get("stamp") != stamp:
         lookup.announce(
             f"learning from {runs:,} runs of {op} on {platform.id} (seconds, once for these runs)"
         )
-        model = _learned(lookup, partition, platform, op, stamp)
+        model = _learned(lookup, partition, platform, op, stamp, source)
         if model is not None:
             lookup.models.keep(platform, op, model)
     return model
@@ -65,15 +72,25 @@ def _own(partition: AnswerIndex, platform: Platform, op: Op) -> RunMatrix:
     return evidence.take(np.array(rows, dtype=np.int64)).pruned()
 
 
+def _reads(source: CostModel, partition: AnswerIndex) -> bool:
+    """Whether a model reads the features of a partition."""
+    return str(source.card["featurizer"]["name"]) == partition.featurizer
+
+
 def _learned(
-    lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op, stamp: str
+    lookup: Lookup,
+    partition: AnswerIndex,
+    platform: Platform,
+    op: Op,
+    stamp: str,
+    source: CostModel | None,
 ) -> CostModel | None:
     """None where the runs are not of the platform's space as it is now, or too few are usable."""
     try:
         samples = own_samples(lookup, partition, platform, op)
         from embeddb.learning.process import learn
 
-        return learn(samples, process_card(samples, stamp=stamp))
+        return learn(samples, process_card(samples, stamp=stamp), source=source)
     except EmbeddbError:
         return None
 
@@ -99,9 +116,11 @@ def own_samples(lookup: Lookup, partition: AnswerIndex, platform: Platform, op: 
     return replace(samples, lengths=lengths)
 
 
-def _stamp(evidence: RunMatrix, featurizer: str) -> str:
+def _stamp(evidence: RunMatrix, featurizer: str, source: str) -> str:
     """16 hex digits that change with what a model is learned from."""
-    text = repr((_VERSION, featurizer, evidence.rows, [config.id for config in evidence.configs]))
+    text = repr(
+        (_VERSION, featurizer, source, evidence.rows, [config.id for config in evidence.configs])
+    )
     digest = hashlib.blake2b(text.encode(), digest_size=8)
     for array in (evidence.indptr, evidence.column, evidence.seconds):
         digest.update(array.tobytes())

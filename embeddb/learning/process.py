@@ -15,7 +15,7 @@ from embeddb.cost_model.gaussian import GaussianProcess, joined
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.comparison import group_folds, judge
-from embeddb.learning.samples import Samples
+from embeddb.learning.samples import Samples, fastest_and_others
 
 Floats = NDArray[np.float64]
 
@@ -27,16 +27,26 @@ _PARTS, _DRAWS = (0.25, 0.5, 1.0), 3
 
 
 def learn(
-    samples: Samples, card: Mapping[str, Any], *, seed: int = 0, progress: Progress | None = None
+    samples: Samples,
+    card: Mapping[str, Any],
+    *,
+    source: CostModel | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> CostModel:
     """A process for each op of the samples, calibrated; `card` is what the model's card has beside
     `held_out`, `hidden` and `calibration`, which are of rows whose group was left out (amplitudes
-    and lengths are those of all samples).
+    and lengths are those of all samples). With a `source` the process is of the differences to its
+    predictions, and `held_out` has those of the source alone, too.
 
     Raises: as `Samples.check`; SpaceError for a configuration that is not of the space.
     """
     samples.check()
     tensors: dict[str, NDArray[Any]] = {}
+    if source is not None:
+        tensors |= {f"source.{name}": array for name, array in source.tensors.items()}
+        card = {**card, "source": source.card}
+    means = source_scores(samples, source)
     scores: dict[int, Floats] = {}
     judged: dict[str, Any] = {}
     hidden: dict[str, Any] = {}
@@ -44,7 +54,7 @@ def learn(
         if progress is not None:
             progress("gaussian process", done, len(samples.ops))
         rows = [at for at, row in enumerate(samples.rows) if row.op == op]
-        part = _Part(samples, rows, seed)
+        part = _Part(samples, rows, means, seed)
         tensors |= {f"process.{op}.{name}": a for name, a in part.process.tensors.items()}
         scores |= part.left_out()
         judged[str(op)], hidden[str(op)] = part.figures()
@@ -55,26 +65,33 @@ def learn(
 class _Part:
     """The samples of one op, and their process."""
 
-    def __init__(self, samples: Samples, rows: list[int], seed: int) -> None:
-        self.samples, self.rows = samples, rows
+    def __init__(
+        self, samples: Samples, rows: list[int], means: Mapping[int, Floats], seed: int
+    ) -> None:
+        self.samples, self.rows, self.means = samples, rows, means
         rng = np.random.default_rng(seed)
         inputs, gains, of = [], [], []
         for place, row in enumerate(rows):
             info, part = samples.rows[row], samples.part(row)
-            kept = _kept(samples.gain[part], max(2, MOST_SAMPLES // len(rows)), rng)
+            most = max(2, MOST_SAMPLES // len(rows))
+            kept = fastest_and_others(samples.gain[part], most, rng)
             configs = [samples.configs[c] for c in samples.column[part][kept]]
             columns = ProcessColumns(samples.platform, info.op, configs)
             inputs.append(columns.on(samples.problem(row)))
-            gains.append(samples.gain[part][kept])
+            gains.append((samples.gain[part] - means.get(row, 0.0))[kept])
             of.append(np.full(len(kept), place))
         self.process = GaussianProcess.fit(
-            joined(inputs), np.concatenate(gains), np.concatenate(of), seed=seed
+            joined(inputs),
+            np.concatenate(gains),
+            np.concatenate(of),
+            seed=seed,
+            residual=bool(means),
         )
         self._scores: dict[int, Floats] = {}
 
     def left_out(self) -> dict[int, Floats]:
         """float64[x] scores of the entries of each row, by a process without the row's group."""
-        self._scores = left_out(self.process, self.samples, self.rows)
+        self._scores = left_out(self.process, self.samples, self.rows, self.means)
         return self._scores
 
     def figures(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
@@ -83,7 +100,10 @@ class _Part:
         if not self._scores:
             return {}, {"unrun_first": False}
         unseen = float(np.mean(list(self._unseen())))
-        return {"rank": judge(self.samples, self._scores).figures()}, {"unrun_first": unseen > 0.5}
+        figures = {"rank": judge(self.samples, self._scores).figures()}
+        if self.means:
+            figures["source"] = judge(self.samples, {i: self.means[i] for i in self.rows}).figures()
+        return figures, {"unrun_first": unseen > 0.5}
 
     def _unseen(self) -> Iterator[bool]:
         """Of each row, True if no row of the other folds ran its first choice."""
@@ -100,11 +120,12 @@ def left_out(
     process: GaussianProcess,
     samples: Samples,
     rows: Sequence[int],
+    means: Mapping[int, Floats],
     kept: NDArray[np.bool_] | None = None,
 ) -> dict[int, Floats]:
     """float64[x] scores of the entries of each of the rows that a process learned from, by the
     process without the row's group, and of its `kept` bool[n] samples only; hyper-parameters as
-    they are. Empty with a single group."""
+    they are. `means` are the `source_scores`. Empty with a single group."""
     scores: dict[int, Floats] = {}
     of = process.tensors["row"]
     for out in group_folds(samples.groups[list(rows)]):
@@ -112,8 +133,17 @@ def left_out(
         rest = process.without(gone)
         for row in (rows[int(i)] for i in np.flatnonzero(out)):
             columns = ProcessColumns(samples.platform, samples.rows[row].op, samples.ran(row))
-            scores[row], _ = rest.score(columns.on(samples.problem(row)), detailed=1)
+            score, _ = rest.score(columns.on(samples.problem(row)), detailed=1)
+            scores[row] = score + means.get(row, 0.0)
     return scores
+
+
+def source_scores(samples: Samples, source: CostModel | None) -> dict[int, Floats]:
+    """float64[x] scores of the entries of each row by another model; empty without one."""
+    if source is None:
+        return {}
+    rows = range(len(samples.rows))
+    return {at: source.score(samples.problem(at), samples.ran(at))[0] for at in rows}
 
 
 def process_of(model: CostModel, op: Op) -> GaussianProcess:
@@ -140,6 +170,7 @@ def learning_curve(
     their groups held out: some of the matrices, or with `matrices` False some runs of each."""
     process = process_of(model, samples.ops[0])
     rows, of = list(range(len(samples.rows))), process.tensors["row"]
+    means = source_scores(samples, model.source)
     points = []
     for part in _PARTS:
         lost = []
@@ -147,18 +178,7 @@ def learning_curve(
             rng = np.random.default_rng([seed, draw])
             drawn = rng.random(len(rows))[of] if matrices else rng.random(len(of))
             kept = drawn <= np.quantile(drawn, part)
-            lost.append(judge(samples, left_out(process, samples, rows, kept)).at_1)
+            lost.append(judge(samples, left_out(process, samples, rows, means, kept)).at_1)
         mean = np.mean(lost, axis=0)
         points.append(CurvePoint(round(part * len(of)), float(np.exp(mean.mean())), mean))
     return points
-
-
-def _kept(gain: Floats, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Positions of the entries of a row that are learned from: all, or half of them of the fastest
-    and half of the others, drawn evenly."""
-    if len(gain) <= most:
-        return np.arange(len(gain))
-    fast = np.argsort(-gain, kind="stable")[:most]
-    near = rng.choice(fast, most // 2, replace=False)
-    rest = np.setdiff1d(np.arange(len(gain)), near)
-    return np.sort(np.concatenate([near, rng.choice(rest, most - len(near), replace=False)]))

@@ -51,7 +51,8 @@ class Samples:
     positions in `configs`; `gain` float64[x] log gain over the row's default, or over its median
     where the default did not run, cut below as in `embeddb.index.vote.votes`. Higher is faster.
     `noise` is the relative spread of repeated runs. `left_out` counts rows that teach nothing.
-    `lengths` has the row lengths of each row's matrix, or nothing at all.
+    `lengths` has the row lengths of each row's matrix, or nothing at all; `machines` the platform
+    instance of each row, where they are of several, else nothing.
     """
 
     platform: Platform
@@ -66,6 +67,7 @@ class Samples:
     noise: float = 0.0
     left_out: Mapping[str, int] = field(default_factory=dict)
     lengths: tuple[RowLengths | None, ...] = ()
+    machines: tuple[Platform, ...] = ()
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -83,6 +85,8 @@ class Samples:
             found.update(f"{row.pattern_id} {row.op} {row.group}\n".encode())
         for config in self.configs:
             found.update(config.json.encode())
+        for machine in self.machines:
+            found.update(machine.id.encode())
         for array in (self.vectors, self.indptr, self.column, self.gain):
             found.update(np.ascontiguousarray(array).tobytes())
         return found.hexdigest()
@@ -95,7 +99,8 @@ class Samples:
         """The matrix and op of one row."""
         info = self.rows[row]
         lengths = self.lengths[row] if self.lengths else None
-        return Problem(self.vectors[row], self.platform, info.op, info.sizes, lengths)
+        platform = self.machines[row] if self.machines else self.platform
+        return Problem(self.vectors[row], platform, info.op, info.sizes, lengths)
 
     def ran(self, row: int) -> list[Config]:
         """The configurations of one row's entries."""
@@ -132,6 +137,16 @@ class Samples:
             entries.append(np.sort(few))
         return self._with(rows, entries)
 
+    def thinned(self, most: int, seed: int) -> Samples:
+        """At most so many entries of each row: half of them drawn from its fastest, half from the
+        others."""
+        rng = np.random.default_rng(seed)
+        rows = range(len(self.rows))
+        entries = [
+            self.indptr[i] + fastest_and_others(self.gain[self.part(i)], most, rng) for i in rows
+        ]
+        return self._with(list(rows), entries)
+
     def _balanced(self, matrices: int, rng: np.random.Generator) -> set[str]:
         sizes = {row.pattern_id: row.sizes for row in self.rows}
         bins: dict[int, list[str]] = {}
@@ -158,6 +173,7 @@ class Samples:
             rows=tuple(self.rows[i] for i in rows),
             vectors=self.vectors[rows],
             lengths=tuple(self.lengths[i] for i in rows) if self.lengths else (),
+            machines=tuple(self.machines[i] for i in rows) if self.machines else (),
             indptr=ends,
             column=self.column[pick],
             gain=self.gain[pick],
@@ -182,6 +198,17 @@ class Samples:
                 hint="measure some 100 configurations on each of 5 or more matrices: "
                 "`embeddb campaign plan`",
             )
+
+
+def fastest_and_others(gain: Floats, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Positions of `most` gains float64[x], or of all: half of them drawn from the `most` largest,
+    half from the others."""
+    if len(gain) <= most:
+        return np.arange(len(gain))
+    fast = np.argsort(-gain, kind="stable")[:most]
+    near = rng.choice(fast, most // 2, replace=False)
+    rest = np.setdiff1d(np.arange(len(gain)), near)
+    return np.sort(np.concatenate([near, rng.choice(rest, most - len(near), replace=False)]))
 
 
 def _density(sizes: Sizes) -> float:
@@ -287,6 +314,7 @@ def join(parts: Iterable[Samples]) -> Samples:
         rows=tuple(row for part in held for row in part.rows),
         vectors=np.concatenate([part.vectors for part in held]),
         lengths=tuple(one for part in held for one in part.lengths),
+        machines=tuple(one for part in held for one in part.machines),
         configs=tuple(configs),
         indptr=np.concatenate(
             [[0], *(p.indptr[1:] + e for p, e in zip(held, ends, strict=False))]
@@ -321,14 +349,10 @@ def samples_of(
     """
     if len({op.name for op in ops}) != 1:
         raise UsageError("one cost model is for one kernel", hint="train one for each")
-    made = ("", "")
-    if read is None:
-        made = (featurizer, str(db.featurizers().named(featurizer).version))
     platform = _instance(db, platform, ops)
-    scope = scope_of(platform)
     parts = []
     for op in dict.fromkeys(ops):
-        evidence, readable = db.evidence(op, scope)
+        evidence, readable = db.evidence(op, scope_of(platform))
         evidence = evidence.of_platform(platform.id)
         if not evidence.rows:
             have = [str(p.op) for p in db.store.partitions() if p.platform == platform.id]
@@ -336,26 +360,72 @@ def samples_of(
                 f"{op} on {platform.id}: there are no runs",
                 hint=f"there are runs of: {', '.join(have) or 'nothing on this platform'}",
             )
-        ids = {row.pattern_id for row in evidence.rows}
-        vectors = readable.get(featurizer, {}) if read is None else read(ids)
-        if not vectors and read is None:
-            raise UsageError(
-                f"{op} on {scope}: no matrix has a vector of {featurizer}",
-                hint=f"with vectors: {', '.join(readable) or 'none'}; `embeddb embed` makes them",
-            )
-        if not vectors:
-            raise UsageError(
-                f"{op} on {scope}: of no matrix the structure is known",
-                hint="give the folder of the matrix files: --matrices",
-            )
-        infos = {i: info for i in ids if (info := db.store.pattern(i)) is not None}
-        found = from_evidence(
-            evidence, vectors, infos, platform, op, featurizer=made, cut=read is None
-        )
-        lengths = (db.lengths(infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id))
-                   for row in found.rows)  # fmt: skip
-        parts.append(replace(found, lengths=tuple(lengths)))
+        parts.append(_of_one(db, evidence, readable, platform, featurizer, read))
     return join(parts)
+
+
+def _of_one(
+    db: Lookup,
+    evidence: RunMatrix,
+    readable: Mapping[str, Mapping[str, NDArray[np.float32]]],
+    platform: Platform,
+    featurizer: str,
+    read: Reads | None = None,
+) -> Samples:
+    """The samples of one op on one instance, with row lengths. Raises: as `samples_of`."""
+    made = ("", "")
+    if read is None:
+        made = (featurizer, str(db.featurizers().named(featurizer).version))
+    op, scope = evidence.op, scope_of(platform)
+    ids = {row.pattern_id for row in evidence.rows}
+    vectors = readable.get(featurizer, {}) if read is None else read(ids)
+    if not vectors and read is None:
+        raise UsageError(
+            f"{op} on {scope}: no matrix has a vector of {featurizer}",
+            hint=f"with vectors: {', '.join(readable) or 'none'}; `embeddb embed` makes them",
+        )
+    if not vectors:
+        raise UsageError(
+            f"{op} on {scope}: of no matrix the structure is known",
+            hint="give the folder of the matrix files: --matrices",
+        )
+    infos = {i: info for i in ids if (info := db.store.pattern(i)) is not None}
+    samples = from_evidence(
+        evidence, vectors, infos, platform, op, featurizer=made, cut=read is None
+    )
+    lengths = (
+        db.lengths(infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id))
+        for row in samples.rows
+    )
+    return replace(samples, lengths=tuple(lengths))
+
+
+def samples_of_machines(
+    db: Lookup, platform: Platform, ops: Sequence[Op], *, featurizer: str = "stats"
+) -> Samples:
+    """Everything a database holds of these ops on all instances of a portable platform, each row
+    with its instance.
+
+    Raises: as `samples_of`; UsageError for a platform that is not portable, or with runs of fewer
+    than two machines.
+    """
+    ran = {p.platform for p in db.store.partitions() if p.op in ops}
+    instances = [i for i in sorted(ran) if i.partition("@")[0] == platform.name and "@" in i]
+    if not platform.portable or len(instances) < 2:
+        raise UsageError(
+            f"{platform.name}: a model of every machine needs runs of two or more instances of a "
+            f"portable platform, here are {len(instances)}",
+            hint="leave out --every-machine, or index another machine's runs",
+        )
+    parts = []
+    for op in dict.fromkeys(ops):
+        evidence, readable = db.evidence(op, platform.name)
+        for own in map(db.platform, instances):
+            rows = evidence.of_platform(own.id)
+            if rows.rows:
+                part = _of_one(db, rows, readable, own, featurizer)
+                parts.append(replace(part, machines=(own,) * len(part.rows)))
+    return replace(join(parts), platform=replace(platform, instance=""))
 
 
 def _instance(db: Lookup, platform: Platform, ops: Sequence[Op]) -> Platform:
@@ -371,8 +441,9 @@ def _instance(db: Lookup, platform: Platform, ops: Sequence[Op]) -> Platform:
         if here.id in named:
             return here
     if len(named) > 1:
+        every = ", or learn from all with --every-machine" if platform.portable else ""
         raise UsageError(
             f"{len(named)} machines have runs of this, and a cost model is of one",
-            hint=f"name one: --platform {' or '.join(sorted(named))}",
+            hint=f"name one: --platform {' or '.join(sorted(named))}{every}",
         )
     return db.platform(named.pop()) if named else platform

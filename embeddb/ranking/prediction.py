@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +22,7 @@ from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
+from embeddb.platforms.platform import this_machine
 from embeddb.ranking.query import Query
 from embeddb.store.usual_state import usual_at
 
@@ -59,9 +60,11 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
     """The query with the predictions of the cost model for its op and platform, or a note why
     there are none."""
     model, note = lookup.usable_model(query.platform, query.op)
-    model = model or _learned(query, lookup)
+    if model is None or model.machines:
+        model = _of_machine(query, lookup, model)
     if model is None:
         return replace(query, prediction=replace(query.prediction, note=note)) if note else query
+    query = _with_facts(query, model.source or model)
     name = str(model.card["featurizer"]["name"])
     try:
         with refusing(ModelError):
@@ -72,7 +75,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
             found = with_prediction(
                 query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
             )
-            return with_judgement(found, model)
+            return _with_imputed(with_judgement(found, model), model)
     except EmbeddbError as e:
         return replace(
             query,
@@ -82,9 +85,21 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
         )
 
 
-def _learned(query: Query, lookup: Lookup) -> CostModel | None:
+def _of_machine(query: Query, lookup: Lookup, every: CostModel | None) -> CostModel | None:
+    """The model for a machine without one of its own: learned from its runs, else that of every
+    machine, which has nothing to say where it has seen the machine's runs itself, or where the vote
+    was judged by these."""
+    new = every is not None and query.platform.id not in every.machines
+    model = _learned(query, lookup, every if new else None)
+    if model is None and new and query.vote.quality.judged_by != "here":
+        return every
+    return model
+
+
+def _learned(query: Query, lookup: Lookup, source: CostModel | None) -> CostModel | None:
     """The model of the instance's own runs, if it is better than the neighbours' vote with groups
-    held out, by two standard errors."""
+    held out: by two standard errors, or where it goes on from a `source` of every machine, no worse
+    than the source."""
     voted = query.vote.quality.of_optimum
     if not query.op.workload.learned or not math.isfinite(voted):
         return None
@@ -92,10 +107,47 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     assert partition is not None
     from embeddb.learning.few_samples import learned_model
 
-    model = learned_model(lookup, partition, query.platform, query.op)
-    figures = {} if model is None else judged(model.card, query.op).get("rank", {})
-    share, error = figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
+    # At a width that was never measured, that of the runs which answer.
+    op = partition.op
+    model = learned_model(lookup, partition, query.platform, op, source)
+    if model is None:
+        return None
+    methods = judged(model.card, op)
+    share, error = _share(methods.get("rank", {}))
+    if model.source is not None:
+        alone, _ = _share(methods.get("source", {}))
+        return model if share >= max(alone, voted) else None
     return model if share - _ERRORS * error > voted else None
+
+
+def _with_facts(query: Query, model: CostModel) -> Query:
+    """The query with the facts that a model of every machine reads measured, if its platform is
+    this machine and they were not: a second or two, once on a machine."""
+    if not model.imputed(query.platform):
+        return query
+    with suppress(EmbeddbError), ExitStack() as stack:
+        runner, here = this_machine(query.platform)
+        if hasattr(runner, "close"):
+            stack.callback(runner.close)
+        return replace(query, platform=here)
+    return query
+
+
+def _with_imputed(query: Query, model: CostModel) -> Query:
+    """The query with a note of the facts of its machine that the model reads and nobody knows."""
+    imputed = (model.source or model).imputed(query.platform)
+    if not imputed:
+        return query
+    note = (
+        f"this machine does not report {', '.join(imputed)}: the mean of other machines stands in "
+        "(`embeddb calibrate` measures it)"
+    )
+    return replace(query, prediction=replace(query.prediction, note=note))
+
+
+def _share(figures: Mapping[str, float]) -> tuple[float, float]:
+    """The share of the optimum at 1 and its standard error; 0 where nothing was judged."""
+    return figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
 
 
 def _retrieved(lookup: Lookup, query: Query, pattern: Workload | WorkloadInfo) -> list[Config]:

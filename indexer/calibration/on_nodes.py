@@ -40,8 +40,7 @@ from indexer.calibration.choice import (
 from indexer.calibration.report import CalibrationReport, Tally, op_report
 from indexer.campaign.folder import Campaign
 from indexer.campaign.nodes.coordinator import NodesJob
-from indexer.campaign.plan import Choice, Matrix, Plan, Told, untold
-from indexer.campaign.plan_file import PLAN
+from indexer.campaign.plan import PLAN, Choice, Matrix, Plan, Told, untold
 from indexer.campaign.run import Settle
 
 _MATRICES = "matrices"

@@ -34,8 +34,7 @@ from embeddb.core.records import Measurement, Run, in_context
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
-from indexer.campaign.plan import Plan
-from indexer.campaign.plan_file import PLAN, plan_bytes, read_plan, write_plan
+from indexer.campaign.plan import PLAN, Plan, plan_bytes, read_plan, write_plan
 from indexer.campaign.results import (
     Instances,
     Line,

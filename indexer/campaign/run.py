@@ -27,8 +27,16 @@ from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
 from indexer.campaign.folder import Campaign, Progress, Task
 from indexer.campaign.nodes.submissions import open_chunks
-from indexer.campaign.plan import Matrix, PlanOptions, Told, make_plan, static_top, untold
-from indexer.campaign.plan_file import from_file, planned_pattern
+from indexer.campaign.plan import (
+    Matrix,
+    PlanOptions,
+    Told,
+    from_file,
+    make_plan,
+    planned_pattern,
+    static_top,
+    untold,
+)
 from indexer.embed import embed
 from indexer.runners.base import HARDWARE_S
 

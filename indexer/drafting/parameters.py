@@ -21,8 +21,8 @@ from embeddb.platforms.platform import parse_platform
 from embeddb.platforms.space.expression import FUNCTIONS
 from embeddb.platforms.space.rules import MAX_TEXT, MAX_VALUES, SYMBOLS
 from indexer.ingest import completed, reader_of
+from indexer.readers.base.lines import read_rows
 from indexer.readers.base.proposal import propose
-from indexer.readers.base.reading import read_rows
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
 #: More numbers than this, and more than one in so many rows, are results and no choices.

@@ -21,9 +21,20 @@ from embeddb.nests.dependence.distances import Row, System
 from embeddb.nests.nest import Nest, trips
 from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.nests.parts import Access, Affine, Call, Expr, Loop, Read, Statement
-from indexer.frontends.indices import constant, fixed, fixed_loop, with_fills
 from indexer.frontends.scalars import without_scalars
-from indexer.frontends.tree import Block, Extraction, Node, Program, Step, accesses, reads
+from indexer.frontends.tree import (
+    Block,
+    Extraction,
+    Node,
+    Program,
+    Step,
+    accesses,
+    constant,
+    fixed,
+    fixed_loop,
+    reads,
+    with_fills,
+)
 
 _COMBINES = {"+": "+=", "*": "*=", "min": "min=", "max": "max="}
 

@@ -21,8 +21,7 @@ from embeddb.nests.parts import (
     Read,
     Statement,
 )
-from indexer.frontends.indices import mapped
-from indexer.frontends.tree import Block, Node, Program, Step, accesses, reads, walk
+from indexer.frontends.tree import Block, Node, Program, Step, accesses, mapped, reads, walk
 
 #: Most operators and operands of a substituted expression.
 _LARGEST = 400

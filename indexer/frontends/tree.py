@@ -8,12 +8,25 @@ numbered for the whole program; a scalar is an array without dimensions.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from embeddb.core.errors import NestError
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Array, Call, Expr, Index, Loop, Read, Statement
+from embeddb.nests.parts import (
+    Access,
+    Affine,
+    Array,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Loop,
+    LoopIndex,
+    Read,
+    Statement,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +151,238 @@ class Scope:
         if isinstance(meaning, Refused):
             raise NestError(f"{name} {meaning.why}")
         return meaning
+
+
+#: Exponents and results of powers: a file may write any.
+_MOST_TIMES, _LARGEST_POWER = 64, 1 << 62
+
+
+def whole(value: int) -> Index:
+    return Index(Affine(value))
+
+
+def constant(index: Index) -> int | None:
+    """The value of an index; None if it is not constant."""
+    return index.affine.constant if index.of is None and not index.affine.coefs else None
+
+
+def added(one: Index, other: Index) -> Index:
+    """Sum of two indices. Raises: NestError if both contain elements of arrays."""
+    if one.of is not None and other.of is not None:
+        raise NestError("an index is the sum of two elements of arrays: at most one is supported")
+    coefs = zip_longest(one.affine.coefs, other.affine.coefs, fillvalue=0)
+    affine = Affine(one.affine.constant + other.affine.constant, tuple(a + b for a, b in coefs))
+    return Index(affine, one.of or other.of)
+
+
+def scaled(index: Index, by: int) -> Index:
+    """Multiple of an index. Raises: NestError for a multiple of an element of an array."""
+    if index.of is not None and by != 1:
+        raise NestError("an index is a multiple of an element of an array")
+    affine = index.affine
+    return Index(Affine(affine.constant * by, tuple(c * by for c in affine.coefs)), index.of)
+
+
+def index_pair(op: str, left: Index, right: Index) -> Index:
+    """A sum, a difference, a multiple, or a quotient of two numbers.
+
+    Raises: NestError if it is not affine.
+    """
+    if op == "+":
+        return added(left, right)
+    if op == "-":
+        return added(left, scaled(right, -1))
+    a, b = constant(left), constant(right)
+    if op == "*" and a is not None:
+        return scaled(right, a)
+    if op == "*" and b is not None:
+        return scaled(left, b)
+    if op == "/" and a is not None and b:
+        return whole(divided(a, b))
+    raise NestError(f"a subscript or bound is not affine: {op} of two that vary")
+
+
+def index_power(base: Index, times: Index) -> Index:
+    """A number to the power of another, as in strides and sizes (`N ** 2`).
+
+    Raises: NestError if it is not affine, or too large for a size.
+    """
+    a, b = constant(base), constant(times)
+    if b == 1:
+        return base
+    if a is None or b is None:
+        raise NestError("a subscript or bound is not affine: a power of a variable")
+    if not 0 <= b <= _MOST_TIMES or abs(a) > _LARGEST_POWER or abs(a**b) > _LARGEST_POWER:
+        raise NestError(f"a size is the power {b} of a number, which is too large")
+    return whole(a**b)
+
+
+def divided(one: int, other: int) -> int:
+    """Quotient as in C: rounded towards zero."""
+    quotient = abs(one) // abs(other)
+    return quotient if (one < 0) == (other < 0) else -quotient
+
+
+def expression_of(index: Index) -> Expr:
+    """The value of an index as an expression."""
+    parts: list[Expr] = []
+    for loop, coef in enumerate(index.affine.coefs):
+        if coef:
+            at = LoopIndex(loop)
+            parts.append(at if coef == 1 else Call("*", (Const(coef), at)))
+    if index.of is not None:
+        parts.append(Read(index.of))
+    if index.affine.constant or not parts:
+        parts.append(Const(index.affine.constant))
+    total = parts[0]
+    for part in parts[1:]:
+        total = Call("+", (total, part))
+    return total
+
+
+def counted(start: Index, within: str, end: Index, step: int, depth: int) -> tuple[Loop, Index]:
+    """The loop that counts from `start` by `step` while its index is `within` (`<`, `>=`, ...) the
+    end, below `depth` others, and the value of its index. A loop that counts down becomes one that
+    counts up from 0, whose index is subtracted from the start.
+
+    Raises: NestError if it would not end.
+    """
+    own = Index(Affine(0, (*[0] * depth, 1)))
+    if step > 0 and within in ("<", "<="):
+        return Loop(start, added(end, whole(within == "<=")), step), own
+    if step < 0 and within in (">", ">="):
+        turns = added(added(start, scaled(end, -1)), whole(within == ">="))
+        return Loop(whole(0), turns, -step), added(start, scaled(own, -1))
+    raise NestError(f"a loop steps by {step} while its index {within} its end")
+
+
+def ending_at_last(loop: Loop) -> Loop:
+    """The loop with the same iterations that ends right behind the last, where bounds are a number
+    apart, so that the range of its index is exact (`0:64:32` never is above 32)."""
+    low, high = loop.lower, loop.upper
+    apart = high.affine.constant - low.affine.constant
+    alike = low.affine.coefs == high.affine.coefs and low.of is None and high.of is None
+    if loop.step < 2 or not alike or apart < 1:
+        return loop
+    last = (apart - 1) // loop.step * loop.step
+    return Loop(low, added(low, whole(last + 1)), loop.step)
+
+
+def mapped_index(index: Index, change: Callable[[Index], Index]) -> Index:
+    """`change` applied to an index, after the indices inside of it."""
+    inner = index.of
+    return change(index if inner is None else Index(index.affine, mapped_access(inner, change)))
+
+
+def mapped_access(access: Access, change: Callable[[Index], Index]) -> Access:
+    return Access(access.array, tuple(mapped_index(i, change) for i in access.at))
+
+
+def mapped(expression: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
+    """An expression with its leaves (all but calls) changed."""
+    if isinstance(expression, Call):
+        return Call(expression.op, tuple(mapped(a, leaf) for a in expression.args))
+    return leaf(expression)
+
+
+def fixed(statement: Statement, value: int) -> Statement:
+    """A statement for one value of the outermost loop, which is removed."""
+
+    def leaf(expression: Expr) -> Expr:
+        if isinstance(expression, LoopIndex):
+            return Const(value) if not expression.loop else LoopIndex(expression.loop - 1)
+        if isinstance(expression, Read):
+            return Read(mapped_access(expression.access, lambda i: _fixed(i, value)))
+        return expression
+
+    return replace(
+        statement,
+        target=mapped_access(statement.target, lambda i: _fixed(i, value)),
+        value=mapped(statement.value, leaf),
+        where=None if statement.where is None else mapped(statement.where, leaf),
+    )
+
+
+def fixed_loop(loop: Loop, value: int) -> Loop:
+    """A loop for one value of the outermost loop around it, which is removed."""
+    lower, upper = (
+        mapped_index(bound, lambda i: _fixed(i, value)) for bound in (loop.lower, loop.upper)
+    )
+    return Loop(lower, upper, loop.step)
+
+
+def _fixed(index: Index, value: int) -> Index:
+    affine = index.affine
+    return Index(Affine(affine.constant + affine.coef(0) * value, affine.coefs[1:]), index.of)
+
+
+#: Unevenness of undescribed rows: that of random ones.
+_EVENNESS = 1
+
+
+def with_fills(program: Program) -> tuple[Program, list[str]]:
+    """The program with a fill for every array with indices or bounds, and a line for each that was
+    chosen here: `offsets:T` for the bounds of rows, where T elements are needed; `below:N` for
+    subscripts of N elements.
+
+    Raises: NestError if a fill is needed and cannot be inferred.
+    """
+    most: dict[int, int] = {}
+    for source, size in (*_of_rows(program), *_of_subscripts(program)):
+        most[source] = min(size, most.get(source, size))
+    rows = {source for source, _ in _of_rows(program)}
+    arrays, notes = list(program.arrays), list[str]()
+    for at in sorted(_sources(program)):
+        array, name = arrays[at], program.array_names[at]
+        if array.fill:
+            continue
+        size = most.get(at, 0)
+        if size < 1:
+            raise NestError(f"{name} is used as an index: give its values by a fill")
+        fill = f"offsets:{size}:{_EVENNESS}" if at in rows else f"below:{size}"
+        arrays[at] = replace(array, fill=fill)
+        notes.append(f"{name} is filled with {fill}, by default")
+    return replace(program, arrays=tuple(arrays)), notes
+
+
+def _sources(program: Program) -> set[int]:
+    """The arrays with indices and bounds as elements."""
+    arrays: set[int] = set()
+    for _, node in walk(program.body):
+        for access, _ in accesses(node):
+            arrays |= {inner.array for inner in access.inner()}
+        if isinstance(node, Block):
+            bounds = (node.loop.lower, node.loop.upper)
+            arrays |= {bound.of.array for bound in bounds if bound.of is not None}
+    return arrays
+
+
+def _of_rows(program: Program) -> Iterator[tuple[int, int]]:
+    """Pairs (offsets, elements between the first and the last offset)."""
+    for path, node in walk(program.body):
+        if not isinstance(node, Block):
+            continue
+        low, high = node.loop.lower.of, node.loop.upper.of
+        if low is None or high is None or low.array != high.array:
+            continue
+        for _, inside in walk(node.inside):
+            for access, _ in accesses(inside):
+                shape = program.arrays[access.array].shape
+                for index, extent in zip(access.at, shape, strict=True):
+                    if index.of is None and index.affine.loops == (len(path),):
+                        yield low.array, extent - index.affine.constant
+
+
+def _of_subscripts(program: Program) -> Iterator[tuple[int, int]]:
+    """Pairs (array with an index as element, elements that may be indexed)."""
+    for _, node in walk(program.body):
+        for access, _ in accesses(node):
+            for inner, index, extent in _indexed(access, program):
+                if not index.affine.coefs:
+                    yield inner, extent - index.affine.constant
+
+
+def _indexed(access: Access, program: Program) -> Iterator[tuple[int, Index, int]]:
+    for index, extent in zip(access.at, program.arrays[access.array].shape, strict=True):
+        if index.of is not None:
+            yield index.of.array, index, extent

@@ -69,21 +69,17 @@ def named_rows(
     op = need_op(options, table.path)
     per_second = options.per_second(where=str(table.path))
     matrices: dict[str, MatrixRef] = {}
-    for line, row in table.rows():
-        if isinstance(row, Reject):
-            yield row
-            continue
+
+    def run(row: list[str], line: int) -> RunRow:
         name, *cells, time = (row[i].strip() for i in places)
-        try:
-            if not name:
-                raise ReaderError("no matrix name")
-            config = config_of(name, cells)
-            measurement = Measurement("ok", (seconds(time, per_second),), "imported")
-        except ReaderError as error:
-            yield Reject(line, error.reason, ",".join(row)[:200])
-            continue
+        if not name:
+            raise ReaderError("no matrix name")
+        config = config_of(name, cells)
+        measurement = Measurement("ok", (seconds(time, per_second),), "imported")
         matrix = matrices.setdefault(name, MatrixRef(name, group=name))
-        yield RunRow(matrix, op, config, measurement, line, options.instance)
+        return RunRow(matrix, op, config, measurement, line, options.instance)
+
+    yield from table.runs(run)
 
 
 def _check_bare(path: Path, first: list[str]) -> None:

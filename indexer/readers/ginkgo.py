@@ -11,6 +11,9 @@ CSR into a format, which is then stored with the run. Our interpretations:
 - Two devices' rows write the formats with capitals; names are read in lower case.
 - The devices count non-zeros differently (explicit zeros). With `features` given, a matrix's sizes
   are those of the features file on every device, so that it is one stub.
+
+Statistics of matrices are a table beside the runs, one row per SuiteSparse matrix with its group,
+sizes, and moments of row and column lengths.
 """
 
 from __future__ import annotations
@@ -21,9 +24,52 @@ from pathlib import Path
 from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.matrix_features import matrix_features
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, count, number, seconds
 from indexer.readers.base.table import Table
+
+_WHAT = "ginkgo features"
+
+
+def matrix_features(path: Path) -> dict[tuple[str, str], MatrixRef]:
+    """Matrices by (group, name) of `matrix_features.csv[.gz]`; numbers become features.
+
+    Raises: ReaderError if the file is not such a table, naming file and line.
+    """
+    table = Table(path, _WHAT)
+    group, name, m, n, nnz = table.need(("group", "name", "rows", "cols", "nnz"), _WHAT)
+    words = [c for c in ("kind", "posdef", "2d3d") if c in table.at]
+    numbers = [(c, i) for c, i in table.at.items() if c not in (*words, "group", "name", "id")]
+    matrices: dict[tuple[str, str], MatrixRef] = {}
+    for line, row in table.rows():
+        if isinstance(row, Reject):
+            raise ReaderError(row.reason, where=str(path), line=line)
+        try:
+            features = {c: number(row[i]) for c, i in numbers if row[i]}
+            matrices[row[group], row[name]] = MatrixRef(
+                row[name],
+                count(row[m]),
+                count(row[n]),
+                count(row[nnz]),
+                row[group],
+                features,
+                {c: row[table.at[c]] for c in words},
+            )
+        except ReaderError as error:
+            raise ReaderError(error.reason, where=str(path), line=line) from None
+    return matrices
+
+
+def by_name(matrices: Mapping[tuple[str, str], MatrixRef]) -> dict[str, MatrixRef]:
+    """Matrices by name, for logs that lack the group. Of a name in several groups, the first if all
+    are of one size (the same pattern, collected twice), else none."""
+    named: dict[str, MatrixRef] = {}
+    differ: set[str] = set()
+    for (_, name), matrix in matrices.items():
+        other = named.setdefault(name, matrix)
+        if (other.m, other.n, other.nnz) != (matrix.m, matrix.n, matrix.nnz):
+            differ.add(name)
+    return {name: matrix for name, matrix in named.items() if name not in differ}
+
 
 #: Largest relative error against the reference result that still counts as correct.
 TOLERANCE = 1e-6
@@ -53,28 +99,24 @@ class GinkgoReader:
         device, group, name, rows, cols, nnz, form, time, err, done = places
         backend = table.at.get("executor")
         facts: dict[str, dict[str, str]] = {}
-        for line, row in table.rows():
-            if isinstance(row, Reject):
-                yield row
-                continue
-            try:
-                key = (row[group], row[name], row[rows], row[cols], row[nnz])
-                matrix = matrices.get(key)
-                if matrix is None:
-                    matrix = matrices[key] = _matrix(key, sizes_by_name)
-                config = configs.get(row[form])
-                if config is None:
-                    config = configs[row[form]] = _config(row[form])
-                cost = costs.get((row[device], *key[:2], config["format"])) if costs else None
-                measurement = _measured(row[time], row[err], row[done], cost)
-            except ReaderError as error:
-                yield Reject(line, error.reason, ",".join(row)[:200])
-                continue
-            if row[device] not in facts:
-                backend_name = row[backend] if backend is not None else ""
-                facts[row[device]] = {"backend": backend_name} if backend_name else {}
+
+        def run(row: list[str], line: int) -> RunRow:
+            key = (row[group], row[name], row[rows], row[cols], row[nnz])
+            matrix = matrices.get(key)
+            if matrix is None:
+                matrix = matrices[key] = _matrix(key, sizes_by_name)
+            config = configs.get(row[form])
+            if config is None:
+                config = configs[row[form]] = _config(row[form])
             instance = row[device]
-            yield RunRow(matrix, op, config, measurement, line, instance, facts=facts[instance])
+            cost = costs.get((instance, *key[:2], config["format"])) if costs else None
+            measurement = _measured(row[time], row[err], row[done], cost)
+            if instance not in facts:
+                backend_name = row[backend] if backend is not None else ""
+                facts[instance] = {"backend": backend_name} if backend_name else {}
+            return RunRow(matrix, op, config, measurement, line, instance, facts=facts[instance])
+
+        yield from table.runs(run)
 
 
 def _config(name: str) -> Config:

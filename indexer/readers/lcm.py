@@ -58,28 +58,24 @@ class LcmReader:
         analysis = table.at.get("SpMM DDT Analysis")
         extra = _references(table, time)
         matrices: dict[tuple[str, ...], MatrixRef] = {}
-        for line, row in table.rows():
-            if isinstance(row, Reject):
-                yield row
-                continue
-            try:
-                key = tuple(row[i] for i in matrix_at)
-                if key not in matrices:
-                    matrices[key] = _matrix(key)
-                values = [integer(row[i]) for i in config_at]
-                config = Config(dict(zip(params, values, strict=True)))
-                measurement = Measurement(
-                    "ok",
-                    (seconds(row[time]),),
-                    "imported",
-                    cost(row[analysis]) if analysis is not None else None,
-                    context={name: seconds(row[i]) for name, i in extra.items() if row[i]},
-                )
-                op = options.ran or _op(table, row, spmm=spmm)
-            except ReaderError as error:
-                yield Reject(line, error.reason, ",".join(row)[:200])
-                continue
-            yield RunRow(matrices[key], op, config, measurement, line, options.instance)
+
+        def run(row: list[str], line: int) -> RunRow:
+            key = tuple(row[i] for i in matrix_at)
+            if key not in matrices:
+                matrices[key] = _matrix(key)
+            values = [integer(row[i]) for i in config_at]
+            config = Config(dict(zip(params, values, strict=True)))
+            measurement = Measurement(
+                "ok",
+                (seconds(row[time]),),
+                "imported",
+                cost(row[analysis]) if analysis is not None else None,
+                context={name: seconds(row[i]) for name, i in extra.items() if row[i]},
+            )
+            op = options.ran or _op(table, row, spmm=spmm)
+            return RunRow(matrices[key], op, config, measurement, line, options.instance)
+
+        yield from table.runs(run)
 
 
 def _spmv_time(table: Table, path: Path) -> int:

@@ -51,15 +51,9 @@ class LiteformReader:
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         table = Table(path, self.name)
         table.need(_COLUMNS, self.name)
-        for line, row in table.rows():
-            if isinstance(row, Reject):
-                yield row
-                continue
-            cells = dict(zip(table.names, row, strict=True))
-            try:
-                yield _row(cells, line, options.instance)
-            except ReaderError as error:
-                yield Reject(line, error.reason, ",".join(row)[:200])
+        yield from table.runs(
+            lambda row, line: _row(dict(zip(table.names, row, strict=True)), line, options.instance)
+        )
 
 
 def _row(cells: Mapping[str, str], line: int, instance: str) -> RunRow:

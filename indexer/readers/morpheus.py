@@ -20,9 +20,9 @@ from pathlib import Path
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.matrix_features import by_name, matrix_features
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
 from indexer.readers.base.table import Table
+from indexer.readers.ginkgo import by_name, matrix_features
 
 _COLUMNS = ("matrix", "Format", "Timings", "OptimumFormat")
 #: Format names by number.
@@ -48,19 +48,15 @@ class MorpheusReader:
         instance, facts = options.instance or _set_of(path), _facts_of(path)
         matrices_by_name = by_name(matrix_features(options.features)) if options.features else {}
         matrices: dict[str, MatrixRef] = {}
-        for line, row in table.rows():
-            if isinstance(row, Reject):
-                yield row
-                continue
-            try:
-                name = row[matrix]
-                if name not in matrices:
-                    matrices[name] = matrices_by_name.get(name) or _matrix(name)
-                config, measurement = _config(row[form]), _measured(row[time])
-            except ReaderError as error:
-                yield Reject(line, error.reason, ",".join(row)[:200])
-                continue
-            yield RunRow(matrices[name], op, config, measurement, line, instance, facts=facts)
+
+        def run(row: list[str], line: int) -> RunRow:
+            name = row[matrix]
+            if name not in matrices:
+                matrices[name] = matrices_by_name.get(name) or _matrix(name)
+            config, measurement = _config(row[form]), _measured(row[time])
+            return RunRow(matrices[name], op, config, measurement, line, instance, facts=facts)
+
+        yield from table.runs(run)
 
 
 def _set_of(path: Path) -> str:

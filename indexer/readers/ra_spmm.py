@@ -50,21 +50,16 @@ class RaSpmmReader:
         table.need(_COLUMNS, self.name)
         device = options.instance or _device_of(path)
         matrices: dict[tuple[str, ...], MatrixRef] = {}
-        for line, row in table.rows():
-            if isinstance(row, Reject):
-                yield row
-                continue
+
+        def run(row: list[str], line: int) -> RunRow:
             cells = dict(zip(table.names, row, strict=True))
-            try:
-                key = (cells["dataset"], cells["M"], cells["K"], cells["nnz"])
-                if key not in matrices:
-                    matrices[key] = _matrix(cells)
-                op, config, measurement = _run(cells)
-            except ReaderError as error:
-                yield Reject(line, error.reason, ",".join(row)[:200])
-                continue
+            key = (cells["dataset"], cells["M"], cells["K"], cells["nnz"])
+            if key not in matrices:
+                matrices[key] = _matrix(cells)
             gpu = label(cells.get("gpu_name", "")) or device
-            yield RunRow(matrices[key], op, config, measurement, line, gpu)
+            return RunRow(matrices[key], *_run(cells), line, gpu)
+
+        yield from table.runs(run)
 
 
 def _device_of(path: Path) -> str:

@@ -21,8 +21,7 @@ from embeddb.kernels.forms import PADDING
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.harness.matrices import MatrixSession
-from indexer.runners.harness.worker_process import Closing, WorkerProcess
+from indexer.runners.harness.worker_process import Closing, MatrixSession, WorkerProcess
 
 if TYPE_CHECKING:
     from embeddb.kernels.bodies import Variant

@@ -21,14 +21,19 @@ from embeddb.kernels.cuda import nvrtc
 from embeddb.kernels.cuda.plan import SIZES, identity_of, instance_of, plan
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
-from indexer.runners.harness.matrices import MatrixSession, store_facts, stored_facts
-from indexer.runners.harness.worker_process import Closing, WorkerProcess
+from indexer.runners.harness.worker_process import (
+    Closing,
+    MatrixSession,
+    WorkerProcess,
+    store_facts,
+    stored_facts,
+)
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
 _WORKER = "indexer.runners.cuda_kernels.worker"
-#: Version of the probe of `indexer.runners.cuda_kernels.machine`.
+#: Version of the probe of `indexer.runners.cuda_kernels.worker`.
 _PROBE = "cuda 1"
 #: The first start imports torch and makes the GPU's context.
 _START_S, _LOAD_S, _COMPILE_S, _PROBE_S = 180.0, 120.0, 120.0, 60.0

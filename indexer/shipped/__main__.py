@@ -1,14 +1,43 @@
 """`python -m indexer.shipped EXPORT… FILE` creates the shipped file from exports. The exports of
 the current one are written by `embeddb db export starter runs.jsonl.gz`, one per platform with
-`--platform`."""
+`--platform`.
+"""
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from embeddb.core.errors import EmbeddbError
-from indexer.shipped.create import ship
+from embeddb.core.errors import EmbeddbError, InputError
+from embeddb.index.lookup import Lookup
+from indexer.embed import embed
+from indexer.exchange.exchange import import_file
+from indexer.shipped.file import pack
+
+
+def import_all(db: Lookup, exports: Sequence[Path]) -> None:
+    """Import exports, one after the other, into an empty database, and compute its vectors.
+
+    Raises: InputError for a damaged line.
+    """
+    for file in exports:
+        report = import_file(db, file, rejects=False)
+        if report.rejected:
+            raise InputError(f"{report.rejected} damaged lines", where=str(file))
+    # All vectors in one write, however slow the machine: writes are counted, and the count ships.
+    embed(db, build=False, again=True)
+
+
+def ship(exports: Sequence[Path], to: Path) -> None:
+    """Write the shipped file. The same exports and featurizers give the same bytes.
+
+    Raises: InputError for a damaged export; UsageError as `pack`; OSError.
+    """
+    with tempfile.TemporaryDirectory() as folder, Lookup.create(Path(folder) / "db") as db:
+        import_all(db, exports)
+        pack(db.store.engine, to)
 
 
 def main(args: list[str]) -> int:

@@ -1,7 +1,7 @@
 """The shipped file: the packed tables of a store, and their unpacking into a store.
 
 It has the results of an import of the runs and of `embed`, so that nothing is read, checked or
-computed a second time: this program creates it from checked exports (`indexer.shipped.create`).
+computed a second time: this program creates it from checked exports (`indexer.shipped.__main__`).
 """
 
 from __future__ import annotations

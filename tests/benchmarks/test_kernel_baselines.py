@@ -13,13 +13,13 @@ from benchmarks.kernel_baselines import BASELINES, SECONDS
 from embeddb.core.config import Config
 from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
 from embeddb.tensors.roofline.analysis import Analysis
-from indexer.training.tensors.draws import drawn_batches
 from indexer.training.tensors.figures import (
     fused_figures,
     kendall,
     summary,
     tile_figures,
 )
+from indexer.training.tensors.fitting import drawn_batches
 from indexer.training.tensors.grown_trees import grown, tree_predictions
 from indexer.training.tensors.samples import KernelSample, split
 

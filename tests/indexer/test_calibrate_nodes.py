@@ -23,7 +23,7 @@ from indexer.calibration.choice import AGAIN
 from indexer.calibration.on_nodes import NodesCalibration, calibrated
 from indexer.campaign.folder import Campaign
 from indexer.campaign.nodes.coordinator import NodesJob, effort_on_nodes
-from indexer.campaign.plan_file import from_file
+from indexer.campaign.plan import from_file
 from indexer.embed import embed
 from indexer.runners.base import RunOptions
 

@@ -22,7 +22,7 @@ from indexer.exchange.exchange import export_file
 from indexer.shipped import __main__ as command
 from indexer.shipped import file
 from indexer.shipped import file as casting
-from indexer.shipped.create import import_all, ship
+from indexer.shipped.__main__ import import_all, ship
 from indexer.shipped.file import NO_CODE, code_of, pack, packed, seconds_of, unpack, unpacked
 
 LAB = tiny("lab")

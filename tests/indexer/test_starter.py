@@ -12,7 +12,7 @@ from embeddb.core.errors import InputError, StoreCorrupt
 from embeddb.database import Database
 from indexer import starter
 from indexer.exchange.exchange import export_file
-from indexer.shipped.create import ship
+from indexer.shipped.__main__ import ship
 
 
 @pytest.fixture

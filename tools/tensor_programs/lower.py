@@ -15,9 +15,9 @@ from pathlib import Path
 import jax
 
 from embeddb.tensors.tensor_graph import TensorGraph
+from indexer.frontends.hlo.graph import program_of
 from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.printer import hlo_text
-from indexer.frontends.hlo.subjects import program_of
 from indexer.programs.tensors import SUFFIX
 from tools.tensor_programs import (
     generative,

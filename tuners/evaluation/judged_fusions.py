@@ -158,7 +158,7 @@ def _sums(train: Sequence[KernelSample]) -> PredictsKernels | None:
     """None where nothing can be learned."""
     if not train:
         return None
-    from indexer.training.tensors.operations.sums import summed  # loads torch
+    from indexer.training.tensors.operations import summed  # loads torch
 
     return _Learned(summed(train))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
 from embeddb.cost_model.encoders.own_parameters import TILES_DIM, Layout, tiles
 from embeddb.cost_model.gaussian import Inputs
 from embeddb.platforms.derived import DerivedQuantities
+from embeddb.platforms.machines import fact_names
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:
@@ -64,14 +66,18 @@ def problem(
 @dataclass(frozen=True, slots=True)
 class TreeTable:
     """The columns that boosted trees read: d = `vector` numbers of the matrix and the op's width,
-    the loop nest and its tiles, one number that another model says, and h = `own` columns of the
-    platform's own parameters. All are raw, since a split does not mind a scale; what is not in
-    `parts` is zero. Own parameters come last: without them the other columns stay in place.
+    the loop nest and its tiles, one number that another model says, h = `own` columns of the
+    platform's own parameters, q = `derived` quantities of the platform's file, and log2(1 + v) of
+    the `facts` of the machine, each named with the value that stands in where the machine does not
+    report it. The others are raw, since a split does not mind a scale; what is not in `parts` is
+    zero.
     """
 
     vector: int
     own: int
     parts: tuple[str, ...]
+    derived: int = 0
+    facts: tuple[tuple[str, float], ...] = ()
 
     @property
     def width(self) -> int:
@@ -81,17 +87,24 @@ class TreeTable:
     @property
     def blocks(self) -> tuple[slice, ...]:
         """Columns that belong together: on one matrix each of these has few distinct rows."""
-        ends = np.cumsum([0, self.vector + 1, HOMOGENEOUS_DIM + TILES_DIM, 1, self.own]).tolist()
+        sizes = [self.vector + 1, HOMOGENEOUS_DIM + TILES_DIM, 1, self.own, self.derived]
+        ends = np.cumsum([0, *sizes, len(self.facts)]).tolist()
         return tuple(slice(a, b) for a, b in pairwise(ends))
 
-    def of(self, asked: Problem, configs: Sequence[Config], said: NDArray[Any] | None) -> Floats32:
+    def of(
+        self,
+        asked: Problem,
+        configs: Sequence[Config],
+        said: NDArray[Any] | None,
+        quantities: DerivedQuantities | None = None,
+    ) -> Floats32:
         """float32[c,width] for one matrix; `said` float64[c] is the other model's score of these
-        configurations.
+        configurations, and `quantities` are theirs, if they were prepared before.
 
         Raises: as `homogeneous`; UsageError if the platform's own parameters are not `own` columns.
         """
-        matrix, nest, hint, own = self.blocks
-        vector, platform, op, sizes, _ = asked
+        matrix, nest, hint, own, derived, machine = self.blocks
+        vector, platform, op, sizes, lengths = asked
         table = np.zeros((len(configs), self.width), dtype=np.float32)
         if "featurizer" in self.parts:
             table[:, : self.vector] = vector
@@ -112,7 +125,33 @@ class TreeTable:
                     hint="they were trained on another platform or version of its file",
                 )
             table[:, own] = raw
+        if self.derived:
+            quantities = quantities or DerivedQuantities(platform, op, configs)
+            table[:, derived] = quantities.inputs(sizes, lengths)
+        if self.facts:
+            table[:, machine] = machine_facts(platform, self.facts)
         return table
+
+
+def machine_facts(platform: Platform, facts: Sequence[tuple[str, float]]) -> Floats32:
+    """float32[f]: log2(1 + v) of numeric facts of the machine, or the value beside a fact's name
+    where the machine does not report it."""
+    known = numeric_facts(platform)
+    return np.array(
+        [math.log2(1 + known[name]) if name in known else rest for name, rest in facts],
+        dtype=np.float32,
+    )
+
+
+def numeric_facts(platform: Platform) -> dict[str, float]:
+    """The facts of a machine that are numbers and count for its likeness to others."""
+    found = {}
+    for name in fact_names():
+        with suppress(KeyError, ValueError):
+            value = float(platform.environment[name])
+            if math.isfinite(value) and value >= 0:
+                found[name] = value
+    return found
 
 
 class ProcessColumns:
@@ -123,11 +162,11 @@ class ProcessColumns:
         """Raises: SpaceError for a configuration that is not of the platform's space."""
         layout = Layout(platform.kernel(op), whole=True)
         self.config = layout.raw(configs).astype(np.float64)
-        self._quantities = DerivedQuantities(platform, op, configs)
+        self.quantities = DerivedQuantities(platform, op, configs)
 
     def on(self, asked: Problem) -> Inputs:
         """All of them on one matrix."""
         count = len(self.config)
         matrix = np.broadcast_to(np.asarray(asked.vector, np.float64), (count, len(asked.vector)))
-        derived = self._quantities.inputs(asked.sizes, asked.lengths)
+        derived = self.quantities.inputs(asked.sizes, asked.lengths)
         return Inputs(self.config, matrix, derived.astype(np.float64))

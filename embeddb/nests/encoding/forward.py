@@ -8,7 +8,7 @@ joins both to the embedding of the nest, from which a linear layer predicts the 
 Own choices, since the paper does not state them: 6 layers of 4 heads of 32, each followed by ReLU,
 a sum with its input and layer normalisation; two linear layers in the MLP; counters as logarithms,
 standardised, 0 with a flag where absent, so that one network reads nests with all, some or no
-counters. `indexer.training.nests.network` is the same in torch.
+counters. `indexer.training.nests.train` is the same in torch.
 """
 
 from __future__ import annotations

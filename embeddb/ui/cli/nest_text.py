@@ -67,7 +67,7 @@ def emit_schedules(
 
     Raises: UsageError for a workload that is no nest; NothingFound for a nest known by name only.
     """
-    from indexer.runners.nest_code.program import c_program
+    from indexer.runners.nest_code.in_place import c_program
 
     path = Path(place)
     for subject, answer in zip(subjects, answers, strict=True):

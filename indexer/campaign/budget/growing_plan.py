@@ -30,8 +30,7 @@ from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.budget.samplers import clusters_of, strategy
 from indexer.campaign.folder import Campaign, Task
-from indexer.campaign.plan import Buying, Choice, Matrix, Plan
-from indexer.campaign.plan_file import PLAN, write_plan
+from indexer.campaign.plan import PLAN, Buying, Choice, Matrix, Plan, write_plan
 
 #: More samples than this are no budget, and more of one matrix no strategy buys.
 _MOST_BUDGET, _MOST_OF_ONE = 1_000_000, 5_000

@@ -32,8 +32,7 @@ from indexer.campaign.nodes.submissions import (
     open_chunks,
 )
 from indexer.campaign.nodes.worker import options_of
-from indexer.campaign.plan import Matrix, Told, untold
-from indexer.campaign.plan_file import from_file, planned_pattern
+from indexer.campaign.plan import Matrix, Told, from_file, planned_pattern, untold
 from indexer.campaign.run import Settle, alone
 from indexer.embed import embed
 from indexer.executors.base import ChunkState, Effort, Executor, ExecutorOptions, Submission

@@ -30,8 +30,7 @@ from embeddb.platforms.platform import (
 )
 from indexer.campaign.folder import GIVEN_UP, Campaign, Task
 from indexer.campaign.nodes.submissions import Attempt, Attempts, Begun, Place, Submissions
-from indexer.campaign.plan import Matrix, Told, untold
-from indexer.campaign.plan_file import from_file, planned_pattern
+from indexer.campaign.plan import Matrix, Told, from_file, planned_pattern, untold
 from indexer.campaign.results import Line, Moment, Origin
 from indexer.executors.base import Effort
 from indexer.runners.base import RunOptions

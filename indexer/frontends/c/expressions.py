@@ -12,7 +12,6 @@ from pycparser import c_ast
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Call, Const, Expr, Index, Read
 from indexer.frontends.c.text import undefined
-from indexer.frontends.indices import divided, expression_of, index_pair, scaled, whole
 from indexer.frontends.scalars import (
     all_true,
     any_true,
@@ -23,7 +22,15 @@ from indexer.frontends.scalars import (
     opposite,
     pair,
 )
-from indexer.frontends.tree import Scope, StoredArray
+from indexer.frontends.tree import (
+    Scope,
+    StoredArray,
+    divided,
+    expression_of,
+    index_pair,
+    scaled,
+    whole,
+)
 
 _NUMBER = re.compile(
     r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*|((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fFlL]?"

@@ -29,8 +29,7 @@ from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
-from indexer.frontends.c.declarations import Declarations, holds_scop
-from indexer.frontends.c.statements import Statements, on_line
+from indexer.frontends.c.statements import Declarations, Statements, holds_scop, on_line
 from indexer.frontends.c.text import SourceText, source_text, undefined, undefined_macro
 from indexer.frontends.tree import Node, Program, Scope
 

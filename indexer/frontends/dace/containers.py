@@ -12,10 +12,9 @@ from typing import Any
 from embeddb.core.errors import NestError
 from embeddb.nests.nest import index_range, loop_range
 from embeddb.nests.parts import Affine, Array, Index, Loop
-from indexer.frontends.dace.data import View
-from indexer.frontends.dace.place import Place
+from indexer.frontends.dace.data import Place, View
 from indexer.frontends.dace.symbolic import index_of, number_of
-from indexer.frontends.indices import constant
+from indexer.frontends.tree import constant
 
 _TYPES = {
     **{"float32": "f32", "float": "f32", "float64": "f64", "double": "f64"},

@@ -10,8 +10,7 @@ from embeddb.core.errors import NestError
 from embeddb.nests.parts import Const
 from indexer.frontends.dace.containers import Containers
 from indexer.frontends.dace.control import program_nodes
-from indexer.frontends.dace.data import Registry
-from indexer.frontends.dace.place import Place
+from indexer.frontends.dace.data import Place, Registry
 from indexer.frontends.tree import Program, Scope
 
 #: Most lists and objects in a file: they need many times the memory of their text.

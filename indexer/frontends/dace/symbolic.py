@@ -10,16 +10,7 @@ from collections.abc import Mapping
 
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Const, Expr, Index, Read
-from indexer.frontends.dace.data import View
-from indexer.frontends.dace.place import Place
-from indexer.frontends.indices import (
-    constant,
-    expression_of,
-    index_pair,
-    index_power,
-    scaled,
-    whole,
-)
+from indexer.frontends.dace.data import Place, View
 from indexer.frontends.scalars import (
     all_true,
     any_true,
@@ -30,6 +21,14 @@ from indexer.frontends.scalars import (
     opposite,
     pair,
     power,
+)
+from indexer.frontends.tree import (
+    constant,
+    expression_of,
+    index_pair,
+    index_power,
+    scaled,
+    whole,
 )
 
 _LONGEST = 4000

@@ -13,8 +13,8 @@ from embeddb.core.errors import TensorError
 from embeddb.core.files.safe_read import open_regular, read_bounded, refusing
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text
+from indexer.frontends.hlo.graph import kernels_of, program_of
 from indexer.frontends.hlo.module import MOST_TEXT, read_module
-from indexer.frontends.hlo.subjects import kernels_of, program_of
 
 _SUFFIXES = (".txt", ".hlo", ".json", ".gz")
 _MOST_LIST = 100_000

@@ -17,11 +17,13 @@ from indexer.frontends.hlo.instructions import (
     Body,
     Instruction,
     Module,
+    ShapeTree,
     Statement,
     joined,
+    past_brackets,
+    read_shape,
     statements,
 )
-from indexer.frontends.hlo.shapes import ShapeTree, past_brackets, read_shape
 from indexer.frontends.hlo.verify import check_module
 
 MOST_TEXT = 1 << 28

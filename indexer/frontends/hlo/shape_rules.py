@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
 from embeddb.tensors.tensor_graph import DTYPES, Attribute, Shape
-from indexer.frontends.hlo.attributes import numbers_of
+from indexer.frontends.hlo.instructions import numbers_of
 
 Dims = tuple[int, ...]
 

@@ -11,10 +11,16 @@ from collections.abc import Callable, Sequence
 from embeddb.core.errors import TensorError
 from embeddb.tensors.edges import ConvolutionLabels
 from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape
-from indexer.frontends.hlo.attributes import BODIES, canonical
-from indexer.frontends.hlo.instructions import Body, Instruction, Module
+from indexer.frontends.hlo.instructions import (
+    BODIES,
+    Body,
+    Instruction,
+    Module,
+    ShapeTree,
+    canonical,
+    leaves,
+)
 from indexer.frontends.hlo.shape_rules import RULES, SAME_TYPE, Applied, Dims, Rule, check_axes
-from indexer.frontends.hlo.shapes import ShapeTree, leaves
 
 _PARTS = ("size", "stride", "low", "high", "lhs_dilate", "rhs_dilate")
 

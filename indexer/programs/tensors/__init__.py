@@ -1,7 +1,8 @@
-"""Our own tensor programs of many model families, and the kernels of their default fusion.
+"""Our own tensor programs of many model families, the kernels of their default fusion, and probes.
 
-Each is HLO text in `texts`, FAMILY.SIZE.hlo.gz, as JAX passes it to XLA before optimisation.
-`tools.tensor_programs.lower` in the repository regenerates them; it alone needs JAX.
+Each program is HLO text in `texts`, FAMILY.SIZE.hlo.gz, as JAX passes it to XLA before
+optimisation. `tools.tensor_programs` in the repository regenerates programs (`lower`, which needs
+JAX) and probes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.files import read_tensors
 from indexer.programs.tensors.cutting import distinct_kernels
 
-__all__ = ["SUFFIX", "families", "kernels", "program", "program_names", "programs", "text_of"]
-
 SUFFIX = ".hlo.gz"
 _FOLDER = Path(__file__).parent / "texts"
+PROBES = Path(__file__).parent / "probes.json.gz"
 
 
 def program_names() -> list[str]:
@@ -43,6 +43,11 @@ def programs() -> list[TensorGraph]:
 def kernels() -> list[TensorGraph]:
     """The distinct kernels of all programs (`distinct_kernels`)."""
     return distinct_kernels(programs())
+
+
+def probes() -> list[TensorGraph]:
+    """Some fourteen thousand synthetic kernels for training, of groups `probe.KIND.CASE`."""
+    return list(read_tensors(PROBES).tensors)
 
 
 def text_of(name: str) -> str:

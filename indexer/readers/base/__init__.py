@@ -1,8 +1,16 @@
 """Building blocks of readers: the protocol `Reader`, its rows, and the conversion of text to
 numbers, seconds and lines."""
 
-from indexer.readers.base.lines import head_of, json_lines, numbered, open_bytes, whole, whole_bytes
-from indexer.readers.base.reading import files_below, read_rows
+from indexer.readers.base.lines import (
+    files_below,
+    head_of,
+    json_lines,
+    numbered,
+    open_bytes,
+    read_rows,
+    whole,
+    whole_bytes,
+)
 from indexer.readers.base.recognise import guess, refuse_other, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,

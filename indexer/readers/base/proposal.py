@@ -15,25 +15,25 @@ from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.rules import Param
 from indexer.readers.base.column_values import (
+    Candidates,
     Column,
     fits,
+    has_durations,
+    has_units,
     head_records,
+    is_count,
+    is_flag,
     is_ok,
     is_status,
+    is_status_column,
+    is_total,
     likeness,
+    sentinels,
+    statuses_meant,
+    unit_in,
 )
 from indexer.readers.base.columns import MATRIX_WORDS, assigned, words_of
 from indexer.readers.base.row import ReadOptions
-from indexer.readers.base.status_column import is_flag, is_status_column, statuses_meant
-from indexer.readers.base.time_column import (
-    Candidates,
-    has_durations,
-    has_units,
-    is_count,
-    is_total,
-    sentinels,
-    unit_in,
-)
 
 #: Similarity above which names match, if the values fit too.
 _ALIKE = 0.75

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.lines import numbered
 from indexer.readers.base.recognise import wrong_file
-from indexer.readers.base.row import Reject
+from indexer.readers.base.row import Reject, RunRow
 
 #: Characters between cells; of several in a header the most frequent one, then the first.
 SEPARATORS = ",;\t|"
@@ -111,6 +111,19 @@ class Table:
                 return
             except csv.Error as error:
                 yield self._number, Reject(self._number, str(error))
+
+    def runs(self, convert: Callable[[list[str], int], RunRow]) -> Iterator[RunRow | Reject]:
+        """Rows converted from their cells and line; one that raises ReaderError is a reject."""
+        for line, row in self.rows():
+            if isinstance(row, Reject):
+                yield row
+                continue
+            try:
+                run = convert(row, line)
+            except ReaderError as error:
+                yield Reject(line, error.reason, ",".join(row)[:200])
+            else:
+                yield run
 
     def records(self) -> Iterator[dict[str, str]]:
         """Rows without rejects, by the names of their columns."""

@@ -1,21 +1,30 @@
-"""Counters of loop nests: of the hardware where available, else of simulated caches."""
+"""Counters of loop nests: of the hardware where available, else of the canonical nest,
+instrumented, in simulated caches.
+
+Not modelled: prefetching, vectors (arithmetic, loads and stores are those of scalar code), address
+translation, lines that threads take from one another.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound, RunnerUnavailable, UsageError
+from embeddb.kernels.build import compile_to, compiler, no_compiler
+from embeddb.kernels.machine_failures import Deadline
 from embeddb.nests.check import canonical_schedule
-from embeddb.nests.counters import COUNTERS, CounterVector
+from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest
-from indexer.runners.counters.caches import Caches, caches_here
-from indexer.runners.counters.model import model_counts
+from embeddb.nests.parts import Access, Index
+from indexer.runners.command_programs import run_once
 from indexer.runners.counters.perf import (
     FLOPS,
     Event,
@@ -26,10 +35,210 @@ from indexer.runners.counters.perf import (
     count_threads,
     events_here,
 )
+from indexer.runners.counters.source import (
+    KINDS,
+    Caches,
+    Pass,
+    addresses,
+    caches_here,
+    deciding,
+    source,
+    work_of,
+)
 from indexer.runners.harness.serving import Reply, serve
 from indexer.runners.harness.worker import Libraries
 from indexer.runners.harness.worker_process import WorkerProcess
+from indexer.runners.nest_code.fill import contents
 from indexer.runners.nest_code.job import NestJob, build_all, bytes_needed, parts_of, received
+
+#: Counted accesses and iterations of the innermost loop; about as many more warm the caches.
+#: A nest takes up to a second then.
+MOST_STEPS = 10_000_000
+_FLAGS = ("-O2", "-std=gnu11", "-w")
+_MODEL_TIMEOUT_S = 30.0
+_MOST_OUTPUT = 1 << 20
+#: A pass is cut at so many times its expected steps.
+_ROOM = 4
+_MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Work of one thread: `turns` of the outermost loop, and the passes that represent them."""
+
+    turns: int
+    passes: tuple[Pass, ...]
+
+    @property
+    def sampled(self) -> bool:
+        return any(p.last - p.first < self.turns for p in self.passes)
+
+
+def model_counts(
+    nest: Nest,
+    *,
+    threads: int,
+    caches: Caches,
+    parallel: bool = True,
+    most: int = MOST_STEPS,
+) -> CounterVector:
+    """Counters of each thread in a run with warm caches.
+
+    The outermost loop is divided into equal parts, one per thread, where it is `parallel`; else the
+    first thread runs it all, and the others count 0. Nests of more than `most` steps are sampled:
+    some of the first, middle and last iterations of each thread, each after iterations that warm
+    its caches.
+
+    Raises: NothingFound for a nest that cannot be counted; RunnerUnavailable without a compiler.
+    """
+    values = deciding_values(nest)
+    workers = threads if parallel else 1
+    turns, per_turn = outer_turns(nest, values), _steps_per_turn(nest)
+    shares, first = [], 0
+    for worker in range(workers):
+        last = first + turns // workers + (worker < turns % workers)
+        shares.append(share_of(first, last, per_turn, most / workers))
+        first = last
+    sliced = caches.sliced(workers)
+    text = source(
+        nest,
+        sliced,
+        [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)],
+    )
+    counts = np.zeros((threads, len(COUNTERS)))
+    for at, row in enumerate(_printed(text, values, workers)):
+        counts[at] = _counters(row) * _scale(shares[at], row, per_turn)
+    counts[:, [name not in GIVEN["model"] for name in COUNTERS]] = np.nan
+    remarks = [f"simulated caches {caches}, warm", *([] if parallel else ["no loop parallel"])]
+    remarks += ["sampled"] if any(s.sampled for s in shares) else []
+    return CounterVector.of_threads(counts, "model", about=", ".join(remarks))
+
+
+def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
+    """The passes over iterations `first` to `last` of the outermost loop, of `per_turn` steps each,
+    that count about `most` steps."""
+    turns = last - first
+    if turns <= 0:
+        return Share(0, ())
+    if turns * per_turn <= most:
+        return Share(turns, _pair((first, last), (first, last), int(most)))
+    if per_turn > most:
+        return Share(turns, (Pass("INSIDE", first + (turns - 1) // 2, last, int(most)),))
+    windows = 3 if 3 * per_turn <= most else 1
+    some, quota = int(most / windows / per_turn), int(most / windows)
+    middle = first + (turns - some) // 2
+    before = max(first, middle - some)
+    passes = _pair((before, before + some), (middle, middle + some), quota)
+    if windows == 3:
+        end = last - some
+        # The first turns follow the last ones, in a run after another: these warm the caches.
+        ends = _pair((end - some, end), (end, last), quota)
+        passes = (*ends, Pass("COUNT", first, first + some, _ROOM * quota), *passes)
+    return Share(turns, passes)
+
+
+def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
+    """A pass that loads all arrays, if iterations are left out and all arrays fit in the caches."""
+    first, last = addresses(nest)[0], addresses(nest)[-1] + nest.arrays[-1].bytes
+    fits = last - first <= caches.last_bytes
+    return (Pass("FILL", first, last),) if share.sampled and fits else ()
+
+
+def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, ...]:
+    return Pass("WARM", *warm, _ROOM * most), Pass("COUNT", *counted, _ROOM * most)
+
+
+def _steps_per_turn(nest: Nest) -> float:
+    return (work_of(nest).accesses(nest.trips) + nest.points) / nest.trips[0]
+
+
+def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
+    """The numbers of each thread by name. Raises: NothingFound, RunnerUnavailable."""
+    compiler_found = compiler()
+    if compiler_found is None:
+        raise RunnerUnavailable(no_compiler())
+    with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
+        folder = Path(name)
+        wrong = compile_to(folder / "model", text, [compiler_found[0], *_FLAGS], ("-lm",))
+        if wrong:
+            raise NothingFound(f"the nest cannot be counted: {wrong}")
+        with (folder / "arrays").open("wb") as out:
+            for at in sorted(values):
+                out.write(np.ascontiguousarray(values[at]).data)
+        ended = run_once(
+            [str(folder / "model"), str(folder / "arrays")],
+            folder=folder,
+            env={"LC_ALL": "C"},
+            deadline=Deadline(_MODEL_TIMEOUT_S),
+            max_bytes=_MOST_OUTPUT,
+            max_memory=_MEMORY_BYTES,
+        )
+    rows = [line.split() for line in ended.stdout.decode("ascii", "replace").splitlines()]
+    names = (*KINDS, "turns", "cut")
+    if ended.problem or ended.code or [len(row) for row in rows] != [len(names)] * threads:
+        raise NothingFound(f"the nest cannot be counted: {ended.problem or f'ended {ended.code}'}")
+    return [dict(zip(names, map(int, row), strict=True)) for row in rows]
+
+
+def _counters(row: dict[str, int]) -> NDArray[np.float64]:
+    """float64[19]: one thread's printed counts, by counter."""
+    done = ("loads", "stores", "f32", "f64", "other", "branches")
+    values = {name: row[name] for name in ("branches", "mispredictions", "loads", "stores")} | {
+        "instructions": sum(row[name] for name in done),
+        "f32_scalar": row["f32"],
+        "f64_scalar": row["f64"],
+        "memory_reads": row["reads"],
+        "memory_writes": row["writes"],
+        "l2_lines_in": row["l2_in"],
+        "l2_writebacks": row["l2_out"],
+        "l1_lines_in": row["l1_in"],
+        "l1_modified_evictions": row["l1_out"],
+    }
+    return np.array([values.get(name, 0) for name in COUNTERS], dtype=np.float64)
+
+
+def _scale(share: Share, row: dict[str, int], per_turn: float) -> float:
+    """Factor of the counts that makes up for omitted iterations."""
+    inside = any(p.kind == "INSIDE" for p in share.passes)
+    if not inside and not row["cut"]:
+        return share.turns / row["turns"] if row["turns"] else 1.0
+    counted = row["loads"] + row["stores"] + row["points"]
+    return share.turns * per_turn / counted if counted else 1.0
+
+
+#: By number of the array.
+Values = Mapping[int, NDArray[Any]]
+MOST_BYTES = 1 << 30
+
+
+def deciding_values(nest: Nest) -> Values:
+    """Values of the arrays that decide the accesses. Raises: NothingFound if they are too large."""
+    wanted = sorted(deciding(nest))
+    if sum(nest.arrays[at].bytes for at in wanted) > MOST_BYTES:
+        raise NothingFound(f"the arrays that decide have more than {MOST_BYTES} bytes")
+    return {at: contents(nest, at).reshape(nest.arrays[at].shape) for at in wanted}
+
+
+def outer_turns(nest: Nest, values: Values) -> int:
+    """Iterations of the outermost loop."""
+    loop = nest.loops[0]
+    low, high = (index_of(bound, (), values) for bound in (loop.lower, loop.upper))
+    return max(0, -((low - high) // loop.step))
+
+
+def place_of(access: Access, strides: Sequence[int], at: tuple[int, ...], values: Values) -> int:
+    return sum(s * index_of(i, at, values) for i, s in zip(access.at, strides, strict=True))
+
+
+def index_of(index: Index, at: tuple[int, ...], values: Values) -> int:
+    plain = index.affine.constant + sum(
+        coef * x for coef, x in zip(index.affine.coefs, at, strict=False)
+    )
+    if index.of is None:
+        return plain
+    array = values[index.of.array]
+    strides = [s // array.itemsize for s in array.strides]
+    return plain + int(array.reshape(-1)[place_of(index.of, strides, at, values)])
 
 
 def count_nest(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embeddb.kernels import build as cpu_build
-from indexer.runners.harness.matrices import store_facts, stored_facts
+from indexer.runners.harness.worker_process import store_facts, stored_facts
 
 #: Facts that are measured; `embeddb.platforms.machines` has them in words and units.
 FACTS = (

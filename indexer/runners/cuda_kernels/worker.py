@@ -1,26 +1,267 @@
 """The child process that runs CUDA kernels: `python -m indexer.runners.cuda_kernels.worker`.
 
-It may hang, or lose its context by a kernel's fault; then it ends, and the parent starts another.
+It times the GPU by events and CUDA graphs, probes its facts, and has a matrix on the device with
+random values, dense operands and the expected result. It may hang, or lose its context by a
+kernel's fault; then it ends, and the parent starts another.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
+from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, RunnerUnavailable, SpaceError
 from embeddb.kernels.cuda.cusparse import CusparseProduct, cusparse
-from embeddb.kernels.cuda.device import DeviceError
-from embeddb.kernels.cuda.forms import FormRefused
+from embeddb.kernels.cuda.device import Device, DeviceError, gpu
+from embeddb.kernels.cuda.forms import Csr, FormRefused
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import Plan, plan
 from embeddb.kernels.cuda.product import Product, bind
-from indexer.runners.cuda_kernels.job import Loaded
-from indexer.runners.cuda_kernels.machine import CudaMachine, Machine, figures
 from indexer.runners.harness.serving import Reply, serve
+
+Call = Callable[[], object]
+#: Bytes that a copy moves, in the long probe and in the short one.
+_COPY_BYTES, _SHORT_COPY_BYTES = 1 << 30, 1 << 28
+_COPIES, _SHORT_COPIES = 10, 4
+_LAUNCHES = 200
+#: Clock cycles that the GPU is kept busy while the host enqueues what is timed.
+_BUSY_CYCLES = 400_000
+
+
+class Machine(Protocol):
+    """A device of torch with a clock. All work goes into one stream, in which graphs can be
+    captured. Tests have one on the CPU."""
+
+    place: str
+    device: Device
+
+    def identity(self) -> dict[str, str]:
+        """Facts that name an instance."""
+
+    def properties(self) -> dict[str, str]:
+        """Facts that need no measuring."""
+
+    def free_bytes(self) -> int:
+        """Memory that is free now."""
+
+    def wait(self) -> None:
+        """Wait for all enqueued work."""
+
+    def once(self, call: Call) -> float:
+        """Seconds of one call in the stream."""
+
+    def graphed(self, call: Call, calls: int, samples: int) -> list[float]:
+        """Mean seconds of a call in a graph of so many calls, once for each replay."""
+
+
+class CudaMachine:
+    """The first visible GPU. Raises: RunnerUnavailable where it cannot be used."""
+
+    place = "cuda"
+
+    def __init__(self) -> None:
+        self.device = gpu(0)
+        # The default stream cannot be captured.
+        self._cuda: Any = torch.cuda
+        self._stream = self._cuda.Stream()
+        torch.cuda.set_stream(self._stream)
+
+    def identity(self) -> dict[str, str]:
+        return self.device.facts()
+
+    def properties(self) -> dict[str, str]:
+        of = torch.cuda.get_device_properties(0)
+        return {
+            "multiprocessors": str(of.multi_processor_count),
+            "l2_bytes": str(of.L2_cache_size),
+            "memory_bytes": str(of.total_memory),
+        }
+
+    def free_bytes(self) -> int:
+        return int(torch.cuda.mem_get_info()[0])
+
+    def wait(self) -> None:
+        torch.cuda.synchronize()
+
+    def once(self, call: Call) -> float:
+        start, end = self._events()
+        self._cuda._sleep(_BUSY_CYCLES)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    def graphed(self, call: Call, calls: int, samples: int) -> list[float]:
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            for _ in range(calls):
+                call()
+        except BaseException:
+            with suppress(RuntimeError):
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        graph.replay()
+        seconds = []
+        for _ in range(samples):
+            # Waited for each, as the runs that ship were timed: the launch of the graph is inside.
+            start, end = self._events()
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            seconds.append(float(start.elapsed_time(end)) / 1e3 / calls)
+        graph.reset()
+        return seconds
+
+    def _events(self) -> tuple[Any, Any]:
+        return self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)
+
+
+def figures(machine: Machine, *, short: bool) -> dict[str, float]:
+    """Copy bandwidth in GB/s (bytes read and written), and unless `short` the time of a launch, of
+    many in a row, in a stream and in a graph, in microseconds. Figures without memory for them are
+    left out."""
+    measured: dict[str, float] = {}
+    size = min(_SHORT_COPY_BYTES if short else _COPY_BYTES, machine.free_bytes() // 8)
+    with suppress(torch.OutOfMemoryError):
+        source = torch.zeros(size, dtype=torch.uint8, device=machine.place)
+        target = torch.empty_like(source)
+        target.copy_(source)
+        copies = _SHORT_COPIES if short else _COPIES
+        seconds = min(machine.once(lambda: target.copy_(source)) for _ in range(copies))
+        measured["copy_gb_s"] = 2 * size / seconds / 1e9
+    if not short:
+        one = torch.zeros(1, device=machine.place)
+
+        def many() -> None:
+            for _ in range(_LAUNCHES):
+                one.add_(1)
+
+        many()
+        measured["launch_us"] = machine.once(many) / _LAUNCHES * 1e6
+        in_graph = machine.graphed(lambda: one.add_(1), _LAUNCHES, 3)
+        measured["graph_launch_us"] = min(in_graph) * 1e6
+    return {name: float(f"{value:.4g}") for name, value in measured.items()}
+
+
+_DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
+#: Dense columns of the reference that are computed together, and values that are compared together.
+_COLUMNS, _CHUNK = 64, 1 << 25
+#: Smallest difference that counts in half precision: its subnormal numbers are this far apart.
+_HALF_STEP = 1e-7
+
+
+class Loaded:
+    """One pattern with random values and everything that its products work on, on one device.
+
+    `b` dtype[n,k], for SDDMM `x` dtype[m,k] (else None), `out` dtype[m,k] or dtype[nnz]; vectors
+    for SpMV. Random values are uniform in [-0.5, 0.5). The reference is computed in float64 by
+    torch and kept, with the sum of magnitudes of each value, if `check`.
+    """
+
+    def __init__(self, request: dict[str, Any], payload: bytes, place: str) -> None:
+        self.op, self.place = Op.parse(request["op"]), place
+        m, n = request["shape"]
+        ptr = np.frombuffer(payload, np.int64, m + 1)
+        idx = np.frombuffer(payload, np.int32, offset=ptr.nbytes)
+        self._random = torch.Generator(device=place).manual_seed(request["seed"])
+        width = () if self.op.name == "spmv" else (self.op.width,)
+        sampled = self.op.name == "sddmm"
+        self._csr = Csr(
+            (m, n),
+            torch.from_numpy(ptr.astype(np.int32)).to(place),
+            torch.from_numpy(idx.copy()).to(place),
+            self._drawn((len(idx),)),
+        )
+        self.b = self._drawn((n, *width))
+        self.x = self._drawn((m, *width)) if sampled else None
+        self.out = torch.empty((len(idx),) if sampled else (m, *width), **self._kind)
+        self.left_bytes: int = request["left_bytes"]
+        #: Seconds of the fastest product so far.
+        self.best_s = math.inf
+        self._expected = self._reference() if request["check"] else None
+
+    @property
+    def _kind(self) -> dict[str, Any]:
+        return {"dtype": _DTYPES[self.op.dtype], "device": self.place}
+
+    def csr(self) -> Csr:
+        """The matrix, without the rows of its entries, so that each conversion pays for them."""
+        return Csr(self._csr.shape, self._csr.ptr, self._csr.idx, self._csr.values)
+
+    def wrong(self, tolerance: float) -> str:
+        """Empty if `out` is off by at most `tolerance` of the sum of magnitudes, everywhere."""
+        if self._expected is None:
+            return ""
+        result = self.out.view(-1)
+        step = _HALF_STEP if self.op.dtype == "f16" else 0.0
+        exact, size = self._expected
+        for low in range(0, len(result), _CHUNK):
+            part = slice(low, low + _CHUNK)
+            off = (result[part].double() - exact[part]).abs_()
+            bad = ~(off <= size[part] * tolerance + step)
+            if bool(bad.any()):
+                at = int(bad.int().argmax())
+                where = self._place(low + at)
+                return f"{where} is off by {float(off[at]):.3g}, more than rounding explains"
+        return ""
+
+    def _place(self, at: int) -> str:
+        if self.op.name == "sddmm":
+            return f"non-zero {at}"
+        return f"row {at // max(self.op.width, 1)}"
+
+    def _drawn(self, shape: tuple[int, ...]) -> torch.Tensor:
+        wide = torch.float64 if self.op.dtype == "f64" else torch.float32
+        values = torch.rand(shape, generator=self._random, device=self.place, dtype=wide)
+        return values.sub_(0.5).to(_DTYPES[self.op.dtype])
+
+    def _reference(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """float64[values of out] expected, and float32 of the same shape: the sum of the magnitudes
+        of its terms and its own."""
+        exact = torch.zeros(self.out.numel(), dtype=torch.float64, device=self.place)
+        size = torch.zeros(self.out.numel(), dtype=torch.float32, device=self.place)
+        if self._csr.nnz and self.out.numel():
+            fill = self._sampled_products if self.op.name == "sddmm" else self._products
+            fill(exact, size)
+        return exact, size.add_(exact.abs())
+
+    def _products(self, exact: torch.Tensor, size: torch.Tensor) -> None:
+        csr, rows = self._csr, self._csr.shape[0]
+        places = torch.stack([csr.rows.long(), csr.idx.long()])
+        about: dict[str, Any] = {"check_invariants": False, "is_coalesced": True}
+        values = csr.values.double()
+        a = torch.sparse_coo_tensor(places, values, csr.shape, **about)
+        absolute = torch.sparse_coo_tensor(places, values.abs(), csr.shape, **about)
+        b = self.b.view(csr.shape[1], -1)
+        columns = b.shape[1]
+        for low in range(0, columns, _COLUMNS):
+            part = slice(low, low + _COLUMNS)
+            dense = b[:, part].double()
+            exact.view(rows, columns)[:, part] = torch.sparse.mm(a, dense)
+            size.view(rows, columns)[:, part] = torch.sparse.mm(absolute, dense.abs()).float()
+
+    def _sampled_products(self, exact: torch.Tensor, size: torch.Tensor) -> None:
+        csr, x = self._csr, self.x
+        assert x is not None
+        step = max(1, _CHUNK // max(self.op.width, 1))
+        for low in range(0, csr.nnz, step):
+            part = slice(low, low + step)
+            terms = x[csr.rows[part]].double() * self.b[csr.idx[part]].double()
+            values = csr.values[part].double()
+            exact[part] = terms.sum(1) * values
+            size[part] = (terms.abs_().sum(1) * values.abs()).float()
+
 
 #: A graph takes about this long, and has so many products.
 _GRAPH_S, _FEWEST, _MOST = 100e-6, 3, 20

@@ -23,8 +23,13 @@ from indexer.runners.harness import building
 from indexer.runners.harness.building import Built
 from indexer.runners.harness.worker import Expected, Libraries, first_missed, serve_jobs
 from indexer.runners.nest_code.fill import DTYPE_OF, contents, filled
-from indexer.runners.nest_code.reference import evaluate, suits
-from indexer.runners.nest_code.rounding import checked_nest, may_jump, tolerance_of
+from indexer.runners.nest_code.reference import (
+    checked_nest,
+    evaluate,
+    may_jump,
+    suits,
+    tolerance_of,
+)
 
 #: Smallest positive numbers that are kept: smaller ones are 0 under -ffast-math.
 _TINY = {"f32": 1e-37, "f64": 1e-300, "i32": 0.0, "i64": 0.0}

@@ -119,7 +119,7 @@ class Model:
 
     def _pass(self, config: Mapping[str, Any], columns: int, passes: int) -> Any:
         """Cycles of one of the `passes` over the matrix, for a split of so many dense columns."""
-        from indexer.runners.spade_model.loops import simulate
+        from indexer.runners.spade_model.tiles import simulate
 
         hw, pattern = self._hardware, self._pattern
         tiling = self._tiling(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -131,8 +131,8 @@ def _grown(
     if start is not None:
         _check_start(samples, start)
         source = retarget(start, samples.platform, samples.ops)
-    card = _card(samples, settings, start)
-    columns = TreeTable(card["vector"], len(card["layout"]), settings.parts)
+    card = tree_card(samples, settings, start)
+    columns = tree_columns(card)
     held = [held_out(samples.groups, i, settings.seed) for i in range(settings.members)]
     apart = judged_only(samples.groups, held, settings.seed, FOLDS)
     tried: list[Grown] = []
@@ -154,6 +154,30 @@ def _grown(
         card["source"] = source.card
     card["metrics"] = _mean([fitted.figures for fitted in made.judged])
     return card, tensors, [fitted.scores for fitted in made.judged]
+
+
+def tree_card(
+    samples: Samples,
+    settings: CostSettings,
+    start: CostModel | None = None,
+    facts: Sequence[tuple[str, float]] = (),
+) -> dict[str, Any]:
+    """The card of trees, but for what judging adds: with the `quantities` of the platform's file,
+    their `derived` digest, and `facts` of the machine as `TreeTable` has them."""
+    quantities = samples.platform.quantities(samples.ops[0])
+    return {
+        **_card(samples, settings, start),
+        "quantities": list(quantities.names),
+        "derived": quantities.digest if quantities.names else "",
+        "facts": [list(one) for one in facts],
+    }
+
+
+def tree_columns(card: Mapping[str, Any]) -> TreeTable:
+    """The columns that the trees of a card read."""
+    facts = tuple((name, rest) for name, rest in card["facts"])
+    own, parts = len(card["layout"]), tuple(card["settings"]["parts"])
+    return TreeTable(card["vector"], own, parts, len(card["quantities"]), facts)
 
 
 def learned(

@@ -112,7 +112,7 @@ def levelled(samples: Samples) -> Floats:
     return found
 
 
-def _fit(
+def fit_member(
     samples: Samples, rows: Sequence[Table], held: NDArray[np.bool_], seed: int
 ) -> FittedTrees:
     """One member, of the rows that are not `held` bool[r]; `rows` are their `tables`.
@@ -156,8 +156,8 @@ def grow(
 ) -> Grown:
     """One member for each mask bool[r] of `held`, and for each of `apart` one that is only judged;
     without any, the members are."""
-    members = [_fit(samples, rows, out, seed * 1000 + i) for i, out in enumerate(held)]
-    judged = [_fit(samples, rows, out, seed * 1000) for out in apart]
+    members = [fit_member(samples, rows, out, seed * 1000 + i) for i, out in enumerate(held)]
+    judged = [fit_member(samples, rows, out, seed * 1000) for out in apart]
     judged = judged or [m for m in members if m.scores]
     missed = [
         np.square(centred(own) - centred(samples.gain[samples.part(row)])).mean()

@@ -1,5 +1,6 @@
-"""Training of the kernels' network: rank loss or squared error of log seconds, Adam, families drawn
-evenly, early stopping on the held-out part.
+"""Training of the kernels' network: rank loss or squared error of log seconds, Adam, early stopping
+on the held-out part. Examples are drawn evenly from each model family ("Imbalances"), so that a
+family with many kernels does not count for more.
 
 Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3, 4 and Appendix B.
 """
@@ -9,18 +10,55 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from embeddb.core.reports import Progress
-from indexer.training.tensors.draws import Drawn, drawn_batches
 from indexer.training.tensors.evaluation import figures_of, loss_on, predictions_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.tensors.settings import KernelTraining
 from indexer.training.trainer import Fitted, Job, fit, folder_of, run_name
+
+
+class Drawn(NamedTuple):
+    """Index of a kernel, and indices int64[t] of some of its tiles."""
+
+    place: int
+    tiles: NDArray[np.int64]
+
+
+def drawn_batches(
+    samples: Sequence[KernelSample],
+    *,
+    kernels: int,
+    tiles: int,
+    steps: int,
+    rng: np.random.Generator,
+) -> Iterator[list[Drawn]]:
+    """`steps` batches of `kernels` kernels with at most `tiles` tiles each. Families alternate;
+    kernels of one family come in a random order, reshuffled after each pass."""
+    by_family: dict[str, list[int]] = {}
+    for at, sample in enumerate(samples):
+        by_family.setdefault(sample.group, []).append(at)
+    families = [_endless(places, rng) for _, places in sorted(by_family.items())]
+    turns = _endless(range(len(families)), rng)
+    for _ in range(steps):
+        places = [next(families[next(turns)]) for _ in range(kernels)]
+        yield [Drawn(at, _some(len(samples[at].seconds), tiles, rng)) for at in places]
+
+
+def _endless(of: Sequence[int], rng: np.random.Generator) -> Iterator[int]:
+    while True:
+        yield from rng.permutation(np.asarray(of)).tolist()
+
+
+def _some(count: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    return rng.permutation(count)[:most]
 
 
 def fitted_network(

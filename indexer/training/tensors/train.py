@@ -21,11 +21,15 @@ from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.roofline.analysis import Analysis
 from embeddb.tensors.tensor_graph import is_probe
 from indexer.training.cost_model.trees import available
-from indexer.training.tensors.calibration import calibration
 from indexer.training.tensors.evaluation import figures_of, predictions_of
 from indexer.training.tensors.fitting import fitted_network
-from indexer.training.tensors.grown_trees import tree_predictions, tree_weights, trees_card
-from indexer.training.tensors.operations.sums import (
+from indexer.training.tensors.grown_trees import (
+    calibration,
+    tree_predictions,
+    tree_weights,
+    trees_card,
+)
+from indexer.training.tensors.operations import (
     members_here,
     summed_card,
     summed_predictions,

@@ -26,8 +26,8 @@ from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tensor_text import tensor_text
+from indexer.frontends.hlo.graph import kernels_of, program_of
 from indexer.frontends.hlo.module import read_module
-from indexer.frontends.hlo.subjects import kernels_of, program_of
 from indexer.programs.tensors import programs
 from indexer.runners.tile_code.reference import evaluate, physical
 

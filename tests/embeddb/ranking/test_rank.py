@@ -70,6 +70,8 @@ class Fake(Law):
     version = "feedc0de"
     instance = "tiny"
     plain = False
+    machines = ()
+    source = None
 
     def __init__(self, gains: dict[str, float], **held_out: float) -> None:
         super().__init__(gains)
@@ -81,6 +83,9 @@ class Fake(Law):
 
     def mismatch(self, platform: Platform, op: Op, name: str, version: str) -> str:
         return self.refusal
+
+    def imputed(self, platform: Platform) -> list[str]:
+        return []
 
 
 def _bare(platform: Platform | None = None) -> Query:

@@ -28,9 +28,10 @@ from indexer.campaign.plan import (
     PlanOptions,
     choose_configs,
     make_plan,
+    read_plan,
     static_top,
+    write_plan,
 )
-from indexer.campaign.plan_file import read_plan, write_plan
 
 OPS = (OP, Op("spmm", 64))
 

@@ -52,7 +52,7 @@ from indexer.campaign.budget.samplers import (
     strategy,
 )
 from indexer.campaign.folder import Campaign
-from indexer.campaign.plan_file import write_plan
+from indexer.campaign.plan import write_plan
 from indexer.campaign.run import CampaignJob
 
 MANY = 80

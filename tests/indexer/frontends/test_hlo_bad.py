@@ -11,9 +11,9 @@ from hlo_texts import FOLDER, NAMES, PLAIN, entry
 from embeddb.core.errors import TensorError
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.files import read_tensors
+from indexer.frontends.hlo.graph import kernels_of, program_of
 from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.printer import hlo_text
-from indexer.frontends.hlo.subjects import kernels_of, program_of
 
 X = "x = f32[4,8]{1,0} parameter(0)"
 

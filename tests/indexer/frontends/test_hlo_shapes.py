@@ -13,8 +13,8 @@ from hlo_texts import FOLDER, NAMES, entry
 import indexer.programs.tensors
 from embeddb.core.errors import TensorError
 from indexer.frontends.hlo.files import read_tensors
+from indexer.frontends.hlo.graph import kernels_of
 from indexer.frontends.hlo.module import read_module
-from indexer.frontends.hlo.subjects import kernels_of
 
 GIVEN = (
     "x = f32[4,8] parameter(0)",

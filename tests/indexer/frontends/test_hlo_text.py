@@ -14,9 +14,9 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.tensor_graph import Operation, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 from indexer.frontends.hlo.files import read_tensors, tensor_files
+from indexer.frontends.hlo.graph import kernels_of, program_of
 from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.printer import hlo_text
-from indexer.frontends.hlo.subjects import kernels_of, program_of
 
 
 def program(text: str) -> TensorGraph:

@@ -10,8 +10,8 @@ import pytest
 from embeddb.tensors.analysis import FREE, work_of
 from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from indexer.frontends.hlo.printer import hlo_text
-from indexer.programs.tensors import kernels
-from indexer.programs.tensors.probes import probes
+from indexer.programs.tensors import kernels, probes
+from tools.tensor_programs.probes import generate_probes
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +20,14 @@ def made() -> list[TensorGraph]:
 
 
 def test_they_are_the_same_on_every_machine(made: list[TensorGraph]) -> None:
-    told = hashlib.blake2b("\n".join(one.id for one in made).encode(), digest_size=8).hexdigest()
-    assert (len(made), told) == (13907, "a5aada49768091e5")
+    digest = hashlib.blake2b("\n".join(one.id for one in made).encode(), digest_size=8).hexdigest()
+    assert (len(made), digest) == (13907, "a5aada49768091e5")
     assert len({one.id for one in made}) == len({one.name for one in made}) == len(made)
+
+
+@pytest.mark.slow
+def test_the_generator_writes_the_file_that_ships(made: list[TensorGraph]) -> None:
+    assert generate_probes() == made
 
 
 def test_no_figure_is_about_them(made: list[TensorGraph]) -> None:

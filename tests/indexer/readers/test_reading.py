@@ -16,8 +16,8 @@ from embeddb.core.config import Op
 from embeddb.core.errors import PluginError, ReaderError, UsageError
 from embeddb.store import memory_store
 from indexer.ingest import ingest
-from indexer.readers.base import reading
-from indexer.readers.base.reading import files_below, read_rows
+from indexer.readers.base import lines
+from indexer.readers.base.lines import files_below, read_rows
 from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
@@ -142,7 +142,7 @@ def test_a_folder_of_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in "abc":
         (tmp_path / f"{name}.txt").touch()
     assert len(files_below(tmp_path, ".txt")) == 3
-    monkeypatch.setattr(reading, "MOST_FILES", 2)
+    monkeypatch.setattr(lines, "MOST_FILES", 2)
     with pytest.raises(ReaderError, match="more than 2 files"):
         files_below(tmp_path, ".txt")
 

@@ -24,8 +24,7 @@ from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.ingest import ingest
 from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
-from indexer.readers.tensors.tpu_graph import kernel_of_graph, notes_on, opcode_of
-from indexer.readers.tpu_graphs import TpuGraphsReader
+from indexer.readers.tpu_graphs import TpuGraphsReader, kernel_of_graph, notes_on, opcode_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "readers" / "tpu_graphs.npz"
 STEM = "alexnet_train_batch_32_-1bae27a41d70f4dc"

@@ -28,11 +28,17 @@ from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import check
 from embeddb.nests.parts import Access, Array, Const, Statement
-from indexer.runners.counters import model as nest_model
-from indexer.runners.counters.caches import PLAIN, Caches, Level, caches_here
-from indexer.runners.counters.model import deciding_values, model_counts, outer_turns, share_of
-from indexer.runners.counters.source import Pass
-from indexer.runners.counters.work import deciding, work_of
+from indexer.runners.counters import nest as nest_model
+from indexer.runners.counters.nest import deciding_values, model_counts, outer_turns, share_of
+from indexer.runners.counters.source import (
+    PLAIN,
+    Caches,
+    Level,
+    Pass,
+    caches_here,
+    deciding,
+    work_of,
+)
 
 pytestmark = pytest.mark.gcc
 

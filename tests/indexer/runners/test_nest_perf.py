@@ -21,7 +21,6 @@ from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array, Read, Statement
 from indexer.runners.counters import nest as nest_counters
-from indexer.runners.counters.caches import PLAIN
 from indexer.runners.counters.nest import by_counter, count_nest
 from indexer.runners.counters.perf import (
     FLOPS,
@@ -34,6 +33,7 @@ from indexer.runners.counters.perf import (
     events_here,
     events_of,
 )
+from indexer.runners.counters.source import PLAIN
 
 INTEL = {"vendor_id": "GenuineIntel", "cpu family": "6", "model": "85"}
 

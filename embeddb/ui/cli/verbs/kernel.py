@@ -72,15 +72,14 @@ def import_verb(
       embeddb kernel import tensors.db --probes
     """
     from indexer.add import add_coded
-    from indexer.programs.tensors import probes as made_up
-    from indexer.programs.tensors import programs
+    from indexer.programs.tensors import probes, programs
     from indexer.programs.tensors.cutting import distinct_kernels
 
     if not (files or wanted["ours"] or wanted["probes"]):
         raise UsageError("nothing to import", hint="give files or folders, --ours or --probes")
     tensors, notes = _read(files, kind, group)
     tensors += programs() if wanted["ours"] else []
-    tensors += made_up.probes() if wanted["probes"] else []
+    tensors += probes() if wanted["probes"] else []
     if wanted["cut"]:
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with database_to_fill(db) as opened, Progress() as progress:

@@ -174,7 +174,7 @@ def show_verb(
     elif form == "json":
         say(nest_text(nest).decode())
     elif form == "c":
-        from indexer.runners.nest_code.program import c_program
+        from indexer.runners.nest_code.in_place import c_program
 
         click.echo(c_program(nest, schedule or canonical_schedule(nest)))
     else:

@@ -46,6 +46,9 @@ _PREDICTORS = ("auto", "gp", "mlp", "trees")
 @click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
 @click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+@click.option(
+    "--every-machine", is_flag=True, help="Learn from all machines' runs, with their facts."
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
 @click.option(
     "--threads",
@@ -77,6 +80,10 @@ def costmodel_verb(
     get its predictions as an input. `--from starter` is the model of CPUs that ships. --samples 500
     takes 20 runs of each of 25 matrices that differ in size and density.
 
+    --every-machine makes one model for all machines of a portable platform, those without runs too:
+    trees that also read a machine's facts (vector width, caches, bandwidths). It is judged with
+    whole machines left out. A machine's own runs refine it when they are queried.
+
     --preset trains COGNATE as published: its sparse network reads the patterns' coordinates (in at
     most --sites squared cells) and is trained end to end on run times, from random weights or those
     of --encoder. --epochs and --lr change the preset. The network also becomes a featurizer. One
@@ -94,8 +101,13 @@ def costmodel_verb(
       embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
     """
     options["source"] = source_model(options["source"], _ops(ops)[0])
+    if options["every_machine"] and (options["preset"] or options["source"]):
+        raise UsageError("--every-machine trains trees from the runs alone",
+                         hint="leave out --preset and --from")  # fmt: skip
     with session(options["count"]) as progress:
         train = _train_whole if options["preset"] else _train
+        if options["every_machine"]:
+            train = _train_for_machines
         document = train(db, platform, ops, out, options, progress)
     if as_json:
         emit(document)
@@ -125,6 +137,32 @@ def _train(
         file, folder = _place(opened.store, samples, out, options["resume"])
         training = Training(opened.index, all_samples, request, start, folder, note)
         model = training.model(progress)
+        home = opened.store.path
+    version, problems = save_model(model, file, home, lambda: open_database(db).index)
+    return _saved(db, model, (file, folder), (version, problems), samples)
+
+
+def _train_for_machines(
+    db: str,
+    platform: str,
+    ops: tuple[str, ...],
+    out: str,
+    options: dict[str, Any],
+    progress: Progress,
+) -> dict[str, Any]:
+    with needing("training"):
+        from embeddb.learning.samples import samples_of_machines
+        from indexer.training.cost_model.machines import train_for_machines
+        from indexer.training.cost_model.model_place import save_model
+        from tuners.evaluation.machines import judge_machines
+    request = _request({**options, "predictor": "trees"})
+    with open_database(db, readonly=True) as opened:
+        where, wanted = opened.platform(platform), _ops(ops)
+        samples = samples_of_machines(opened.index, where, wanted, featurizer=request.featurizer)
+        file, folder = _place(opened.store, samples, out, options["resume"])
+        model, parts = train_for_machines(samples, request.settings("trees"), progress=progress)
+        if request.judged:
+            model.card["held_out"] = judge_machines(opened.index, where, parts, progress)
         home = opened.store.path
     version, problems = save_model(model, file, home, lambda: open_database(db).index)
     return _saved(db, model, (file, folder), (version, problems), samples)

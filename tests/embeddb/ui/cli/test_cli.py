@@ -28,7 +28,7 @@ from embeddb.ui.cli import output
 from embeddb.ui.cli.main import VERBS, cli
 from indexer import starter
 from indexer.exchange.exchange import export_file
-from indexer.shipped.create import ship
+from indexer.shipped.__main__ import ship
 
 ROOT = Path(__file__).resolve().parents[4]
 #: HLO of one kernel.

@@ -22,7 +22,6 @@ from embeddb.ui.cli.arguments import resolve_workloads
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs import tensors
-from indexer.programs.tensors import probes
 from indexer.tensor_runs import FusionJob, FusionRequest
 
 MLP = str(FOLDER / "mlp.before.txt")
@@ -191,8 +190,8 @@ def test_our_own_programs_are_imported_and_found_by_name(
 def test_probes_are_imported_as_kernels_of_their_own_groups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = probes.probes()[::500]
-    monkeypatch.setattr(probes, "probes", lambda: some)
+    some = tensors.probes()[::500]
+    monkeypatch.setattr(tensors, "probes", lambda: some)
     db = str(tmp_path / "t.db")
     done = printed(capsys, "kernel", "import", db, "--probes", "--json")
     assert [one["id"] for one in done["added"]] == [one.id for one in some]

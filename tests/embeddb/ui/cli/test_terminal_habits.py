@@ -27,7 +27,7 @@ from embeddb.ui.cli.main import VERBS
 from embeddb.ui.cli.output import COMPLETING
 from embeddb.ui.cli.welcome import EXAMPLE, welcome
 from indexer import starter
-from indexer.shipped.create import ship
+from indexer.shipped.__main__ import ship
 from indexer.shipped.file import unpack
 
 HEAD = ("rank", "name", "seconds", "configuration")

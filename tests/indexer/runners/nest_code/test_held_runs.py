@@ -18,13 +18,13 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from indexer.programs import nests_of
 from indexer.runners.base import RunOptions
-from indexer.runners.counters.caches import PLAIN
-from indexer.runners.counters.model import model_counts
+from indexer.runners.counters.nest import model_counts
+from indexer.runners.counters.source import PLAIN
 from indexer.runners.nest import NestRunner
 from indexer.runners.nest_code import job as nest_job
 from indexer.runners.nest_code.fill import contents, filled
+from indexer.runners.nest_code.in_place import c_program
 from indexer.runners.nest_code.job import Libraries, NestJob, parts_of, received
-from indexer.runners.nest_code.program import c_program
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

@@ -37,10 +37,9 @@ from embeddb.platforms.platform import load_platform
 from indexer.runners.harness.worker import Libraries
 from indexer.runners.nest_code import job as nest_job
 from indexer.runners.nest_code.fill import filled
+from indexer.runners.nest_code.in_place import c_program
 from indexer.runners.nest_code.job import NestJob
-from indexer.runners.nest_code.program import c_program
-from indexer.runners.nest_code.reference import evaluate, free_loops
-from indexer.runners.nest_code.rounding import checked_nest
+from indexer.runners.nest_code.reference import checked_nest, evaluate, free_loops
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 

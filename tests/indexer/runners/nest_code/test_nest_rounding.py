@@ -12,8 +12,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array, Call, Loop, Statement
 from indexer.runners.harness.worker import Libraries
 from indexer.runners.nest_code.job import NestJob
-from indexer.runners.nest_code.reference import fixed_loops
-from indexer.runners.nest_code.rounding import may_jump, tolerance_of
+from indexer.runners.nest_code.reference import fixed_loops, may_jump, tolerance_of
 
 X, Y = ix(0, 1), ix(0, 0, 1)
 

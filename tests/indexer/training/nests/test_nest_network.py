@@ -18,7 +18,7 @@ from embeddb.core.files import model_file  # noqa: E402
 from embeddb.nests.encoding.forward import DIM, NestNetwork, encoding_version, shapes_of  # noqa: E402
 from embeddb.nests.encoding.graph import NestGraph, graph_of  # noqa: E402
 from embeddb.nests.schedule import Schedule  # noqa: E402
-from indexer.training.nests.network import TrainedNetwork, collate, counter_inputs  # noqa: E402
+from indexer.training.nests.train import TrainedNetwork, collate, counter_inputs  # noqa: E402
 
 SPEC: dict[str, Any] = {
     "layers": 3,

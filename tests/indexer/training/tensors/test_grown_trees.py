@@ -22,6 +22,7 @@ from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
 from embeddb.tensors.encoding.flat import flat_rows  # noqa: E402
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis  # noqa: E402
 from indexer.training.cost_model.trees import weights  # noqa: E402
+from indexer.training.tensors import operations  # noqa: E402
 from indexer.training.tensors.figures import kendall  # noqa: E402
 from indexer.training.tensors.grown_trees import (  # noqa: E402
     boosted_by_family,
@@ -30,8 +31,7 @@ from indexer.training.tensors.grown_trees import (  # noqa: E402
     tree_weights,
     trees_card,
 )
-from indexer.training.tensors.operations import sums  # noqa: E402
-from indexer.training.tensors.operations.sums import summed  # noqa: E402
+from indexer.training.tensors.operations import summed  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
 from indexer.training.tensors.settings import recipe  # noqa: E402
 from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels  # noqa: E402
@@ -126,7 +126,7 @@ def test_sums_are_of_fused_kernels_alone_and_do_without_lightgbm(
         train_kernels(
             KernelData(tiled_samples(3)), how("tile", "operations"), tmp_path / "no", progress=quiet
         )
-    monkeypatch.setattr(sums, "available", lambda: False)
+    monkeypatch.setattr(operations, "available", lambda: False)
     out = tmp_path / "fused.safetensors"
     card = train_kernels(
         KernelData(fused_samples(8)), how("fused", "operations"), out, progress=quiet

@@ -33,12 +33,10 @@ from embeddb.tensors.tensor_graph import (  # noqa: E402
     PROBE,
     TensorGraph,
 )
-from indexer.training.tensors.operations.network import (  # noqa: E402
+from indexer.training.tensors.operations import (  # noqa: E402  # noqa: E402
+    MEMBERS,
     NetworkTraining,
     network_weights,
-)
-from indexer.training.tensors.operations.sums import (  # noqa: E402
-    MEMBERS,
     summed_card,
     summed_predictions,
     summed_weights,
@@ -176,7 +174,7 @@ def test_both_are_the_geometric_mean_of_their_sums(learned: dict[str, OperationS
 
 
 def test_numpy_says_what_torch_does() -> None:
-    from indexer.training.tensors.operations.network import _Kernels, _Network
+    from indexer.training.tensors.operations import _Kernels, _Network
 
     asked = samples(kernels(WORDS, 40, 7))
     how = NetworkTraining(hidden=24, epochs=2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from indexer.programs.tensors.probes.draft import Case, Dims, Draft
-from indexer.programs.tensors.probes.loops import followed
+from tools.tensor_programs.probes.draft import Case, Dims, Draft
+from tools.tensor_programs.probes.loops import followed
 
 #: Most multiplications.
 _MOST = 8e7

@@ -1,14 +1,17 @@
-"""The network of operations (`embeddb.cost_model.operation_sums`) in torch, trained on sums alone
-as the trees beside it are."""
+"""Training of `embeddb.cost_model.operation_sums`: seconds of fused kernels as sums over their
+operations, by a network in torch and boosted trees of LightGBM, both trained on sums alone.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +22,22 @@ from torch.nn import functional
 
 from embeddb.core.nn_numpy import NORM_EPSILON
 from embeddb.core.reports import Progress
-from embeddb.cost_model.operation_sums import CLIP
+from embeddb.cost_model.operation_sums import CLIP, NETWORK, TREES, OperationSums
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
+from indexer.training.cost_model.trees import available, require, weights
 from indexer.training.tensors.grown_trees import evenly
-from indexer.training.tensors.operations.residuals import FAR, level
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.trainer import Job, Settings, fit
+
+#: Threshold of Huber's loss in log seconds: larger residuals count linearly. Processes that time
+#: the same kernel differ by less.
+FAR = 0.4
+
+
+def level(train: Sequence[KernelSample]) -> float:
+    """Median of the log seconds minus the log sums of the guesses."""
+    guessed = [np.log(np.exp(sample.operations[:, USUAL]).sum()) for sample in train]
+    return float(np.median([s.logs.min() - g for s, g in zip(train, guessed, strict=True)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +178,149 @@ def _named(train: Sequence[KernelSample], how: NetworkTraining) -> str:
     """Hash of all settings of a checkpoint beside `lr` and `seed`."""
     settings = json.dumps([content_of(train), operations_version(), asdict(how)])
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
+
+
+TREE_COUNT = 800
+#: Operations in a leaf; a share of all where there are few.
+_LEAF, _LEAF_SHARE = 20, 100
+SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "learning_rate": 0.1,
+        "num_leaves": 31,
+        "feature_fraction": 0.6,
+        "lambda_l2": 1.0,
+        "min_sum_hessian_in_leaf": 1e-3,
+        "use_missing": False,
+        "num_threads": 1,
+        "deterministic": True,
+        "force_row_wise": True,
+        "verbosity": -1,
+    }
+)
+
+Floats = NDArray[np.float64]
+
+
+def tree_weights(
+    train: Sequence[KernelSample], seed: int = 0, *, progress: Progress = lambda *_: None
+) -> dict[str, NDArray[Any]]:
+    """Tensors of trees on `operation_rows`; families have the same weight.
+
+    Raises: MissingDependency without LightGBM.
+    """
+    require()
+    lightgbm = import_module("lightgbm")
+    rows = np.concatenate([sample.operations for sample in train])
+    settings: dict[str, Any] = {
+        **SETTINGS,
+        "seed": seed,
+        "min_data_in_leaf": max(1, min(_LEAF, len(rows) // _LEAF_SHARE)),
+        "objective": _objective(train),
+    }
+    usual = rows[:, USUAL].astype(np.float64)
+    above = level(train)
+    data = lightgbm.Dataset(rows, init_score=usual + above, params=settings)
+
+    def grown(env: Any) -> None:
+        progress("grow trees", env.iteration + 1, TREE_COUNT)
+
+    tensors = weights(lightgbm.train(settings, data, TREE_COUNT, callbacks=[grown]))
+    # If all guesses are off by more than `FAR`, no split has a gain: the level is added as a first
+    # tree of one leaf.
+    first = {"splits": 0, "value": above}
+    return {
+        name: np.insert(array, 0, first[name]) if name in first else array
+        for name, array in tensors.items()
+    }
+
+
+def _objective(train: Sequence[KernelSample]) -> Callable[[Floats, Any], tuple[Floats, Floats]]:
+    """Gradient and curvature, by operation, of Huber's loss of the logarithm of each kernel's sum.
+
+    With shares p of the sum, the Gauss-Newton matrix of a kernel is pp', and the diagonal one of p
+    is above it: a step never goes further than all operations of a kernel moved together.
+    """
+    counts = [len(sample.operations) for sample in train]
+    first, kernel = np.cumsum([0, *counts[:-1]]), np.repeat(np.arange(len(train)), counts)
+    wanted = np.array([sample.logs.min() for sample in train])
+    weight = evenly([sample.group for sample in train])
+
+    def gradients(predicted: Floats, _: Any) -> tuple[Floats, Floats]:
+        seconds = np.exp(predicted)
+        total = np.add.reduceat(seconds, first)
+        share = seconds / total[kernel] * weight[kernel]
+        missed = np.clip(np.log(total) - wanted, -FAR, FAR)
+        return share * missed[kernel], share
+
+    return gradients
+
+
+Tensors = dict[str, NDArray[Any]]
+#: Members of the ensemble; the default has both.
+MEMBERS = ("trees", "network")
+
+
+def summed_weights(
+    train: Sequence[KernelSample],
+    seed: int = 0,
+    members: Sequence[str] = MEMBERS,
+    *,
+    folder: Path | None = None,
+    progress: Progress = lambda *_: None,
+) -> Tensors:
+    """Tensors of the members; families have the same weight. Resumes an unfinished training of the
+    network in `folder`.
+
+    Raises: MissingDependency for trees without LightGBM; ModelError as `network_weights`.
+    """
+    train_member: Mapping[str, Callable[[], Tensors]] = {
+        NETWORK: lambda: network_weights(train, seed, folder=folder, progress=progress),
+        TREES: lambda: tree_weights(train, seed, progress=progress),
+    }
+    chosen = [begin for begin in train_member if begin.rstrip(".") in members]
+    return {
+        begin + name: array for begin in chosen for name, array in train_member[begin]().items()
+    }
+
+
+def summed_card(members: Sequence[str] = MEMBERS) -> dict[str, Any]:
+    """A card's entries about such a model."""
+    how: Mapping[str, Mapping[str, Any]] = {
+        "trees": {"trees": TREE_COUNT, **SETTINGS},
+        "network": asdict(NetworkTraining()),
+    }
+    alone = tuple(members) == ("trees",)
+    member_settings = {name: dict(how[name]) for name in members}
+    return {
+        "kernel": OperationSums.task,
+        "network": {"task": OperationSums.task, "operations": operations_version()},
+        "settings": {
+            "predictor": "trees" if alone else "operations",
+            "far": FAR,
+            **member_settings,
+        },
+    }
+
+
+def members_here() -> tuple[str, ...]:
+    """Members that can be trained here: trees need LightGBM."""
+    return MEMBERS if available() else ("network",)
+
+
+def summed_predictions(
+    model: OperationSums, samples: Sequence[KernelSample]
+) -> list[NDArray[np.float64]]:
+    """float64[1] predicted log seconds of each sample."""
+    first = np.cumsum([0, *(len(sample.operations) for sample in samples[:-1])])
+    parts = model.parts(np.concatenate([sample.operations for sample in samples]))
+    return list(np.log(np.add.reduceat(parts, first))[:, None])
+
+
+def summed(
+    train: Sequence[KernelSample], seed: int = 0, members: Sequence[str] = MEMBERS
+) -> OperationSums:
+    """Model trained on these kernels.
+
+    Raises: MissingDependency for trees without LightGBM.
+    """
+    return OperationSums(summed_card(members), summed_weights(train, seed, members))

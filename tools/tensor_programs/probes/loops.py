@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from indexer.programs.tensors.probes.draft import Case, Dims, Draft
+from tools.tensor_programs.probes.draft import Case, Dims, Draft
 
 _PAIRS = ("add", "subtract", "multiply", "maximum", "minimum", "divide")
 _SINGLE = ("negate", "abs", "sign", "floor")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from indexer.programs.tensors.probes.draft import Case, Draft
-from indexer.programs.tensors.probes.loops import chained
+from tools.tensor_programs.probes.draft import Case, Draft
+from tools.tensor_programs.probes.loops import chained
 
 _OVER = {
     1: ((0,),),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from indexer.programs.tensors.probes.draft import Case, Dims, Draft
-from indexer.programs.tensors.probes.loops import chained
+from tools.tensor_programs.probes.draft import Case, Dims, Draft
+from tools.tensor_programs.probes.loops import chained
 
 _ORDERS: tuple[Dims, ...] = (
     *((1, 0), (1, 0), (0, 2, 1), (2, 0, 1), (1, 0, 2), (2, 1, 0), (0, 3, 1, 2), (0, 3, 1, 2)),

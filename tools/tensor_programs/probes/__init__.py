@@ -2,7 +2,8 @@
 
 Kernels of real programs are similar: a slow operation occurs in few sizes, and mostly beside
 others. Probes have each kind of operation by itself and with few others, in sizes and forms drawn
-over all that a program may have. They are the same on every machine.
+over all that a program may have. `python -m tools.tensor_programs.probes` writes the file that
+ships.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from types import ModuleType
 import numpy as np
 
 from embeddb.tensors.tensor_graph import PROBE, TensorGraph
-from indexer.programs.tensors.probes import convolutions, loops, moves, products, sums
-from indexer.programs.tensors.probes.draft import Case, Draft
-
-__all__ = ["probes"]
+from tools.tensor_programs.probes import convolutions, loops, moves, products, sums
+from tools.tensor_programs.probes.draft import Case, Draft
 
 _KINDS: Mapping[str, ModuleType] = {
     "loops": loops,
@@ -27,16 +26,16 @@ _KINDS: Mapping[str, ModuleType] = {
 }
 
 
-def probes() -> list[TensorGraph]:
+def generate_probes() -> list[TensorGraph]:
     """All probes, each once, of groups `probe.KIND.CASE`."""
     kernels: dict[str, TensorGraph] = {}
     for kind, module in _KINDS.items():
         cases: Mapping[str, tuple[int, Case]] = module.CASES
-        for case, (count, drawn) in cases.items():
+        for case, (count, draw) in cases.items():
             group = f"{PROBE}{kind}.{case}"
             for number in range(count):
                 draft = Draft(np.random.default_rng([*group.encode(), number]))
-                drawn(draft)
+                draw(draft)
                 kernel = draft.kernel(f"{group}/{number}", group)
                 kernels.setdefault(kernel.id, kernel)
     return list(kernels.values())

@@ -1,1 +1,0 @@
-"""Tensor kernels built from the descriptions in run logs of other programs."""

@@ -1,0 +1,130 @@
+"""One model for every machine of a portable platform: boosted trees whose inputs include the facts
+of the machine, judged with whole machines left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import UsageError
+from embeddb.core.reports import Progress
+from embeddb.cost_model.encoders.inputs import numeric_facts
+from embeddb.cost_model.model import CostModel
+from embeddb.index.held_out import split_groups
+from embeddb.learning.calibration import calibrated
+from embeddb.learning.samples import Samples
+from embeddb.platforms.machines import same_machine
+from indexer.training.cost_model.settings import CostSettings
+from indexer.training.cost_model.train import tree_card, tree_columns
+from indexer.training.cost_model.trees import fit_member, require, tables
+
+#: Runs of a matrix on a machine: a complete grid would outweigh the other machines.
+_PER_ROW = 60
+#: Parts of the families, each left out together with a machine.
+_PARTS = 3
+_LEAST_MACHINES = 2
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class LeftOut(NamedTuple):
+    """A model without the runs of some `machines`, platform instances, and without those of some
+    `groups` of matrices anywhere: it is judged by these groups on these machines."""
+
+    model: CostModel
+    machines: frozenset[str]
+    groups: frozenset[str]
+
+
+class _Trial(NamedTuple):
+    """Rows bool[r] that a member does not learn from, and those of them it is judged by."""
+
+    out: Mask
+    judged: Mask
+
+
+def train_for_machines(
+    samples: Samples, settings: CostSettings, *, progress: Progress | None = None
+) -> tuple[CostModel, list[LeftOut]]:
+    """A model that answers on any machine of the samples' platform, from `samples_of_machines`, and
+    the models that it was calibrated by.
+
+    One member for each machine learns from all the others, and their mean answers. It is calibrated
+    by others: each is judged by a third of the families on one machine, and has seen neither the
+    machine nor these families anywhere.
+
+    Raises: UsageError for fewer than two machines or too few samples; MissingDependency without
+    LightGBM.
+    """
+    require()
+    samples.check()
+    machine = machine_of(samples)
+    if np.unique(machine).size < _LEAST_MACHINES:
+        raise UsageError("all runs are of one machine", hint="leave out --every-machine")
+    samples = samples.thinned(_PER_ROW, settings.seed)
+    facts = mean_facts(samples)
+    card = tree_card(samples, settings, facts=facts)
+    rows = tables(samples, tree_columns(card), None)
+    trials = [*_members(machine), *_judges(samples, machine, settings.seed)]
+    tensors: dict[str, NDArray[Any]] = {}
+    apart: list[tuple[_Trial, dict[str, NDArray[Any]]]] = []
+    scores: dict[int, Floats] = {}
+    members = np.unique(machine).size
+    for at, trial in enumerate(trials):
+        if progress is not None:
+            progress("trees, machines left out", at, len(trials))
+        fitted = fit_member(samples, rows, trial.out, settings.seed * 1000 + at)
+        if at < members:
+            tensors |= {f"member.{at}.{name}": array for name, array in fitted.weights.items()}
+        else:
+            scores |= {row: s for row, s in fitted.scores.items() if trial.judged[row]}
+            apart.append((trial, {f"member.0.{n}": array for n, array in fitted.weights.items()}))
+    card["settings"]["members"] = members
+    card["machines"] = sorted({one.id for one in samples.machines})
+    model = calibrated({**card, "metrics": {}}, tensors, samples, [scores])
+    single = {**model.card, "settings": {**card["settings"], "members": 1}}
+    return model, [_left_out(samples, trial, CostModel(single, own)) for trial, own in apart]
+
+
+def _left_out(samples: Samples, trial: _Trial, model: CostModel) -> LeftOut:
+    rows = np.flatnonzero(trial.judged).tolist()
+    machines = frozenset(samples.machines[row].id for row in rows)
+    return LeftOut(model, machines, frozenset(samples.rows[row].group for row in rows))
+
+
+def machine_of(samples: Samples) -> NDArray[np.int64]:
+    """int64[r]: a number of each row's machine; builds for one processor have the same."""
+    facts = {one.id: one.environment for one in samples.machines}
+    names = sorted(facts)
+    first = {name: next(n for n in names if same_machine(n, name, facts)) for name in names}
+    return np.array([names.index(first[one.id]) for one in samples.machines], dtype=np.int64)
+
+
+def mean_facts(samples: Samples) -> list[tuple[str, float]]:
+    """The numeric facts that two or more instances report, and the mean of log2(1 + v) over those,
+    which stands in on a machine that does not report it."""
+    known = [numeric_facts(one) for one in {m.id: m for m in samples.machines}.values()]
+    found = []
+    for name in sorted({name for facts in known for name in facts}):
+        values = [facts[name] for facts in known if name in facts]
+        if len(values) > 1:
+            found.append((name, float(np.log2(1 + np.array(values)).mean())))
+    return found
+
+
+def _members(machine: NDArray[np.int64]) -> Iterator[_Trial]:
+    for one in np.unique(machine):
+        yield _Trial(machine == one, np.zeros(len(machine), dtype=np.bool_))
+
+
+def _judges(samples: Samples, machine: NDArray[np.int64], seed: int) -> Iterator[_Trial]:
+    part = split_groups(samples.groups, min(_PARTS, np.unique(samples.groups).size), seed)
+    for one in np.unique(machine):
+        for half in np.unique(part):
+            here, family = machine == one, part == half
+            if (~here & ~family).any():
+                yield _Trial(here | family, here & family)
