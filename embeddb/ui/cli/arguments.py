@@ -52,6 +52,9 @@ manifest_option = click.option(
     "--manifest", default="", help="CSV with columns name and family: the groups."
 )
 max_nnz_option = click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
+featurizer_option = click.option(
+    "--featurizer", default="", help="Find neighbours by this one only.  [default: the best]"
+)
 only_op_option = click.option("--op", default="", help="Only this operation.")
 
 
