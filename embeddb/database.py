@@ -127,6 +127,15 @@ class Database:
     def __reduce__(self) -> tuple[Any, ...]:
         return self.index.__reduce__()
 
+    def by_featurizer(self, name: str) -> Self:
+        """Return this database with neighbours found by one featurizer, whichever it chose itself:
+        `db.by_featurizer("scnn").query(…)`. It is closed with this one.
+
+        Raises: UsageError for a featurizer that it does not have, and on a query where no measured
+        workload has a vector of it.
+        """
+        return type(self)(self.index.by_featurizer(name))
+
     # -- looking around --------------------------------------------------------------------
 
     def find(self, text: str, *, kind: str = "") -> Workload | WorkloadInfo:

@@ -78,7 +78,7 @@ class Handle:
         elif other is not None:
             raise UsageError(f"{self._op.name} takes one dense operand")
         else:
-            shape = self._shape_b
+            shape: tuple[int, ...] = self._shape_b
             if self._vector and (dense.ndim if type(dense) is np.ndarray else np.ndim(dense)) == 1:
                 shape = shape[:1]
             b = operand(dense, "B", shape, self._dtype)

@@ -32,6 +32,7 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
 from embeddb.index.lengths import lengths_of
+from embeddb.index.named import NamedPartitions
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import (
@@ -46,7 +47,7 @@ from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import RunTable, Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
-from embeddb.store.model_files import (
+from embeddb.store.models import (
     fetch_models,
     model_entries,
     register_files,
@@ -76,6 +77,7 @@ class _Derived:
         store = self._store
         self.featurizers = Featurizers(store.path, partial(counters_of, store), self._embedded)
         self.files = IndexFiles(store)
+        self.named = NamedPartitions(store)
 
     def _embedded(self, featurizer: str) -> bool:
         """True if vectors of a featurizer were ever computed here."""
@@ -92,6 +94,8 @@ class Lookup:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        #: The only one to find neighbours by; empty: the one that was chosen.
+        self.featurizer = ""
         fetch_models(store)
         self._derived = store.engine.shared_state(
             lambda engine: _Derived(store if engine is store.engine else Store(engine))
@@ -118,6 +122,14 @@ class Lookup:
     @classmethod
     def in_memory(cls) -> Self:
         return cls(memory_store())
+
+    def by_featurizer(self, name: str) -> Self:
+        """The same open database with neighbours found by one featurizer, whichever it chose
+        itself. Raises: UsageError for one that it does not have."""
+        self.featurizers().named(name)
+        found = object.__new__(type(self))
+        found.store, found._derived, found.featurizer = self.store, self._derived, name
+        return found
 
     def close(self) -> None:
         self.store.close()
@@ -268,6 +280,8 @@ class Lookup:
         answers were better by them."""
         scope = scope_of(platform)
         plain = self._files.get(answering_op(self.store, op, scope), scope, self.featurizers())
+        if self.featurizer and plain is not None:
+            return self._derived.named.beside(plain, self.featurizer, self.featurizers())
         if not (op.workload.counted and nest_id and were_counted(self.store, nest_id, platform.id)):
             return plain
         found = self.by_counters(op, platform)
@@ -312,7 +326,8 @@ class Lookup:
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready; found anew it takes seconds, and is noted."""
-        self._files.prime(partition, platform)
+        if not self.featurizer:  # what is noted is of the partition that is saved
+            self._files.prime(partition, platform)
 
     def evidence(
         self, op: Op, scope: str
@@ -321,7 +336,8 @@ class Lookup:
         (`embeddb.index.large.sampling`), and raw vectors by featurizer and pattern id."""
         only = read_of(members_of(self.store, op, scope))
         found = run_matrix_of(self.store, op, scope, only=only)
-        return found, self._files.readable(found, self.featurizers())
+        plugs, name = self.featurizers(), self.featurizer
+        return found, self._files.readable(found, {name: plugs[name]} if name else plugs)
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""

@@ -81,8 +81,9 @@ class Bench:
     row. With an `instance` only its rows are asked about and learned from by
     rankers; all vote.
 
-    Each row is asked among the configurations that ran on it, as in `embeddb.index.held_out`: any
-    other answer could not be judged, and what all rows have in common may be a handful."""
+    `questions_of` asks as `query` answers, over everything legal; `queries_of` among the
+    configurations that ran on the row, as in `embeddb.index.held_out`: what all rows have in common
+    may be a handful."""
 
     def __init__(
         self, db: Lookup, op: Op, scope: str, *, complete: bool = False, instance: str = ""
@@ -141,7 +142,15 @@ class Bench:
     def queries_of(
         self, train: NDArray[np.int64], test: NDArray[np.int64]
     ) -> Iterator[tuple[int, Query]]:
-        """Each of the test rows with the question it poses to what the training rows know."""
+        """Each of the test rows with the question it poses to what the training rows know, among
+        what ran on it."""
+        for row, question in self.questions_of(train, test):
+            yield row, self.judgeable(row, question)
+
+    def questions_of(
+        self, train: NDArray[np.int64], test: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Query]]:
+        """The same over everything legal that a training row ran."""
         known = self.evidence.take(train).pruned()
         partition = self._partition(known, self.vectors)
         learned = self._learned(partition.featurizer)
@@ -153,7 +162,7 @@ class Bench:
                 vectors = learned.by_fold[fold]
                 unseen = self._partition(known, {partition.featurizer: vectors})
                 partitions[fold] = unseen, vectors
-            yield int(row), self.query(int(row), *partitions[fold])
+            yield int(row), self._question(int(row), *partitions[fold])
 
     def _partition(self, known: RunMatrix, vectors: Vectors) -> AnswerIndex:
         """The index of some rows, by one of the featurizers that `vectors` are of."""
@@ -230,8 +239,16 @@ class Bench:
         partition: AnswerIndex,
         vectors: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> Query:
-        """The question a row poses to what a partition knows, by features float32[d] among
-        `vectors` (None: those that its featurizer has by itself)."""
+        """The question a row poses to what a partition knows, among what ran on it, by features
+        float32[d] among `vectors` (None: those that its featurizer has by itself)."""
+        return self.judgeable(row, self._question(row, partition, vectors))
+
+    def _question(
+        self,
+        row: int,
+        partition: AnswerIndex,
+        vectors: Mapping[str, NDArray[np.float32]] | None = None,
+    ) -> Query:
         pattern_id, platform_id = self.evidence.rows[row][:2]
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
         subject = self.subjects[pattern_id]
@@ -240,14 +257,13 @@ class Bench:
         own = self.vectors[partition.featurizer] if vectors is None else vectors
         vector = own.get(pattern_id)
         query = with_evidence(bare, partition, vector)
-        copied = self.judgeable(row, query)
         if vector is None:
-            return copied
-        moved = self.op.workload.transferred(query, partition, subject, self._known)
+            return query
+        moved: Query | None = self.op.workload.transferred(query, partition, subject, self._known)
         if moved is None:
-            return copied
-        self.slot_copies[row] = copied
-        return self.judgeable(row, moved)
+            return query
+        self.slot_copies[row] = self.judgeable(row, query)
+        return moved
 
     def judgeable(self, row: int, query: Query) -> Query:
         """The query among what ran on the row."""

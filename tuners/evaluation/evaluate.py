@@ -31,6 +31,7 @@ from tuners.evaluation.figures import (
     Outcome,
     Truth,
     averaged,
+    beside,
     judge,
     ordering,
     speedups_of,
@@ -41,6 +42,8 @@ from tuners.evaluation.plain_neighbours import PlainNeighbours
 from tuners.ranking import StaticBestTuner, StaticTopKTuner
 
 _RANDOM_DRAWS, _K = 20, 5
+#: Candidates that are asked for at first, to find five among them that ran.
+_ASKED = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ def evaluate(
             continue
         bench = Bench(db, op, scope, complete=options.complete, instance=instance)
         if not bench.ready:
+            if db.featurizer and not bench.vectors:
+                report(f"{op} on {scope}: no measured {op.kind} has a vector of {db.featurizer}")
             continue
         if bench.unread:
             report(
@@ -110,6 +115,12 @@ def evaluate(
 
 
 def _nothing_to_judge(db: Lookup, scopes: Sequence[tuple[Op, str]]) -> NothingFound:
+    if db.featurizer:
+        return NothingFound(
+            f"nothing to judge by {db.featurizer}",
+            hint=f"`embeddb embed {db.store.place}` computes vectors; without --featurizer the "
+            "database chooses",
+        )
     if any(unembedded(db, op, scope) for op, scope in scopes if op.workload.embedded):
         return NothingFound(
             "nothing to judge: the patterns have no vectors yet",
@@ -163,8 +174,14 @@ class Table:
                 learned = Learned(bench, able, train, tick)
                 self.refused |= learned.refused
                 rng = np.random.default_rng(0)
-                for row, query in bench.queries_of(train, test):
-                    found = self._judged(row, query, plain, learned, rng)
+                for row, question in bench.questions_of(train, test):
+                    query = bench.judgeable(row, question)
+                    found = chain(
+                        self._baselines(row, query, plain, rng),
+                        self._answers(row, question, rng),
+                        learned.judged(row, question),
+                        self._bounds(row),
+                    )
                     if self.replayed is not None:
                         found = chain(found, self.replayed.judged(row, query, seed=seed))
                     for method, outcome in found:
@@ -202,13 +219,8 @@ class Table:
             self.bench.tried,
         )
 
-    def _judged(
-        self,
-        row: int,
-        query: Query,
-        plain: PlainNeighbours,
-        learned: Learned,
-        rng: np.random.Generator,
+    def _baselines(
+        self, row: int, query: Query, plain: PlainNeighbours, rng: np.random.Generator
     ) -> Iterator[tuple[str, Outcome]]:
         truth = self.bench.truth(row)
         pattern_id = self.bench.evidence.rows[row].pattern_id
@@ -224,19 +236,38 @@ class Table:
             ran = set(query.vote.configs)
             order = [config for config in order if config in ran][:_K]
             yield "knn-stats", _ordered(judge(truth, order), truth, query, -vote, plain.configs)
-        found = answer(query, _K, rng=rng)
+
+    def _answers(
+        self, row: int, question: Query, rng: np.random.Generator
+    ) -> Iterator[tuple[str, Outcome]]:
+        """The product's answer over everything legal, and beside it that among what ran there."""
+        truth, query = self.bench.truth(row), self.bench.judgeable(row, question)
         if row in self.bench.slot_copies:
             copied = answer(self.bench.slot_copies[row], _K, rng=rng)
             yield "slot-copy", judge(truth, _configs(copied.candidates))
-        proposals = _configs(found.candidates)
+        among = judge(truth, _configs(answer(query, _K, rng=rng).candidates))
+        proposals = as_asked(question, truth, rng)
         illegal = sum(query.space.reason(c) is not None for c in proposals)
-        outcome = judge(truth, proposals, illegal=illegal)
+        outcome = beside(judge(truth, proposals, illegal=illegal), among)
         yield "embeddb", _ordered(outcome, truth, query, -scores(query)[0])
-        yield from learned.judged(row, query)
+
+    def _bounds(self, row: int) -> Iterator[tuple[str, Outcome]]:
         if row in self.bench.again:
             yield "measured-again", self.bench.again[row]
-        ranked = sorted(truth.times, key=lambda c: truth.times[c])
-        yield "oracle", judge(truth, ranked)
+        truth = self.bench.truth(row)
+        yield "oracle", judge(truth, sorted(truth.times, key=lambda c: truth.times[c]))
+
+
+def as_asked(question: Query, truth: Truth, rng: np.random.Generator) -> list[Config]:
+    """The first five candidates of an answer that ran on the matrix; what did not run there cannot
+    be judged."""
+    count, every = _ASKED, max(len(question.vote.configs), _ASKED)
+    while True:
+        candidates = _configs(answer(question, count, rng=rng).candidates)
+        ran = [config for config in candidates if config in truth.times][:_K]
+        if len(ran) == _K or count >= every:
+            return ran
+        count = min(8 * count, every)
 
 
 class _Ticks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,8 @@ class Outcome:
     """One method on one matrix; logs of time ratios, so that means are geometric. `lost_s` and
     `best_s` are the seconds of the first proposal beyond the optimum, and its own. `after` is the
     log share of the optimum by the number of measurements, where a tuner was told of each.
-    `program` is as in `Truth`."""
+    `ran_1` and `ran_5` are log shares of the optimum of a choice among what ran on the matrix alone
+    (nan: the same as of the proposals). `program` is as in `Truth`."""
 
     gain_1: float
     gain_5: float
@@ -53,6 +54,8 @@ class Outcome:
     best_s: float
     opa: float = math.nan
     tau: float = math.nan
+    ran_1: float = math.nan
+    ran_5: float = math.nan
     illegal: int = 0
     after: Mapping[int, float] = field(default_factory=dict)
     program: str = ""
@@ -74,6 +77,11 @@ def judge(truth: Truth, proposals: Sequence[Config], *, illegal: int = 0) -> Out
         illegal=illegal,
         program=truth.program,
     )
+
+
+def beside(outcome: Outcome, ran: Outcome) -> Outcome:
+    """The outcome of proposals, with that of a choice among what ran."""
+    return replace(outcome, ran_1=ran.of_optimum_1, ran_5=ran.of_optimum_5)
 
 
 def ordering(
@@ -116,7 +124,11 @@ class EvalRow:
 
     def document(self) -> dict[str, Any]:
         """The released JSON form."""
-        shown = {k: None if math.isnan(v) else v for k, v in self.figures.items()}
+        same = all(self.figures.get(f"of_optimum_ran@{k}") == self.figures[f"of_optimum@{k}"]
+                   for k in (1, 5))  # fmt: skip
+        left_out = ("of_optimum_ran@1", "of_optimum_ran@5") if same else ()
+        figures = {k: v for k, v in self.figures.items() if k not in left_out}
+        shown = {k: None if math.isnan(v) else v for k, v in figures.items()}
         head = {"platform": self.platform, "op": self.op, "method": self.method}
         size = {"matrices": self.matrices, "configs_per_matrix": self.configs}
         body = {**head, **size, **shown, "spread": self.spread}
@@ -166,6 +178,7 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
         **_spread_of(np.exp(column("gain_1"))),
         "of_optimum@1": float(np.exp(column("of_optimum_1").mean())),
         "of_optimum@5": float(np.exp(column("of_optimum_5").mean())),
+        **_among_ran(outcomes),
         "regret_p95@1": float(np.quantile(regret, 0.95)),
         "slower_than_default": float(column("slower").mean()),
         "ape": float(column("ape").mean()),
@@ -179,6 +192,15 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
             for k in outcomes[0].after
         },
     }
+
+
+def _among_ran(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Shares of the optimum of choices among what ran; nothing where the proposals are such."""
+    shares = np.array([(one.ran_1, one.ran_5) for one in outcomes])
+    if np.isnan(shares).any():
+        return {}
+    at_1, at_5 = np.exp(shares.mean(axis=0)).tolist()
+    return {"of_optimum_ran@1": at_1, "of_optimum_ran@5": at_5}
 
 
 def _by_program(outcomes: Sequence[Outcome]) -> dict[str, float]:

@@ -25,7 +25,7 @@ from embeddb.ranking.rankers.joint import guard_of, joined
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, scores
 from embeddb.ranking.rankers.order import behind_default, order_to_try, settled
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.figures import Fit, Outcome, Truth, judge, ordering
+from tuners.evaluation.figures import Fit, Outcome, Truth, beside, judge, ordering
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -60,16 +60,19 @@ class Seen:
 
 
 def outcome_of(seen: Seen, weight: float) -> Outcome:
-    """The first five by the joined score, judged, with how well it orders what was measured."""
+    """The first five that ran by the joined score, judged, with how well it orders what was
+    measured."""
     query, score = seen.query, seen.score(weight)
-    outcome = judge(seen.truth, _first(query, score, weight))
+    outcome = judge(seen.truth, _first(seen, score, weight))
     seconds = np.array([seen.truth.times.get(c, math.nan) for c in query.vote.configs])
     opa, tau = ordering(-score, seconds, query.vote.noise)
     return replace(outcome, opa=opa, tau=tau)
 
 
-def _first(query: Query, score: Floats, weight: float) -> list[Config]:
-    """As the tuners propose them: votes one by one, where a model counts as a set."""
+def _first(seen: Seen, score: Floats, weight: float) -> list[Config]:
+    """The first five of those that ran, as the tuners propose them: votes one by one, where a model
+    counts as a set."""
+    query = seen.query
     spread = query.prediction.spread if weight else np.zeros(len(score))
     if weight == 1.0 and query.prediction.plain:
         spread = np.full(len(score), math.nan)
@@ -84,7 +87,8 @@ def _first(query: Query, score: Floats, weight: float) -> list[Config]:
             at,
             guard_of(replace(query, prediction=replace(query.prediction, weight=weight))),
         )
-    return [query.vote.configs[i] for i in order[:_K]]
+    proposed = (query.vote.configs[i] for i in order)
+    return list(islice((config for config in proposed if config in seen.truth.times), _K))
 
 
 def best_weight(seen: Sequence[Seen]) -> float:
@@ -97,7 +101,7 @@ def best_weight(seen: Sequence[Seen]) -> float:
 
 
 def _loss(seen: Seen, weight: float) -> float:
-    found = judge(seen.truth, _first(seen.query, seen.score(weight), weight))
+    found = judge(seen.truth, _first(seen, seen.score(weight), weight))
     return -(found.of_optimum_1 + found.of_optimum_5)
 
 
@@ -132,13 +136,18 @@ class Learned:
             except EmbeddbError as error:
                 self.refused[name] = str(error)
 
-    def judged(self, row: int, query: Query) -> Iterator[tuple[str, Outcome]]:
+    def judged(self, row: int, question: Query) -> Iterator[tuple[str, Outcome]]:
         """Each ranker by itself and joined with the vote; nothing for a matrix without features."""
+        among = self._bench.judgeable(row, question)
         for name, scorer in self._scorers.items():
-            seen = see(self._bench, scorer, row, query)
-            if seen is not None:
-                yield name, outcome_of(seen, 1.0)
-                yield f"{name}{JOINED}", outcome_of(seen, self._weights[name])
+            ran = see(self._bench, scorer, row, among)
+            same = len(among.vote.configs) == len(question.vote.configs)
+            asked = ran if same else see(self._bench, scorer, row, question)
+            if asked is not None and ran is not None:
+                weight = self._weights[name]
+                yield name, beside(outcome_of(asked, 1.0), outcome_of(ran, 1.0))
+                both = outcome_of(asked, weight), outcome_of(ran, weight)
+                yield f"{name}{JOINED}", beside(*both)
 
 
 def see(bench: Bench, scorer: Scorer, row: int, query: Query) -> Seen | None:

@@ -8,6 +8,7 @@ import pytest
 from builders import (
     OP,
     fill,
+    patterns,
     tiny,
 )
 
@@ -44,3 +45,35 @@ def test_scopes_and_evidence() -> None:
     evidence, vectors = lawful.index.evidence(OP, "tiny")
     assert len(evidence.rows) == 20 and all(len(v) == 20 for v in vectors.values())
     assert lawful.problems() == []
+
+
+def test_neighbours_by_a_named_featurizer() -> None:
+    db = fill(Database.in_memory(), tiny())
+    by_sizes, pattern = db.by_featurizer("sizes"), patterns()[3]
+    usual = db.query(pattern, platform="tiny", op=OP)
+    named = by_sizes.query(pattern, platform="tiny", op=OP)
+    assert (usual.featurizer, named.featurizer) == ("stats", "sizes")
+    assert list(by_sizes.index.evidence(OP, "tiny")[1]) == ["sizes"]
+    assert db.query(pattern, platform="tiny", op=OP).featurizer == "stats"
+    # The same as chosen is the partition itself.
+    chosen = db.index.partition(OP, tiny())
+    assert db.by_featurizer("stats").index.partition(OP, tiny()) is chosen
+
+
+def test_a_named_featurizer_sees_new_runs() -> None:
+    *some, last = patterns()
+    db = fill(Database.in_memory(), tiny(), some)
+    by_sizes = db.by_featurizer("sizes")
+    before = by_sizes.index.partition(OP, tiny())
+    assert before is not None and last.id not in before.ids
+    fill(db, tiny(), [last])
+    after = by_sizes.index.partition(OP, tiny())
+    assert after is not None and last.id in after.ids
+
+
+def test_a_featurizer_that_there_is_not() -> None:
+    db = fill(Database.in_memory(), tiny())
+    with pytest.raises(UsageError, match="no featurizer named 'nowhere'"):
+        db.by_featurizer("nowhere")
+    with pytest.raises(UsageError, match="no measured matrix has a vector of nest-stats"):
+        db.by_featurizer("nest-stats").query(patterns()[0], platform="tiny", op=OP)

@@ -31,9 +31,10 @@ from embeddb.core.records import Measurement, Run
 from embeddb.core.timing import TimingSummary
 from embeddb.database import Database
 from embeddb.index.run_matrix import MatrixRow, join
+from embeddb.ranking.fallback import answer
 from indexer.embed import embed
 from tuners.evaluation import evaluate as harness
-from tuners.evaluation.bench import counted_rows, split_groups
+from tuners.evaluation.bench import Bench, counted_rows, split_groups
 from tuners.evaluation.evaluate import EvalOptions, evaluate
 from tuners.evaluation.figures import EvalRow, Truth, judge
 
@@ -138,6 +139,29 @@ def test_complete_keeps_the_matrices_that_tried_everything() -> None:
     steps = (16 * 1.5 + 20 * 0.75) / 36
     assert every["oracle"].figures["speedup@1"] == pytest.approx(1.5**steps)
     assert (every["embeddb"].configs, complete["embeddb"].configs) == (2, 4)
+
+
+def test_a_matrix_is_asked_over_everything_legal() -> None:
+    """Of a matrix that ran two of four configurations, the answer may name the other two: then the
+    next candidate that ran there counts."""
+    among = patterns(9)
+    whole, part = [p for p in among if p.group < "g4"], [p for p in among if p.group >= "g4"]
+    db = fill(Database.in_memory(), tiny(), whole, indexed=False)
+    for pattern in part:
+        db.index.record(runs_of(pattern, tiny(), variants=(0, 1)), pattern, tiny())
+    embed(db.index)
+    bench, skipped, rng = Bench(db.index, OP, "tiny"), 0, np.random.default_rng(0)
+    for train, test in bench.folds(3, 0):
+        among_ran = dict(bench.queries_of(train, test))
+        for row, question in bench.questions_of(train, test):
+            truth = bench.truth(row)
+            assert set(question.vote.configs) == set(CONFIGS)
+            assert set(among_ran[row].vote.configs) == set(truth.times)
+            candidates = answer(question, len(CONFIGS), rng=rng).candidates
+            ranked = [Config(candidate.config) for candidate in candidates]
+            assert harness.as_asked(question, truth, rng) == [c for c in ranked if c in truth.times]
+            skipped += ranked[0] not in truth.times
+    assert skipped
 
 
 # -- what counts, and how it is split ----------------------------------------------------------

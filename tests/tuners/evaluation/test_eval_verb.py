@@ -120,3 +120,46 @@ def _judged_winners(folder: str, *, right_of: int) -> None:
         assert np.isfinite(gain).all() and (spread > 0).all()
         right += int(gain.argmax()) == winner(pattern)
     assert right >= right_of
+
+
+def test_a_named_featurizer_is_evaluated(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _asked(["eval", folder, "--seeds", "1", "--featurizer", "sizes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["matrices"] == 20
+    name = patterns()[0].name
+    query = ["query", folder, name, "--platform", "tiny", "--op", str(OP), "--json"]
+    assert _asked([*query, "--featurizer", "sizes"]) == 0
+    assert json.loads(capsys.readouterr().out)["featurizer"] == "sizes"
+
+
+@pytest.mark.parametrize("verb", ["eval", "query"])
+def test_an_unknown_featurizer_is_one_line(
+    folder: str, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    rest = [patterns()[0].name, "--platform", "tiny", "--op", str(OP)] if verb == "query" else []
+    assert _asked([verb, folder, *rest, "--featurizer", "nowhere"]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and "no featurizer named 'nowhere'" in shown.err
+
+
+def test_without_vectors_nothing_is_evaluated(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _asked(["eval", folder, "--featurizer", "nest-stats"]) == 3
+    shown = capsys.readouterr().err
+    assert "has a vector of nest-stats" in shown and "embeddb embed" in shown
+
+
+def test_choices_among_what_ran_are_shown_where_they_differ(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from embeddb.ui.cli.verbs import eval as verb
+
+    assert _asked(["eval", folder, "--seeds", "1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    answers = next(row for row in rows if row["method"] == "embeddb")
+    assert "of_optimum_ran@1" not in answers
+    verb._show("tiny", str(OP), rows)
+    assert "ran@1" not in capsys.readouterr().out
+    answers |= {"of_optimum_ran@1": 0.5, "of_optimum_ran@5": 0.75}
+    verb._show("tiny", str(OP), rows)
+    assert "ran@1" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import factor, many_of, share
-from embeddb.ui.cli.arguments import only_op_option, open_database
+from embeddb.ui.cli.arguments import featurizer_option, only_op_option, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.verbs.train_session import threads
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.argument("db")
 @click.option("--platform", default="", help="Only this platform.")
 @only_op_option
+@featurizer_option
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--complete", is_flag=True, help="Only matrices that ran nearly every configuration.")
 @click.option("--learned", is_flag=True, help="Also train and evaluate cost models; slow.")
@@ -38,9 +39,11 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
 
     Groups of matrices (or nests) are held out whole, in 5 folds; nothing is measured. Speed-up is
     over the default, `of optimum` is the share of the best measured, both geometric means over
-    matrices; a failed choice costs the time of the default. Each query is restricted to the
-    configurations that ran on its matrix; the first line has their number. With --complete, only
-    matrices that ran nearly all configurations count.
+    matrices; a failed choice costs the time of the default. Each matrix is queried over all legal
+    configurations as by `embeddb query`; of the candidates, those that ran on the matrix count, in
+    their order. Where a choice among what ran there alone is better or worse, `ran@1` and `@5` show
+    it; the first line has the number of these configurations. With --complete, only matrices that
+    ran nearly all configurations count.
 
     With --learned, a cost model, and boosted trees if lightgbm is installed (for tiles and fusion
     the models of `train kernels`, as `kernel-trees` and `kernel-sums`), are trained in every fold:
@@ -66,6 +69,7 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
       embeddb eval runs.db --op spmm:128 --learned --seeds 1
       embeddb eval starter --op spmm:128 --across --seeds 1
       embeddb eval runs.db --op spmm:128 --tuner mine --tuner random
+      embeddb eval starter --platform cpu --op spmm:128 --featurizer scnn
     """
     if options["across"]:
         _across(db, platform, op, seeds, as_json, options)
@@ -84,6 +88,7 @@ def _across(
     if options["tuners"]:
         raise UsageError("--across does not go with --tuner")
     with open_database(db, readonly=True) as opened, Progress() as progress:
+        opened = _by_featurizer(opened, options)
         name, _, instance = platform.partition("@")
         rows = evaluate_across(
             opened.index,
@@ -141,6 +146,7 @@ def _held_out(
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.
     count = 1 if learned else 0
     with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
+        opened = _by_featurizer(opened, options)
         scopes = asked_scopes(opened.index, platform, Op.parse(op) if op else None)
         if learned:
             rankers |= _tile_rankers(opened, scopes)
@@ -162,6 +168,10 @@ def _held_out(
         return
     for (where, what), rows_of_scope in groupby(documents, key=lambda d: (d["platform"], d["op"])):
         _show(where, what, list(rows_of_scope))
+
+
+def _by_featurizer(db: Database, options: Mapping[str, Any]) -> Database:
+    return db.by_featurizer(options["featurizer"]) if options["featurizer"] else db
 
 
 def _tile_rankers(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
@@ -193,6 +203,8 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
         f"{among if rows[0]['configs_per_matrix'] else ''}{simulated}"
     )
     head = ("method", "speed-up@1", "@5", "most", "of optimum@1", "@5", "regret p95", "slower")
+    ran = any("of_optimum_ran@1" in row for row in rows)
+    head = (*head[:6], *(("ran@1", "@5") if ran else ()), *head[6:])
     # Time that a program of tensor kernels loses if each runs the first choice.
     lost = "program_ape" in rows[0]
     table(
@@ -205,6 +217,7 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
                 factor(row["speedup_max@1"]),
                 _figure(row["of_optimum@1"]),
                 _figure(row["of_optimum@5"]),
+                *(map(_figure, _among_ran(row)) if ran else ()),
                 _figure(row["regret_p95@1"]),
                 share(row["slower_than_default"]),
                 share(row["opa"]),
@@ -217,6 +230,11 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     )
     _show_steps([row for row in rows if "of_optimum@2" in row])
     say()
+
+
+def _among_ran(row: Mapping[str, Any]) -> list[float]:
+    """Shares of the optimum at 1 and at 5 of a choice among what ran on each matrix."""
+    return [row.get(f"of_optimum_ran@{k}", row[f"of_optimum@{k}"]) for k in (1, 5)]
 
 
 def _show_steps(rows: list[dict[str, Any]]) -> None:

@@ -24,6 +24,7 @@ from embeddb.ui.cli.arguments import (
     Number,
     count_nests,
     defined,
+    featurizer_option,
     op_option,
     open_database,
     platform_option,
@@ -35,10 +36,15 @@ from embeddb.ui.cli.arguments import (
 )
 from embeddb.ui.cli.coverage_text import show_available
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
-from embeddb.ui.cli.kernel_text import fused_seconds, show_fused_seconds, show_occluded
-from embeddb.ui.cli.nest_text import emit_program, emit_schedules
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table
 from embeddb.ui.cli.tune_text import NO_PLAN_FOR_XLA
+from embeddb.ui.cli.workload_text import (
+    emit_program,
+    emit_schedules,
+    fused_seconds,
+    show_fused_seconds,
+    show_occluded,
+)
 from embeddb.ui.views import Ranking, subject_line
 from indexer.resolve import is_file
 
@@ -68,6 +74,7 @@ _NO_EVIDENCE = 3
     help="First count hardware events of a nest on this machine.",
 )
 @click.option("--tuner", default="", help="Use this tuner plug-in instead of the database.")
+@featurizer_option
 @click.option(
     "--why", "deep", is_flag=True, help="Also compute deep diagnostics, such as counterfactuals."
 )
@@ -102,12 +109,15 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
       embeddb query starter A.mtx --platform cpu --op spmm:64 --why
       embeddb query starter A.mtx --platform cpu --op spmv --calls 100 --reproducible
       embeddb query runs.db A.mtx --platform cpu --op spmm:64 --tuner mine --measure
+      embeddb query starter A.mtx --platform cpu --op spmm:64 --featurizer scnn
       embeddb query nests.db gemm.c --platform nest-cpu --op nest -D N=512 --emit schedule.c
       embeddb query tensors.db mlp/0 --platform tile-cpu --op tile -k 10
     """
     if options["tuner"] and options["deep"]:
         raise UsageError("--why does not go with --tuner: it explains answers of the database")
     with open_database(db) as opened, Progress() as progress:
+        if options["featurizer"]:
+            opened = opened.by_featurizer(options["featurizer"])
         op = Op.parse(options["op"])
         runs = measure or options["counted"]
         platform = queried_platform(opened, options["platform"], options["threads"], must_run=runs)
