@@ -25,8 +25,8 @@ from scipy import sparse
 import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.handle.handle import Handle
-from embeddb.handle.matrix import address
 from embeddb.kernels.called import CalledKernel
+from embeddb.kernels.forms import address
 
 MATRICES = (
     "nasa4704",

@@ -6,15 +6,15 @@ and MKL (`sparse_dot_mkl`, if it is installed).
     python benchmarks/handle_grid.py MATRICES DB prepare        # answers, and builds what is chosen
     python benchmarks/handle_grid.py MATRICES DB > benchmarks/results/handle_grid.json
 
-Every cell is asked with the number of its calls. A call's time is the median of interleaved rounds
-of calls in a row, and a total is what `embeddb.compile` took (its second time: the answer is kept
-then, and the kernels are built), the first twelve calls as they come, cold and with what a handle
-tries, and as many times that as are left; of the others what making their matrix takes, and the
-same.
+Every cell is asked with the number of its calls. A total is the shortest of five preparations, each
+with its first twelve calls (with the trial of a handle), and as many times the shortest call of
+interleaved rounds as are left. Answers are cached and kernels built before; `first_compile_s` is
+the first compilation of a process. `--cpu` takes CPU time in place of the clock.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -28,21 +28,26 @@ from handle import matrix, mean
 from machine import about
 
 import embeddb
-from embeddb.core.config import Config
+from embeddb.core.config import Config, Op
 from embeddb.database import open_database
+from embeddb.handle.autotune import usual_config
 from embeddb.handle.handle import Handle
+from embeddb.handle.matrix import matrix_of
 from indexer.exchange.exchange import export_file, import_file
 
-COUNT, LEAST, MOST = 40, 20_000, 1_500_000
+LEAST, MOST = 20_000, 1_500_000
 WIDTHS = (1, 16, 32, 100, 128, 512)
 CALLS = (1, 10, 100, 1000)
 FIRST = 12
-DTYPES = ("float32", "float64")
+#: Clock of all timings; `--cpu` replaces it by the CPU time of the process.
+clock = time.perf_counter
+#: Interleaved rounds and repeats of a preparation; calls timed together.
+ROUNDS, BATCH = 5, 4
 #: Widths in double precision, where half as much is measured.
 DOUBLE = (1, 32, 128)
 
 
-def chosen(folder: Path) -> list[tuple[str, str]]:
+def chosen(folder: Path, count: int) -> list[tuple[str, str]]:
     """Name and family of one matrix a family, evenly by non-zeros."""
     with open_database("starter", readonly=True) as db:
         found = {
@@ -51,13 +56,13 @@ def chosen(folder: Path) -> list[tuple[str, str]]:
             if LEAST <= info.nnz <= MOST and (folder / f"{info.name}.npz").is_file()
         }
     ranked = sorted((nnz, name, group) for group, (nnz, name) in found.items())
-    at = np.linspace(0, len(ranked) - 1, COUNT).round().astype(int)
+    at = np.linspace(0, len(ranked) - 1, count).round().astype(int)
     return [ranked[i][1:] for i in at]
 
 
-def hold_out(folder: Path, db: Path) -> None:
+def hold_out(folder: Path, db: Path, count: int) -> None:
     """The starter without the runs of the chosen matrices' families."""
-    groups = {group for _, group in chosen(folder)}
+    groups = {group for _, group in chosen(folder, count)}
     whole, kept = db.with_suffix(".whole.jsonl"), db.with_suffix(".jsonl")
     with open_database("starter", readonly=True) as opened:
         export_file(opened.index, whole, platform="cpu")
@@ -88,105 +93,142 @@ def compiled(a: Any, k: int, calls: int, db: Path, **more: Any) -> Handle:
     return made
 
 
-def cells(folder: Path) -> Iterator[tuple[str, Any, int]]:
-    for name, _ in chosen(folder):
-        a = matrix(folder, name)
-        for dtype in DTYPES:
-            for k in WIDTHS if dtype == "float32" else DOUBLE:
-                yield name, a.astype(dtype), k
+def prepare(a: Any, k: int, db: str) -> None:
+    """Build the usual kernel, and what the answer for most calls needs."""
+    op = Op("spmv" if k == 1 else "spmm", k, "f64" if a.dtype == np.float64 else "f32")
+    if (usual := usual_config(op, matrix_of(a))) is not None:
+        compiled(a, k, CALLS[-1], db, config=usual)
+    compiled(a, k, CALLS[-1], db, build=True)
 
 
-def others(a: Any, b: Any) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
-    """What multiplies instead, and what preparing it takes."""
+def cells(given: argparse.Namespace) -> Iterator[tuple[str, Any, int]]:
+    names = (
+        given.names.split(",")
+        if given.names
+        else [name for name, _ in chosen(given.folder, given.count)]
+    )
+    for name in names:
+        a = matrix(given.folder, name)
+        for dtype in given.dtypes.split(","):
+            for k in map(int, given.widths.split(",")):
+                if dtype == "float32" or k in DOUBLE:
+                    yield name, a.astype(dtype), k
+
+
+def others(a: Any, b: Any) -> dict[str, Callable[[], Callable[[], Any]]]:
+    """Makers of products by other libraries, by name: what preparing one takes counts."""
     import torch
 
-    start = time.perf_counter()
-    t = torch.sparse_csr_tensor(
-        *(torch.from_numpy(x.copy()) for x in (a.indptr, a.indices, a.data)), size=a.shape
-    )
-    made_s = time.perf_counter() - start
-    tb = torch.from_numpy(b)
-    calls: dict[str, Callable[[], Any]] = {"scipy": lambda: a @ b, "torch": lambda: t @ tb}
+    def by_torch() -> Callable[[], Any]:
+        t = torch.sparse_csr_tensor(
+            *(torch.from_numpy(x.copy()) for x in (a.indptr, a.indices, a.data)), size=a.shape
+        )
+        tb = torch.from_numpy(b)
+        return lambda: t @ tb
+
+    makers: dict[str, Callable[[], Callable[[], Any]]] = {
+        "scipy": lambda: lambda: a @ b,
+        "torch": by_torch,
+    }
     try:
         from scipy.sparse import csr_matrix
         from sparse_dot_mkl import dot_product_mkl
     except ImportError:
-        return calls, {"torch": made_s}
+        return makers
     m = csr_matrix(a)
-    calls["mkl"] = lambda: dot_product_mkl(m, b)
-    return calls, {"torch": made_s}
+    return makers | {"mkl": lambda: lambda: dot_product_mkl(m, b)}
 
 
 def rounds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Medians over three interleaved rounds, in each of which everybody makes up to ten calls in a
-    row, as a loop does, after one that warms up."""
-    took: dict[str, list[float]] = {name: [] for name in calls}
+    """Shortest of many calls in interleaved rounds, in each of which every contestant makes up to
+    ten calls in a row, as a loop does, after a warm-up call. On a shared machine the shortest is
+    the only figure that repeats."""
+    took = dict.fromkeys(calls, float("inf"))
     before = ""
-    for _ in range(3):
+    for _ in range(ROUNDS):
         for name, call in calls.items():
             settle(before)
             before = name
             call()
-            end = time.perf_counter() + 0.05
-            for _ in range(10):
-                start = time.perf_counter()
-                call()
-                took[name].append(time.perf_counter() - start)
-                if time.perf_counter() > end:
+            end = clock() + 0.03
+            for _ in range(4):
+                start = clock()
+                for _ in range(BATCH):
+                    call()
+                took[name] = min(took[name], (clock() - start) / BATCH)
+                if clock() > end:
                     break
-    return {name: float(np.median(values)) for name, values in took.items()}
-
-
-def settle(before: str) -> None:
-    """Wait until no thread of whoever was called before spins any more; MKL's do so for 0.2 s."""
-    time.sleep(0.25 if before == "mkl" else 0.02)
-
-
-def first(call: Callable[[], Any]) -> list[float]:
-    """Seconds of the first calls, among which a handle may try what is fastest."""
-    took = []
-    settle("")
-    for _ in range(FIRST):
-        start = time.perf_counter()
-        call()
-        took.append(time.perf_counter() - start)
     return took
 
 
-def cell(a: Any, k: int, db: Path) -> dict[str, Any]:
+def settle(before: str) -> None:
+    """Wait until no thread of the previous contestant spins; MKL's do so for 0.2 s."""
+    time.sleep(0.25 if before == "mkl" else 0.01)
+
+
+def begun(make: Callable[[], Callable[[], Any]], calls: int) -> tuple[float, float]:
+    """Shortest seconds of preparation, and of preparation with the first calls as they come."""
+    prepared = whole = float("inf")
+    for _ in range(ROUNDS):
+        settle("")
+        start = clock()
+        call = make()
+        prepared = min(prepared, clock() - start)
+        for _ in range(calls):
+            call()
+        whole = min(whole, clock() - start)
+        if whole > 1.0:
+            break
+    return prepared, whole
+
+
+def cell(a: Any, k: int, db: Path | str) -> dict[str, Any]:
     b = np.random.default_rng(1).random((a.shape[1], k)).astype(a.dtype)
     b = b[:, 0].copy() if k == 1 else b
-    handles, compile_s = {}, {}
+    makers = others(a, b)
+    handles = {}
     for n in CALLS:
+        start = clock()
         compiled(a, k, n, db)
-        start = time.perf_counter()
-        handles[n] = compiled(a, k, n, db)
-        compile_s[n] = time.perf_counter() - start
-    calls, prepare_s = others(a, b)
-    cold = {name: first(call) for name, call in calls.items()}
-    settle("mkl")
-    own_cold = {n: first(lambda f=f: f(b)) for n, f in handles.items()}  # type: ignore[misc]
-    configs = {n: str(f.config) for n, f in handles.items()}  # of which a trial may be the end
-    for n, config in configs.items():
-        calls[f"ours {config}"] = lambda f=handles[n]: f(b)  # type: ignore[misc]
+        first_s = clock() - start
+        handles[n] = (first_s, compiled(a, k, n, db))
+    calls = {name: make() for name, make in makers.items()}
+    for _, f in handles.values():
+        for _ in range(FIRST):  # a trial may end with another configuration
+            f(b)
+        calls[f"ours {f.config}"] = lambda f=f: f(b)  # type: ignore[misc]
     took = rounds(calls)
-    found: dict[str, Any] = {"nnz": int(a.nnz), "call_s": {}, "totals_s": {}, "configs": {}}
-    names = [name for name in took if not name.startswith("ours")]
-    found["call_s"] = {name: took[name] for name in names}
-    for n in CALLS:
-        config = configs[n]
-        call_s = took[f"ours {config}"]
-        later = max(0, n - FIRST)
-        found["totals_s"][n] = {
-            "ours": compile_s[n] + sum(own_cold[n][:n]) + later * call_s,
-            **{
-                name: prepare_s.get(name, 0.0) + sum(cold[name][:n]) + later * took[name]
-                for name in names
-            },
+    result: dict[str, Any] = {"nnz": int(a.nnz), "calls": {}}
+    for n, (first_s, f) in handles.items():
+        once, later = min(n, FIRST), max(0, n - FIRST)
+        prepare_s, begun_s = begun(lambda n=n: bound(compiled(a, k, n, db), b), once)  # type: ignore[misc]
+        call_s = {"ours": took[f"ours {f.config}"], **{name: took[name] for name in makers}}
+        totals = {"ours": begun_s + later * call_s["ours"]}
+        for name, make in makers.items():
+            totals[name] = begun(make, once)[1] + later * took[name]
+        result["calls"][n] = {
+            "config": "scipy" if f.config is None else str(Config(f.config)),
+            "first_compile_s": first_s,
+            "compile_s": prepare_s,
+            "first_calls_s": begun_s - prepare_s,
+            "call_s": call_s,
+            "totals_s": totals,
         }
-        found["configs"][n] = str(Config.parse(config)) if config != "None" else "scipy"
-        found["call_s"][f"ours for {n}"] = call_s
-    return found
+    return result
+
+
+def on_one_thread() -> None:
+    """Time the process's CPU instead of the clock, for a machine that others keep busy: meaningful
+    for contestants on one thread, as handles are there."""
+    import torch
+
+    global clock
+    clock = time.process_time
+    torch.set_num_threads(1)
+
+
+def bound(f: Handle, b: Any) -> Callable[[], Any]:
+    return lambda: f(b)
 
 
 def summary(cells_: list[dict[str, Any]]) -> dict[str, Any]:
@@ -194,7 +236,7 @@ def summary(cells_: list[dict[str, Any]]) -> dict[str, Any]:
     better of scipy and torch."""
     told: dict[str, Any] = {}
     for n in CALLS:
-        totals = [c["totals_s"][n] for c in cells_]
+        totals = [c["calls"][n]["totals_s"] for c in cells_]
         names = [name for name in totals[0] if not name.startswith("ours")]
         late = [t["ours"] > 1.05 * min(t["scipy"], t["torch"]) for t in totals]
         told[f"{n} calls"] = {
@@ -207,24 +249,34 @@ def summary(cells_: list[dict[str, Any]]) -> dict[str, Any]:
     return told
 
 
-def main(folder: Path, db: Path, what: str) -> None:
-    if what == "hold-out":
-        return hold_out(folder, db)
-    found: dict[str, dict[str, Any]] = {}
-    for name, a, k in cells(folder):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("db")
+    parser.add_argument("what", nargs="?", default="measure")
+    parser.add_argument("--count", type=int, default=40, help="matrices")
+    parser.add_argument("--names", default="", help="these matrices, in place of a count")
+    parser.add_argument("--dtypes", default="float32,float64")
+    parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
+    parser.add_argument("--cpu", action="store_true", help="CPU time, torch on one thread")
+    given = parser.parse_args()
+    if given.cpu:
+        on_one_thread()
+    if given.what == "hold-out":
+        hold_out(given.folder, Path(given.db), given.count)
+        return
+    rows: dict[str, dict[str, Any]] = {}
+    for name, a, k in cells(given):
         key = f"{a.dtype} k={k}"
-        if what == "prepare":
-            for n in CALLS:
-                compiled(a, k, n, db, build=n in CALLS[-2:] or None)
-            continue
-        found.setdefault(key, {})[name] = cell(a, k, db)
+        if given.what == "prepare":
+            prepare(a, k, given.db)
+        else:
+            rows.setdefault(key, {})[name] = cell(a, k, given.db)
         print(name, key, file=sys.stderr)
-    if what == "prepare":
-        return None
-    told = {key: summary(list(rows.values())) for key, rows in found.items()}
-    print(json.dumps({"about": about(), "summary": told, "cells": found}, indent=1))
-    return None
+    if given.what != "prepare":
+        summaries = {key: summary(list(cells_.values())) for key, cells_ in rows.items()}
+        print(json.dumps({"about": about(), "summary": summaries, "cells": rows}, indent=1))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")
+    main()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.tensors.encoding.flat import statistics
+from embeddb.tensors.encoding.features import statistics
 from indexer.training.tensors.grown_trees import boosted_by_family, grown, tree_predictions
 from indexer.training.tensors.samples import KernelSample
 

@@ -18,10 +18,9 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
-from embeddb.core.machine_state import State, between, state_now
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.reports import Progress
-from embeddb.core.timing import TimingSummary, summarise_runs
+from embeddb.core.timing import State, TimingSummary, between, state_now, summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import default_of, space_of

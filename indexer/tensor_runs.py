@@ -12,9 +12,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
-from embeddb.core.machine_state import between
 from embeddb.core.records import IN_A_ROW, Measurement, Run, in_context
-from embeddb.core.timing import summarise_runs
+from embeddb.core.timing import between, summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of

@@ -1,5 +1,5 @@
 """All networks of "A Learned Performance Model for Tensor Processing Units" (Section 3.2, Table 5),
-of which `embeddb.tensors.encoding.spec` describes the one that ships.
+of which `embeddb.tensors.encoding.predictor` describes the one that ships.
 
     opcode embedding, node features, kernel features  ->  f1  ->  graph layers  ->  final layers
         ->  reduction  ->  (kernel features)  ->  one number
@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from embeddb.core.errors import UsageError
 from embeddb.tensors.encoding.features import NODE, STATIC, TILE, encoding_version
-from embeddb.tensors.encoding.spec import FINAL, LAYERS, OPCODE, WAYS, NetworkSpec
+from embeddb.tensors.encoding.predictor import FINAL, LAYERS, OPCODE, WAYS, NetworkSpec
 from indexer.training.tensors.network import Batch, Sage, TrainedNetwork, plain_layer, scaled
 
 with warnings.catch_warnings():

@@ -26,12 +26,21 @@ from embeddb.cost_model.model import space_digest
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.platforms.platform import Platform
-from embeddb.tensors.encoding.features import TILE, encoding_version
-from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows
+from embeddb.tensors.encoding.features import (
+    STATISTICS,
+    TILE,
+    TILED,
+    KernelGraph,
+    encoding_version,
+    flat_rows,
+)
 from embeddb.tensors.encoding.forward import KernelNetwork
-from embeddb.tensors.encoding.graph import KernelGraph
-from embeddb.tensors.encoding.predictor import GraphPredictor, KernelPredictor, reads_rows
-from embeddb.tensors.encoding.spec import TRAIN_AGAIN
+from embeddb.tensors.encoding.predictor import (
+    TRAIN_AGAIN,
+    GraphPredictor,
+    KernelPredictor,
+    reads_rows,
+)
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, ROW_LENGTH, Analysis
 from embeddb.tensors.tensor_graph import TensorGraph
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embeddb.core.errors import UsageError
-from embeddb.dynamics.counting import assign
 from embeddb.dynamics.record import LINE_BYTES, TABLE_5, Cache, Counter, Dynamics, ReuseHistogram
-from embeddb.dynamics.traffic import LEVELS, TYPES, VALUE_BYTES, Parts, by_thread, reuse_of
+from embeddb.dynamics.traffic import LEVELS, TYPES, VALUE_BYTES, Parts, assign, by_thread, reuse_of
 from embeddb.dynamics.walk import Execution, Tasks, Tiling, entries_of, tasks_of, tiling_of
 
 if TYPE_CHECKING:

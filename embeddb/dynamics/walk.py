@@ -308,7 +308,7 @@ def execution_of(
     notes = []
     if config.get("reorder") == "rcm":
         notes.append("reorder = rcm: the rows are walked in the order of the file here")
-    sliced = config.get("format") in ("sell", "ell")
+    sliced = config.get("format") in ("sell", "ell", "sell16")
     position, outer = "pieces" in config, "merge" in config
     return Execution(
         nest=_tiles_first(nest) if config.get("merge") == "tiles" else nest,

@@ -43,7 +43,7 @@ class Part:
     @property
     def fills(self) -> bool:
         """True if fill values of its form take part in sums."""
-        return self.variant.form in ("bcsr", "sell", "ell") and self.variant.kernel != "sddmm"
+        return self.variant.filled
 
     def row(self, prefix: str) -> str:
         """Its row in the table of the library."""
@@ -58,6 +58,7 @@ class Part:
             "slice": form.slice,
             "sigma": form.sigma,
             "equal": int(form.format == "ell"),
+            "index_bytes": form.index_bytes,
             "one": int(launch.threads == "one"),
             "schedule": SCHEDULES[launch.schedule],
             "chunk": launch.chunk,
@@ -229,14 +230,15 @@ class Library:
 
     def _matrix_parts(self) -> dict[str, str]:
         needed = {part.conversion for part in self.parts}
-        before = {"by_length": {"length", "slices"}, "reordered": {"length", "rcm"}}
+        before = {"by_length": {"length"}, "reordered": {"length", "rcm"}}
         names = [*(name for name, users in before.items() if needed & users), *sorted(needed)]
         fills = any(part.fills for part in self.parts)
         product = [] if self.op.name == "sddmm" else ["product"]
         running = ["padded", *(["filled"] if fills else []), *product, self.op.name]
         return {
             "CONVERSIONS": "\n".join(_text(f"{name}.c") for name in names),
-            "FORMATS": _own(conversions()),
+            "FORMATS": _own(conversions("formats")),
+            "SLICES": _own(conversions("slices")),
             "SPECS": "\n".join(part.row(self.prefix) for part in self.parts),
             **self._choice(),
             "PLACE": "a->place" if self.op.name == "sddmm" else "NULL",

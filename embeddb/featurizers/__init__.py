@@ -25,6 +25,7 @@ __all__ = [
     "COSTLY",
     "FEATURIZERS",
     "ON_REQUEST",
+    "PLUGINS",
     "Featurizer",
     "Featurizers",
     "WithCounters",
@@ -36,6 +37,14 @@ __all__ = [
 #: In order of preference where answers are equally good. `tower` reads the statistics, `stats`
 #: needs the structure (or features shipped with the runs), the last three ever less.
 FEATURIZERS = ("tower", "stats", "scnn", "stats-scnn", "given", "rows", "sizes")
+
+#: Featurizers that share a module with another one (`embeddb.core.plugins`).
+PLUGINS = {
+    "given": "embeddb.featurizers.sizes:Given",
+    "nest-graph": "embeddb.featurizers.nest_stats:NestGraphFeatures",
+    "rows": "embeddb.featurizers.sizes:Rows",
+    "stats-scnn": "embeddb.featurizers.scnn:StatsScnn",
+}
 
 #: Featurizers that need torch or a simulation and tens of milliseconds, or were trained on few
 #: runs: used only if they improve the answers (`AnswerIndex.build`).

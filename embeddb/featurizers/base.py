@@ -9,6 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import ModelError
+from embeddb.core.files.model_file import MAX_BYTES, digest
+from embeddb.core.files.safe_read import read_bounded, refusing
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.records import WorkloadInfo
 from embeddb.nests.counters import CounterVector
 
@@ -127,6 +131,23 @@ class Travelling(Featurizer, Protocol):
         """float32[d] by name, keys `NAME.COORDINATE` with the featurizer's name."""
 
 
+class Exported:
+    """`Travelling` for a vector with a coordinate for each of `names`. Names of learned coordinates
+    begin with the version, so vectors of other weights are not read."""
+
+    name: str
+    names: tuple[str, ...]
+
+    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
+        """Return the coordinates of a vector float32[d], keys `NAME.COORDINATE`."""
+        return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
+
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None if a name is missing."""
+        values = [info.features.get(f"{self.name}.{n}") for n in self.names]
+        return None if None in values else np.array(values, dtype=np.float32)
+
+
 @runtime_checkable
 class WithCounters(Featurizer, Protocol):
     """Embeds nests with their counters on one platform instance, the suffix of its name, so that
@@ -159,3 +180,23 @@ def counted_parts(name: str) -> tuple[str, str] | None:
     """Parts of a `counted_name`; None for any other name."""
     plain, mark, platform = name.partition(_COUNTED)
     return (plain, platform) if mark else None
+
+
+# -- Weights that belong to a database ------------------------------------------------------------
+
+
+def own_weights(folder: Path | None, own: Path, shipped: Path) -> Path | None:
+    """Weights at `own` below a database's folder, else those of the package; None without any."""
+    places = [shipped] if folder is None else [folder / own, shipped]
+    return next((path for path in places if path.is_file()), None)
+
+
+def adopt(weights: Path, folder: Path, own: Path, *, version: str) -> None:
+    """Copy weights of that version to `own`, below a database's folder; old ones are replaced
+    whole. Raises: ModelError if they cannot be copied, or are no longer of that version."""
+    with refusing(ModelError, where=str(weights)):
+        data = read_bounded(weights, MAX_BYTES)
+    if digest(data) != version:
+        raise ModelError("it changed while it was copied", where=str(weights), hint="try again")
+    with refusing(ModelError, where=str(folder / own)):
+        OwnFolder(folder, own.parent.name).write(own.name, data)

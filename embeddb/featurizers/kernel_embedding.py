@@ -19,9 +19,8 @@ from embeddb.core.errors import ModelError
 from embeddb.core.files.model_file import read_card, version_of
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import FromWeights
-from embeddb.tensors.encoding.features import tile_rows
+from embeddb.tensors.encoding.features import KernelGraph, graph_of, hidden, tile_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
-from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 from embeddb.tensors.encoding.predictor import reads_rows
 from embeddb.tensors.tensor_graph import TensorGraph
 

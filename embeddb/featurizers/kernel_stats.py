@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import Travelling
+from embeddb.featurizers.base import Exported, Travelling
 from embeddb.tensors.analysis import TRANSCENDENTAL, work_of
 from embeddb.tensors.tensor_graph import DTYPES, Shape, TensorGraph
 
@@ -45,7 +44,7 @@ _NAMES = (
 )
 
 
-class KernelStats:
+class KernelStats(Exported):
     """Statistics of a kernel as a raw vector, float32[d]; standardise before comparing.
 
     `log_` is log2(1 + x), or log2 of a ratio (`in_over_out`). The root's dimensions by role:
@@ -67,15 +66,6 @@ class KernelStats:
         kernel: TensorGraph = pattern
         values = _root(kernel.root) | _dims(kernel) | _work(kernel) | _made_of(kernel)
         return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float32)
-
-    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `kernel-stats.NAME`, for exports."""
-        return {f"kernel-stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
-
-    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None if a name is missing."""
-        values = [info.features.get(f"kernel-stats.{n}") for n in self.names]
-        return None if None in values else np.array(values, dtype=np.float32)
 
 
 PLUGIN: type[Travelling] = KernelStats

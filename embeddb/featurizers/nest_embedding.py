@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.files.model_file import version_of
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import CountersOf, Travelling, counted_name
-from embeddb.featurizers.own_weights import adopt
+from embeddb.featurizers.base import (
+    CountersOf,
+    Exported,
+    Travelling,
+    adopt,
+    counted_name,
+    own_weights,
+)
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES, CounterVector
 from embeddb.nests.encoding.forward import DIM, NestNetwork
@@ -29,7 +35,7 @@ SHIPPED = Path(__file__).parent.parent / "data" / "nests.safetensors"
 OWN = Path("models", "nests.safetensors")
 
 
-class NestEmbedding:
+class NestEmbedding(Exported):
     """The network's 128 numbers of a nest under its canonical schedule as a raw vector, float32[d];
     standardise before comparing. Vectors with and without counters must not be mixed in one index:
     absent counters are not interpolated (`CountedEmbedding` has a name of its own). Thread-safe."""
@@ -55,9 +61,8 @@ class NestEmbedding:
 
         Raises: ModelError if they are invalid.
         """
-        own = [] if folder is None else [folder / OWN]
-        there = next((path for path in (*own, SHIPPED) if path.is_file()), None)
-        return None if there is None else cls(there)
+        weights = own_weights(folder, OWN, SHIPPED)
+        return None if weights is None else cls(weights)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
         """float32[d] of a `Nest` without counters; its names and group do not enter.
@@ -85,16 +90,6 @@ class NestEmbedding:
         if not np.isfinite(vector).all():
             raise ModelError("its output is not finite", where=str(self.weights))
         return vector
-
-    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `nest-embedding.VERSION.NUMBER`, with the version's first 8
-        digits, for exports."""
-        return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
-
-    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None if a name is missing, or belongs to other weights."""
-        values = [info.features.get(f"{self.name}.{n}") for n in self.names]
-        return None if None in values else np.array(values, dtype=np.float32)
 
     def with_counters(self, platform: str, counters_of: CountersOf) -> CountedEmbedding | None:
         """The same featurizer with the counters of a platform instance; None if the network reads

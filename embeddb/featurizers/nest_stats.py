@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import Travelling
-from embeddb.nests.check import parallel_loops, reduction_loops
+from embeddb.featurizers.base import Exported, Travelling
+from embeddb.nests.check import canonical_schedule, parallel_loops, reduction_loops
 from embeddb.nests.encoding.features import (
+    FEATURES,
+    KINDS,
     OPERATIONS,
     Group,
     groups_of,
@@ -22,6 +23,7 @@ from embeddb.nests.encoding.features import (
     spans,
     strides_of,
 )
+from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, MOST_LOOPS, Access
 
@@ -49,7 +51,7 @@ _NAMES = (
 )
 
 
-class NestStats:
+class NestStats(Exported):
     """Statistics of a nest as a raw vector, float32[d]; standardise before comparing.
 
     `log_` is log2(1 + x), or log2 of a ratio; the others are counts of loops or shares in 0..1.
@@ -75,15 +77,6 @@ class NestStats:
         values |= _work(nest)
         values |= _carried(nest)
         return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float32)
-
-    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `nest-stats.NAME`, for exports."""
-        return {f"nest-stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
-
-    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None if a name is missing."""
-        values = [info.features.get(f"nest-stats.{n}") for n in self.names]
-        return None if None in values else np.array(values, dtype=np.float32)
 
 
 PLUGIN: type[Travelling] = NestStats
@@ -198,3 +191,38 @@ def _reach(nest: Nest, around: int) -> int:
 def _share(flags: Iterable[bool]) -> float:
     each = list(flags)
     return sum(each) / len(each)
+
+
+# -- pooled graph features -------------------------------------------------------------------------
+
+#: Columns of the features of each kind of node.
+_OWN = {kind: [at for at, n in enumerate(FEATURES) if n.startswith(f"{kind}.")] for kind in KINDS}
+_POOLED = [FEATURES[at] for own in _OWN.values() for at in own]
+
+
+class NestGraphFeatures(Exported):
+    """Features of a nest under its canonical schedule as a raw vector, float32[d]; standardise
+    before comparing. log2(1 + number of nodes) of each kind, then for each feature the mean over
+    the nodes of its kind, then the value of largest magnitude."""
+
+    name = "nest-graph"
+    version = "1"
+    kinds = ("nest",)
+    names: tuple[str, ...] = (
+        *(f"nodes.{kind}" for kind in KINDS),
+        *(f"mean.{name}" for name in _POOLED),
+        *(f"most.{name}" for name in _POOLED),
+    )
+    dim = len(names)
+
+    def embed(self, pattern: Any) -> NDArray[np.float32]:
+        """float32[d] of a `Nest`; its names and group do not enter."""
+        graph = graph_of(pattern, canonical_schedule(pattern))
+        counts, means, most = [], [], []
+        for kind, own in _OWN.items():
+            rows = graph.features[graph.find(kind=kind)][:, own]
+            counts.append(np.log2(1 + len(rows)))
+            means.append(rows.mean(axis=0))
+            far = np.abs(rows).argmax(axis=0)
+            most.append(rows[far, np.arange(len(own))])
+        return np.concatenate([counts, *means, *most]).astype(np.float32)

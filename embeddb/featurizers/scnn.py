@@ -10,6 +10,7 @@ the store or from features imported with the runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -23,8 +24,8 @@ from embeddb.core.extras import install_hint
 from embeddb.core.files.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import Travelling
-from embeddb.featurizers.own_weights import adopt
+from embeddb.featurizers.base import Exported, Travelling, adopt, own_weights
+from embeddb.featurizers.stats import Stats
 
 SHIPPED = Path(__file__).parent.parent / "data" / "scnn.safetensors"
 #: Path of a database's own weights below its folder.
@@ -39,7 +40,7 @@ _TRAIN = "train weights anew with `embeddb train featurizer`"
 _DIM, _MOST_FEATURES = 128, 1 << 12
 
 
-class Scnn:
+class Scnn(Exported):
     """The network's output as a raw vector, float32[d]; standardise before comparing.
 
     One pattern is one batch: a vector depends only on the pattern and the weights, bit for bit on
@@ -66,9 +67,8 @@ class Scnn:
 
         Raises: ModelError if their card cannot be read.
         """
-        own = [] if folder is None else [folder / OWN]
-        there = next((path for path in (*own, SHIPPED) if path.is_file()), None)
-        return None if there is None else cls(there)
+        weights = own_weights(folder, OWN, SHIPPED)
+        return None if weights is None else cls(weights)
 
     @classmethod
     def trained(cls, name: str, folder: Path | None) -> Scnn | None:
@@ -102,16 +102,6 @@ class Scnn:
         if not np.isfinite(vector).all():
             raise ModelError("its output is not finite", where=str(self.weights), hint=_TRAIN)
         return vector
-
-    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `scnn.VERSION.NUMBER`, with the version's first 8 digits, the form
-        in `WorkloadInfo.features`."""
-        return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
-
-    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None if a name is missing, or belongs to other weights."""
-        values = [info.features.get(f"{self.name}.{n}") for n in self.names]
-        return None if None in values else np.array(values, dtype=np.float32)
 
     def _network(self) -> tuple[Any, Any, int]:
         """Network, reduction and channels, read once; a failure is cached for `missing`."""
@@ -191,3 +181,46 @@ def _read(weights: Path, version: str) -> tuple[Any, Any, int]:
             hint="open the database again",
         )
     return network.eval(), reduction, channels
+
+
+# -- Statistics and the learned vector concatenated, evaluated like any other featurizer ----------
+
+
+class StatsScnn:
+    """`stats` followed by `scnn`, float32[d]; `parts` are the two.
+
+    A stub has this vector if it has both parts. Only the parts are exported.
+    """
+
+    name = "stats-scnn"
+
+    def __init__(self, weights: Path | None = None) -> None:
+        """Read the weights. Raises: ModelError as `Scnn` does."""
+        self._scnn = Scnn(weights)
+        self.parts = (Stats(), self._scnn)
+        self.version = "+".join(part.version for part in self.parts)
+        self.names = (*Stats.names, *(f"scnn.{name}" for name in self._scnn.names))
+        self.dim = len(self.names)
+
+    @classmethod
+    def for_database(cls, folder: Path | None) -> StatsScnn | None:
+        """See `Scnn.for_database`. Raises: ModelError."""
+        scnn = Scnn.for_database(folder)
+        return None if scnn is None else cls(scnn.weights)
+
+    def missing(self) -> str:
+        """See `Scnn.missing`."""
+        return self._scnn.missing()
+
+    def embed(self, pattern: Pattern) -> NDArray[np.float32]:
+        """float32[d] of the structure. Raises: as `Scnn.embed`."""
+        return self.join([part.embed(pattern) for part in self.parts])
+
+    def join(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """float32[d] from one vector of each part."""
+        return np.concatenate(vectors)
+
+    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
+        """From the features of both parts; None unless both are whole."""
+        vectors = [v for part in self.parts if (v := part.from_info(info)) is not None]
+        return self.join(vectors) if len(vectors) == len(self.parts) else None

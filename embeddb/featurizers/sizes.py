@@ -1,9 +1,9 @@
 """Sizes of a matrix: rows, columns, nonzeros, the minimum that is always known.
 
-Also the shared code of the three featurizers for stubs. `sizes`, `rows` and `given` differ only in
-the names they select from `coordinates`, for sources with more or fewer statistics. All read the
-canonical statistics below from `WorkloadInfo.features` and compute the same ones from a structure,
-so a real pattern can be compared with stubs.
+`sizes`, `rows` and `given`, the featurizers for stubs, differ only in the names they select from
+`coordinates`, for sources with more or fewer statistics. All read the canonical statistics below
+from `WorkloadInfo.features` and compute the same ones from a structure, so a real pattern can be
+compared with stubs.
 
 Canonical statistics, for `row` (nonzeros per row) and `col` (per column): `row_min`, `row_q1`,
 `row_median`, `row_q3`, `row_max`, one of `row_variance`, `row_std`, `row_cv`, and the standardised
@@ -147,3 +147,31 @@ def _moments(lengths: Lengths) -> dict[str, float]:
             strict=True,
         )
     )
+
+
+_EACH = (*ORDER, "max", "padding", "cv", *MOMENTS)
+
+
+class Given(LogSizes):
+    """`sizes` plus symmetry, order statistics and moments of row and column lengths, for stubs of
+    sources that have them, as Ginkgo's matrix features do."""
+
+    name = "given"
+    names = (
+        *LogSizes.names,
+        "col_mean",
+        "psym",
+        *(f"{side}_{name}" for side in ("row", "col") for name in _EACH),
+    )
+    dim = len(names)
+
+
+class Rows(LogSizes):
+    """`sizes` plus longest row, its ratio to the mean (the padding of ELL) and std over mean.
+
+    The shortest row is omitted: not every source has it, and it rarely differs.
+    """
+
+    name = "rows"
+    names = (*LogSizes.names, "row_max", "row_padding", "row_cv")
+    dim = len(names)

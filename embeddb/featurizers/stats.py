@@ -12,15 +12,14 @@ them at a time, and one count of the columns: memory grows with the nonzeros, no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import Travelling
+from embeddb.featurizers.base import Exported, Travelling
 
 #: Number of rows processed together, a multiple of the slices of 32.
 ROWS = 1 << 20
@@ -118,7 +117,7 @@ _NAMES = (
 )
 
 
-class Stats:
+class Stats(Exported):
     """Structural statistics as a raw vector, float32[d]; standardise before comparing.
 
     Lengths and ratios with heavy tails are log1p; shares and fills lie in 0..1; positions are
@@ -142,22 +141,8 @@ class Stats:
         values |= {f"reuse_{w}": _reuse(pattern.indices, w) for w in _REUSE}
         return np.array([values[n] for n in self.names], dtype=np.float32)
 
-    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `stats.NAME`, the form in `WorkloadInfo.features`."""
-        return {f"stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
-
-    def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
-        """The inverse of `as_features`; None if a name is missing."""
-        return _take(info.features, [f"stats.{n}" for n in self.names])
-
 
 PLUGIN: type[Travelling] = Stats
-
-
-def _take(features: Mapping[str, float], keys: list[str]) -> NDArray[np.float32] | None:
-    if any(key not in features for key in keys):
-        return None
-    return np.array([features[key] for key in keys], dtype=np.float32)
 
 
 def _sizes(pattern: Pattern) -> dict[str, float]:

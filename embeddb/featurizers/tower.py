@@ -23,8 +23,7 @@ from embeddb.core.files.safe_read import refusing
 from embeddb.core.nn_numpy import check_weights, dense, relu
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import FromWeights
-from embeddb.featurizers.own_weights import adopt
+from embeddb.featurizers.base import FromWeights, adopt
 from embeddb.featurizers.stats import Stats
 
 #: Where a database keeps the weights, below its folder.

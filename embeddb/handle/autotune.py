@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +22,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.files.safe_write import whole_file
 from embeddb.handle.choice import Choice, CompileOptions
-from embeddb.handle.kernel_call import KernelCall, by_kernel
+from embeddb.handle.kernel_call import KernelCall, by_kernel, is_ready
 from embeddb.handle.matrix import Matrix
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import code_place, is_built
@@ -31,8 +35,29 @@ SMALL = 4096
 _LEVEL_SPMV = 300_000
 #: Seconds that a kernel saves over scipy per multiply-add, measured by benchmarks/handle.py; of a
 #: query with a cached answer; and of copying, checking and converting per non-zero.
-_SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
+_SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.01, 2e-8
+#: Seconds that an answer saves over the usual kernel per multiply-add: a fifth of what that takes
+#: for dense columns, and a twentieth for SpMV.
+_SAVED_BY_ANSWER_S = 3e-11
+#: Seconds per non-zero that a call of slices saves over scipy's SpMV with columns of 16 bits and of
+#: 32 (of a vector that no inner cache holds), and that converting to them takes; and seconds that
+#: binding any kernel takes (benchmarks/handle_grid.py).
+_SHORT_SAVES_S, _LONG_SAVES_S, _SLICES_PREPARE_S, _BIND_S = 4e-10, 1e-10, 1e-8, 4e-4
+#: Columns that 16 bits count.
+_SHORT_COLUMNS = 1 << 16
+#: Least loss for which a build is accounted, in seconds; writing the account takes a tenth of it.
+_LEAST_OWED_S = 1e-3
+#: Most processors on which one thread replaces the team while other programs keep them busy.
+_FEW_PROCESSORS = 4
 _USUAL_SPMV = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=4"
+_SLICES = "format={},order=ij,sigma={},slice={},threads={}"
+#: Windows of rows that slices may sort, and the largest bound of fill per non-zero: filled up by a
+#: third, slices are no faster than half of what they are without.
+_WINDOWS, _MOST_FILL = (256, 16_384), 0.6
+#: Parameters of the launch on several threads.
+_TEAM = ("schedule", "chunk")
+#: Orders of loops that one thread runs with the same code.
+_ROW_ORDERS = ("ijk", "ik1jk0", "i1k1i0jk0", "k1ijk0", "j1ik1j0k0", "ij", "j1ij0")
 _USUAL_DENSE = "format=csr,ktile={},order=ik1jk0,reorder=none,schedule=guided,threads=all,unroll={}"
 #: Best block of dense columns by smallest width, and its unroll factor.
 _BLOCKS = {
@@ -51,8 +76,14 @@ def too_little(matrix: Matrix, op: Op, options: CompileOptions) -> str:
     work = matrix.values.size * op.width
     if work < SMALL:
         return f"fewer than {SMALL} multiply-adds"
+    if calls is None or options.build:
+        return ""
     cost = _ASK_S + _PREPARE_S * matrix.values.size
-    if calls is not None and not options.build and calls * work * _SAVED_S < cost:
+    little = calls * work * _SAVED_S < cost
+    if not little and calls * work * _SAVED_BY_ANSWER_S < cost:
+        usual = usual_config(op, matrix)
+        little = usual is not None and is_ready(usual, op)
+    if little:
         return (
             f"does not pay for {calls:.0f} calls: choosing and preparing a faster kernel takes "
             "longer than it saves"
@@ -81,15 +112,13 @@ def too_costly(op: Op, choice: Choice, matrix: Matrix, options: CompileOptions) 
         return "the kernel is not built, and build=False"
     if calls is None:
         return ""
-    place = code_place(Config(choice.config), op)
-    lost_s = owed_s(place, saved_s(op, matrix, calls))
-    if lost_s < (cost_s := usual_build_s()):
-        return (
-            f"building a better kernel takes {cost_s:.1f} s; it is built after {cost_s:.1f} s have "
-            f"been lost without it, so far {lost_s:.2f} s"
-        )
-    place.with_suffix(".owed").unlink(missing_ok=True)
-    return ""
+    lost_s, cost_s = lost_without(Config(choice.config), op, saved_s(op, matrix, calls))
+    if lost_s >= cost_s:
+        return ""
+    return (
+        f"building a better kernel takes {cost_s:.1f} s; it is built after {cost_s:.1f} s have "
+        f"been lost without it, so far {lost_s:.2f} s"
+    )
 
 
 def level_with_scipy(op: Op, matrix: Matrix) -> bool:
@@ -97,16 +126,127 @@ def level_with_scipy(op: Op, matrix: Matrix) -> bool:
     return op.name == "spmv" and matrix.values.size < _LEVEL_SPMV
 
 
-@lru_cache(maxsize=64)
-def usual_config(op: Op) -> Config:
-    """The static best configuration on plain CSR: highest geometric mean share of the optimum over
-    the matrices of the starter, on most of its instances; for other widths, over eight matrices on
-    one machine (docs/howto/compile.md)."""
+def usual_config(op: Op, matrix: Matrix) -> Config | None:
+    """The static best configuration: on plain CSR that of the highest geometric mean share of the
+    optimum over the matrices of the starter, on most of its instances; for other widths, over eight
+    matrices on one machine (docs/howto/compile.md). For SpMV slices, with 16-bit columns where
+    those suffice, which are converted to in a few calls' time; None if they would be mostly
+    fill."""
     if op.name == "spmv":
-        return Config.parse(_USUAL_SPMV)
+        if not (rows := window(matrix)):
+            return None
+        team = matrix.values.size >= _LEVEL_SPMV and not crowded()
+        form = "sell16" if matrix.pattern.shape[1] <= _SHORT_COLUMNS else "sell"
+        return _slices(op, form, rows, team)
+    usual = _usual_dense(op)
+    return one_thread(usual) if crowded() else usual
+
+
+@lru_cache(maxsize=16)
+def _slices(op: Op, form: str, sigma: int, team: bool) -> Config:
+    rows = 4 if form == "sell" and op.dtype == "f64" else 8
+    threads = "all,schedule=static" if team else "one"
+    return Config.parse(_SLICES.format(form, sigma, rows, threads))
+
+
+def window(matrix: Matrix) -> int:
+    """Smallest window of rows to sort so that slices of 8 rows are little fill; 0 if none is. In a
+    window, each slice's longest row is at most as long as the shortest of the slice before, so fill
+    is at most 8 times the difference between the longest row and the shortest."""
+    lengths = np.diff(matrix.pattern.indptr)
+    for rows in _WINDOWS if lengths.size else ():
+        starts = np.arange(0, lengths.size, rows)
+        spread = np.maximum.reduceat(lengths, starts) - np.minimum.reduceat(lengths, starts)
+        if 8 * spread.sum() <= _MOST_FILL * matrix.values.size:
+            return rows
+    return 0
+
+
+@lru_cache(maxsize=64)
+def _usual_dense(op: Op) -> Config:
     blocks, unroll = _BLOCKS[op.name]
     ktile = next(blocks[least] for least in sorted(blocks, reverse=True) if least <= op.width)
     return Config.parse(_USUAL_DENSE.format(ktile, unroll))
+
+
+def one_thread(config: Config) -> Config:
+    """The same code on one thread; the same configuration if its loops need several."""
+    if config.get("threads") != "all" or config.get("order") not in _ROW_ORDERS:
+        return config
+    kept = {name: value for name, value in config.items() if name not in _TEAM}
+    return Config({**kept, "threads": "one"})
+
+
+def alone(choice: Choice) -> Choice:
+    """The choice with its configurations on one thread."""
+    first, *others = (
+        dict(one_thread(Config(one))) for one in (choice.config, choice.default, *choice.others)
+    )
+    note = "one thread: other programs keep the processors busy"
+    return msgspec.structs.replace(
+        choice,
+        config=first,
+        default=others[0],
+        others=others[1:],
+        warnings=[*choice.warnings, note],
+    )
+
+
+def crowded() -> bool:
+    """True if this process has few processors, and programs that want to run, here or elsewhere,
+    are more than the machine has: a team of threads then waits for its slowest, which took 25 times
+    as long as scipy's one (docs/results/compile.md)."""
+    processors = cpu_build.threads_used(0)
+    if processors == 1 or processors > _FEW_PROCESSORS:
+        return False
+    try:
+        return os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1) + 0.5
+    except OSError:
+        return False
+
+
+def usual_pays(op: Op, matrix: Matrix, options: CompileOptions) -> bool:
+    """True if preparing the usual configuration pays for the number of calls. That of SpMV is
+    converted to; all others take the matrix as it is."""
+    nnz = matrix.values.size
+    if nnz * op.width < SMALL:
+        return False
+    if op.name != "spmv":
+        return True
+    calls = math.inf if options.calls is None else options.calls
+    return saved_by_usual_s(op, matrix, calls) >= nnz * _SLICES_PREPARE_S + _BIND_S
+
+
+def saved_by_usual_s(op: Op, matrix: Matrix, calls: float) -> float:
+    """Seconds that a number of calls of the usual configuration saves over scipy."""
+    if op.name != "spmv":
+        return saved_s(op, matrix, calls)
+    short = matrix.pattern.shape[1] <= _SHORT_COLUMNS
+    return calls * matrix.values.size * (_SHORT_SAVES_S if short else _LONG_SAVES_S)
+
+
+def usual_is_ready(op: Op, config: Config, matrix: Matrix, options: CompileOptions) -> bool:
+    """True if the usual configuration is built, or programs have lost enough without it, so that it
+    may be built now."""
+    if is_ready(config, op):
+        return True
+    if options.calls is None or options.build is False or cpu_build.compiler() is None:
+        return False
+    lost_s = saved_by_usual_s(op, matrix, options.calls)
+    if lost_s < _LEAST_OWED_S:
+        return False
+    all_s, cost_s = lost_without(config, op, lost_s)
+    return all_s >= cost_s
+
+
+def lost_without(config: Config, op: Op, lost_s: float) -> tuple[float, float]:
+    """Seconds that programs have lost without this kernel, `lost_s` of them by this one, and those
+    of its build; the account is closed once the former are as many."""
+    place, cost_s = code_place(config, op), usual_build_s()
+    all_s = owed_s(place, lost_s)
+    if all_s >= cost_s:
+        place.with_suffix(".owed").unlink(missing_ok=True)
+    return all_s, cost_s
 
 
 def worth_building(op: Op, matrix: Matrix, options: CompileOptions) -> bool:
@@ -208,20 +348,25 @@ class Trial:
 
     rivals: tuple[Rival, ...]
     _seconds: tuple[list[float], ...] = field(init=False)
+    _clock: Callable[[], float] = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._seconds = tuple([] for _ in self.rivals)
+        # CPU time tells rivals on one thread apart even while other programs interrupt them.
+        configs = [config for _, config in self.rivals if config is not None]
+        team = any(config.get("threads") == "all" for config in configs)
+        self._clock = time.perf_counter if team else time.thread_time
 
     def compute(self, b: Any, c: Any, out: Any) -> NDArray[Any]:
         """`KernelCall.compute` by the rival with fewest calls."""
         with self._lock:
             counts = [len(seconds) for seconds in self._seconds]
         at = counts.index(min(counts))
-        start = time.perf_counter()
+        start = self._clock()
         result = self.rivals[at][0].compute(b, c, out)
         with self._lock:
-            self._seconds[at].append(time.perf_counter() - start)
+            self._seconds[at].append(self._clock() - start)
         return result
 
     @property
@@ -232,17 +377,17 @@ class Trial:
     @property
     def winner(self) -> Rival:
         """The fastest rival; of equals the first."""
-        took = self._medians()
+        took = self._shortest()
         return self.rivals[took.index(min(took))]
 
     def summary(self) -> str:
-        """One line: the median time of each rival, and the winner."""
-        each = zip(map(_name, self.rivals), self._medians(), strict=True)
+        """One line: the shortest time of each rival, and the winner."""
+        each = zip(map(_name, self.rivals), self._shortest(), strict=True)
         tried = ", ".join(f"{name} {1e3 * took:.3f} ms" for name, took in each)
         return f"first calls tried {tried}; {_name(self.winner)} stays"
 
-    def _medians(self) -> list[float]:
-        return [statistics.median(of[1:]) for of in self._seconds]
+    def _shortest(self) -> list[float]:
+        return [min(of[1:]) for of in self._seconds]
 
 
 def _name(rival: Rival) -> str:

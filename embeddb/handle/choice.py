@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,21 +204,36 @@ def _place(
 ) -> Path | None:
     """Cache file of an answer; its key includes the evidence, the machine and the code. None if the
     database does not exist yet."""
-    from embeddb.store import is_database, open_store
+    from embeddb.store import is_database
     from indexer.starter import STARTER, starter_place
 
     folder = starter_place() if str(db) == STARTER else Path(db)
     if not is_database(folder):
         return None
-    with closing(open_store(folder, readonly=True)) as store:
-        generation = store.generation
     parts = (
-        *(_FORMAT, str(folder.resolve()), generation, pattern.id, str(op)),
+        *(_FORMAT, str(folder.resolve()), _generation(folder), pattern.id, str(op)),
         *(options.calls, options.reproducible),
         *(target.platform.digest, *target.environment),
     )
     name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
     return cpu_build.cache_folder().parent / "choices" / f"{name}.json"
+
+
+def _generation(folder: Path) -> int:
+    """Generation of a database, read again only if its file has changed: opening one takes longer
+    than a cached answer."""
+    from embeddb.store.lmdb_files import DATA_FILE
+
+    about = (folder / DATA_FILE).stat()
+    return _stored_generation(folder, (about.st_ino, about.st_size, about.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _stored_generation(folder: Path, _stamp: tuple[int, ...]) -> int:
+    from embeddb.store import open_store
+
+    with closing(open_store(folder, readonly=True)) as store:
+        return store.generation
 
 
 def _cached(place: Path) -> Choice | None:

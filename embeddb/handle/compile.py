@@ -17,12 +17,16 @@ from embeddb.handle.autotune import (
     SMALL,
     TRIED,
     Trial,
+    alone,
+    crowded,
     level_with_scipy,
     measured,
     too_costly,
     too_little,
     too_soon,
     usual_config,
+    usual_is_ready,
+    usual_pays,
     worth_building,
 )
 from embeddb.handle.choice import (
@@ -35,7 +39,14 @@ from embeddb.handle.choice import (
     query_choice,
 )
 from embeddb.handle.handle import DeferredConfig, Handle, warn_of_scipy
-from embeddb.handle.kernel_call import FormRefused, KernelCall, by_kernel, by_scipy, is_plain
+from embeddb.handle.kernel_call import (
+    FormRefused,
+    KernelCall,
+    by_kernel,
+    by_scipy,
+    is_plain,
+    is_ready,
+)
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import is_built
@@ -127,6 +138,8 @@ def _answered(matrix: Matrix, op: Op, db: Database | str | Path, options: Compil
     if note := too_soon(matrix, op, options, waits_s):
         return _unasked(matrix, op, None, note, options)
     choice = query_choice(matrix.pattern, op, db, options, cpu_target())
+    if crowded() and options.calls is not None:
+        choice = alone(choice)
     if options.seconds > 0:
         choice = measured(matrix, op, choice, options)
     if note := too_costly(op, choice, matrix, options):
@@ -134,9 +147,9 @@ def _answered(matrix: Matrix, op: Op, db: Database | str | Path, options: Compil
         if handle.config is None and cpu_build.compiler() is None:
             warn_of_scipy(note)
         return handle
-    return _tried(
-        _compiled(matrix, op, choice, options), matrix, options, sure=choice.sure in _SURE
-    )
+    handle = _compiled(matrix, op, choice, options)
+    usual = usual_config(op, matrix)
+    return _tried(handle, matrix, options, usual, sure=choice.sure in _SURE)
 
 
 def _check_compiler() -> None:
@@ -204,17 +217,15 @@ def _named(config: Mapping[str, Any] | str, op: Op, reproducible: bool) -> Confi
 def _unasked(
     matrix: Matrix, op: Op, choice: Choice | None, note: str, options: CompileOptions
 ) -> Handle:
-    """The static best kernel without conversion, if it is built; else scipy."""
-    if matrix.values.size * op.width >= SMALL:
-        try:
-            usual = usual_config(op)
-            level = level_with_scipy(op, matrix) and not _many(options, 2, _LEVEL_TIMES)
-            if not level and is_built(usual, op):
-                notes = ["an already built kernel, the best on average without conversion", note]
-                handle = Handle(by_kernel(matrix, op, usual), usual, choice, notes)
-                return _tried(handle, matrix, options)
-        except EmbeddbError as error:
-            note = f"{note}; {error}"
+    """The static best kernel, if it is built and its conversion pays; else scipy."""
+    try:
+        usual = usual_config(op, matrix) if usual_pays(op, matrix, options) else None
+        if usual is not None and usual_is_ready(op, usual, matrix, options):
+            notes = ["an already built kernel, the best on average", note]
+            handle = Handle(by_kernel(matrix, op, usual), usual, choice, notes)
+            return _tried(handle, matrix, options, usual)
+    except EmbeddbError as error:
+        note = f"{note}; {error}"
     return _scipy(matrix, op, choice, f"scipy computes: {note}")
 
 
@@ -234,17 +245,25 @@ def _compiled(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) -
     return handle
 
 
-def _tried(handle: Handle, matrix: Matrix, options: CompileOptions, *, sure: bool = True) -> Handle:
+def _tried(
+    handle: Handle,
+    matrix: Matrix,
+    options: CompileOptions,
+    usual: Config | None,
+    *,
+    sure: bool = True,
+) -> Handle:
     """Let the first calls also try the static best configuration, and scipy if it may be as fast,
     provided that calls are many enough and need not be reproducible."""
-    op, usual, rivals = handle.op, usual_config(handle.op), [handle.running]
+    op, rivals = handle.op, [handle.running]
     if options.reproducible or handle.config is None:
         return handle
-    if handle.config != usual and _many(options, 2, _SURE_TIMES if sure else _MANY_TIMES):
+    times = _SURE_TIMES if sure else _MANY_TIMES
+    if usual is not None and handle.config != usual and _many(options, 2, times):
         with suppress(EmbeddbError):
-            if is_built(usual, op) or worth_building(op, matrix, options):
-                rivals.append((by_kernel(matrix, op, usual), usual))
-    if level_with_scipy(op, matrix):
+            if is_ready(usual, op) or worth_building(op, matrix, options):
+                rivals.append((by_kernel(matrix, op, usual, like=handle.running[0]), usual))
+    if level_with_scipy(op, matrix) and _many(options, len(rivals) + 1, _LEVEL_TIMES):
         rivals.append((by_scipy(matrix, op), None))
     if len(rivals) > 1 and _many(options, len(rivals)):
         handle.try_first(Trial(tuple(rivals)))

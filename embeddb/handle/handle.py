@@ -78,7 +78,9 @@ class Handle:
         elif other is not None:
             raise UsageError(f"{self._op.name} takes one dense operand")
         else:
-            shape = self._shape_b[:1] if self._vector and np.ndim(dense) == 1 else self._shape_b
+            shape: tuple[int, ...] = self._shape_b
+            if self._vector and (dense.ndim if type(dense) is np.ndarray else np.ndim(dense)) == 1:
+                shape = shape[:1]
             b = operand(dense, "B", shape, self._dtype)
         if b is not (other if self._two else dense) or (self._two and c is not dense):
             self._copied += 1

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.handle.matrix import Buffers, Matrix, address
+from embeddb.handle.matrix import Buffers, Matrix
 from embeddb.kernels import build as cpu_build
-from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel
-from embeddb.kernels.forms import FormSpec, Refusal, as_scipy
+from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel, is_built
+from embeddb.kernels.forms import Form, FormSpec, Refusal, address, as_scipy
 
 Floats = NDArray[Any]
 #: Terms of SDDMM computed at a time by scipy.
 _CHUNK = 1 << 15
+_NO_ROOM = "no memory for the threads' scratch space beside the result"
 #: Largest form of a matrix.
 _MAX_BYTES = 1 << 34
 
@@ -46,15 +47,22 @@ class FormRefused(EmbeddbError):
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelCall:
     """A matrix and the kernel bound to it (None: scipy). `buffers` are for operands whose rows are
-    no multiple of a block: b, then c."""
+    no multiple of a block: b, then c. `direct`: SpMM or SpMV that takes b as it is. `sparse`: the
+    matrix for scipy; that of a kernel is created when its result has NaN."""
 
     matrix: Matrix
-    sparse: Any
     op: Op
     kernel: CalledKernel | None = None
     bound: BoundKernel | None = None
     buffers: tuple[Buffers | None, Buffers | None] = (None, None)
     conversion_s: float = 0.0
+    direct: bool = False
+    sparse: Any = None
+
+    @property
+    def spec(self) -> FormSpec | None:
+        """The form of the matrix; None for scipy."""
+        return None if self.kernel is None else self.kernel.launch.form
 
     def compute(self, b: Floats, c: Floats | None, out: Floats | None) -> Floats:
         """Compute into `out`, for which `result_of` must be true, or a new array; b is dtype[n,k]
@@ -62,6 +70,8 @@ class KernelCall:
         bound = self.bound
         if bound is None:
             return _taking(self._by_scipy(b, c), out)
+        if self.direct:
+            return self._directly(bound, b, out)
         m = self.matrix.pattern.shape[0]
         shape = (self.matrix.values.size,) if c is not None else (m, *b.shape[1:])
         beyond = bound.rows[2] > m
@@ -80,27 +90,40 @@ class KernelCall:
         if second is not None and operand_c is not None:
             second.give_back(operand_c)
         if done == NO_MEMORY:
-            raise MemoryError("no memory for the threads' scratch space beside the result")
+            raise MemoryError(_NO_ROOM)
         if done == NOT_A_NUMBER:
             return _taking(self._by_scipy(b, c), out)
         return _taking(result[:m], out) if beyond else result
 
+    def _directly(self, bound: BoundKernel, b: Floats, out: Floats | None) -> Floats:
+        """`compute` without the branches for buffers, which take as long as a small product."""
+        m, rows, whole = self.matrix.pattern.shape[0], bound.rows[2], out
+        if whole is None or rows > m:
+            whole = np.empty(rows if b.ndim == 1 else (rows, b.shape[1]), dtype=b.dtype)
+        _Process.used = True
+        done = bound.call(bound.at, address(b), 0, address(whole), _Process.most)
+        if done == NO_MEMORY:
+            raise MemoryError(_NO_ROOM)
+        if done == NOT_A_NUMBER:
+            return _taking(self._by_scipy(b, None), out)
+        return whole if rows == m else _taking(whole[:m], out)
+
     def with_values(self, matrix: Matrix) -> KernelCall:
         """The same with other values of the same pattern."""
-        sparse = as_scipy(matrix.form())
         if self.bound is None or self.kernel is None:
-            return replace(self, matrix=matrix, sparse=sparse)
+            return replace(self, matrix=matrix, sparse=as_scipy(matrix.form()))
         bound = self.bound
         if not is_plain(self.kernel.launch.form) and bound.form.order is None:
             form = self.kernel.convert(self.matrix.form(), max_bytes=_MAX_BYTES, ordered=True)
             if isinstance(form, Refusal):
                 raise MemoryError(form.reason)
             bound = self.kernel.bind(form, matrix.values.size)
-        return replace(self, matrix=matrix, sparse=sparse, bound=bound.with_values(matrix.values))
+        return replace(self, matrix=matrix, bound=bound.with_values(matrix.values))
 
     def _by_scipy(self, b: Floats, c: Floats | None) -> Floats:
         if c is None:
-            return np.asarray(self.sparse @ b)
+            sparse = as_scipy(self.matrix.form()) if self.sparse is None else self.sparse
+            return np.asarray(sparse @ b)
         ptr, idx = self.matrix.pattern.indptr, self.matrix.pattern.indices
         result = np.empty(idx.size, dtype=b.dtype)
         step = max(1, _CHUNK // max(1, self.op.width))
@@ -114,19 +137,26 @@ class KernelCall:
 
 def by_scipy(matrix: Matrix, op: Op) -> KernelCall:
     """A call that scipy computes."""
-    return KernelCall(matrix, as_scipy(matrix.form()), op)
+    return KernelCall(matrix, op, sparse=as_scipy(matrix.form()))
 
 
-def by_kernel(matrix: Matrix, op: Op, config: Config) -> KernelCall:
-    """The matrix in the form of a configuration, with its kernel, built if necessary.
+def by_kernel(
+    matrix: Matrix, op: Op, config: Config, *, like: KernelCall | None = None
+) -> KernelCall:
+    """The matrix in the form of a configuration, with its kernel, built if necessary. `like`: a
+    call for the same matrix, whose form is shared if the configuration has the same.
 
     Raises: RunnerUnavailable if it cannot be built or trusted here; FormRefused; SpaceError for a
     illegal configuration.
     """
-    builder = cpu_build.compiler(), cpu_build.flags(), cpu_build.cache_folder()
+    builder = _builder()
     kernel = _kernel(config, op, builder)
+    _loaded.add((config, op, *builder))
     ordered = op.name == "sddmm" and not is_plain(kernel.launch.form)
-    form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
+    if like is not None and like.bound is not None and like.spec == kernel.launch.form:
+        form: Form | Refusal = like.bound.form
+    else:
+        form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
     if isinstance(form, Refusal):
         raise FormRefused(f"the form is refused for this matrix: {form.reason}")
     bound = kernel.bind(form, matrix.values.size)
@@ -137,8 +167,29 @@ def by_kernel(matrix: Matrix, op: Op, config: Config) -> KernelCall:
         Buffers((rows_b, k), dtype) if rows_b > n else None,
         Buffers((rows_c, k), dtype) if rows_c > m else None,
     )
-    sparse = as_scipy(matrix.form())
-    return KernelCall(matrix, sparse, op, kernel, bound, buffers, form.conversion_s)
+    direct = op.name != "sddmm" and buffers == (None, None)
+    return KernelCall(matrix, op, kernel, bound, buffers, form.conversion_s, direct)
+
+
+#: Variables that select flags and cache.
+_BUILDER_VARIABLES = (cpu_build.MARCH_VARIABLE, "XDG_CACHE_HOME", "HOME")
+#: Configurations with their operations and builders whose kernels this process has loaded.
+_loaded: set[tuple[object, ...]] = set()
+
+
+def is_ready(config: Config, op: Op) -> bool:
+    """True if a configuration's kernel is loaded or built. Raises: SpaceError,
+    RunnerUnavailable."""
+    return (config, op, *_builder()) in _loaded or is_built(config, op)
+
+
+def _builder() -> tuple[object, ...]:
+    return cpu_build.compiler(), *_flags_and_folder(*map(os.environ.get, _BUILDER_VARIABLES))
+
+
+@lru_cache(maxsize=8)
+def _flags_and_folder(*_environment: str | None) -> tuple[object, ...]:
+    return cpu_build.flags(), cpu_build.cache_folder()
 
 
 @lru_cache(maxsize=128)

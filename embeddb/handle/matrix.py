@@ -54,14 +54,17 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
     if layout == "coo":
         return _of_coordinates(matrix, values)
     # Copied before the check, so that another thread cannot change checked data.
-    ptr, idx = np.array(matrix.indptr), np.array(matrix.indices)
+    pointers = np.asarray(matrix.indptr)
+    wide = np.int64 if pointers.dtype.kind == "i" else None  # as a pattern has them
+    ptr, idx = np.array(pointers, dtype=wide), np.array(matrix.indices)
     if idx.ndim == 1 and values.shape != idx.shape:
         raise MatrixError(f"A has {values.size} values for {idx.size} indices")
     if layout == "csc":
         pattern = Pattern.from_csc(matrix.shape, ptr, idx)
         return Matrix(pattern, _sorted(matrix.shape, (values, idx, ptr), "csc", pattern), False)
     pattern = Pattern.from_csr(matrix.shape, ptr, idx)
-    plain = pattern.nnz == idx.size and bool((pattern.indices == idx).all())
+    sorted_already = pattern.indices is idx  # by far the usual case
+    plain = sorted_already or (pattern.nnz == idx.size and bool((pattern.indices == idx).all()))
     if plain:
         return Matrix(pattern, _aligned(values), True)
     parts = (values.copy(), idx, ptr)  # scipy sorts them in place
@@ -176,12 +179,6 @@ def result_of(out: Any, shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, .
     if not (flags.c_contiguous and flags.aligned):
         return False
     return not any(np.may_share_memory(out, one) for one in inputs if one is not None)
-
-
-def address(array: NDArray[Any]) -> int:
-    """Address of the first element."""
-    at: int = array.__array_interface__["data"][0]
-    return at
 
 
 class Buffers:

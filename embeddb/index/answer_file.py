@@ -24,7 +24,7 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix
 from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.vote import Metric, VoteSettings
 from embeddb.index.vote_fit import LeftOut
-from embeddb.matrix_files.npz_archive import npy_header
+from embeddb.matrix_files.scipy_npz import npy_header
 from embeddb.store.codec import pattern_key
 from embeddb.store.tables import decoded, reading
 

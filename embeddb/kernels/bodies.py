@@ -40,6 +40,16 @@ class Variant:
     vector_bytes: int = 16
 
     @property
+    def filled(self) -> bool:
+        """True if fill values of its form take part in sums."""
+        return self.form in ("bcsr", "sell", "ell", "sell16") and self.kernel != "sddmm"
+
+    @property
+    def short(self) -> bool:
+        """True if its form has columns of 16 bits."""
+        return self.form == "sell16"
+
+    @property
     def hardware_lanes(self) -> int:
         return max(1, self.vector_bytes // _TYPES[self.dtype][1])
 
@@ -205,18 +215,48 @@ def spmv_body(v: Variant) -> str:
     for (int64_t p = z->ptr[s]; p < z->ptr[s + 1]; p++)
         d[z->idx[p]] += z->val[p] * b;
 }"""
-    if v.form in ("sell", "ell"):
+    if v.slice:
         lines = _slices(v)
     elif v.form == "bcsr":
         lines = _blocks(v)
     else:
         lines = _row_sum(v)
+    if v.short:
+        lines = [*_SHORT_COLUMNS, *lines]
     return f"{WORK}\n    (void)s, (void)k, (void)last;\n{indent(lines)}\n}}"
 
 
-def _gather(lanes: int, first: str) -> str:
+#: 16-bit columns count from panel[s], or from 0 without it.
+_SHORT_COLUMNS = (
+    "const uint16_t *idx = (const uint16_t *)z->idx;",
+    "const T *b = z->b + (z->panel ? z->panel[s] : 0);",
+)
+
+
+def _x(v: Variant, at: str) -> str:
+    """The value of x for the entry `at`."""
+    return f"b[idx[{at}]]" if v.short else f"z->b[z->idx[{at}]]"
+
+
+def _gather(v: Variant, lanes: int, first: str) -> str:
     """A vector of x at the `lanes` columns from idx[first] on."""
-    return "{" + ", ".join(f"z->b[z->idx[{first} + {t}]]" for t in range(lanes)) + "}"
+    return "{" + ", ".join(_x(v, f"{first} + {t}") for t in range(lanes)) + "}"
+
+
+def _products(v: Variant, lanes: int, at: str, total: str) -> list[str]:
+    """C that adds `lanes` products from entry `at` on to a vector. Four 16-bit columns are one
+    load, since loads are what such a kernel waits for."""
+    kind = "T" if lanes == 1 else f"vec{lanes}"
+    values = f"*(const {kind} *)(z->val + {at})"
+    if lanes == 1:
+        return [f"{total} += {values} * {_x(v, at)};"]
+    if not v.short or lanes < 4:
+        return [f"{total} += {values} * ({kind}){_gather(v, lanes, at)};"]
+    words = range(lanes // 4)
+    lines = [f"{{ uint64_t {', '.join(f'w{w}' for w in words)};"]
+    lines += [f"  memcpy(&w{w}, idx + {at} + {4 * w}, 8);" for w in words]
+    of = [f"b[(uint16_t)(w{w} >> {bits})]" for w in words for bits in (0, 16, 32, 48)]
+    return [*lines, f"  {total} += {values} * ({kind}){{{', '.join(of)}}}; }}"]
 
 
 def _row_sum(v: Variant) -> list[str]:
@@ -229,16 +269,15 @@ def _row_sum(v: Variant) -> list[str]:
         lines.append(f"    {kind} {', '.join(f's{u} = {{0}}' for u in range(unroll))};")
         lines.append(f"    {walk(lanes * unroll)} {{")
         for u in range(unroll):
-            at = f"p + {u * lanes}"
-            x = f"z->b[z->idx[{at}]]" if lanes == 1 else f"({kind}){_gather(lanes, at)}"
-            lines.append(f"        s{u} += *(const {kind} *)(z->val + {at}) * {x};")
+            products = _products(v, lanes, f"p + {u * lanes}", f"s{u}")
+            lines += [f"        {line}" for line in products]
         both = " + ".join(f"s{u}" for u in range(unroll))
         lines += [
             "    }",
             f"    total = {both if lanes == 1 else f'sum{lanes}({both})'};",
             "}",
         ]
-    lines += ["for (; p < end; p++)", "    total += z->val[p] * z->b[z->idx[p]];"]
+    lines += ["for (; p < end; p++)", f"    total += z->val[p] * {_x(v, 'p')};"]
     return [*lines, "*d = mode == ADD ? *d + total : total;"]
 
 
@@ -272,15 +311,13 @@ def _blocks(v: Variant) -> list[str]:
 def _slices(v: Variant) -> list[str]:
     """C of a slice of rows, one lane each; `d` is the first of them, so the result is addressed
     through z."""
-    lanes = min(v.slice, MAX_LANES)
+    lanes = min(v.slice, v.hardware_lanes if v.short else MAX_LANES)
     kind = "T" if lanes == 1 else f"vec{lanes}"
     parts = range(v.slice // lanes)
     lines = [f"{kind} {', '.join(f's{x} = {{0}}' for x in parts)};"]
     lines.append(f"for (; p < end; p += {v.slice}) {{")
     for x in parts:
-        at = f"p + {x * lanes}"
-        gathered = f"z->b[z->idx[{at}]]" if lanes == 1 else f"({kind}){_gather(lanes, at)}"
-        lines.append(f"    s{x} += *(const {kind} *)(z->val + {at}) * {gathered};")
+        lines += [f"    {line}" for line in _products(v, lanes, f"p + {x * lanes}", f"s{x}")]
     lines += [
         "}",
         "(void)mode, (void)d;",

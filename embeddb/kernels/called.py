@@ -122,16 +122,18 @@ class CalledKernel:
         self._call = _loaded(built).embeddb_call
         self._call.restype = ctypes.c_int64
         self._call.argtypes = (*4 * (ctypes.c_void_p,), ctypes.c_int64)
+        self._converter: Converter | None = None
 
     def convert(self, csr: Form, *, max_bytes: int, ordered: bool = False) -> Form | Refusal:
         """A matrix in plain CSR converted to the kernel's form."""
-        library = ""
-        if self.variant.form == "bcsr":
-            built = cpu_build.build(cpu_codegen.conversions())
-            _require_trusted(built)
-            library = str(built.path)
-        converter = Converter(library)
-        return converter.convert(csr, self.launch.form, max_bytes=max_bytes, ordered=ordered)
+        if self._converter is None:
+            library = ""
+            if self.launch.form.compiled:
+                built = cpu_build.build(cpu_codegen.conversions())
+                _require_trusted(built)
+                library = str(built.path)
+            self._converter = Converter(library)
+        return self._converter.convert(csr, self.launch.form, max_bytes=max_bytes, ordered=ordered)
 
     def bind(self, form: Form, count: int) -> BoundKernel:
         """Bind the kernel to a form of a matrix with `count` non-zeros. SDDMM needs its `order`,
@@ -158,8 +160,11 @@ class CalledKernel:
 
 
 def is_built(config: Config, op: Op) -> bool:
-    """True if a configuration's code is cached. Raises: SpaceError, RunnerUnavailable."""
-    variant, _ = _plan(config, op)
+    """True if a configuration's code is cached, with that of its conversion. Raises: SpaceError,
+    RunnerUnavailable."""
+    variant, launch = _plan(config, op)
+    if launch.form.compiled and cpu_build.cached(cpu_codegen.conversions()) is None:
+        return False
     return cpu_build.cached(cpu_codegen.source(variant, entry="called")) is not None
 
 

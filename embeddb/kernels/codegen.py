@@ -43,7 +43,7 @@ _NESTS = {
 #: Formats of an order; the others need csr.
 _FORMATS = {
     "ik1jk0": ("csr", "bcsr"),
-    "ij": ("csr", "bcsr", "sell", "ell"),
+    "ij": ("csr", "bcsr", "sell", "ell", "sell16"),
     "j1ik1j0k0": ("dcsr",),
     "j1ij0": ("dcsr",),
     "jk1ik0": ("csc",),
@@ -60,6 +60,8 @@ _INCLUDES = """\
 _BODIES = {"spmm": spmm_body, "sddmm": sddmm_body, "spmv": spmv_body}
 #: Formats whose segments can be unrolled.
 _UNROLLED = {"spmm": ("csr", "dcsr"), "spmv": ("csr", "dcsr"), "sddmm": ("csr", "dcsr", "csc")}
+#: Formats of slices, which sorted windows of rows may precede.
+_SLICED = ("sell", "ell", "sell16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
         form=form.format,
         block=form.block,
         slice=form.slice,
-        mapped=form.format in ("dcsr", "sell", "ell") or form.reorder != "none",
+        mapped=form.format in ("dcsr", *_SLICED) or form.reorder != "none",
         tile=tile,
         lanes=lanes,
         unroll=unroll,
@@ -142,8 +144,7 @@ def source(variant: Variant, *, entry: str = "timed", shared: str = "") -> str:
         "MERGE_PRIVATE": int(variant.meeting == "private"),
     }
     if entry == "called":
-        filled = variant.form in ("bcsr", "sell", "ell") and variant.kernel != "sddmm"
-        defines["FILLED"] = int(filled)
+        defines["FILLED"] = int(variant.filled)
     text = _text("kernel")
     for mark, part in (
         (", and the loop that times it", "" if shared else ", and the loop that times it"),
@@ -164,9 +165,10 @@ def declarations() -> str:
     return f"{_text('problem')}\n{_text('held')}"
 
 
-def conversions() -> str:
-    """The C file of the conversions of formats."""
-    return _text("formats")
+def conversions(*names: str) -> str:
+    """The C of the conversions to blocks (`formats`) and slices (`slices`); without names, of all,
+    as one file."""
+    return "\n".join(map(_text, names or ("formats", "slices")))
 
 
 @cache
@@ -181,9 +183,9 @@ def _form(left: _Left, order: str) -> FormSpec:
         return FormSpec("bcsr", block=left.block())
     if name == "dcsr":
         return FormSpec("dcsr", panel=left.number("jtile", 1, 1 << 31))
-    if name in ("sell", "ell"):
+    if name in _SLICED:
         rows = left.number("slice", 1, 64, power=True)
-        sigma = left.number("sigma", 1, 1 << 31) if name == "sell" else 1
+        sigma = 1 if name == "ell" else left.number("sigma", 1, 1 << 31)
         return FormSpec(name, slice=rows, sigma=sigma)
     if name == "csr" and "reorder" in left.values:
         return FormSpec("csr", reorder=left.choice("reorder", ("none", "length", "rcm")))

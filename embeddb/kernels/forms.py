@@ -9,6 +9,7 @@ sparse matrix multiplication" (2019). Bandwidth reduction is scipy's reverse Cut
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 #: Padding rows of every dense operand: enough for a whole block or slice, and a dummy row.
 PADDING = 64
+#: Columns that 16 bits count.
+_SHORT = 1 << 16
 _SLACK = 4096
 _MAX_FILL = 8
 #: scipy sorts the neighbours of a row by insertion, about a nanosecond per four squared degrees.
@@ -30,7 +33,8 @@ class FormSpec:
 
     `block` is rows x columns of a bcsr block, `panel` the columns of a dcsr panel, `slice` the
     rows of a sell or ell slice, `sigma` the rows of a window that sell sorts by falling length;
-    `reorder` permutes the rows of csr: none, length (falling) or rcm.
+    `reorder` permutes the rows of csr: none, length (falling) or rcm. sell16 stores columns in
+    16 bits, as distances from the first column of their slice.
     """
 
     format: str = "csr"
@@ -39,6 +43,16 @@ class FormSpec:
     slice: int = 0
     sigma: int = 1
     reorder: str = "none"
+
+    @property
+    def compiled(self) -> bool:
+        """True if compiled code converts to it."""
+        return self.format == "bcsr" or self.slice > 0
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of a stored column."""
+        return 2 if self.format == "sell16" else 4
 
     @property
     def rows(self) -> int:
@@ -50,15 +64,17 @@ class FormSpec:
 class Form:
     """A matrix of `shape` in one form; the arrays are those of the kernels' `problem`.
 
-    `ptr` int64[segments+1], `idx` int32[...], `val` dtype[stored], `row` int32[segments] (sell and
-    ell: int32[lanes], m for a lane of no row) or None, `panel` int64[panels+1] or None; `order`
+    `ptr` int64[segments+1], `idx` int32[...] (uint16[...] for 16-bit columns), `val` dtype[stored],
+    `row` int32[segments] (slices: int32[lanes], m for a lane of no row) or None, `panel`
+    int64[panels+1] or None; 16-bit columns count from 0, or in a matrix of more than 65,536 columns
+    from `panel` int64[segments]. `order`
     int64[stored] is the position in CSR of each stored value, -1 for fill, and None if not
     requested or the same. `conversion_s` excludes computing `order`.
     """
 
     shape: tuple[int, int]
     ptr: NDArray[np.int64]
-    idx: NDArray[np.int32]
+    idx: NDArray[Any]
     val: NDArray[Any]
     row: NDArray[np.int32] | None = None
     panel: NDArray[np.int64] | None = None
@@ -84,7 +100,7 @@ class Refusal:
 
 
 class Converter:
-    """Conversions by numpy and scipy, of blocks by the compiled `formats.c.in`.
+    """Conversions by numpy and scipy, of blocks and slices by compiled code.
 
     `library` is the path of its shared object, loaded on first use.
     """
@@ -115,8 +131,10 @@ class Converter:
     def _made(self, csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
         if spec.format == "bcsr":
             return self._blocked(csr, spec.block, max_bytes)
-        make = {"csr": _reordered, "dcsr": _panelled, "csc": _columns, "sell": _sliced}
-        return make[{"ell": "sell"}.get(spec.format, spec.format)](csr, spec, max_bytes)
+        if spec.slice:
+            return self._sliced(csr, spec, max_bytes)
+        make = {"csr": _reordered, "dcsr": _panelled, "csc": _columns}
+        return make[spec.format](csr, spec, max_bytes)
 
     def _with_order(self, csr: Form, spec: FormSpec, form: Form, max_bytes: int) -> Form | Refusal:
         """The form with `order`, by converting positions instead of values."""
@@ -162,12 +180,46 @@ class Converter:
         lib.bcsr_fill(*head, *source, _at(csr.val), _at(ptr), _at(mark), *tail)
         return Form(csr.shape, ptr, idx, val)
 
+    def _sliced(self, csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
+        """SELL-C-sigma and ELL: slices of rows, column-major inside, filled up to the longest."""
+        (m, n), nnz, rows, size = csr.shape, csr.idx.size, spec.slice, csr.val.itemsize
+        slices = -(-m // rows)
+        what = f"{spec.format} slices of {rows} rows"
+        longest = int(np.diff(csr.ptr).max(initial=0))
+        fixed = 16 * (slices + 1) + 4 * slices * rows + 8 * (m + longest + 2)
+        if fixed > max_bytes:
+            return _too_large(f"rows of {what}", fixed, max_bytes)
+        lib = self._lib
+        assert lib is not None
+        row, ptr = np.empty(slices * rows, np.int32), np.empty(slices + 1, np.int64)
+        counts = map(ctypes.c_int64, (m, rows, spec.sigma, spec.format == "ell"))
+        first = np.empty(longest + 2, np.int64)
+        stored = int(lib.sell_rows(*counts, _at(csr.ptr), _at(first), _at(row), _at(ptr)))
+        need = fixed + stored * (spec.index_bytes + size)
+        if refusal := _unfit(what, (stored, nnz), need, max_bytes):
+            return refusal
+        head, base = (ctypes.c_int64(m), ctypes.c_int64(rows)), None
+        if spec.format == "sell16" and n > _SHORT:
+            base = np.empty(slices, np.int64)
+            span = lib.sell_columns(*head, _at(csr.ptr), _at(csr.idx), _at(row), _at(base))
+            if span >= _SHORT:
+                return _too_wide(what, int(span))
+        idx = np.empty(stored, np.uint16 if spec.index_bytes == 2 else np.int32)
+        val = aligned((stored,), csr.val.dtype)
+        source = (_at(csr.ptr), _at(csr.idx), _at(csr.val))
+        to = (_at(row), _at(ptr), None if base is None else _at(base), _at(idx), _at(val))
+        sizes = (ctypes.c_int32(spec.index_bytes), ctypes.c_int32(size))
+        lib.sell_fill(*head, *source, *to, *sizes)
+        return Form(csr.shape, ptr, idx, val, row=row, panel=base)
+
     def _load(self, spec: FormSpec) -> None:
         """Load code of the conversion in advance, so that it is not timed."""
-        if spec.format == "bcsr" and self._lib is None:
+        if spec.compiled and self._lib is None:
             self._lib = ctypes.CDLL(self._library)
-            self._lib.bcsr_count.restype = ctypes.c_int64
-            self._lib.bcsr_fill.restype = None
+            for function in (self._lib.bcsr_count, self._lib.sell_rows, self._lib.sell_columns):
+                function.restype = ctypes.c_int64
+            self._lib.bcsr_fill.restype = self._lib.sell_fill.restype = None
+            return
         import scipy.sparse
 
         if spec.reorder == "rcm":
@@ -176,9 +228,9 @@ class Converter:
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Zeros aligned to a cache line, so that vectors do not straddle two."""
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, dtype=np.uint8)
-    start = -raw.ctypes.data % 64
+    start = -raw.__array_interface__["data"][0] % 64
     view: NDArray[Any] = raw[start : start + size].view(dtype).reshape(shape)
     return view
 
@@ -188,12 +240,25 @@ def as_scipy(csr: Form, values: NDArray[Any] | None = None) -> Any:
     from scipy.sparse import csr_array
 
     index = np.int32 if csr.idx.size < 2**31 - 1 else np.int64
-    data = csr.val if values is None else values
-    return csr_array((data, csr.idx, csr.ptr.astype(index)), shape=csr.shape)
+    array = csr_array(csr.shape, dtype=csr.val.dtype if values is None else values.dtype)
+    # Assigned, since the constructor reads all indices again to check them.
+    array.data = csr.val if values is None else values
+    array.indices, array.indptr = csr.idx.astype(index, copy=False), csr.ptr.astype(index)
+    return array
+
+
+def address(array: NDArray[Any]) -> int:
+    """Address of the first element."""
+    try:
+        # A fourth of the other's time; numpy's stubs leave out its buffers.
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # read-only, or empty
+        at: int = array.__array_interface__["data"][0]
+        return at
 
 
 def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+    return ctypes.c_void_p(address(array))
 
 
 def _too_large(what: str, need: int, max_bytes: int) -> Refusal:
@@ -255,40 +320,8 @@ def _panelled(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
     )
 
 
-def _sliced(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
-    """SELL-C-sigma and ELL: slices of rows, column-major inside, filled up to the longest row."""
-    m, rows = csr.shape[0], spec.slice
-    slices = -(-m // rows)
-    what = f"{spec.format} slices of {rows} rows"
-    fixed = 8 * (slices + 1) + 4 * slices * rows + 56 * m
-    if fixed > max_bytes:
-        return _too_large(f"rows of {what}", fixed, max_bytes)
-    lengths = np.diff(csr.ptr)
-    lane_row = np.arange(m)
-    if spec.sigma > 1:
-        lane_row = np.lexsort((-lengths, lane_row // min(spec.sigma, m)))
-    longest = np.zeros(slices * rows, dtype=np.int64)
-    longest[:m] = lengths[lane_row]
-    longest = longest.reshape(slices, rows).max(axis=1)
-    if spec.format == "ell":
-        longest[:] = longest.max(initial=0)
-    ptr = np.zeros(slices + 1, dtype=np.int64)
-    np.cumsum(longest * rows, out=ptr[1:])
-    stored, nnz = int(ptr[-1]), csr.idx.size
-    need = fixed + stored * (4 + csr.val.itemsize) + 24 * nnz
-    if refusal := _unfit(what, (stored, nnz), need, max_bytes):
-        return refusal
-    row = np.full(slices * rows, m, dtype=np.int32)
-    row[:m] = lane_row
-    # Entry l of the row in lane t of slice s goes to ptr[s] + l * rows + t.
-    first = np.empty(m, dtype=np.int64)
-    first[lane_row] = np.repeat(ptr[:-1], rows)[:m] + np.arange(m) % rows
-    to = np.repeat(first - rows * csr.ptr[:-1], lengths)
-    to += rows * np.arange(nnz)
-    idx, val = np.zeros(stored, dtype=np.int32), aligned((stored,), csr.val.dtype)
-    idx[to] = csr.idx
-    val[to] = csr.val
-    return Form(csr.shape, ptr, idx, val, row=row)
+def _too_wide(what: str, span: int) -> Refusal:
+    return Refusal(f"{what} span {span + 1} columns, 16 bits count {_SHORT}")
 
 
 def _reordered(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:

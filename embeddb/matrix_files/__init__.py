@@ -70,7 +70,8 @@ def read_pattern(
             Path(path), name=own, group=group or own, max_nnz=max_nnz, max_bytes=max_bytes
         )
         read: Callable[[Source], Pattern]
-        read = import_module(f"embeddb.matrix_files.{FORMATS[chosen]}").read
+        module, _, function = FORMATS[chosen].partition(":")
+        read = getattr(import_module(f"embeddb.matrix_files.{module}"), function or "read")
         pattern = read(source)
         if pattern.nnz > max_nnz:
             raise source.error(f"{pattern.nnz} entries are more than the limit of {max_nnz}")

@@ -15,13 +15,13 @@ from embeddb.matrix_files.edge_list import HEADINGS, MOST_HEADING
 from embeddb.matrix_files.matrix_market import is_right_hand_side
 from embeddb.matrix_files.source import head_bytes, plain_text, without_mark
 
-#: Format name -> the module of this package whose `read(source)` reads it.
+#: Format name -> the module of this package, and its function (default: `read`) of a source.
 FORMATS = {
-    "csr": "waco_csr",
-    "dimacs": "dimacs",
+    "csr": "smtx:read_waco",
+    "dimacs": "edge_list:read_dimacs",
     "edges": "edge_list",
     "hb": "harwell_boeing",
-    "hmetis": "hmetis",
+    "hmetis": "metis:read_hypergraph",
     "mat": "matlab",
     "metis": "metis",
     "mtx": "matrix_market",

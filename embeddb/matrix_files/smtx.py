@@ -1,4 +1,4 @@
-"""The text format of the Deep Learning Matrix Collection (DLMC), `.smtx`.
+"""CSR arrays in one file: the text format of the Deep Learning Matrix Collection (DLMC), `.smtx`.
 
 Line 1 `rows, columns, nnz`, line 2 row offsets, line 3 column indices.
 Source: Gale, Zaharia, Young, Elsen, "Sparse GPU Kernels for Deep Learning", SC 2020, its artifact.
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source, read_text
+from embeddb.matrix_files.source import Source, read_all, read_text
 
 _SIZES = re.compile(rb"\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*")
 
@@ -48,3 +48,24 @@ def _numbers(source: Source, text: bytes, count: int, what: str, line: int) -> N
     if values.size != count:
         raise source.error(f"{count} {what} expected, the line has {values.size}", line=line)
     return values.astype(np.int64, copy=False)
+
+
+# WACO's binary `.csr`: little-endian int32 rows, columns, nnz, offsets[m+1], columns[nnz].
+#
+# Source: Won, Mendis, Emer, Amarasinghe, "WACO", ASPLOS 2023, its artifact's data set.
+
+
+def read_waco(source: Source) -> Pattern:
+    """Read the structure. Raises: MatrixError."""
+    data = read_all(source)
+    if len(data) < 12:
+        raise source.error("too short to hold the three sizes of a CSR file")
+    m, n, nnz = (int(size) for size in np.frombuffer(data, "<i4", 3))
+    source.check_sizes((m, n), nnz, entry_bytes=4)
+    if len(data) != 4 * (4 + m + nnz):
+        raise source.error(
+            f"{m} x {n} with {nnz} entries takes {4 * (4 + m + nnz)} bytes, not {len(data)}"
+        )
+    ptr = np.frombuffer(data, "<i4", m + 1, 12)
+    idx = np.frombuffer(data, "<i4", nnz, 16 + 4 * m)
+    return Pattern.from_csr((m, n), ptr, idx, name=source.name, group=source.group)

@@ -8,6 +8,7 @@ and for a representation of our own.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,8 +21,19 @@ from numpy.typing import NDArray
 from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import UNKNOWN, Sizes
-from embeddb.nests.code import code_text
-from embeddb.nests.parts import Access, Affine, Array, Index, Loop, Statement
+from embeddb.nests.parts import (
+    Access,
+    Affine,
+    Array,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Loop,
+    LoopIndex,
+    Read,
+    Statement,
+)
 
 
 def loop_range(loops: Sequence[Loop], arrays: Sequence[Array], loop: int) -> tuple[int, int]:
@@ -118,7 +130,7 @@ _ID = 32
 @dataclass(frozen=True, eq=False)
 class Nest:
     """A perfect nest: loops from the outermost, statements in the innermost, arrays in the order of
-    their first access. `id` is the blake2b-128 hex digest of its code (`embeddb.nests.code`),
+    their first access. `id` is the blake2b-128 hex digest of its code (`embeddb.nests.nest`),
     without the names of loops and arrays, `name` and `group`. `group` names the program; its nests,
     at all sizes, are held out together in every evaluation. `matrices`: the available ones of those
     that fills name; only their ids are part of the nest's id."""
@@ -268,3 +280,46 @@ def fills_of(matrix: Pattern) -> tuple[str, str]:
 
 def _numbers(array: Array, matrix: Pattern) -> NDArray[Any]:
     return matrix.indptr if array.fill.startswith("offsets") else matrix.indices
+
+
+# -- The code of a nest as plain JSON values: input of its id, and main part of its file ----------
+
+
+def code_text(loops: Sequence[Loop], arrays: Sequence[Array], body: Sequence[Statement]) -> bytes:
+    """`code_of` as canonical JSON, without any name."""
+    return json.dumps(code_of(loops, arrays, body), separators=(",", ":"), allow_nan=False).encode()
+
+
+def code_of(
+    loops: Sequence[Loop], arrays: Sequence[Array], body: Sequence[Statement]
+) -> dict[str, Any]:
+    """Loops, arrays and statements, as `embeddb.nests.nest_text` describes."""
+    return {
+        "loops": [[_index(at.lower), _index(at.upper), at.step] for at in loops],
+        "arrays": [[a.dtype, list(a.shape), a.fill, int(a.transient)] for a in arrays],
+        "body": [
+            [s.combine, _access(s.target), _expr(s.value), s.where and _expr(s.where)] for s in body
+        ],
+    }
+
+
+def _index(index: Index) -> Any:
+    plain = [index.affine.constant, *index.affine.coefs]
+    return plain if index.of is None else {"plus": plain, "of": _access(index.of)}
+
+
+def _access(access: Access) -> list[Any]:
+    return [access.array, *map(_index, access.at)]
+
+
+def _expr(expression: Expr) -> Any:
+    match expression:
+        case Const(value):
+            whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+            return int(value) if whole else value
+        case LoopIndex(loop):
+            return ["loop", loop]
+        case Read(access):
+            return ["read", *_access(access)]
+        case Call(op, args):
+            return [op, *map(_expr, args)]

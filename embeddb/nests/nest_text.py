@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 from embeddb.core.errors import NestError
 from embeddb.core.files.safe_read import refusing
 from embeddb.nests.check import LARGEST, MOST_DIMENSIONS, check
-from embeddb.nests.code import code_of
-from embeddb.nests.nest import Nest
+from embeddb.nests.nest import Nest, code_of
 from embeddb.nests.parts import (
     COMBINES,
     MOST_LOOPS,

@@ -12,10 +12,18 @@ import msgspec
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import APART, State, between, distance, state_now, state_of
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.reports import Progress
-from embeddb.core.timing import TimingSummary, summarise_runs
+from embeddb.core.timing import (
+    APART,
+    State,
+    TimingSummary,
+    between,
+    distance,
+    state_now,
+    state_of,
+    summarise_runs,
+)
 from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from embeddb.core.config import Config
-from embeddb.core.machine_state import State
 from embeddb.core.records import IN_A_ROW, REMEASURED, Run
-from embeddb.core.timing import TimingSummary, summarise_runs
+from embeddb.core.timing import State, TimingSummary, summarise_runs
 from embeddb.ranking.recommendation import LIKELY, Candidate, Recommendation
 
 #: Why a measured configuration ranks behind the others (`Candidate.order_reason`).

@@ -9,11 +9,10 @@ from embeddb.core.errors import StoreError
 from embeddb.core.extras import needing
 from embeddb.core.files.safe_write import own_size
 from embeddb.core.server_url import is_server_url
-from embeddb.store.engine import SCHEMA, Engine, Txn
+from embeddb.store.engine import SCHEMA, Engine, MemoryEngine, Txn
 from embeddb.store.failures import no_database, translating
 from embeddb.store.folder_engine import FolderEngine
 from embeddb.store.lmdb_files import DATA_FILE, is_begun
-from embeddb.store.memory import MemoryEngine
 from embeddb.store.merge_facts import Contradiction
 from embeddb.store.merge_runs import AppendResult
 from embeddb.store.store import ImportResult, RunTable, Store

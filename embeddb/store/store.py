@@ -19,7 +19,7 @@ from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.workload import Workload
 from embeddb.nests.nest import Nest
 from embeddb.platforms.platform import Platform, parse_platform
-from embeddb.store import codec
+from embeddb.store import codec, tables
 from embeddb.store.check import inconsistencies
 from embeddb.store.engine import (
     COUNTED,
@@ -43,9 +43,7 @@ from embeddb.store.merge_facts import (
 )
 from embeddb.store.merge_runs import LOCAL, AppendResult, ImportBatch, add_runs, adopt, counting
 from embeddb.store.models import ModelTable
-from embeddb.store.postgres.local_folder import LocalNotes
 from embeddb.store.sources import Pushing, SourceTable
-from embeddb.store.tables import AnswerTable, BlobTable, Notes, VectorTable, decoded, reading
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under
 from embeddb.tensors.tensor_graph import TensorGraph
 
@@ -92,12 +90,14 @@ class Store:
         self.place, self.shared = engine.place, engine.shared
         self._configs: dict[bytes, Config] = {}
         self._partitions: dict[tuple[str, Op], RunTable] = {}
-        self.vectors = VectorTable(engine)
-        self.recommendations = AnswerTable(engine, "recommendation")
-        self.notes = BlobTable(engine, "note")
+        self.vectors = tables.VectorTable(engine)
+        self.recommendations = tables.AnswerTable(engine, "recommendation")
+        self.notes = tables.BlobTable(engine, "note")
         #: Notes about files in `path`, which for a server's database is this user's alone.
-        self.derived: Notes = LocalNotes(self.path) if self.shared and self.path else self.notes
-        self.journal = BlobTable(engine, "journal")
+        self.derived: tables.Notes = (
+            tables.LocalNotes(self.path) if self.shared and self.path else self.notes
+        )
+        self.journal = tables.BlobTable(engine, "journal")
         self.models = ModelTable(engine)
         self.withdrawn = WithdrawnTable(engine)
         self.sources = SourceTable(engine)
@@ -239,8 +239,8 @@ class Store:
             rows = list(txn.scan("partition"))
             if txn.count("withdrawn"):
                 rows = [row for row in rows if any(txn.scan("member", row[1]))]
-            tables = [_partition(key, raw) for key, raw in rows]
-        return sorted(tables, key=lambda p: (p.platform, p.op))
+            parts = [_partition(key, raw) for key, raw in rows]
+        return sorted(parts, key=lambda p: (p.platform, p.op))
 
     def sample(self, partition: RunTable, *, patterns: int, runs: int) -> list[Run]:
         """At most `runs` runs, replaced ones included, of each of at most `patterns` workloads
@@ -470,7 +470,7 @@ class Store:
 def _read_platform(platform_id: str, raw: bytes) -> Platform:
     """Parse a platform's file, cached: it costs more than everything else in a query."""
     stored = _stored_platform(platform_id, raw)
-    with reading(f"platform {platform_id}"):
+    with tables.reading(f"platform {platform_id}"):
         platform = _parsed(stored.text)
         _, _, instance = platform_id.partition("@")
         return platform.at(instance, stored.environment) if instance else platform
@@ -483,7 +483,7 @@ def _parsed(text: str) -> Platform:
 
 
 def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:
-    return decoded(raw, _StoredPlatform, f"platform {platform_id}")
+    return tables.decoded(raw, _StoredPlatform, f"platform {platform_id}")
 
 
 def _stamp_schema(txn: Txn) -> None:

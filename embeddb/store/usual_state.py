@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from embeddb.core.machine_state import State, median_state, state_of
+from embeddb.core.timing import State, median_state, state_of
 from embeddb.store.store import Store
 
 #: Number of workloads of each operation, and of runs of each, that the usual state is based on.

@@ -166,7 +166,7 @@ def kernel_html(kernel: TensorGraph) -> str:
 
 def _drawn(view: KernelView | None, name: str, key: str) -> str:
     from embeddb.ui.draw import style
-    from embeddb.ui.kernel_drawing import drawn_kernel
+    from embeddb.ui.views import drawn_kernel
 
     if view is None:
         return ""

@@ -157,7 +157,7 @@ class TensorKernel(TensorComputation):
     def occluded(
         self, ranker: Ranker, lookup: Lookup, workload: Any, progress: Any
     ) -> dict[str, Any]:
-        from embeddb.explain.occlusion import kernel_occlusion
+        from embeddb.explain.deep import kernel_occlusion
         from embeddb.tensors.tensor_graph import TensorGraph
 
         whole = isinstance(workload, TensorGraph)

@@ -65,7 +65,7 @@ class Matrix(WorkloadKind):
     def occluded(
         self, ranker: Ranker, lookup: Lookup, workload: Any, progress: Any
     ) -> dict[str, Any]:
-        from embeddb.explain.occlusion import occlusion
+        from embeddb.explain.deep import occlusion
 
         pattern = workload if isinstance(workload, Pattern) else None
         side, cells = occlusion(ranker.query, lookup, pattern, progress=progress)

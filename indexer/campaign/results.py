@@ -18,8 +18,8 @@ import msgspec
 from embeddb.core.errors import InputError
 from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.files.safe_write import OwnFolder, drop_torn_line, write_new
-from embeddb.core.machine_state import APART, State, between, distance, median_state
 from embeddb.core.records import SOURCES, STATUSES, Measurement
+from embeddb.core.timing import APART, State, between, distance, median_state
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.plan import Plan

@@ -14,9 +14,9 @@ from typing import Any
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.files.safe_write import OwnFolder
-from embeddb.core.machine_state import state_now
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
+from embeddb.core.timing import state_now
 from embeddb.core.workload import matrices_only
 from embeddb.index.lookup import Lookup
 from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern

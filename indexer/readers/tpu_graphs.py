@@ -45,7 +45,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, TensorError
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.records import Measurement
-from embeddb.matrix_files.npz_archive import NpzArchive
+from embeddb.matrix_files.scipy_npz import NpzArchive
 from embeddb.matrix_files.source import Source, plain_text
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph

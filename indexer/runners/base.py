@@ -91,7 +91,7 @@ class MeasuresFacts(Protocol):
 
 @runtime_checkable
 class ReportsState(Protocol):
-    """Report the current state of the machine (`embeddb.core.machine_state`)."""
+    """Report the current state of the machine (`embeddb.core.timing`)."""
 
     def state(self, *, threads: int = 0) -> dict[str, float]:
         """Positive figures by name, the same names each time, in milliseconds; empty if there are

@@ -11,7 +11,7 @@ from tiled_kernels import fused_samples, tiled_samples
 
 from benchmarks.kernel_baselines import BASELINES, SECONDS
 from embeddb.core.config import Config
-from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
+from embeddb.tensors.encoding.features import STATISTICS, TILED, flat_rows, statistics
 from embeddb.tensors.roofline.analysis import Analysis
 from indexer.training.tensors.figures import (
     fused_figures,

@@ -55,7 +55,7 @@ def _measured_by(monkeypatch: pytest.MonkeyPatch, kind: type[LawRunner], stop: i
         made.append(kind(platform, stop=stop))
         return made[-1], made[-1].platform()
 
-    monkeypatch.setattr("embeddb.ui.cli.verbs.adopt.runner_here", here)
+    monkeypatch.setattr("embeddb.ui.cli.verbs.measure.runner_here", here)
     return made
 
 

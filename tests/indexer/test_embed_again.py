@@ -18,7 +18,7 @@ from command_line import run_verb
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
-from embeddb.featurizers import rows, stats
+from embeddb.featurizers import sizes, stats
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from indexer.embed import embed
@@ -61,7 +61,7 @@ def _stop(*_: Any, **__: Any) -> Any:
 
 POINTS = {
     "the first vector": (stats.Stats, "embed"),
-    "a later featurizer": (rows.Rows, "from_info"),
+    "a later featurizer": (sizes.Rows, "from_info"),
     "the partitions": (AnswerIndex, "build"),
     "their files": (answer_file, "to_bytes"),
 }

@@ -16,7 +16,7 @@ from measured_nests import make as make_nests
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
-from embeddb.store.memory import MemoryEngine
+from embeddb.store.engine import MemoryEngine
 from indexer import starter
 from indexer.exchange.exchange import export_file
 from indexer.shipped import __main__ as command

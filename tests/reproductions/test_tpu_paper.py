@@ -17,9 +17,8 @@ from tiled_database import tiled_database  # noqa: E402
 from tiled_kernels import fused_samples, tiled_samples  # noqa: E402
 
 from embeddb.core.errors import ModelError, UsageError  # noqa: E402
-from embeddb.tensors.encoding.features import tile_rows  # noqa: E402
-from embeddb.tensors.encoding.graph import graph_of  # noqa: E402
-from embeddb.tensors.encoding.spec import NetworkSpec  # noqa: E402
+from embeddb.tensors.encoding.features import graph_of, tile_rows  # noqa: E402
+from embeddb.tensors.encoding.predictor import NetworkSpec  # noqa: E402
 from indexer.training.tensors.network import TrainedNetwork, collate  # noqa: E402
 from indexer.training.tensors.settings import KernelTraining, recipe  # noqa: E402
 from reproductions.tpu_networks import GNNS, PLACES, REDUCTIONS, PaperNetwork, PaperSpec  # noqa: E402

@@ -7,7 +7,7 @@ version covers both. Its keys:
 - `network`: the spec that `embeddb.featurizers.network.networks.build` takes, and `reduction`: the
   JSON of `embeddb.featurizers.network.reduction.Reduction` (both required where kind is
   `featurizer`); for `nests` and `kernels`, `network` is what `embeddb.nests.encoding.forward` and
-  `embeddb.tensors.encoding.spec` read;
+  `embeddb.tensors.encoding.predictor` read;
 - by custom `data` (hash of the ids of the training patterns), `metrics`, `seed`, `code` (version
   of the program), `created` (ISO date). Nothing but a reader's eye depends on these.
 

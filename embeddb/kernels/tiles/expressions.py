@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from embeddb.core.errors import TensorError
 from embeddb.kernels.emitter import Lines
-from embeddb.tensors.tiling.forms import Form, Forms, Part, whole
+from embeddb.tensors.tiling.forms import Form, Forms, Part, Value, number_of, whole
 from embeddb.tensors.tiling.plan import Plan, Stage
-from embeddb.tensors.tiling.values import Value, number_of
 
 C_TYPES = {
     "f32": "float",

@@ -16,9 +16,8 @@ from embeddb.kernels.emitter import Lines, signature, step
 from embeddb.kernels.tiles.expressions import C_TYPES, Elements, combined, form_text
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile
-from embeddb.tensors.tiling.forms import Form, Forms, Span, Var, of_var, whole
+from embeddb.tensors.tiling.forms import Form, Forms, Span, Var, of_var, strides_of, whole
 from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of
-from embeddb.tensors.tiling.values import strides_of
 
 #: Raised if the same tile gets other code: times of different generations are not mixed.
 GENERATION = 3

@@ -13,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.tensors.analysis import work_of
-from embeddb.tensors.encoding.operation_rows import OPCODES
+from embeddb.tensors.encoding.operation_rows import OPCODES, opcode_number
 from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape, TensorGraph, reduced
 
 #: Length of a vector before its sum and product.
@@ -53,8 +54,6 @@ NODE: tuple[str, ...] = (
 STATIC: tuple[str, ...] = ("flops", "bytes_read", "bytes_written", "transcendentals")
 #: Features of a tile: its sides, and the block length of the longest sum (our addition).
 TILE: tuple[str, ...] = (*_names(("tile",)), "terms")
-#: Parameters of a tile on platform `tile-cpu`; 0 is the whole dimension.
-TILE_PARAMETERS: tuple[str, ...] = (*(f"t{at}" for at in range(1, _PLACES + 1)), "tr")
 
 
 def encoding_version() -> str:
@@ -151,3 +150,90 @@ def _by_memory(values: Sequence[int], shape: Shape) -> list[int]:
     if len(values) == shape.rank:
         return [values[d] for d in shape.layout]
     return list(reversed(values))
+
+
+# -- A kernel as input of the network: operations as nodes, data flow as edges --------------------
+
+#: Largest number of neighbours of a node in one direction (Table 5).
+MOST_NEIGHBOURS = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelGraph:
+    """n operations, operands first.
+
+    Shapes: `opcodes` int64[n]; `features` float32[n,f] in the order of `NODE`; `operands`
+    int64[2,e] from an operand to its user, at most `MOST_NEIGHBOURS` to each; `users` int64[2,e]
+    from a user to its operand, likewise; `static` float32[4] in the order of `STATIC`.
+    """
+
+    opcodes: NDArray[np.int64]
+    features: NDArray[np.float32]
+    operands: NDArray[np.int64]
+    users: NDArray[np.int64]
+    static: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.opcodes)
+
+
+def graph_of(kernel: TensorGraph) -> KernelGraph:
+    """Graph of a kernel; names do not enter."""
+    operations = kernel.operations
+    rows = [node_row(kernel, at) for at in range(len(operations))]
+    operands = [tuple(dict.fromkeys(op.operands)) for op in operations]
+    return KernelGraph(
+        np.array([opcode_number(op.opcode) for op in operations], dtype=np.int64),
+        np.array(rows, dtype=np.float32).reshape(-1, len(NODE)),
+        _edges(operands),
+        _edges(kernel.users),
+        static_row(kernel),
+    )
+
+
+def hidden(graph: KernelGraph, at: int) -> KernelGraph:
+    """The graph with one operation hidden except for its edges: unknown opcode, as in training, and
+    every feature 0."""
+    opcodes, features = graph.opcodes.copy(), graph.features.copy()
+    opcodes[at], features[at] = 0, 0.0
+    return replace(graph, opcodes=opcodes, features=features)
+
+
+def _edges(sources: list[tuple[int, ...]] | tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
+    """Edges from the sources of each node."""
+    pairs = [(s, goal) for goal, some in enumerate(sources) for s in some[:MOST_NEIGHBOURS]]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+
+
+# -- Kernels and tiles as rows of numbers without edges, for boosted trees ------------------------
+
+Floats = NDArray[np.float32]
+_SHAPE = slice(NODE.index("shape_1"), NODE.index("shape_sum"))
+_SIDES = slice(TILE.index("tile_1"), TILE.index("tile_sum"))
+#: Length of `statistics`, and of a row of `flat_rows`.
+STATISTICS = len(STATIC) + len(OPCODES) + 3 * len(NODE) + 1
+TILED = STATISTICS + len(TILE) + _SIDES.stop - _SIDES.start
+
+
+def statistics(graph: KernelGraph) -> Floats:
+    """float32[f]: static features, number of operations by opcode, the largest output, and maximum
+    and sum of every feature of the operations."""
+    counts = np.bincount(graph.opcodes, minlength=len(OPCODES)).astype(np.float32)
+    features, root = graph.features, graph.features[_root(graph)]
+    parts = (graph.static, np.log2(1 + counts), root, features.max(axis=0), features.sum(axis=0))
+    return np.concatenate([*parts, [np.log2(1 + len(graph))]]).astype(np.float32)
+
+
+def flat_rows(graph: KernelGraph, tiles: Floats) -> Floats:
+    """float32[c,f] under tiles float32[c,t]: statistics of the kernel, its tile, and the number of
+    tiles along each dimension, as logarithms."""
+    own = statistics(graph)
+    blocks = graph.features[_root(graph), _SHAPE] - tiles[:, _SIDES]
+    shared = np.broadcast_to(own, (len(tiles), len(own)))
+    return np.concatenate([shared, tiles, blocks], axis=1)
+
+
+def _root(graph: KernelGraph) -> int:
+    """Position of the largest output."""
+    features = graph.features
+    return int(np.argmax(features[:, 0] * (1 + features[:, NODE.index("shape_product")])))

@@ -19,10 +19,15 @@ from scipy.sparse import csr_array
 
 from embeddb.core.files import model_file
 from embeddb.core.nn_numpy import check_weights, linear, relu
-from embeddb.tensors.encoding.features import tile_rows
-from embeddb.tensors.encoding.graph import KernelGraph, graph_of
-from embeddb.tensors.encoding.predictor import GraphPredictor
-from embeddb.tensors.encoding.spec import FINAL, LAYERS, WAYS, NetworkSpec, shapes_of
+from embeddb.tensors.encoding.features import KernelGraph, graph_of, tile_rows
+from embeddb.tensors.encoding.predictor import (
+    FINAL,
+    LAYERS,
+    WAYS,
+    GraphPredictor,
+    NetworkSpec,
+    shapes_of,
+)
 from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Range to which features scaled by the training set are clipped.

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files.safe_read import refusing
-from embeddb.tensors.encoding.features import tile_rows
-from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
-from embeddb.tensors.encoding.spec import TRAIN_AGAIN
+from embeddb.tensors.encoding.features import (
+    NODE,
+    STATIC,
+    TILE,
+    KernelGraph,
+    encoding_version,
+    graph_of,
+    hidden,
+    tile_rows,
+)
+from embeddb.tensors.encoding.operation_rows import OPCODES
 from embeddb.tensors.tensor_graph import TensorGraph
 
 Floats = NDArray[np.float32]
@@ -85,3 +94,116 @@ def reads_rows(card: Mapping[str, Any]) -> bool:
     """Return true if the model of a card reads rows of numbers, not graphs."""
     settings = card.get("settings")
     return isinstance(settings, dict) and settings.get("predictor") in _OF_ROWS
+
+
+# The network of tensor kernels, and the shapes of its weights.
+#
+#     opcode embedding, node features, kernel features  ->  f1  ->  GraphSAGE layers
+#         ->  final layers  ->  column-wise mean and max  ->  one number
+#
+# "A Learned Performance Model for Tensor Processing Units", Section 3.2 and Table 5: of its 24
+# models the one with GraphSAGE and the column-wise reduction (`reproductions.tpu_paper` trains the
+# others). No layer has a bias. Own choices, since the paper does not state them: every layer but
+# the last ends in ReLU; a graph layer has separate weights for messages from operands and from
+# users, and its last layer joins both with the node itself.
+
+TASKS = ("tile", "fused")
+#: Size of an opcode's embedding, number of graph layers, and of layers after them (Table 5).
+OPCODE, LAYERS, FINAL = 256, 3, 3
+#: Directions of messages.
+WAYS = ("operands", "users")
+
+#: Hint for a model that cannot be read.
+TRAIN_AGAIN = "train it again with `embeddb train kernels`"
+_HIDDEN = (4, 4096)
+#: Keys of a card that distinguish this network from the paper's other ones.
+_FIXED = {
+    "gnn": "sage",
+    "reduction": "column-wise",
+    "static": "nodes",
+    "directed": True,
+    "norm": False,
+    "opcode": OPCODE,
+    "layers": LAYERS,
+    "module": 0,
+    "final": FINAL,
+    "attention": 1,
+    "heads": 4,
+    "gat_heads": 4,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """`task` is one of `TASKS`, `hidden` the size of a node's state."""
+
+    task: str = "tile"
+    hidden: int = 128
+
+    def __post_init__(self) -> None:
+        """Check the fields. Raises: ModelError for another task or a size out of range."""
+        if self.task not in TASKS:
+            raise ModelError(f"its network has task {self.task!r}", hint=f"one of {TASKS}")
+        least, most = _HIDDEN
+        if type(self.hidden) is not int or not least <= self.hidden <= most:
+            raise ModelError(
+                f"its network has hidden {self.hidden!r}", hint=f"a number from {least} to {most}"
+            )
+
+    @classmethod
+    def of(cls, card: Mapping[str, Any]) -> Self:
+        """Read a card's `network`.
+
+        Raises: ModelError for another of the paper's networks or another encoding.
+        """
+        spec = cls(card.get("task", ""), card.get("hidden", 0))
+        own = spec.card
+        if card.get("encoding") != own["encoding"]:
+            reason = "its network has another encoding of kernels"
+            raise ModelError(reason, hint=TRAIN_AGAIN)
+        for name in sorted(own.keys() | card.keys()):
+            if type(card.get(name)) is not type(own.get(name)) or card[name] != own[name]:
+                raise ModelError(
+                    f"its network has {name} {card.get(name)!r}, which queries do not support",
+                    hint="`python -m reproductions.tpu_paper` trains and judges it; else "
+                    + TRAIN_AGAIN,
+                )
+        return spec
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The `network` of a card, as `of` reads it."""
+        tile = "nodes" if self.task == "tile" else "none"
+        own = {"task": self.task, "hidden": self.hidden, "tile": tile}
+        return {**_FIXED, **own, "encoding": encoding_version()}
+
+    @property
+    def in_nodes(self) -> int:
+        """Number of kernel features that every node has."""
+        return len(TILE) * (self.task == "tile") + len(STATIC)
+
+    @property
+    def embedding(self) -> int:
+        """Size of a kernel's embedding."""
+        return 2 * self.hidden
+
+
+def shapes_of(spec: NetworkSpec) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight by name. `scale.X` are minimum and maximum of `X` in the training set;
+    `scale.target` mean and deviation of the target (0, 1 for ranking)."""
+    h = spec.hidden
+    shapes: dict[str, tuple[int, ...]] = {
+        "opcode.weight": (len(OPCODES), OPCODE),
+        "first.opcode.weight": (h, OPCODE),
+        "first.node.weight": (h, len(NODE)),
+        "first.kernel.weight": (h, spec.in_nodes),
+        "scale.node": (2, len(NODE)),
+        "scale.tile": (2, len(TILE)),
+        "scale.static": (2, len(STATIC)),
+        "scale.target": (2,),
+        "head.weight": (1, spec.embedding),
+    }
+    for at in range(LAYERS):
+        shapes |= {f"graph.{at}.{way}.weight": (h, h) for way in WAYS}
+        shapes[f"graph.{at}.join.weight"] = (h, h * (1 + len(WAYS)))
+    return shapes | {f"final.{at}.weight": (h, h) for at in range(FINAL)}

@@ -20,14 +20,16 @@ from embeddb.tensors.tiling.forms import (
     Form,
     Forms,
     Span,
+    Value,
+    Values,
     Var,
+    identity,
     of_var,
     span_of,
     tile_span,
     whole_span,
 )
 from embeddb.tensors.tiling.kernel_values import values_of
-from embeddb.tensors.tiling.values import Value, Values, identity
 
 #: Smallest number of reads per element for which an operand is copied.
 _WORTH = 4

@@ -42,10 +42,28 @@ platform_option = click.option(
     "--platform", required=True, help="Name, name@instance or TOML file."
 )
 op_option = click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+runner_option = click.option(
+    "--platform", required=True, help="A platform with a runner: cpu, cuda."
+)
+only_platform_option = click.option(
+    "--platform", default="", help="Only this platform (a bare name: all instances)."
+)
+manifest_option = click.option(
+    "--manifest", default="", help="CSV with columns name and family: the groups."
+)
+max_nnz_option = click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
 featurizer_option = click.option(
     "--featurizer", default="", help="Find neighbours by this one only.  [default: the best]"
 )
 only_op_option = click.option("--op", default="", help="Only this operation.")
+
+
+def number_option(
+    *words: str, default: int, least: int, most: int | None = None, help: str | None = None
+) -> Callable[[Any], Any]:
+    """An option whose value is a whole number from `least` to `most`; help shows the default."""
+    bounds = click.IntRange(least, most)
+    return click.option(*words, default=default, show_default=True, type=bounds, help=help)
 
 
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:

@@ -18,9 +18,8 @@ from embeddb.explain.explanation import (
     OwnRuns,
 )
 from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Recommendation
-from embeddb.ui.cli.kernel_text import show_occluded
-from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table
+from embeddb.ui.cli.workload_text import show_occluded, show_transfers
 from embeddb.ui.feature_words import feature_value, feature_words
 from embeddb.ui.views import differing, each_source, subject_line, whose_runs
 

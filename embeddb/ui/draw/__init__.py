@@ -8,11 +8,10 @@ are untrusted: they are escaped and truncated here.
 
 from embeddb.ui.draw.element import style
 from embeddb.ui.draw.files import check_target, png, stack, standalone, write
-from embeddb.ui.draw.graph import Node, boxes, graph
 from embeddb.ui.draw.lines import Line, curves
-from embeddb.ui.draw.matrix import spy
 from embeddb.ui.draw.points import Dot, dots
 from embeddb.ui.draw.rows import Bar, bars
+from embeddb.ui.draw.workload import Node, boxes, graph, spy
 
 __all__ = [
     "Bar",

@@ -7,9 +7,8 @@ Each is one self-contained HTML file: charts and style inside, no script, no ext
 
 from __future__ import annotations
 
-from embeddb.ui.report.database import database_html
+from embeddb.ui.report.database import DatabaseFacts, database_facts, database_html
 from embeddb.ui.report.explanation import answers_html, explanation_body, explanation_html
-from embeddb.ui.report.facts import DatabaseFacts, database_facts
 from embeddb.ui.report.page import page_style
 
 __all__ = [

@@ -26,10 +26,17 @@ from embeddb.explain.explanation import (
     best_here,
 )
 from embeddb.ranking.order_reason import order_notes
-from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import commands, pictures
 from embeddb.ui.report.page import render
-from embeddb.ui.views import Ranking, differing, each_source, whose_runs
+from embeddb.ui.views import (
+    Ranking,
+    differing,
+    each_source,
+    occluded_figure,
+    occluded_head,
+    occluded_part,
+    whose_runs,
+)
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -15,7 +15,7 @@ from embeddb.core.kinds import operation_of
 from embeddb.core.wording import counted, many_of, plural, share, shown
 from embeddb.index.guards import GOOD
 from embeddb.ui.report import commands
-from embeddb.ui.report.winners import is_shared
+from embeddb.ui.report.scopes import is_shared
 
 if TYPE_CHECKING:
     from embeddb.core.records import WorkloadInfo

@@ -9,8 +9,8 @@ from embeddb.core.config import Config
 from embeddb.core.wording import page_factor, shown, value_text
 from embeddb.nests.lines import PARALLEL
 from embeddb.ui import draw
-from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption, marked_operations
 from embeddb.ui.report.page import markup
+from embeddb.ui.views import drawn_kernel, kernel_caption, marked_operations
 
 if TYPE_CHECKING:
     from markupsafe import Markup

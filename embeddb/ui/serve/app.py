@@ -29,8 +29,7 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.ui.serve import facts, mapping, measured
 from embeddb.ui.serve.access import HEADERS, Address, Gate, Guard, Token
-from embeddb.ui.serve.answers import PageCache
-from embeddb.ui.serve.app_state import AnswerCache, AppState, answer, answer_twin
+from embeddb.ui.serve.app_state import AnswerCache, AppState, PageCache, answer, answer_twin
 from embeddb.ui.serve.rendering import (
     File,
     answer_page,

@@ -15,14 +15,17 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.index.run_matrix import Extent
 from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
-from embeddb.ui.serve.curves import curve, run_line, side, thinned
 from embeddb.ui.serve.facts import (
     PageQuery,
     answer_line,
+    curve,
     op_of,
     page_of,
     pattern_line,
+    run_line,
     scope_for,
+    side,
+    thinned,
 )
 
 _PAGE = 100

@@ -20,9 +20,9 @@ from embeddb.core.sizes import UNKNOWN
 from embeddb.core.wording import line, many_of, one_of, sentence, shown
 from embeddb.ranking.kernels.view import KernelView
 from embeddb.ui import draw
-from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption
 from embeddb.ui.report import explanation_body, page_style
 from embeddb.ui.report.page import MOST_SHOWN, environment
+from embeddb.ui.views import drawn_kernel, kernel_caption
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import multiprocessing
+import os
 import signal
 import socket
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from embeddb.core.errors import UsageError
-from embeddb.ui.serve.access import LOOPBACK
+from embeddb.core.errors import EmbeddbError, StoreError, UsageError
+from embeddb.database import open_database
+from embeddb.store import open_store
+from embeddb.ui.serve.access import LOOPBACK, Address
+from embeddb.ui.serve.app import build_app
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -161,3 +171,186 @@ class _Patient(H11Protocol):
     def _await_head(self) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+
+
+# Several worker processes on one socket: started together, restarted after a crash, ended together.
+#
+# uvicorn's own supervisor restarts without a pause, ends the server if one worker cannot start, and
+# its workers outlive a killed supervisor. These are processes of `multiprocessing`, which hands
+# them the socket and their orders.
+
+#: A new interpreter each: a fork would inherit open databases and threads.
+_SPAWN = multiprocessing.get_context("spawn")
+#: Time limits of workers to start and to end, in seconds.
+_START_S, _END_S = 120.0, 8.0
+_LOOK_S = 0.2
+#: Pause before restarting a worker that did not live for `_LIVED_S`: doubled up to a limit.
+_FIRST_PAUSE_S, _MOST_PAUSE_S, _LIVED_S = 0.2, 30.0, 10.0
+
+
+class Orders(NamedTuple):
+    """Settings of workers: the database at `place`, the address; `scratch` is the folder of the
+    shared store."""
+
+    place: str
+    scratch: str
+    writable: bool
+    max_upload: int
+    address: Address
+    token: str
+
+
+class Started(NamedTuple):
+    """First report of a worker: it answers, or an `error` with a hint."""
+
+    error: str = ""
+    hint: str = ""
+
+
+def _work(orders: Orders, place: socket.socket, report: Connection) -> None:
+    """Main function of a worker process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        with ExitStack() as stack:
+            db = stack.enter_context(open_database(orders.place, readonly=not orders.writable))
+            scratch = open_store(orders.scratch)
+            stack.callback(scratch.close)
+            app = build_app(
+                db,
+                writable=orders.writable,
+                max_upload=orders.max_upload,
+                address=orders.address,
+                token=orders.token,
+                scratch=scratch,
+            )
+            behind_proxy = bool(orders.address.public)
+            serve(app, place, behind_proxy=behind_proxy, started=lambda: report.send(Started()))
+    except EmbeddbError as e:
+        report.send(Started(str(e), e.hint))
+        raise SystemExit(1) from None
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Worker:
+    """A worker process and its report."""
+
+    def __init__(self, orders: Orders, place: socket.socket) -> None:
+        self._report, report = _SPAWN.Pipe(duplex=False)
+        self.process = _SPAWN.Process(target=_work, args=(orders, place, report))
+        # Ctrl-C in a terminal goes to all processes there, and is for the supervisor.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self.process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        report.close()
+        self.born = time.monotonic()
+        self._started: Started | None = None
+
+    def started(self, within_s: float) -> Started | None:
+        """The worker's report; None if there is none yet."""
+        if self._started is None and self._report.poll(within_s):
+            try:
+                self._started = self._report.recv()
+            except EOFError:
+                self._started = Started(f"worker {self.process.pid} ended before it answered")
+        return self._started
+
+    def wait(self, deadline: float) -> None:
+        """Wait until the process has ended; kill it at the deadline."""
+        self.process.join(max(0.0, deadline - time.monotonic()))
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def epitaph(self) -> str:
+        """Exit status and reason of a worker that ended."""
+        code, started = self.process.exitcode or 0, self.started(0)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        why = f": {started.error}" if started is not None and started.error else ""
+        return f"worker {self.process.pid} ended ({how}){why}"
+
+
+class Supervisor:
+    """`count` workers with the same orders on one socket; `note` gets a line for each that ends. A
+    context manager."""
+
+    def __init__(
+        self, orders: Orders, place: socket.socket, count: int, note: Callable[[str], None]
+    ) -> None:
+        self._orders, self._place, self._note = orders, place, note
+        self._workers: list[_Worker | None] = [None] * count
+        self._pauses = [_FIRST_PAUSE_S] * count
+        self._due = [0.0] * count
+        self._ended = threading.Event()
+        self._signals = ExitStack()
+
+    def __enter__(self) -> Supervisor:
+        """Start all. Raises: StoreError if one does not answer; KeyboardInterrupt on a signal."""
+        self._signals.enter_context(_signalled(self._ended))
+        try:
+            workers = [self._start(at) for at in range(len(self._workers))]
+            deadline = time.monotonic() + _START_S
+            for worker in workers:
+                self._await(worker, deadline)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        workers = [worker for worker in self._workers if worker is not None]
+        for worker in workers:
+            worker.process.terminate()
+        deadline = time.monotonic() + _END_S
+        for worker in workers:
+            worker.wait(deadline)
+        self._signals.close()
+
+    def _start(self, at: int) -> _Worker:
+        self._workers[at] = worker = _Worker(self._orders, self._place)
+        return worker
+
+    def _await(self, worker: _Worker, deadline: float) -> None:
+        while (started := worker.started(0.02)) is None:
+            if self._ended.is_set():
+                raise KeyboardInterrupt
+            if time.monotonic() > deadline:
+                raise StoreError(f"a worker did not answer within {_START_S:g} s")
+        if started.error:
+            raise StoreError(started.error, hint=started.hint)
+
+    def run(self) -> None:
+        """Supervise the workers until SIGINT or SIGTERM."""
+        while not self._ended.wait(_LOOK_S):
+            for at in range(len(self._workers)):
+                self._look_after(at)
+
+    def _look_after(self, at: int) -> None:
+        worker, now = self._workers[at], time.monotonic()
+        if worker is None:
+            if now >= self._due[at]:
+                self._start(at)
+        elif not worker.process.is_alive():
+            lived = now - worker.born > _LIVED_S
+            pause = _FIRST_PAUSE_S if lived else self._pauses[at]
+            self._pauses[at] = min(2 * pause, _MOST_PAUSE_S)
+            self._workers[at], self._due[at] = None, now + pause
+            self._note(f"{worker.epitaph()}; restarting in {pause:g} s")
+
+
+@contextmanager
+def _signalled(ended: threading.Event) -> Iterator[None]:
+    def end(_: int, __: FrameType | None) -> None:
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

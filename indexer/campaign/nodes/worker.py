@@ -18,9 +18,9 @@ from typing import Any
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError, RunnerUnavailable
-from embeddb.core.machine_state import state_now
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, in_context
+from embeddb.core.timing import state_now
 from embeddb.platforms.platform import (
     Platform,
     load_platform,

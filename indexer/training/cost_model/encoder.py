@@ -2,7 +2,7 @@
 
 COGNATE (Section 3.1): the input featurizer reads the pattern's coordinates and learns from run
 times together with mapper and predictor. Ours, because no paper says it: the cells where a pattern
-has too many coordinates (`embeddb.featurizers.network.sites`), their features unless they are
+has too many coordinates (`embeddb.featurizers.network.reduction`), their features unless they are
 binary, and one scale: what the first weights give is centred and brought to a root mean square of
 1 before it meets the rest of the model.
 """

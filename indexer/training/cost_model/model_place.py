@@ -12,8 +12,7 @@ from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.files.safe_write import OwnFolder, check_place
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from embeddb.store.model_files import MODELS, entry_of, register_files
-from embeddb.store.models import ModelEntry
+from embeddb.store.models import MODELS, ModelEntry, entry_of, register_files
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel

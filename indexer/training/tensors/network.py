@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embeddb.tensors.encoding.features import NODE, STATIC, TILE
+from embeddb.tensors.encoding.features import NODE, STATIC, TILE, KernelGraph
 from embeddb.tensors.encoding.forward import CLIP
-from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.operation_rows import OPCODES
-from embeddb.tensors.encoding.spec import FINAL, LAYERS, OPCODE, WAYS, NetworkSpec
+from embeddb.tensors.encoding.predictor import FINAL, LAYERS, OPCODE, WAYS, NetworkSpec
 
 with warnings.catch_warnings():
     # Its import compiles a class in a way that torch no longer recommends.

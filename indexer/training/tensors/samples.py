@@ -21,8 +21,7 @@ from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.usual_state import usual_at
-from embeddb.tensors.encoding.features import encoding_version, tile_rows
-from embeddb.tensors.encoding.graph import KernelGraph, graph_of
+from embeddb.tensors.encoding.features import KernelGraph, encoding_version, graph_of, tile_rows
 from embeddb.tensors.encoding.operation_rows import OPERATION, operation_rows
 from embeddb.tensors.roofline.analysis import Analysis, analysis_of
 from embeddb.tensors.tensor_graph import TensorGraph, is_probe, program_of

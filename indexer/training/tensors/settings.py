@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from embeddb.tensors.encoding.spec import NetworkSpec
+from embeddb.tensors.encoding.predictor import NetworkSpec
 from indexer.training.tensors.network import TrainedNetwork
 from indexer.training.trainer import Settings
 

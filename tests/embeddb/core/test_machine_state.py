@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import (
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.timing import (
     APART,
     between,
     distance,
@@ -21,10 +23,8 @@ from embeddb.core.machine_state import (
     median_state,
     state_now,
     state_of,
+    summarise_runs,
 )
-from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, Run, in_context
-from embeddb.core.timing import summarise_runs
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
 from embeddb.ranking.measure import Remeasurement, measure_answer

@@ -92,7 +92,7 @@ def test_seconds_of_fused_kernels(
 
 
 def test_damaged_models_are_told(board: Path, tmp_path: Path) -> None:
-    from embeddb.tensors.encoding.spec import NetworkSpec
+    from embeddb.tensors.encoding.predictor import NetworkSpec
     from indexer.training.tensors.network import TrainedNetwork
 
     spec = NetworkSpec(hidden=8)

@@ -28,9 +28,8 @@ from embeddb.dynamics import (
     execution_of,
     profile,
 )
-from embeddb.dynamics.counting import assign, reuse
 from embeddb.dynamics.profile import imbalance as imbalance_of
-from embeddb.dynamics.traffic import reuse_of
+from embeddb.dynamics.traffic import assign, reuse, reuse_of
 from embeddb.dynamics.walk import entries_of, middle_of, plain, tasks_of, tiling_of
 from embeddb.nests.counters import COUNTERS
 from embeddb.platforms.loopnest import LoopNest, complete_order

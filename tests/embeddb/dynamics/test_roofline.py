@@ -14,9 +14,8 @@ pytest.importorskip("numba")
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.dynamics.roofline import Machine, Roofline
+from embeddb.dynamics.roofline import Machine, ReuseCurve, Roofline, Walks
 from embeddb.dynamics.walk import execution_of
-from embeddb.dynamics.walks import ReuseCurve, Walks
 from embeddb.platforms.platform import load_platform
 
 CPU = load_platform("cpu")

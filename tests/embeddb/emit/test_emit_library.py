@@ -195,7 +195,28 @@ def matrix(m: int, n: int, share: float) -> Any:
     return made
 
 
-@pytest.mark.parametrize(("op", "config"), [(SPMM, BLOCKS), (SPMV, SLICES), (SPMM, ROWS)])
+SHORT_SLICES = Config.parse("order=ij,format=sell16,slice=8,sigma=256,threads=one")
+SHORT = [
+    (SPMV, SHORT_SLICES),
+    (Op("spmv", 1, "f64"), SHORT_SLICES),
+]
+
+
+@pytest.mark.parametrize(("op", "config"), SHORT, ids=named)
+def test_columns_of_16_bits_compute_what_scipy_does(op: Op, config: Config, tmp_path: Path) -> None:
+    library = loaded(tmp_path / "c", op, config, flags=("-O3", "-fopenmp"))
+    assert sum(compare(library, p, 1) for p in sanitized.patterns().values()) > 1
+    rng = np.random.default_rng(0)
+    for columns, near in ((65_536, True), (70_000, True), (70_000, False)):
+        first = 0 if not near else columns - 60_000
+        cols = rng.integers(first, columns, 400)
+        wide = Pattern.from_coo((50, columns), rng.integers(0, 50, 400), cols, name="wide")
+        assert compare(library, wide, 1) == near
+
+
+@pytest.mark.parametrize(
+    ("op", "config"), [(SPMM, BLOCKS), (SPMV, SLICES), (SPMM, ROWS), (SPMV, SHORT_SLICES)]
+)
 def test_nan_and_infinities_are_as_in_a_plain_loop(op: Op, config: Config, tmp_path: Path) -> None:
     library, a = loaded(tmp_path, op, config), matrix(45, 38, 0.4)
     b = np.ones((38, 1 if op == SPMV else 7), dtype=np.float32)

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from embeddb.core import plugins
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.given import Given
-from embeddb.featurizers.rows import Rows
-from embeddb.featurizers.sizes import LogSizes, statistics
+from embeddb.featurizers.sizes import Given, LogSizes, Rows, statistics
 from embeddb.testing.featurizers import FeaturizerContract
 
 ALL = (LogSizes, Rows, Given)

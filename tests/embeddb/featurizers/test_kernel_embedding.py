@@ -21,7 +21,7 @@ from embeddb.featurizers import COSTLY, Featurizers, learned_from, reads
 from embeddb.featurizers.base import Occluding
 from embeddb.featurizers.kernel_embedding import KernelEmbedding
 from embeddb.index.trial import fit_policy
-from embeddb.tensors.encoding.spec import NetworkSpec
+from embeddb.tensors.encoding.predictor import NetworkSpec
 from embeddb.testing.featurizers import KernelFeaturizerContract
 
 

@@ -6,7 +6,7 @@ from math import log2
 
 import pytest
 
-from embeddb.featurizers.nest_graph import NestGraphFeatures
+from embeddb.featurizers.nest_stats import NestGraphFeatures
 from embeddb.nests.examples import sample_nests
 from embeddb.testing.featurizers import NestFeaturizerContract
 

@@ -22,9 +22,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.featurizers import Featurizers, scnn
-from embeddb.featurizers.scnn import OWN, Scnn
+from embeddb.featurizers.scnn import OWN, Scnn, StatsScnn
 from embeddb.featurizers.stats import Stats
-from embeddb.featurizers.stats_scnn import StatsScnn
 from embeddb.index.answer_index import _preferred
 from embeddb.testing.featurizers import FeaturizerContract, extreme_patterns
 from indexer import embed as module
@@ -177,7 +176,7 @@ def test_both_parts_side_by_side(made: list[Path]) -> None:
 def test_torch_is_imported_to_embed_only(made: list[Path]) -> None:
     code = (
         "import sys, pathlib;"
-        "from embeddb.featurizers.stats_scnn import StatsScnn;"
+        "from embeddb.featurizers.scnn import StatsScnn;"
         "from embeddb.core.records import WorkloadInfo;"
         f"found = StatsScnn(pathlib.Path({str(made[0])!r}));"
         "assert found.dim == len(found.names) and not found.missing();"

@@ -7,9 +7,14 @@ import pytest
 
 from embeddb.core.errors import InputError
 from embeddb.core.pattern import Pattern
-from embeddb.featurizers.network import sites
-from embeddb.featurizers.network.reduction import CHANNELS, Reduction, reduce, seen_through
-from embeddb.featurizers.network.sites import occupied
+from embeddb.featurizers.network import reduction
+from embeddb.featurizers.network.reduction import (
+    CHANNELS,
+    Reduction,
+    occupied,
+    reduce,
+    seen_through,
+)
 
 
 def scattered(m: int, n: int, nnz: int, seed: int = 0) -> Pattern:
@@ -50,8 +55,8 @@ def test_few_nonzeros_are_seen_as_they_are() -> None:
 def test_cells_are_the_smallest_that_are_few_enough(
     pattern: Pattern, most: int, counted: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sites, "_COUNTED", max(counted, 1))
-    monkeypatch.setattr(sites, "_CHUNK", chunk)
+    monkeypatch.setattr(reduction, "_COUNTED", max(counted, 1))
+    monkeypatch.setattr(reduction, "_CHUNK", chunk)
     cells, counts, side = occupied(pattern, most)
     assert dict(zip(map(tuple, cells.tolist()), counts.tolist(), strict=True)) == told(
         pattern, side

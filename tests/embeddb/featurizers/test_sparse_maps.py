@@ -10,8 +10,11 @@ torch = pytest.importorskip("torch")
 from sites import PATTERNS, sites_of  # noqa: E402
 
 from embeddb.core.errors import InputError  # noqa: E402
-from embeddb.featurizers.network.site_table import neighbours  # noqa: E402
-from embeddb.featurizers.network.sparse_maps import MAX_COORDINATE, Level  # noqa: E402
+from embeddb.featurizers.network.sparse_maps import (  # noqa: E402
+    MAX_COORDINATE,
+    Level,
+    neighbours,
+)
 
 
 def offsets(kernel: int) -> list[tuple[int, int]]:

@@ -26,6 +26,7 @@ from embeddb.handle import handle as of_handle
 from embeddb.handle.choice import Choice, choice_of_config
 from embeddb.handle.handle import Handle
 from embeddb.handle.kernel_call import by_kernel
+from embeddb.handle.matrix import matrix_of
 from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import called
@@ -55,6 +56,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     called._library.cache_clear()
     kernel_call._kernel.cache_clear()
+    kernel_call._loaded.clear()
     of_handle._reasons.clear()
     yield tmp_path / "cache" / "embeddb" / "kernels"
     called._library.cache_clear()
@@ -182,7 +184,7 @@ def test_without_a_compiler_a_cache_that_is_carried_along_runs(
         f = embeddb.compile(a, "spmm", k=16, config=config)
         assert f.config == Config.parse(config)
         runs_here(f, a, b)
-    f = embeddb.compile(a, "spmm", k=16, db=empty_db, calls=1000)
+    f = embeddb.compile(a, "spmm", k=16, db=empty_db, calls=1e6)
     assert f.config == wanted
     runs_here(f, a, b)
     with pytest.warns(RuntimeWarning, match="no C compiler found|no-such-compiler"):
@@ -261,7 +263,7 @@ def test_what_many_programs_lose_builds_a_kernel(
 def test_the_usual_kernel_runs_where_asking_does_not_pay(cache: Path, a: Any) -> None:
     a = sparse.csr_array(sparse.vstack([a, a]))
     for kernel, k in (("spmm", 16), ("spmm", 100), ("sddmm", 16)):
-        usual = autotune.usual_config(Op(kernel, k or 1))
+        usual = autotune.usual_config(Op(kernel, k), matrix_of(a))
         kernel_of = embeddb.compile(a, kernel, k=k, config=usual)
         f = embeddb.compile(a, kernel, k=k, calls=1)
         assert f.config == kernel_of.config and "already built" in f.why()
@@ -286,7 +288,7 @@ def test_small_spmv_is_tried_beside_scipy(
     cache: Path, a: Any, how: dict[str, Any], first: bool, tries: bool
 ) -> None:
     a = sparse.csr_array(sparse.vstack([a, a]))
-    usual = autotune.usual_config(Op("spmv"))
+    usual = autotune.usual_config(Op("spmv"), matrix_of(a))
     embeddb.compile(a, "spmv", config=usual)
     f = embeddb.compile(a, "spmv", **how)
     assert f.config == (usual if first else None)

@@ -15,6 +15,7 @@ from embeddb.handle import autotune
 from embeddb.handle import compile as of_compile
 from embeddb.handle.autotune import TRIED, Trial
 from embeddb.handle.choice import Choice, choice_of_config, default_of
+from embeddb.handle.matrix import matrix_of
 from embeddb.kernels import build as cpu_build
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -40,7 +41,8 @@ def test_the_faster_stays(
     first_s: float, second_s: float, stays: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("embeddb.handle.autotune.time.perf_counter", lambda: clock[0])
+    for name in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(f"embeddb.handle.autotune.time.{name}", lambda: clock[0])
     rivals = ((Slow(clock, first_s), ROWS), (Slow(clock, second_s), BLOCKS))
     trial = Trial(rivals)  # type: ignore[arg-type]
     for _ in range(CALLS):
@@ -52,7 +54,8 @@ def test_the_faster_stays(
 
 def test_scipy_may_be_the_third_and_win(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("embeddb.handle.autotune.time.perf_counter", lambda: clock[0])
+    for name in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(f"embeddb.handle.autotune.time.{name}", lambda: clock[0])
     rivals = ((Slow(clock, 2.0), ROWS), (Slow(clock, 3.0), BLOCKS), (Slow(clock, 1.0), None))
     trial = Trial(rivals)  # type: ignore[arg-type]
     for _ in range(3 * TRIED):
@@ -82,7 +85,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("answered")
 def test_first_calls_try_the_usual_configuration_and_give_the_same(a: Any) -> None:
-    usual = autotune.usual_config(Op("spmm", 16))
+    usual = autotune.usual_config(Op("spmm", 16), matrix_of(a))
     b = np.random.default_rng(1).random((200, 16), dtype=np.float32)
     out = np.empty((300, 16), np.float32)
     f = embeddb.compile(a, "spmm", k=16, calls=1e6, build=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
 from embeddb.kernels import build as cpu_build
+from embeddb.kernels.codegen import conversions
 from embeddb.kernels.forms import Converter, Form, FormSpec, Refusal
 
 ROOM = 1 << 30
@@ -25,11 +25,15 @@ SPECS = [
     FormSpec("dcsr", panel=1),
     FormSpec("dcsr", panel=16),
     FormSpec("dcsr", panel=1 << 31),
+]
+SLICES = [
     FormSpec("sell", slice=1),
     FormSpec("sell", slice=8, sigma=1),
     FormSpec("sell", slice=4, sigma=32),
     FormSpec("sell", slice=64, sigma=1 << 31),
     FormSpec("ell", slice=8),
+    FormSpec("sell16", slice=8, sigma=32),
+    FormSpec("sell16", slice=4, sigma=1),
 ]
 BLOCKS = [(1, 1), (2, 2), (3, 3), (8, 8), (1, 8), (8, 1), (5, 16)]
 gcc = [
@@ -38,6 +42,7 @@ gcc = [
 ]
 EVERY = [
     *SPECS,
+    *(pytest.param(spec, marks=gcc) for spec in SLICES),
     *(pytest.param(FormSpec("bcsr", block), marks=gcc) for block in BLOCKS),
 ]
 
@@ -72,8 +77,7 @@ def converter(tmp_path_factory: pytest.TempPathFactory) -> Converter:
         return Converter("")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        source = files("embeddb.kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
-        return Converter(str(cpu_build.build(source).path))
+        return Converter(str(cpu_build.build(conversions()).path))
 
 
 def made(converter: Converter, csr: Form, spec: FormSpec, **more: Any) -> Form:
@@ -93,7 +97,9 @@ def places(form: Form, spec: FormSpec) -> tuple[NDArray[Any], NDArray[Any]]:
         (r, c), at = spec.block, np.arange(form.val.size)
         block, inside = at // (r * c), at % (r * c)
         return segment[block] * r + inside // c, idx[block] * c + inside % c
-    if spec.format in ("sell", "ell"):
+    if spec.index_bytes == 2 and form.panel is not None:
+        idx += form.panel[segment]
+    if spec.slice:
         assert form.row is not None
         lane = (np.arange(idx.size) - form.ptr[segment]) % spec.slice
         return form.row[segment * spec.slice + lane].astype(np.int64), idx
@@ -116,7 +122,8 @@ def test_a_form_holds_the_matrix(converter: Converter, spec: FormSpec, dtype: An
         csr = matrix(shape, dtype=dtype)
         form = made(converter, csr, spec)
         assert form.ptr[0] == 0 and form.ptr[-1] == form.idx.size
-        assert form.idx.dtype == np.int32 and form.ptr.dtype == np.int64
+        assert form.idx.dtype == (np.uint16 if spec.index_bytes == 2 else np.int32)
+        assert form.ptr.dtype == np.int64
         assert form.val.dtype == dtype and form.order is None
         assert all(a.flags.c_contiguous for a in (form.ptr, form.idx, form.val))
         assert np.count_nonzero(form.val) == csr.idx.size
@@ -138,6 +145,40 @@ def test_the_order_leads_back_to_csr(converter: Converter, spec: FormSpec) -> No
         assert np.array_equal(np.sort(form.order[kept]), np.arange(csr.idx.size))
 
 
+SHORT = [pytest.param(FormSpec("sell16", slice=rows, sigma=32), marks=gcc) for rows in (4, 8, 16)]
+
+
+@pytest.mark.parametrize("spec", SHORT, ids=name)
+@pytest.mark.parametrize("columns", [65_535, 65_536, 65_537, 200_000])
+def test_columns_of_16_bits_count_from_the_first_of_their_segment(
+    converter: Converter, spec: FormSpec, columns: int
+) -> None:
+    rng = np.random.default_rng(columns)
+    rows = rng.integers(0, 64, 500)
+    cols = columns - 1 - rng.integers(0, 65_000, 500)
+    pattern = Pattern.from_coo((64, columns), rows, cols)
+    csr = Form(pattern.shape, pattern.indptr, pattern.indices, rng.random(pattern.nnz) + 0.5)
+    form = made(converter, csr, spec)
+    assert (form.panel is not None) == (columns > 65_536)
+    at, expected = places(form, spec), places(csr, FormSpec())
+    real = form.val != 0
+    order = np.lexsort((at[1][real], at[0][real]))
+    assert np.array_equal(at[0][real][order], expected[0])
+    assert np.array_equal(at[1][real][order], expected[1])
+    assert np.array_equal(form.val[real][order], csr.val)
+
+
+@pytest.mark.parametrize("spec", SHORT, ids=name)
+def test_a_segment_too_wide_for_16_bits_is_refused(converter: Converter, spec: FormSpec) -> None:
+    for last, refused in ((65_535, False), (65_536, True)):
+        pattern = Pattern.from_coo((3, 70_000), np.array([1, 1]), np.array([0, last]))
+        csr = Form(pattern.shape, pattern.indptr, pattern.indices, np.ones(2, np.float32))
+        form = converter.convert(csr, spec, max_bytes=ROOM)
+        assert isinstance(form, Refusal) is refused
+        if isinstance(form, Refusal):
+            assert "16 bits" in form.reason and not form.need_bytes
+
+
 @pytest.mark.parametrize("panel", [1, 16, 100, 500])
 def test_panels_keep_non_empty_rows_only(converter: Converter, panel: int) -> None:
     csr = matrix((123, 217), 0.05)
@@ -153,6 +194,8 @@ def test_panels_keep_non_empty_rows_only(converter: Converter, panel: int) -> No
         assert (np.diff(form.idx[low:high]) > 0).all()
 
 
+@pytest.mark.gcc
+@pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 def test_slices_are_as_long_as_their_longest_row(converter: Converter) -> None:
     csr = matrix((90, 90), 0.1)
     lengths = np.diff(csr.ptr)
@@ -208,8 +251,8 @@ def test_cuthill_mckee_finds_a_hidden_band(converter: Converter, columns: int) -
 @pytest.mark.parametrize(
     "spec",
     [
-        FormSpec("ell", slice=8),
-        FormSpec("sell", slice=64, sigma=1),
+        pytest.param(FormSpec("ell", slice=8), marks=gcc),
+        pytest.param(FormSpec("sell", slice=64, sigma=1), marks=gcc),
         pytest.param(FormSpec("bcsr", (8, 8)), marks=gcc),
     ],
     ids=name,

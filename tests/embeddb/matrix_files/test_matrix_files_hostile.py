@@ -199,7 +199,7 @@ def test_many_empty_rows_take_little_more_than_their_pointers(tmp_path: Path) ->
     code = """
 import sys
 from embeddb.core.thumbnail import thumbnail
-from embeddb.featurizers.given import Given
+from embeddb.featurizers.sizes import Given
 from embeddb.featurizers.stats import Stats
 from embeddb.matrix_files import read_pattern
 def peak():

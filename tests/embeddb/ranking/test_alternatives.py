@@ -27,8 +27,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
-from embeddb.explain.deep import deepening, partial_dependence
-from embeddb.explain.occlusion import without_cell
+from embeddb.explain.deep import deepening, partial_dependence, without_cell
 from embeddb.platforms.platform import parse_platform
 from embeddb.ranking.alternatives import expected_improvement, insight, nearest_run, renewed
 from embeddb.ranking.build import build_query, with_evidence

@@ -15,7 +15,7 @@ from command_line import run_verb
 from embeddb.core.errors import NothingFound, StoreCorrupt
 from embeddb.database import Database
 from embeddb.ranking.answers import in_order
-from embeddb.ui.serve.answers import stored_head
+from embeddb.ui.serve.app_state import stored_head
 
 
 def _ask(db: Database, size: int) -> str:

@@ -32,7 +32,7 @@ from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.search import SearchRanker
 from embeddb.ranking.recommendation import Candidate, Recommendation
-from embeddb.testing.queries import sample_queries
+from embeddb.testing.tuners import sample_queries
 from indexer.embed import embed
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -540,8 +540,8 @@ def test_an_answer_is_explained_without_the_model(
 def test_people_read_what_ranked(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from embeddb.ui.cli.verbs.explain import explain_verb
     from embeddb.ui.cli.verbs.query import query_verb
+    from embeddb.ui.cli.verbs.report import explain_verb
 
     _use(place, Fake({"d": 2.0}, rank=0.9, transfer_rank=0.95), monkeypatch)
     known = patterns()[1].name

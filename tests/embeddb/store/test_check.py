@@ -16,8 +16,7 @@ from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from embeddb.store import Store, codec
-from embeddb.store.engine import Txn
-from embeddb.store.memory import MemoryEngine
+from embeddb.store.engine import MemoryEngine, Txn
 from embeddb.store.merge_facts import name_key
 
 SPMM = Op("spmm", 32)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from embeddb.core.errors import StoreError
 from embeddb.store import Engine, Txn
 from embeddb.store import lmdb_files as files
+from embeddb.store.engine import MemoryEngine
 from embeddb.store.folder_engine import FolderEngine
 from embeddb.store.lmdb_engine import LmdbEngine
-from embeddb.store.memory import MemoryEngine
 
 
 class TestMemory(EngineContract):

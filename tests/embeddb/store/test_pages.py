@@ -12,8 +12,7 @@ from builders import fill, patterns, tiny
 from embeddb.core.errors import StoreCorrupt
 from embeddb.database import Database
 from embeddb.store import lmdb_engine
-from embeddb.store.lmdb_files import broken_pages
-from embeddb.store.pages import page_faults
+from embeddb.store.lmdb_files import broken_pages, page_faults
 from indexer.exchange.exchange import export_file
 
 

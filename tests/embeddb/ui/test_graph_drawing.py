@@ -13,8 +13,8 @@ from embeddb.ranking.kernels.view import MOST_SHOWN, kernel_view
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.ui.draw import Node, graph
-from embeddb.ui.draw.graph import MOST_NODES
-from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption
+from embeddb.ui.draw.workload import MOST_NODES
+from embeddb.ui.views import drawn_kernel, kernel_caption
 
 BAD = "<script>alert(1)</script>\u202e"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.schedule import Schedule
-from embeddb.ui.cli.nest_text import array_rows, dependence_lines, listing, loop_words
+from embeddb.ui.cli.workload_text import array_rows, dependence_lines, listing, loop_words
 
 NESTS = sample_nests()
 

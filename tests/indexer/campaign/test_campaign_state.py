@@ -10,7 +10,7 @@ from builders import OP
 from campaign_board import AMONG, COUNT, OPS, POINTS, TASKS, LawRunner, go
 
 from embeddb.core.errors import InputError
-from embeddb.core.machine_state import state_of
+from embeddb.core.timing import state_of
 from embeddb.database import Database
 from indexer.campaign.folder import Campaign
 from indexer.campaign.run import Settle

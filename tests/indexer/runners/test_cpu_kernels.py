@@ -118,6 +118,8 @@ FEW = {
         "order=ij,format=bcsr,block=8x8,threads=all,schedule=static",
         "order=ij,format=sell,slice=32,sigma=16,threads=all,schedule=static",
         "order=ij,format=ell,slice=4,threads=one",
+        "order=ij,format=sell16,slice=8,sigma=16,threads=all,schedule=static",
+        "order=ij,format=sell16,slice=32,sigma=1,threads=one",
         "order=j1ij0,format=dcsr,jtile=16,lanes=4,threads=all,schedule=static",
         "order=ji,format=csc,threads=all",
         "order=p,format=csr,lanes=4,threads=all,seams=atomic,pieces=8",

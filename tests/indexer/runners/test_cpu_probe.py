@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from builders import band
 
-from embeddb.core.machine_state import distance
+from embeddb.core.timing import distance
 from embeddb.database import Database
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.machines import described, fact_names

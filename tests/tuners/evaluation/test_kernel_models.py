@@ -13,7 +13,7 @@ from embeddb.core.errors import UsageError
 from embeddb.cost_model.graph_model import GraphModel
 from embeddb.database import Database
 from embeddb.tensors.encoding.forward import KernelNetwork
-from embeddb.tensors.encoding.spec import NetworkSpec
+from embeddb.tensors.encoding.predictor import NetworkSpec
 from tuners.evaluation import kernel_models
 from tuners.evaluation.kernel_models import TileJudgement, held_kernels, judged_tiles
 

@@ -13,7 +13,16 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.store import is_database
-from embeddb.ui.cli.arguments import Number, database_to_fill, families, open_database
+from embeddb.ui.cli.arguments import (
+    Number,
+    database_to_fill,
+    families,
+    manifest_option,
+    max_nnz_option,
+    number_option,
+    open_database,
+    runner_option,
+)
 from embeddb.ui.cli.campaign_text import command_line, show_plan
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.verbs.campaign_run import resume_verb, run_verb, status_verb, work_verb
@@ -51,20 +60,12 @@ _SAMPLES = ("shared", "per-matrix")
 @click.command("plan")
 @click.argument("db")
 @click.argument("folder", metavar="DIR")
-@click.option("--platform", required=True, help="A platform with a runner: cpu, cuda.")
+@runner_option
 @click.option("--op", "ops", multiple=True, required=True, help="Such as spmm:128; repeatable.")
 @click.option("--matrices", required=True, help="Folder of matrix files.")
-@click.option("--manifest", default="", help="CSV with columns name and family: the groups.")
-@click.option(
-    "--configs", default=60, show_default=True, type=click.IntRange(2, 100_000), help="Per matrix."
-)
-@click.option(
-    "--top",
-    default=10,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Configurations of the static top-k.",
-)
+@manifest_option
+@number_option("--configs", default=60, least=2, most=100_000, help="Per matrix.")
+@number_option("--top", default=10, least=0, help="Configurations of the static top-k.")
 @click.option("--sample", default="shared", show_default=True, type=click.Choice(_SAMPLES))
 @click.option(
     "--shared",
@@ -87,9 +88,9 @@ _SAMPLES = ("shared", "per-matrix")
     help="Share of the configurations in rounds after the first.",
 )
 @click.option("--min-nnz", default=0, type=click.IntRange(0))
-@click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
+@max_nnz_option
 @click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@number_option("--seed", default=0, least=0)
 @_with_strategy
 @json_option
 def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:

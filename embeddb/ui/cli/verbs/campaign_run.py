@@ -16,7 +16,13 @@ from embeddb.core.errors import InputError, RunnerUnavailable, UsageError
 from embeddb.core.records import STATUSES
 from embeddb.core.wording import plural
 from embeddb.platforms.platform import load_platform, parse_platform
-from embeddb.ui.cli.arguments import Number, open_database, runner_here, threads_option
+from embeddb.ui.cli.arguments import (
+    Number,
+    number_option,
+    open_database,
+    runner_here,
+    threads_option,
+)
 from embeddb.ui.cli.campaign_text import command_line, show_progress
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 
@@ -108,17 +114,20 @@ EXECUTOR_OPTIONS = (
     click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
 )
 
+_platform_option = click.option(
+    "--platform", default="", help="Its TOML file again, if a command measures it."
+)
 _RUNNING = (
     click.argument("db"),
     click.argument("folder", metavar="DIR"),
-    click.option("--platform", default="", help="Its TOML file again, if a command measures it."),
-    click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000)),
+    _platform_option,
+    number_option("--repeats", default=5, least=1, most=1000),
     click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all cores."),
-    click.option(
+    number_option(
         "--settle",
         default=1,
-        show_default=True,
-        type=click.IntRange(0, 100),
+        least=0,
+        most=100,
         help="Further rounds for matrices whose rounds disagree.",
     ),
     AGREE_OPTION,
@@ -263,8 +272,8 @@ def _failures(text: str) -> frozenset[str]:
 )
 @click.option("--submission", default=0, type=click.IntRange(0), help="Its number in submit/.")
 @click.option("--chunk", default=-1, type=click.IntRange(-1), help="Chunk of --submission, from 0.")
-@click.option("--platform", default="", help="Its TOML file again, if a command measures it.")
-@click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
+@_platform_option
+@number_option("--repeats", default=5, least=1, most=1000)
 @threads_option
 @json_option
 def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any) -> None:

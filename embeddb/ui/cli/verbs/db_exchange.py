@@ -18,7 +18,12 @@ from embeddb.core.records import STATUSES
 from embeddb.core.wording import duration, plural
 from embeddb.store.sources import Source
 from embeddb.store.withdrawn import RunSelection
-from embeddb.ui.cli.arguments import database_to_fill, only_op_option, open_database
+from embeddb.ui.cli.arguments import (
+    database_to_fill,
+    only_op_option,
+    only_platform_option,
+    open_database,
+)
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 
@@ -28,7 +33,7 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 @click.option(
     "--format", default="", help="jsonl, csv, t4 or c-header.  [default: by FILE's extension]"
 )
-@click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
+@only_platform_option
 @only_op_option
 @click.option("--brief", is_flag=True, help="JSONL: five quantiles instead of every repeat.")
 @json_option
@@ -139,7 +144,7 @@ def copy_verb(source: str, db: str, as_json: bool) -> None:
 @click.command("push")
 @click.argument("source")
 @click.argument("db")
-@click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
+@only_platform_option
 @click.option(
     "--as", "name", default="", metavar="NAME", help="Name of the source.  [default: user@host]"
 )
@@ -231,7 +236,7 @@ _WHICH = "name --platform, --op, --status, --campaign, --since, --source"
 
 @click.command("withdraw")
 @click.argument("db")
-@click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
+@only_platform_option
 @click.option("--op", default="", help="Only this operation.")
 @click.option("--status", default="", metavar="STATUS,...", help="Only runs with this status.")
 @click.option(

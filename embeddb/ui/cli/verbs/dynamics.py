@@ -14,7 +14,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.wording import size
 from embeddb.core.workload import matrices_only
 from embeddb.platforms.platform import load_platform
-from embeddb.ui.cli.arguments import open_database, threads_option
+from embeddb.ui.cli.arguments import op_option, open_database, threads_option
 from embeddb.ui.cli.output import emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _WARM = "values of {} are those of a call with warm caches, simulated ones those
 @click.argument("matrix")
 @click.option("--db", default="", help="Database that has MATRIX, if it is no file.")
 @click.option("--platform", default="cpu", show_default=True, help="A platform with a loop nest.")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
+@op_option
 @click.option(
     "--config", default="", metavar="A=1,B=2", help="Configuration instead of the default."
 )

@@ -11,7 +11,7 @@ import click
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.database import Database
-from embeddb.ui.cli.arguments import database_to_fill, open_database
+from embeddb.ui.cli.arguments import database_to_fill, number_option, open_database
 from embeddb.ui.cli.coverage_text import show_states
 from embeddb.ui.cli.logs import (
     accepted,
@@ -218,7 +218,7 @@ _USUAL = 10
 @click.option(
     "-k", "count", type=click.IntRange(min=1), help=f"Clusters.  [default: at most {_USUAL}]"
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@number_option("--seed", default=0, least=0)
 @json_option
 def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_json: bool) -> None:
     """Group the patterns of DB by their vectors, with one representative of each group.

@@ -17,9 +17,9 @@ from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph, is_probe
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.ui.cli.arguments import database_to_fill, open_database
-from embeddb.ui.cli.kernel_text import show_fused_seconds, time_of
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.verbs.kernel_measure import measure_verb
+from embeddb.ui.cli.workload_text import show_fused_seconds, time_of
 
 if TYPE_CHECKING:
     from embeddb.tensors.tensor_graph import TensorGraph

@@ -15,9 +15,9 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.tensors.tensor_graph import TensorGraph, is_probe
-from embeddb.ui.cli.arguments import open_database, resolve_workloads, runner_here
-from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
+from embeddb.ui.cli.arguments import number_option, open_database, resolve_workloads, runner_here
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+from embeddb.ui.cli.workload_text import refuse_if_nothing_ran
 
 _MOST_NOTES = 10
 
@@ -78,10 +78,10 @@ _PLATFORMS = {"tile": "tile-cpu", "fused": "xla-cpu", "fusion": "xla-cpu"}
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @click.option("--op", "op", default="tile", show_default=True, type=click.Choice([*_PLATFORMS]))
 @click.option("--platform", default="", help="tile-cpu, or xla-cpu for fused and fusion.")
-@click.option("--tiles", default=80, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 100))
-@click.option("--cuts", default=60, show_default=True, type=click.IntRange(0, 100_000))
-@click.option("--repeats", default=2, show_default=True, type=click.IntRange(1, 1000))
+@number_option("--tiles", default=80, least=1, most=100_000)
+@number_option("--rounds", default=2, least=1, most=100)
+@number_option("--cuts", default=60, least=0, most=100_000)
+@number_option("--repeats", default=2, least=1, most=1000)
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampled tiles and cuts.")
 @json_option
 def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **options: Any) -> None:

@@ -1,28 +1,45 @@
-"""`measure`: run configurations of a few matrices on this machine and store the results."""
+"""`measure|adopt|calibrate`: runs of sparse kernels on this machine, stored in a database."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import InputError, NothingFound
+from embeddb.core.errors import InputError, NothingFound, UsageError
+from embeddb.core.kinds import operation_of
 from embeddb.core.records import WorkloadInfo
-from embeddb.core.wording import duration, factor, plural
+from embeddb.core.server_url import is_server_url
+from embeddb.core.wording import duration, factor, plural, share
 from embeddb.ui.cli.arguments import (
+    Number,
+    database_to_fill,
+    families,
+    manifest_option,
+    max_nnz_option,
+    number_option,
+    op_option,
     open_database,
     program_options,
     resolve_workloads,
     runner_here,
+    runner_option,
     threads_option,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.verbs.campaign_run import EXECUTOR_OPTIONS, nodes_words, note_interrupt
 
 if TYPE_CHECKING:
     from embeddb.core.workload import Workload
     from embeddb.database import Database
+    from embeddb.platforms.platform import Platform
+    from indexer.adopt import AdoptedOp
+    from indexer.calibrate import CalibrationRequest
+    from indexer.calibration.report import CalibrationReport, OpReport
 
 #: Rows of the printed table; `--json` has all.
 _SHOWN = 10
@@ -31,9 +48,9 @@ _SHOWN = 10
 @click.command()
 @click.argument("db")
 @click.argument("matrices", nargs=-1, required=True, metavar="MATRIX...")
-@click.option("--platform", required=True, help="A platform with a runner: cpu, cuda.")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
-@click.option("--configs", default=10, show_default=True, type=click.IntRange(1, 100_000))
+@runner_option
+@op_option
+@number_option("--configs", default=10, least=1, most=100_000)
 @click.option(
     "--config",
     "configurations",
@@ -41,7 +58,7 @@ _SHOWN = 10
     metavar="A=1,B=2",
     help="Run this one instead of a sample; repeatable.",
 )
-@click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
+@number_option("--repeats", default=5, least=1, most=1000)
 @click.option("--baselines", is_flag=True, help="Time scipy, torch, numba, MKL and taco too.")
 @threads_option
 @program_options()
@@ -143,3 +160,290 @@ def _show(document: dict[str, Any], *, drawn: bool) -> None:
     if drawn and ran:
         say("random sample: `embeddb query ... --measure` runs top-ranked configurations instead")
     say()
+
+
+# -- adopt -----------------------------------------------------------------------------------------
+
+#: Dense columns of an operation that is not named.
+_WIDTH = 32
+
+
+@click.command("adopt")
+@click.argument("db")
+@click.option("--platform", required=True, help="A TOML file (or name) with a runner.")
+@click.option("--matrices", required=True, help="Folder of matrix files.")
+@click.option(
+    "--op",
+    "ops",
+    multiple=True,
+    help=f"Such as spmm:128; repeatable.  [default: every kernel, {_WIDTH} dense columns]",
+)
+@number_option("--samples", default=500, least=1, help="Of each operation.")
+@manifest_option
+@max_nnz_option
+@number_option("--seed", default=0, least=0)
+@click.option(
+    "--campaign", default="", metavar="DIR", help="Folder of the measurements.  [default: DB.adopt]"
+)
+@json_option
+def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
+    """Measure a new platform, learn from it, and report what to expect of answers for it.
+
+    Measures --samples of each operation through the platform's runner: 10 configurations on each of
+    as many matrices as that allows, the default first. They are stored in DB (created if missing),
+    and `embeddb query` ranks by the model that is learned from them. The figures are shares of the
+    best configuration that ran on a matrix whose group was held out.
+
+    After Ctrl-C or a failure the same command continues; with more --samples it measures the
+    difference.
+
+    \b
+    Example:
+      embeddb adopt sim.db --platform examples/my_simulator.toml --matrices matrices/
+      embeddb adopt sim.db --platform examples/my_simulator.toml --matrices matrices/ --samples 1000
+    """
+    from indexer.adopt import Adoption, AdoptRequest
+    from indexer.campaign.run import planned_matrices
+
+    if not options["campaign"] and is_server_url(db):
+        raise UsageError("a database on a server needs a folder for measurements: --campaign DIR")
+    with database_to_fill(db) as opened, Progress() as progress:
+        platform = opened.platform(options["platform"])
+        ops = tuple(map(Op.parse, options["ops"])) or _every_op(platform)
+        request = AdoptRequest(
+            platform=platform,
+            ops=tuple(dict.fromkeys(ops)),
+            samples=options["samples"],
+            seed=options["seed"],
+        )
+        runner, here = runner_here(platform, 0)
+        pool = planned_matrices(
+            options["matrices"],
+            groups=families(options["manifest"]),
+            nnz=(1, options["max_nnz"]),
+            told=progress,
+            note=note,
+        )
+        folder = Path(options["campaign"] or f"{db.rstrip('/')}.adopt")
+        adopted = Adoption(opened.index, runner, request, pool, folder, told=progress).run()
+    if as_json:
+        documents = [one.document() for one in adopted]
+        emit({"platform": here.id, "campaign": str(folder), "ops": documents})
+        return
+    say(f"{here.id}: measurements in {folder}")
+    for one in adopted:
+        _show_adopted(one)
+
+
+def _every_op(platform: Platform) -> tuple[Op, ...]:
+    every = (Op(k, _WIDTH if operation_of(k)[0].wide else 1) for k in platform.kernels)
+    return tuple(op for op in every if op.workload.sparse)
+
+
+def _show_adopted(adopted: AdoptedOp) -> None:
+    document = adopted.document()
+    failed = f", {document['failed']:,} of which failed" if document["failed"] else ""
+    say()
+    say(
+        f"{adopted.op}: {plural(document['samples'], 'sample')}{failed}, on "
+        f"{plural(adopted.matrices, 'matrix', 'matrices')}"
+    )
+    say(f"share of the best of {adopted.configurations} configurations (median), groups held out:")
+    head = ("method", "of optimum@1", "standard error", "@5")
+    names = ("of_optimum@1", "error@1", "of_optimum@5")
+    rows = [(m, *(f"{f[name]:.3f}" for name in names)) for m, f in adopted.methods.items()]
+    table(head, rows, indent="  ")
+    say(f"expected gain of the first choice over the default: {factor(adopted.gain)}")
+    steps = ", ".join(f"{p.share:.3f} from {p.samples:,}" for p in adopted.curve)
+    say(f"learning curve (at 1): {steps} samples")
+    say(_outlook(adopted))
+
+
+def _outlook(adopted: AdoptedOp) -> str:
+    """One sentence on further samples."""
+    further = adopted.document()["further"]
+    more = f"{further['samples']} more samples"
+    if further["at_most"] is None:
+        return (
+            f"{more}: no gain can be shown, the last doubling gave less than its standard error "
+            f"({adopted.difference:+.3f} +- {adopted.error:.3f})"
+        )
+    return (
+        f"{more}: at most about +{further['at_most']:.3f} at 1, if a doubling gives no more than "
+        f"the last ({adopted.difference:+.3f} +- {adopted.error:.3f})"
+    )
+
+
+# -- calibrate -------------------------------------------------------------------------------------
+
+#: Unusable files shown; `--json` has all.
+_NAMED = 5
+
+
+def _of_executors(command: Any) -> Any:
+    for option in reversed(EXECUTOR_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("db")
+@click.option("--platform", default="cpu", show_default=True, help="A platform with a runner.")
+@click.option(
+    "--op", "ops", multiple=True, help="Such as spmm:32; repeatable.  [default: all ops in DB]"
+)
+@click.option(
+    "--minutes",
+    default=5.0,
+    show_default=True,
+    type=Number(0, 24 * 60, min_open=True),
+    help="Time budget, report included.",
+)
+@click.option("--matrices", default="", help="Folder of matrix files.  [default: generated ones]")
+@threads_option
+@_of_executors
+@click.option(
+    "--campaign", default="", metavar="DIR", help="With an executor: a folder shared by the nodes."
+)
+@json_option
+def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
+    """Measure for some minutes how this machine differs from others, to correct answers for it.
+
+    Runs the default, the configurations on which machines differ most, and the top-ranked ones, on
+    your matrices or on generated ones, and stores them in DB; this improves answers for all
+    matrices. It stops when the time is up; another call continues, also after Ctrl-C.
+
+    With --executor, nodes measure and are calibrated: a campaign in DIR that is estimated to take
+    all of them together that many minutes.
+
+    \b
+    Example:
+      embeddb calibrate starter --op spmm:32 --op spmv --minutes 2
+      embeddb calibrate runs.db --op spmm:128 --matrices my_matrices/
+      embeddb calibrate runs.db --op spmm:128 --executor slurm --campaign camp
+    """
+    from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
+    from indexer.campaign.nodes.coordinator import refuse_without_executor
+
+    refuse_without_executor(options)
+    if bool(options["executor"]) != bool(options["campaign"]):
+        raise UsageError(
+            "--executor and --campaign go together", hint="name a folder shared by the nodes"
+        )
+
+    with open_database(db) as opened, Progress() as progress:
+        platform = opened.platform(options["platform"])
+        ops = tuple(dict.fromkeys(Op.parse(op) for op in options["ops"])) or measured_ops(
+            opened.index, platform
+        )
+        wish = CalibrationRequest(ops, 60.0 * options["minutes"], options["threads"])
+        folder = Path(options["matrices"]) if options["matrices"] else None
+        if options["executor"]:
+            report = _on_nodes(opened, platform, wish, folder, options, progress)
+        else:
+            runner, _ = runner_here(platform, options["threads"])
+            report = Calibration(opened.index, runner, wish, told=progress).run(folder)
+    if as_json:
+        emit(report.document())
+    elif not report.platform:
+        say(f"submitted; this collects and reports: {_again(db, platform.name, options)}")
+    else:
+        _show_report(report)
+        if not report.complete:
+            say(f"to continue: {_again(db, platform.name, options)}")
+        if not report.indexed:
+            say(f"when there is time: {shlex.join(['embeddb', 'embed', db])}")
+
+
+def _on_nodes(
+    db: Database,
+    platform: Platform,
+    wish: CalibrationRequest,
+    folder: Path | None,
+    options: dict[str, Any],
+    progress: Progress,
+) -> CalibrationReport:
+    """The report of a calibration on nodes; with --no-wait, as far as they have measured."""
+    from indexer.calibration.on_nodes import NodesCalibration, calibrated
+    from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
+    from indexer.executors.base import Effort
+
+    wanted = NodesCalibration(db.index, platform, wish, Path(options["campaign"]), told=progress)
+    campaign = wanted.planned(folder)
+    effort = Effort(threads=wish.threads, platform=named_on_nodes(options["platform"]))
+    words = nodes_words(options)
+    with (
+        nodes_job(campaign, db.index, effort, words, told=progress, note=note) as job,
+        note_interrupt(job),
+    ):
+        return calibrated(wanted, job)
+
+
+def _again(db: str, platform: str, options: dict[str, Any]) -> str:
+    words = ["embeddb", "calibrate", db, "--platform", platform]
+    words += [word for op in options["ops"] for word in ("--op", op)]
+    for name in ("matrices", "executor", "campaign"):
+        words += [f"--{name}", options[name]] if options[name] else []
+    return shlex.join(words)
+
+
+def _show_report(report: CalibrationReport) -> None:
+    runs = sum(op.runs for op in report.ops)
+    failures = sum(op.failures for op in report.ops)
+    failed = f", {failures:,} of which failed" if failures else ""
+    say(
+        f"{report.platform}: {plural(runs, 'run')}{failed}, in {duration(report.seconds)} of "
+        f"{duration(report.asked_s)}"
+    )
+    for line in report.problems[:_NAMED]:
+        note(f"warning: {line}")
+    if len(report.problems) > _NAMED:
+        note(f"warning: and {len(report.problems) - _NAMED} more like these")
+    if report.too_large:
+        left = plural(report.too_large, "matrix", "matrices")
+        note(f"{left} skipped: too large for the time budget")
+    say()
+    head = ("op", "matrices", "now", "runs", "noise", "differs", "shift", "before", "after")
+    table(head, [_row(op) for op in report.ops])
+    say()
+    _legend(report)
+    if report.complete:
+        say("nothing is left to measure here")
+
+
+def _row(op: OpReport) -> tuple[object, ...]:
+    return (
+        op.op,
+        op.measured,
+        op.matrices,
+        op.runs,
+        _percent(op.noise),
+        share(op.differs),
+        _percent(None if op.shift is None else op.shift - 1.0),
+        _three(op.before),
+        _three(op.after),
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _three(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _legend(report: CalibrationReport) -> None:
+    """Print the meaning of columns that have values."""
+    say("matrices: measured on this machine; now: of these, in this call")
+    say("noise: half the range of repeated runs, as a share of their median (median)")
+    if any(op.differs is not None for op in report.ops):
+        say("differs: matrices on which the top-ranked configuration by other machines is slower")
+        say("         than the best measured here by more than four times the noise")
+    if any(op.shift is not None for op in report.ops):
+        say("shift: mean difference of gains over the default from other machines'")
+    say("before, after: share of the best measured here that the top-ranked configuration reaches,")
+    say("         without and with this machine's runs, cross-validated by group")
+    for op in report.ops:
+        for config, moved_by in op.moved[:1]:
+            say(f"{op.op}: {Config(config)} has {moved_by:.2f} times its gain on other machines")

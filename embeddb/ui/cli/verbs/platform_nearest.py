@@ -14,7 +14,7 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import plural
 from embeddb.core.workload import matrices_only
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import number_option, op_option, open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 from indexer.starter import STARTER
 
@@ -26,7 +26,7 @@ _TOO_LARGE = 1 << 62
 @click.command("nearest")
 @click.argument("source")
 @click.argument("target")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
+@op_option
 @click.option(
     "--config",
     "configurations",
@@ -39,7 +39,7 @@ _TOO_LARGE = 1 << 62
     "--sizes", default="", metavar="M,N,NNZ", help="Rows, columns, non-zeros, instead of --matrix."
 )
 @click.option("--db", default="", help="Database of platforms and --matrix.  [default: starter]")
-@click.option("-k", default=1, show_default=True, type=click.IntRange(1, 100), help="Loop nests.")
+@number_option("-k", default=1, least=1, most=100, help="Loop nests.")
 @json_option
 def nearest_verb(source: str, target: str, as_json: bool, **options: Any) -> int:
     """Find the legal configurations of TARGET whose loop nest is nearest to that of one of SOURCE.

@@ -1,4 +1,4 @@
-"""`report`: summary of a database: coverage, winners, quality, noise, gaps."""
+"""`report`: coverage, winners, quality, noise and gaps of a database; `explain`: one answer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import counted, factor, many_of, one_of, plural, share
+from embeddb.explain.explain import explain
 from embeddb.store.provenance import HERE
 from embeddb.ui.cli.arguments import eval_rows, open_database
-from embeddb.ui.cli.output import Progress, emit, json_option, say, table, write_page
+from embeddb.ui.cli.explain_text import show_explanation
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table, write_page
 
 if TYPE_CHECKING:
     from embeddb.ui.report.contributors import Brought, Contributor
-    from embeddb.ui.report.facts import DatabaseFacts
+    from embeddb.ui.report.database import DatabaseFacts
     from embeddb.ui.report.scopes import ScopeFacts
 
 #: Gaps shown in text; a file and --json have all.
@@ -48,7 +50,7 @@ def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) 
             raise UsageError("--eval does not go with --source", hint="leave one of them out")
         _report_source(db, source, html, as_json=as_json)
         return
-    from embeddb.ui.report.facts import Judged, database_facts
+    from embeddb.ui.report.database import Judged, database_facts
 
     rows = eval_rows(eval_file, Judged) if eval_file else []
     with open_database(db, readonly=True) as opened, Progress() as progress:
@@ -155,3 +157,39 @@ def _show_scope(s: ScopeFacts) -> None:
         if not like.settled:
             top = [f"{value} {share(part)}" for value, part in list(like.shares.items())[:3]]
             say(f"  {like.parameter}: {', '.join(top)}")
+
+
+# -- explain ---------------------------------------------------------------------------------------
+
+
+@click.command("explain")
+@click.argument("db")
+@click.argument("answer")
+@click.option("--html", default="", metavar="OUT", help="Write a self-contained report.")
+@json_option
+def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
+    """Explain a stored answer. ANSWER: its id, `last`, or the file, name or id of its workload.
+
+    Computed from DB alone: no model, no runner, no matrix file needed. OUT is one HTML file without
+    external resources. Counterfactuals are included if the query ran with `embeddb query --why`.
+
+    \b
+    Example:
+      embeddb explain starter last
+      embeddb explain runs.db r1f0c9e2ab34d --json
+      embeddb explain runs.db last --html why.html
+    """
+    with open_database(db, readonly=True) as opened:
+        recommendation = opened.recommendation(answer, note=lambda line: note(f"warning: {line}"))
+        explanation = explain(recommendation, opened.store)
+    if html:
+        from embeddb.ui.report import explanation_html
+
+        write_page(explanation_html(explanation, place=db), Path(html))
+    if as_json:
+        emit(explanation.document())
+    elif not html:
+        show_explanation(explanation)
+        if not recommendation.insight.deep and (recommendation.neighbours or recommendation.model):
+            say()
+            say("for counterfactuals, query again with `embeddb query ... --why`")

@@ -11,7 +11,7 @@ import click
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.store import open_store
-from embeddb.ui.cli.arguments import Number, open_database
+from embeddb.ui.cli.arguments import Number, number_option, open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 
 if TYPE_CHECKING:
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 @click.command("serve")
 @click.argument("db")
-@click.option(
-    "--port",
-    default=8321,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="0: any free port.",
-)
+@number_option("--port", default=8321, least=0, most=65535, help="0: any free port.")
 @click.option(
     "--write", is_flag=True, help="Store answers in DB; otherwise they are discarded at exit."
 )
@@ -39,13 +33,7 @@ if TYPE_CHECKING:
     type=Number(0.001, 100_000),
     help="Largest uploaded file, in megabytes.",
 )
-@click.option(
-    "--workers",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 64),
-    help="Number of worker processes.",
-)
+@number_option("--workers", default=1, least=1, most=64, help="Number of worker processes.")
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -116,7 +104,7 @@ def _serve_together(
     db: str, address: Address, place: socket.socket, options: dict[str, Any], as_json: bool
 ) -> None:
     """Serve in several worker processes, supervised by this one."""
-    from embeddb.ui.serve.workers import Orders, Supervisor
+    from embeddb.ui.serve.running import Orders, Supervisor
 
     with open_database(db, readonly=not options["write"]) as opened:
         writable = options["write"] and not opened.store.readonly

@@ -14,7 +14,8 @@ from click.core import ParameterSource
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.core.wording import plural, share
-from embeddb.store.model_files import MODELS
+from embeddb.store.models import MODELS
+from embeddb.ui.cli.arguments import Number
 from embeddb.ui.cli.output import Progress, note, say
 from tuners.evaluation.whole_training import WholeRequest
 
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from embeddb.learning.samples import Samples
+
+
+lr_option = click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+resume_option = click.option("--resume", is_flag=True, help="Continue an interrupted training.")
+torch_threads_option = click.option(
+    "--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number."
+)
+#: Of models that a database has a place for, and of others.
+trained_option = click.option(
+    "-o", "out", default="", metavar="FILE", help="[default: into the database, in use]"
+)
+model_file_option = click.option(
+    "-o", "out", required=True, metavar="FILE", help="Model file to write."
+)
 
 
 @contextmanager

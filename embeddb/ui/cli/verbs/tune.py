@@ -15,8 +15,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.tensors.tensor_graph import TensorGraph
-from embeddb.ui.cli.arguments import Number, open_database, resolve_workloads
-from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
+from embeddb.ui.cli.arguments import Number, number_option, open_database, resolve_workloads
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.tune_text import (
     fusion_document,
@@ -26,6 +25,7 @@ from embeddb.ui.cli.tune_text import (
     show_tiles,
     tiles_document,
 )
+from embeddb.ui.cli.workload_text import refuse_if_nothing_ran
 from indexer.resolve import is_file
 
 _PLATFORMS = {"fusion": "xla-cpu", "tile": "tile-cpu"}
@@ -49,14 +49,14 @@ _Shown = tuple[dict[str, Any], Callable[[], None]]
 @click.option(
     "--start", default="default", show_default=True, type=click.Choice(["default", "random"])
 )
-@click.option("-k", "--k", "count", default=10, show_default=True, type=click.IntRange(1, 1000))
+@number_option("-k", "--k", "count", default=10, least=1, most=1000)
 @click.option(
     "--by",
     type=click.Choice(["analytical", "model", "neighbours"]),
     help="Ranking method.  [default: same as `query`; for tiles see docs/howto/tensor-kernels.md]",
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 100))
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
+@number_option("--rounds", default=3, least=0, most=100)
+@number_option("--seed", default=0, least=0, most=2**63 - 1)
 @json_option
 def tune_verb(db: str, name: str, as_json: bool, **options: Any) -> None:
     """Search for the fastest configuration of NAME on this machine by measuring candidates.

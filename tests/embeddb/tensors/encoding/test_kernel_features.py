@@ -6,8 +6,14 @@ import numpy as np
 from tensors import conv, dot_add, op, row_sum
 
 from embeddb.tensors.check import computation
-from embeddb.tensors.encoding.features import NODE, TILE, node_row, tile_rows
-from embeddb.tensors.encoding.graph import MOST_NEIGHBOURS, graph_of
+from embeddb.tensors.encoding.features import (
+    MOST_NEIGHBOURS,
+    NODE,
+    TILE,
+    graph_of,
+    node_row,
+    tile_rows,
+)
 from embeddb.tensors.encoding.operation_rows import OPCODES, opcode_number
 
 

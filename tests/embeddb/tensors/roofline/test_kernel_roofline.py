@@ -26,8 +26,7 @@ from embeddb.tensors.roofline.analysis import (
 )
 from embeddb.tensors.roofline.loops import Extents
 from embeddb.tensors.roofline.machine import Cache, Machine
-from embeddb.tensors.roofline.nests import nests_of
-from embeddb.tensors.roofline.traffic import Layout, touched
+from embeddb.tensors.roofline.nests import Layout, nests_of, touched
 from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of

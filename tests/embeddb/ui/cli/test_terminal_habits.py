@@ -21,7 +21,7 @@ from command_line import run_verb
 import embeddb
 from embeddb.database import Database
 from embeddb.store import Store
-from embeddb.store.memory import MemoryEngine
+from embeddb.store.engine import MemoryEngine
 from embeddb.ui.cli import output, terminal
 from embeddb.ui.cli.main import VERBS
 from embeddb.ui.cli.output import COMPLETING

@@ -19,8 +19,8 @@ from embeddb.database import Database
 from embeddb.store.provenance import HERE
 from embeddb.store.withdrawn import RunSelection
 from embeddb.ui.report.contributors import contributors_of
+from embeddb.ui.report.database import database_facts
 from embeddb.ui.report.explanation import explanation_html
-from embeddb.ui.report.facts import database_facts
 from indexer.exchange.push import push
 
 PLATFORM = builders.tiny()

@@ -21,7 +21,7 @@ from embeddb.core.config import Op
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.ui.report import DatabaseFacts, database_facts, database_html
-from embeddb.ui.report.facts import Judged
+from embeddb.ui.report.database import Judged
 from embeddb.ui.report.gaps import Gap
 from indexer.tensor_runs import FusionJob, FusionRequest
 

@@ -31,7 +31,7 @@ from embeddb.database import Database
 from embeddb.store import memory_store
 from embeddb.ui.serve import app as serve_app
 from embeddb.ui.serve import running, upload
-from embeddb.ui.serve.answers import ServerAnswers
+from embeddb.ui.serve.app_state import ServerAnswers
 
 FIRST = serve_site.first_id()
 

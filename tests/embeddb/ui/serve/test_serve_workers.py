@@ -29,7 +29,7 @@ from embeddb.database import open_database
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import open_store
 from embeddb.store.copy import copy_database
-from embeddb.ui.serve.answers import ServerAnswers
+from embeddb.ui.serve.app_state import ServerAnswers
 
 TOKEN = "k3J9-vQx7_tYb2LmZp8RsWdF4hN6cGaE"
 FIRST = serve_site.first_id()

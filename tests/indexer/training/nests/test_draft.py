@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from embeddb.core.errors import NestError
-from embeddb.nests.code import code_of
+from embeddb.nests.nest import code_of
 from embeddb.nests.parts import Affine, Index
 from indexer.training.nests.draws import At, Draft
 

@@ -19,7 +19,7 @@ from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
 from embeddb.cost_model.graph_model import KernelTrees, predictor_of  # noqa: E402
 from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
-from embeddb.tensors.encoding.flat import flat_rows  # noqa: E402
+from embeddb.tensors.encoding.features import flat_rows  # noqa: E402
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis  # noqa: E402
 from indexer.training.cost_model.trees import weights  # noqa: E402
 from indexer.training.tensors import operations  # noqa: E402

@@ -1,28 +1,40 @@
-"""`train kernels`: a model that ranks tiles, or predicts seconds of fused kernels."""
+"""`train kernels|nests`: networks of tensor kernels and of loop nests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.extras import needing
+from embeddb.core.files.safe_write import check_place
 from embeddb.core.reports import Progress
 from embeddb.core.wording import plural
+from embeddb.nests.counters import SOURCES
+from embeddb.store.counters import counting_platforms
 from embeddb.tensors.tensor_graph import is_probe
-from embeddb.ui.cli.arguments import Number, open_database
+from embeddb.ui.cli.arguments import number_option, open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
-from embeddb.ui.cli.verbs.train_session import session
+from embeddb.ui.cli.verbs.train_session import (
+    lr_option,
+    model_file_option,
+    resume_option,
+    session,
+    torch_threads_option,
+    trained_option,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embeddb.platforms.platform import Platform
     from embeddb.tensors.roofline.analysis import Analysis
+    from indexer.training.nests.samples import NestSample
     from indexer.training.tensors.samples import KernelRuns
 
 _PREDICTORS = click.Choice(["auto", "network", "trees", "operations"])
@@ -35,31 +47,25 @@ _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 @click.option(
     "--task", required=True, type=click.Choice(["tile", "fused"]), help="What to predict."
 )
-@click.option("-o", "out", default="", metavar="FILE", help="[default: into the database, in use]")
+@trained_option
 @click.option("--platform", default="", help="Instance of the runs.")
 @click.option("--tests", default="", metavar="DB", help="Database of test kernels.")
 @click.option("--predictor", default="auto", show_default=True, type=_PREDICTORS)
-@click.option(
-    "--hidden",
-    default=128,
-    show_default=True,
-    type=click.IntRange(4, 4096),
-    help="Width of the network.",
-)
-@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
-@click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--patience", default=10, show_default=True, type=click.IntRange(1))
-@click.option("--batch", default=8, show_default=True, type=click.IntRange(1, 4096))
-@click.option("--tiles", default=16, show_default=True, type=click.IntRange(2, 4096))
+@number_option("--hidden", default=128, least=4, most=4096, help="Width of the network.")
+@lr_option
+@number_option("--epochs", default=60, least=1, most=100_000)
+@number_option("--patience", default=10, least=1)
+@number_option("--batch", default=8, least=1, most=4096)
+@number_option("--tiles", default=16, least=2, most=4096)
 @click.option(
     "--steps",
     default=0,
     type=click.IntRange(0, 1_000_000),
     help="Batches of an epoch.  [default: all]",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted training.")
+@number_option("--seed", default=0, least=0, most=2**63 - 1)
+@torch_threads_option
+@resume_option
 @json_option
 def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """Train the model of tensor kernels on the runs in DB.
@@ -181,3 +187,116 @@ def _show(document: dict[str, Any]) -> None:
     for method, shares in document.get("held_out", {}).get("tile", {}).items():
         at = f"{shares['of_optimum@1']:.3f} / {shares['of_optimum@5']:.3f}"
         say(f"  of the optimum at 1 / 5 on held-out families, {_METHODS[method]}: {at}")
+
+
+# -- nests -----------------------------------------------------------------------------------------
+
+
+@click.command("nests")
+@click.argument("db")
+@model_file_option
+@click.option("--platform", default="", help="Instance of the counters.")
+@click.option("--tests", default="", metavar="DB", help="Database of test nests.")
+@click.option("--source", default="model", show_default=True, type=click.Choice(SOURCES))
+@click.option(
+    "--inputs", default="both", show_default=True, type=click.Choice(["both", "static", "dynamic"])
+)
+@number_option("--epochs", default=20, least=1, most=100_000)
+@number_option("--patience", default=5, least=1)
+@lr_option
+@number_option("--batch", default=32, least=1, most=4096)
+@number_option("--seed", default=0, least=0, most=2**63 - 1)
+@torch_threads_option
+@resume_option
+@json_option
+def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
+    """Train the network of nests on the counters in DB (`nest count`).
+
+    It predicts metrics of the canonical schedule (Performance Embeddings, Section 3.3) from the
+    nest alone and from its counters; `embed DB --weights FILE` uses it in a database. Groups are
+    held out for early stopping. Ctrl-C keeps finished epochs.
+
+    \b
+    Example:
+      embeddb train nests training.db -o nests.safetensors --tests nests.db
+      embeddb train nests training.db -o nests.safetensors --resume
+    """
+    file = Path(out)
+    check_place(file)
+    with session(options["threads"]) as progress:
+        document = _train_nests_of(db, file, options, progress)
+    if as_json:
+        emit(document)
+        return
+    _show_nests(document)
+
+
+def _train_nests_of(
+    db: str, out: Path, options: dict[str, Any], progress: Progress
+) -> dict[str, Any]:
+    with needing("training", extra="graphs"):
+        from indexer.training.nests.train import NestTraining, train_nests
+        from indexer.training.trainer import Settings, folder_of
+    if not options["resume"] and (out.exists() or folder_of(out).exists()):
+        raise UsageError(f"{out} already exists", hint="add --resume, or name another file")
+    samples = _samples(db, options["platform"], options["source"])
+    tests = (
+        _samples(options["tests"], options["platform"], options["source"])
+        if options["tests"]
+        else []
+    )
+    note(f"{plural(len(samples), 'nest')} of {plural(len({s.group for s in samples}), 'group')}")
+    how = NestTraining(
+        Settings(
+            epochs=options["epochs"],
+            lr=options["lr"],
+            patience=options["patience"],
+            seed=options["seed"],
+        ),
+        inputs=options["inputs"],
+        batch=options["batch"],
+        source=options["source"],
+    )
+    return {"file": str(out), **train_nests(samples, how, out, tests=tests, progress=progress)}
+
+
+def _samples(db: str, platform: str, source: str) -> list[NestSample]:
+    """Samples from the counters of one instance: the only one, or the named one.
+
+    Raises: NothingFound without counters; UsageError if several instances have counters.
+    """
+    from indexer.nest_runs import counted
+    from indexer.training.nests.samples import sample_of
+
+    with open_database(db, readonly=True) as opened:
+        instances = counting_platforms(opened.store)
+        places = [place for place in instances if platform in ("", place)]
+        if not places:
+            raise NothingFound(f"{db}: no nest has counters", hint=f"embeddb nest count {db}")
+        if len(places) > 1:
+            names = ", ".join(places)
+            raise UsageError(
+                f"{db}: has counters of several machines", hint=f"--platform, one of {names}"
+            )
+        counts = [c for c in counted(opened.store, places[0]) if c.counters.source == source]
+    if not counts:
+        raise NothingFound(f"{db}: no nest has counters of {source}", hint="another --source")
+    return [sample_of(one.nest, one.counters, one.seconds) for one in counts]
+
+
+def _show_nests(document: dict[str, Any]) -> None:
+    epochs = f"epoch {document['best_epoch']} of {document['epochs']}"
+    say(
+        f"{document['file']}: version {document['version']}, {document['parameters']:,} parameters "
+        f"from {document['samples']['train']:,} nests ({epochs})"
+    )
+    for name, figures in document["pearson"].items():
+        for inputs, rows in figures.items():
+            correlations = sorted(value for value in rows.values() if value is not None)
+            if correlations:
+                good = sum(value >= 0.8 for value in correlations)
+                say(
+                    f"  {name}, {inputs}: correlation {correlations[0]:.2f} to "
+                    f"{correlations[-1]:.2f}, at least "
+                    f"0.80 for {good} of {len(correlations)} metrics"
+                )

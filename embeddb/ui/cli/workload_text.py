@@ -1,16 +1,17 @@
-"""Terminal output and C files for loop nests."""
+"""Terminal output and C files for tensor kernels and loop nests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config
-from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.errors import NothingFound, TensorError, UsageError
 from embeddb.core.files.safe_write import whole_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
-from embeddb.core.wording import clean, duration, factor
+from embeddb.core.wording import clean, duration, factor, plural, short_time
 from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.explain.explanation import Explanation
@@ -20,7 +21,78 @@ from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from embeddb.ranking.recommendation import Recommendation, TransferredStep
+from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.ui.cli.output import note, say, table
+from embeddb.ui.views import occluded_figure, occluded_head, occluded_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from embeddb.core.config import Op
+    from embeddb.ranking.kernels.fused_seconds import FusedSeconds
+    from embeddb.ranking.kernels.view import KernelView
+    from embeddb.ranking.recommendation import Diagnostics
+
+_MOST = 8
+
+
+def refuse_if_nothing_ran(count: int, reasons: Mapping[str, str]) -> None:
+    """Fail if no requested kernel was measured, now or before; `reasons` by kernel name.
+
+    Raises: TensorError."""
+    if count or not reasons:
+        return
+    name, reason = next(iter(reasons.items()))
+    more = f", and {plural(len(reasons) - 1, 'other')}" if len(reasons) > 1 else ""
+    raise TensorError("nothing could be measured", hint=f"{name}: {reason}{more}")
+
+
+def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
+    """Table of the operations or sizes of a kernel that matter, if deep diagnostics ran."""
+    if not insight.occluded:
+        return
+    say()
+    say(occluded_head(insight.occluded_by))
+    rows = [
+        (
+            clean(occluded_part(one, view))[:60],
+            occluded_figure(one, insight.occluded_by),
+        )
+        for one in insight.occluded[:_MOST]
+    ]
+    table(("left out", "then" if insight.occluded_by == "model" else "moves by"), rows, indent="  ")
+
+
+def fused_seconds(db: Database, subject: Workload | WorkloadInfo, op: Op) -> Sequence[FusedSeconds]:
+    """Measured and predicted seconds of a kernel, by machine; only for op `fused`."""
+    if op.name != "fused":
+        return ()
+    from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
+
+    kernel = subject if isinstance(subject, TensorGraph) else db.store.tensor(subject.id)
+    return () if kernel is None else fused_seconds_of(db.index, kernel)
+
+
+def show_fused_seconds(took: Iterable[FusedSeconds]) -> None:
+    """Seconds of a fused kernel, a line for each machine."""
+    for one in took:
+        measured = "not measured" if one.measured is None else f"{time_of(one.measured)} measured"
+        prediction = ""
+        if one.model is not None and one.predicted is not None:
+            call = "" if one.call is None else f", its call {time_of(one.call)}"
+            disagreement = (
+                f" (trees and network: {factor(one.apart)} apart)" if (one.apart or 1) > 1 else ""
+            )
+            prediction = f", {time_of(one.predicted)} by model {one.model[:8]}{disagreement}{call}"
+        say(f"{one.platform}: {measured}{prediction}")
+
+
+def time_of(seconds: float) -> str:
+    """`12.3 µs`, or a longer time with its own unit."""
+    return short_time(seconds, micro="µs") or duration(seconds)
+
+
+# -- loop nests ------------------------------------------------------------------------------------
 
 #: Neighbours with transferred schedules, of which the steps are shown.
 _MOST_TRANSFERS = 2
