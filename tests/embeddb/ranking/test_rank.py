@@ -38,7 +38,8 @@ from embeddb.ranking.rankers.joint import joined
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun, scores
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.testing.tuners import sample_queries
-from tuners.evaluation.learned import _first
+from tuners.evaluation.figures import Truth
+from tuners.evaluation.learned import Seen, _first
 from tuners.ranking import RankTuner, TransferRankTuner, TransferTuner
 
 JUDGED = {"transfer": 0.8, "rank": 0.9, "transfer+rank": 0.95}
@@ -195,7 +196,8 @@ def test_the_guard_counts_as_far_as_the_model_and_the_judge_answers_alike(
     assert (found[0] == query.default) != over
     assert told[0].score == min(c.score for c in told)
     assert len(set(found)) == len(query.vote.configs)
-    assert found[0] == _first(query, score, weight)[0]
+    ran = Truth(dict.fromkeys(query.vote.configs, 1.0), 1.0)
+    assert found[0] == _first(Seen(query, ran), score, weight)[0]
     if weight == 1.0:
         alone = RankTuner(query, rng=rng()).ask(9)
         assert found == [Config(c.config) for c in alone]
@@ -404,8 +406,8 @@ def test_the_nearest_judged_width_speaks_where_there_is_no_evidence() -> None:
     assert (
         measured.prediction.judged == {} and "never judged at spmm:32" in measured.prediction.note
     )
-    wide = nearest_widths([Op("spmm", 8), Op("spmm", 128), Op("sddmm", 32)], OP)
-    assert wide == [Op("spmm", 8), Op("spmm", 128)]
+    wide = nearest_widths([Op("spmm", 8), Op("spmm", 128), Op("spmm", 16), Op("sddmm", 32)], OP)
+    assert wide == [Op("spmm", 16), Op("spmm", 128), Op("spmm", 8)]
 
 
 # -- in a database -----------------------------------------------------------------------------
