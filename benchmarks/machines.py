@@ -34,7 +34,7 @@ from indexer.training.cost_model.settings import forest
 from indexer.training.cost_model.train import tree_card, tree_columns
 from indexer.training.cost_model.trees import fit_member, tables
 
-LOCAL = (0, 2, 5, 10, 20, 52)
+LOCAL = (0, 5, 20, 52)
 #: Rows that are asked about in each half, and runs of each that are learned from.
 ASKED, PER_ROW = 80, 60
 

@@ -123,6 +123,22 @@ def _live(data: Any) -> Table:
     return lines
 
 
+@table("every-machine", "machines")
+def _every_machine(data: Any) -> Table:
+    counts = (0, 5, 20, 52)
+    lines = [["operation", "machine left out", "best fixed of the others",
+              *(f"model, {count} local" for count in counts),
+              *(f"{count} local alone" for count in counts[1:])]]  # fmt: skip
+    for op, machines in data.items():
+        for machine, row in machines.items():
+            names = [f"every machine + {count} local" for count in counts]
+            names += [f"{count} local alone" for count in counts[1:]]
+            pairs = [row.get(name) for name in ("best fixed of others", *names)]
+            cells = [f"{one[0]:.3f} / {one[1]:.3f}" if one else "–" for one in pairs]
+            lines.append([op, machine.partition(",")[0], *cells])
+    return lines
+
+
 @table("unmeasured-width", "unmeasured_width")
 def _unmeasured_width(data: Any) -> Table:
     lines = [["machine left out", "operation", "matrices known elsewhere", "answer", "static best"]]
