@@ -114,17 +114,18 @@ def _version(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def source_model(text: str, op: Op) -> str:
-    """File of the model to start from: for `starter` the shipped one of the operation's kernel,
-    else the file `text`, empty for none.
+    """File of the model to start from: for `starter` the shipped network of the operation's kernel,
+    which is of one CPU, else the file `text`, empty for none.
 
     Raises: InputError if none ships for it.
     """
     if text != STARTER:
         return text
-    file = STARTER_FILE.with_name(f"costmodel-cpu-{op.name}.safetensors")
-    if not file.is_file():
-        raise InputError(f"no model ships for {op.name}", where=str(file), hint="--from MODEL")
-    return str(file)
+    files = sorted(STARTER_FILE.parent.glob(f"costmodel-cpu@*-{op.name}.safetensors"))
+    if not files:
+        where = str(STARTER_FILE.parent)
+        raise InputError(f"no model ships for {op.name}", where=where, hint="--from MODEL")
+    return str(files[0])
 
 
 def _home() -> Path:

@@ -1,4 +1,4 @@
-"""Lengths of the rows of a matrix, for derived quantities and models."""
+"""How many entries the rows of a matrix have, as derived quantities and models read them."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def as_vector(lengths: RowLengths) -> NDArray[np.float32]:
 
 
 def from_vector(vector: NDArray[np.float32], rows: int, entries: int) -> RowLengths | None:
-    """The inverse of `as_vector`; None unless it is a histogram of a matrix of these sizes."""
+    """The inverse of `as_vector`; None for what is no histogram of a matrix of these sizes."""
     if vector.size % 2 or not np.isfinite(vector).all() or (vector < 0).any():
         return None
-    lengths = RowLengths(*vector.astype(np.float64).reshape(2, -1))
-    fits = abs(lengths.rows - max(rows, 0)) <= _CLOSE * max(rows, 0)
-    fits &= abs(lengths.entries - max(entries, 0)) <= _CLOSE * max(entries, 0)
-    ordered = bool((np.diff(lengths.values) > 0).all() and (lengths.times > 0).all())
-    return lengths if fits and ordered else None
+    found = RowLengths(*vector.astype(np.float64).reshape(2, -1))
+    fits = abs(found.rows - max(rows, 0)) <= _CLOSE * max(rows, 0)
+    fits &= abs(found.entries - max(entries, 0)) <= _CLOSE * max(entries, 0)
+    ordered = bool((np.diff(found.values) > 0).all() and (found.times > 0).all())
+    return found if fits and ordered else None
 
 
 def binned(values: NDArray[np.int64], times: NDArray[np.int64]) -> RowLengths:
@@ -58,8 +58,8 @@ def binned(values: NDArray[np.int64], times: NDArray[np.int64]) -> RowLengths:
     so is the longest; the others share bins, eight an octave, whose edges are at multiples of
     powers of two: sums of ceil(length / p) are right to about one percent, and to the last row
     where p is a power of two above an eighth of the length."""
-    occurring = times > 0
-    values, times = values[occurring], times[occurring]
+    kept = times > 0
+    values, times = values[kept], times[kept]
     place = values.copy()
     long = values > _EXACT
     above = values[long] - 1

@@ -108,8 +108,8 @@ def _quantities(
     op = Op.parse(recommendation.op)
     if platform is None or op.name not in platform.ops or recommendation.first is None:
         return []
-    pattern_id = store.resolve(recommendation.pattern_id)
-    lengths = stored_lengths(store, pattern_id, pattern.sizes)
+    known = store.resolve(recommendation.pattern_id)
+    lengths = stored_lengths(store, known, pattern.sizes)
     configs = (recommendation.best, recommendation.default)
     return quantity_views(platform, op, configs, pattern.sizes, lengths)
 

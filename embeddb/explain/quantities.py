@@ -73,7 +73,7 @@ def stored_lengths(store: Store, pattern_id: str, sizes: Sizes) -> RowLengths | 
 
 
 def _meaning(platform: Platform) -> Mapping[str, str]:
-    """Meaning of quantities by name; a stored platform may lack those of the shipped one."""
+    """What quantities mean: those of a platform that was stored before may be the shipped ones."""
     shipped = platform.name in builtin_platforms()
     return {**(load_platform(platform.name).meaning if shipped else {}), **platform.meaning}
 

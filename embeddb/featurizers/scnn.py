@@ -222,5 +222,5 @@ class StatsScnn:
 
     def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """From the features of both parts; None unless both are whole."""
-        vectors = [v for part in self.parts if (v := part.from_info(info)) is not None]
-        return self.join(vectors) if len(vectors) == len(self.parts) else None
+        found = [v for part in self.parts if (v := part.from_info(info)) is not None]
+        return self.join(found) if len(found) == len(self.parts) else None

@@ -47,12 +47,7 @@ from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import RunTable, Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
-from embeddb.store.models import (
-    fetch_models,
-    model_entries,
-    register_files,
-    registry_problems,
-)
+from embeddb.store.model_files import fetch_models, model_entries, register_files, registry_problems
 
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel

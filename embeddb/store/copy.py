@@ -18,7 +18,7 @@ from embeddb.core.reports import Progress, Report, ignore_progress
 from embeddb.store import is_database, open_engine
 from embeddb.store.engine import COPYING, TABLES, Engine, Txn, refuse_other_schema
 from embeddb.store.failures import translating
-from embeddb.store.models import MODELS, publish_models
+from embeddb.store.model_files import MODELS, publish_models
 from embeddb.store.store import Store
 
 Row = tuple[bytes, bytes]

@@ -1,4 +1,4 @@
-"""Models of a database: registry, facts about their training from their cards, and files.
+"""Registry of models, and facts about their training from their cards.
 
 Cards may come from untrusted files, so every field is checked.
 """
@@ -11,22 +11,15 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, StoreCorrupt, UsageError
-from embeddb.core.files import model_file
-from embeddb.core.files.model_file import KINDS, digest, version_of
-from embeddb.core.files.safe_write import OwnFolder
+from embeddb.core.files.model_file import KINDS
 from embeddb.core.wording import many_of, one_of
 from embeddb.store.engine import Engine, Txn
-
-if TYPE_CHECKING:
-    from embeddb.store.store import Store
 
 _TABLE = "model"
 #: Largest size of a card as JSON, in bytes: a hundred times that of the largest model here.
@@ -323,157 +316,3 @@ def _texts(card: Mapping[str, Any], name: str) -> list[str]:
 def _count(card: Mapping[str, Any], name: str) -> int | None:
     value = card.get(name)
     return value if type(value) is int and 0 <= value < _MOST_COUNT else None
-
-
-# -- Model files of a database: in its folder, or on the server for the team ----------------------
-
-#: Largest size of one file in bytes: those of this program have one to three million.
-_MOST_BYTES = 256 << 20
-_NOTE = "model-file/"
-
-
-def publish_files(store: Store, folder: OwnFolder, entries: Iterable[ModelEntry]) -> None:
-    """Upload the files of registered models that the database does not contain yet."""
-    for entry in entries:
-        if store.notes.get(_NOTE + entry.version) is None:
-            with suppress(OSError):  # removed since, or too large: used on this machine only
-                store.notes.put(_NOTE + entry.version, folder.read(entry.file, _MOST_BYTES))
-
-
-def fetch_files(store: Store, folder: OwnFolder, entries: Iterable[ModelEntry]) -> None:
-    """Download the files of the models in use into the folder, where the database contains them."""
-    for entry in entries:
-        with suppress(ModelError, OSError):  # missing here, or a folder that cannot be written to
-            if version_of(folder.path / entry.file) == entry.version:
-                continue
-        data = store.notes.get(_NOTE + entry.version)
-        if data is not None and digest(data) == entry.version:
-            with suppress(OSError):
-                folder.write(entry.file, data)
-
-
-#: Name of the folder of models in the database's folder.
-MODELS = "models"
-#: Descriptions of faulty states.
-_FAULTS = {
-    "file missing": "its file is missing",
-    "file differs": "the file is of another version",
-    "file damaged": "the file cannot be read",
-}
-#: Kind of model by the pattern of its file name.
-_KINDS = {
-    "costmodel-*.safetensors": "costmodel",
-    "scnn.safetensors": "featurizer",
-    "scnn@*.safetensors": "featurizer",
-    "towers.safetensors": "towers",
-    "nests.safetensors": "nests",
-    "kernels-*.safetensors": "kernels",
-}
-
-
-def entry_of(path: Path) -> ModelEntry:
-    """Registry entry of a model file. Raises: ModelError if it cannot be read."""
-    kind = next((kind for names, kind in _KINDS.items() if path.match(names)), "")
-    file = model_file.read(path, kind=kind)
-    return checked(ModelEntry(file.version, file.card, path.name))
-
-
-def register_files(store: Store, replaced: Iterable[ModelEntry] = ()) -> list[str]:
-    """Register the files in the database's folder, in one transaction; returns one line for each
-    file that cannot be registered. `replaced` are models whose files were in use until now. For a
-    database on a server the folder is this user's alone: files missing in it may belong to others.
-
-    Raises: StoreLocked, StoreReadOnly, StoreFull as every write does.
-    """
-    paths = _files(store)
-    entries, bad = _read(paths)
-    registered = store.models.entries()
-    gone = {entry.file for entry in registered if entry.used} - {path.name for path in paths}
-    store.models.register([*replaced, *entries], gone=frozenset() if store.shared else gone)
-    publish_models(store)
-    return list(bad.values())
-
-
-def publish_models(store: Store) -> None:
-    """For a server: upload the files of registered models in the local folder."""
-    if store.shared and store.path is not None:
-        there = {entry.version for entry in model_entries(store)}
-        registered = [entry for entry in store.models.entries() if entry.version in there]
-        publish_files(store, OwnFolder(store.path, MODELS), registered)
-
-
-def fetch_models(store: Store) -> None:
-    """For a server: download the files of the models in use, as the team registered them."""
-    if store.shared and store.path is not None:
-        used = [e for e in in_use(store.models.entries()).values() if _is_model(e.file)]
-        fetch_files(store, OwnFolder(store.path, MODELS), used)
-
-
-def model_entries(store: Store) -> list[ModelEntry]:
-    """Registry entries of the model files in the database's folder."""
-    return _read(_files(store))[0]
-
-
-def model_states(store: Store, entries: Iterable[ModelEntry]) -> dict[str, str]:
-    """State of each version: `in use`, `replaced`, `file missing`, `file differs`, `file damaged`,
-    or `no file here` (it came with an export, or its file was removed)."""
-    listed = list(entries)
-    present, bad = _read(_files(store))
-    there = {entry.file: entry.version for entry in present}
-    last = in_use(listed)
-    states = {}
-    for entry in listed:
-        state = "replaced" if entry.used else "no file here"
-        if entry.used and last[entry.file] is entry:
-            state = "file damaged" if entry.file in bad else "file missing"
-            if entry.file in there:
-                state = "in use" if there[entry.file] == entry.version else "file differs"
-        states[entry.version] = state
-    return states
-
-
-def registry_problems(store: Store) -> list[str]:
-    """One line for each model in use whose file is not the one that was registered."""
-    try:
-        entries = store.models.entries()
-    except StoreCorrupt:  # the store's own check lists the damage
-        return []
-    states = model_states(store, entries)
-    return [
-        f"model {entry.file}: version {entry.version} is in use, but {_FAULTS[state]}; "
-        "`embeddb db rebuild` registers what is there"
-        for entry in entries
-        if (state := states[entry.version]) in _FAULTS
-    ]
-
-
-def unregistered(store: Store) -> list[str]:
-    """One line for each model file that is not registered: it is used, but no record of it will
-    remain once it is replaced."""
-    entries, bad = _read(_files(store))
-    registered = {entry.version for entry in store.models.entries()}
-    names = [entry.file for entry in entries if entry.version not in registered]
-    hint = "not registered; the first answer that uses it, or `embeddb db rebuild`, registers it"
-    return [*(f"model {name}: {hint}" for name in names), *bad.values()]
-
-
-def _files(store: Store) -> list[Path]:
-    if store.path is None:
-        return []
-    folder = OwnFolder(store.path, MODELS)
-    return [folder.path / name for name in folder.files() if _is_model(name)]
-
-
-def _is_model(name: str) -> bool:
-    return any(fnmatchcase(name, kind) for kind in _KINDS) and "/" not in name
-
-
-def _read(paths: Iterable[Path]) -> tuple[list[ModelEntry], dict[str, str]]:
-    """Entries, and by file name the error of each file that cannot be read."""
-    entries, bad = [], {}
-    for path in paths:
-        try:
-            entries.append(entry_of(path))
-        except ModelError as e:
-            bad[path.name] = str(e)
-    return entries, bad

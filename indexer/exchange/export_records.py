@@ -18,7 +18,8 @@ from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
 from embeddb.store import RunTable, Store
-from embeddb.store.models import MODELS, facts_of, register_files
+from embeddb.store.model_files import MODELS, register_files
+from embeddb.store.models import facts_of
 from indexer.readers.embeddb import ModelDoc, PlatformDoc
 
 #: Featurizers whose vectors are exported with the patterns.

@@ -13,7 +13,7 @@ from command_line import run_verb
 
 from embeddb.core.errors import StoreReadOnly
 from embeddb.database import Database, open_database
-from embeddb.store.models import model_states, register_files
+from embeddb.store.model_files import model_states, register_files
 from embeddb.ui.serve.app_state import AppState
 from indexer.exchange.push import push
 

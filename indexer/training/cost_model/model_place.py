@@ -12,7 +12,8 @@ from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.files.safe_write import OwnFolder, check_place
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from embeddb.store.models import MODELS, ModelEntry, entry_of, register_files
+from embeddb.store.model_files import MODELS, entry_of, register_files
+from embeddb.store.models import ModelEntry
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel

@@ -123,7 +123,8 @@ def _runs(pattern: Any, cpu: Any, op: Any, configs: list[Any]) -> Any:
 
 def feed(case: Case, scratch: Path, state: Any) -> None:
     from embeddb.core.errors import EmbeddbError
-    from embeddb.store.models import entry_of, facts_of
+    from embeddb.store.model_files import entry_of
+    from embeddb.store.models import facts_of
 
     cost = case.how.startswith("costmodel")
     folder = state[0] / "models" if cost else scratch / "given"

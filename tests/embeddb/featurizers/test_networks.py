@@ -47,7 +47,7 @@ PATTERNS = (scattered(0), banded(), EMPTY, SINGLE, FULL, scattered(1, 900, 33, 2
 
 
 def inputs(kind: str = "grid") -> list[Input]:
-    return [reduce(p, Reduction(kind, size=40)) for p in PATTERNS]  # type: ignore[arg-type]
+    return [reduce(p, Reduction(kind, size=40, windows=3, window=24)) for p in PATTERNS]  # type: ignore[arg-type]
 
 
 def run(module: Any, given: list[Input]) -> Any:
@@ -104,11 +104,11 @@ def dense(module: Any, found: Input) -> Any:
     return module.head.project(mean)
 
 
-@pytest.mark.parametrize("shape", [True, False])
+@pytest.mark.parametrize("kind", ["grid", "both"])
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_to_dense_convolutions(name: str, shape: bool) -> None:
-    module = build(spec(name, shape=shape), seed=3)
-    given = inputs()
+def test_equal_to_dense_convolutions(name: str, kind: str) -> None:
+    module = build(spec(name, shape=kind == "grid"), seed=3)
+    given = inputs(kind)
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.ndim == 1:
@@ -140,8 +140,21 @@ def test_layers_of_waco() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_entries_of_one_pattern_are_averaged(name: str) -> None:
+    module = build(spec(name, shape=False))
+    both = reduce(PATTERNS[0], Reduction("both", size=16, windows=4, window=16))
+    singles = []
+    for entry in range(both.entries):
+        here = both.coords[:, 0] == entry
+        coords = both.coords[here] * [0, 1, 1]
+        singles.append(replace(both, coords=coords, features=both.features[here], entries=1))
+    one = run(module, [both])[0]
+    np.testing.assert_allclose(one, run(module, singles).mean(0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_an_embedding_does_not_depend_on_its_batch(name: str) -> None:
-    module, given = build(spec(name)), inputs("sites")
+    module, given = build(spec(name)), inputs("both")
     together = run(module, given)
     assert together.shape == (len(PATTERNS), 16)
     for number, found in enumerate(given):
@@ -152,7 +165,7 @@ def test_an_embedding_does_not_depend_on_its_batch(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_weight_learns(name: str) -> None:
     module = build(spec(name, shape=True))
-    module(*collate(inputs("sites"))).square().sum().backward()
+    module(*collate(inputs("both"))).square().sum().backward()
     for label, parameter in module.named_parameters():
         assert parameter.grad is not None and bool(parameter.grad.isfinite().all()), label
         assert float(parameter.grad.abs().max()) > 0, label
@@ -163,7 +176,7 @@ def test_every_weight_learns(name: str) -> None:
 def test_gradients_with_patterns_of_every_kind(name: str, pattern: Pattern) -> None:
     """Empty, single and full patterns alone in a batch."""
     module = build(spec(name))
-    out = module(*collate([reduce(pattern, Reduction("sites", size=16))]))
+    out = module(*collate([reduce(pattern, Reduction("both", size=16, windows=2, window=16))]))
     out.sum().backward()
     assert bool(out.isfinite().all())
     assert all(bool(p.grad.isfinite().all()) for p in module.parameters())
@@ -185,7 +198,7 @@ def test_first_weights_follow_from_the_seed(name: str) -> None:
 def test_first_activations_neither_fade_nor_explode(name: str) -> None:
     module = build(spec(name, dim=128, dtype="float32"))
     for pattern in (scattered(0, 1000, 1000, 3000), banded(500), scattered(1, 100, 100, 5000)):
-        for kind in ("grid", "sites"):
+        for kind in ("grid", "windows"):
             size = float(run(module, [reduce(pattern, Reduction(kind, size=64))]).norm())  # type: ignore[arg-type]
             assert 0.01 < size < 1000
 
@@ -267,9 +280,9 @@ def test_backends_share_weights_and_results() -> None:
         for label, tensor in own.state_dict().items():
             assert torch.equal(tensor, theirs.state_dict()[label])
         try:
-            found = run(theirs, inputs("sites"))
+            found = run(theirs, inputs("both"))
         except MissingDependency as e:
             pytest.skip(str(e))
-        expected = run(own, inputs("sites"))
+        expected = run(own, inputs("both"))
         scale = float(expected.abs().max())
         np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=1e-12)

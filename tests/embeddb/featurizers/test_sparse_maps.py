@@ -47,7 +47,7 @@ def test_every_neighbour_is_in_the_table(name: str, kernel: int, stride: int) ->
 @pytest.mark.parametrize("small", [False, True])
 def test_tables_are_built_in_blocks(monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
     coords = sites_of("batch")
-    monkeypatch.setattr("embeddb.featurizers.network.site_table.SITES", 7 if small else 10**6)
+    monkeypatch.setattr("embeddb.featurizers.network.sparse_maps.SITES", 7 if small else 10**6)
     found = neighbours(coords, coords, 5, 1)
     np.testing.assert_array_equal(found.numpy(), slow_table(coords, coords, 5, 1))
 

@@ -15,7 +15,7 @@ from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull
 from embeddb.database import Database, open_database
 from embeddb.store import is_database, open_store
 from embeddb.store.lmdb_engine import LmdbEngine
-from embeddb.store.models import model_entries
+from embeddb.store.model_files import model_entries
 from indexer.exchange.export_records import adopt_models
 
 OURS = ("writer.lock", "lock.mdb", "data.mdb")

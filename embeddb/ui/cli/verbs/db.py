@@ -13,7 +13,8 @@ from embeddb.core.errors import StoreCorrupt
 from embeddb.core.wording import plural, share, size
 from embeddb.database import Database
 from embeddb.store import SCHEMA
-from embeddb.store.models import ModelFacts, facts_of, model_states, register_files, unregistered
+from embeddb.store.model_files import model_states, register_files, unregistered
+from embeddb.store.models import ModelFacts, facts_of
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.coverage_text import show_states
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.core.wording import plural, share
-from embeddb.store.models import MODELS
+from embeddb.store.model_files import MODELS
 from embeddb.ui.cli.arguments import Number
 from embeddb.ui.cli.output import Progress, note, say
 from tuners.evaluation.whole_training import WholeRequest

@@ -155,7 +155,7 @@ def _show(document: dict[str, Any]) -> None:
 @number_option("--threads", default=1, least=0, most=1024, help="0: torch's.")
 @resume_option
 @json_option
-def towers_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
+def towers_verb(db: str, out: str, as_json: bool, **asked: Any) -> None:
     """Learn vectors of matrices and of configurations from all runs of sparse kernels in DB.
 
     A small network maps the 48 statistics of a matrix to 16 numbers, another one the parameters of
@@ -169,8 +169,8 @@ def towers_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
       embeddb train towers runs.db -o towers.safetensors
       embeddb embed other.db --weights towers.safetensors
     """
-    with session(options["threads"]) as progress:
-        document = _train_towers(db, out, options, progress)
+    with session(asked["threads"]) as progress:
+        document = _train_towers(db, out, asked, progress)
         if not out:
             document |= _in_use(db, document["file"], progress)
     if as_json:
@@ -179,12 +179,12 @@ def towers_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     _show_towers(document)
 
 
-def _train_towers(db: str, out: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _train_towers(db: str, out: str, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training"):
         from indexer.training.towers import tower_data, train_towers, unfinished
     with open_database(db, readonly=True) as opened:
         file = _place(opened.store.path, out)
-        if unfinished(file) and not options["resume"]:
+        if unfinished(file) and not asked["resume"]:
             raise UsageError(
                 f"{file}: a training is unfinished there",
                 hint="add --resume to go on with it, or remove its .training folder",
@@ -194,7 +194,7 @@ def _train_towers(db: str, out: str, options: dict[str, Any], progress: Progress
         f"{data.runs:,} runs of {plural(len(data.ids), 'matrix', 'matrices')}, "
         f"{plural(len(data.units), 'operation')} on {plural(len(data.trunks), 'space')}"
     )
-    return {"file": str(file), **train_towers(data, file, seed=options["seed"], progress=progress)}
+    return {"file": str(file), **train_towers(data, file, seed=asked["seed"], progress=progress)}
 
 
 def _place(home: str | Path | None, out: str) -> Path:

@@ -66,7 +66,7 @@ def test_few_groups_are_named_and_how_to_ask_the_model(
 
 
 def test_the_model_that_ships_can_be_begun_with() -> None:
-    assert source_model("starter", Op.parse("spmm:64")).endswith("costmodel-cpu-spmm.safetensors")
+    assert source_model("starter", Op.parse("spmm:64")).endswith("cpu@70882216-spmm.safetensors")
     assert source_model("mine.safetensors", Op.parse("spmm:64")) == "mine.safetensors"
     assert source_model("", Op.parse("spmm:64")) == ""
     with pytest.raises(InputError, match="no model ships"):
