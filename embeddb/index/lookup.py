@@ -122,9 +122,9 @@ class Lookup:
         """The same open database with neighbours found by one featurizer, whichever it chose
         itself. Raises: UsageError for one that it does not have."""
         self.featurizers().named(name)
-        found = object.__new__(type(self))
-        found.store, found._derived, found.featurizer = self.store, self._derived, name
-        return found
+        view = object.__new__(type(self))
+        view.store, view._derived, view.featurizer = self.store, self._derived, name
+        return view
 
     def close(self) -> None:
         self.store.close()

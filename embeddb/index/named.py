@@ -39,10 +39,10 @@ class NamedPartitions:
             return chosen
         key = chosen.op, chosen.scope, name
         with self._lock:
-            found = self._open.get(key)
-            if found is None or found.generation != chosen.generation:
-                found = self._open[key] = self._built(chosen, featurizers[name])
-            return found
+            partition = self._open.get(key)
+            if partition is None or partition.generation != chosen.generation:
+                partition = self._open[key] = self._built(chosen, featurizers[name])
+            return partition
 
     def _built(self, chosen: AnswerIndex, featurizer: Featurizer) -> AnswerIndex:
         op, scope, name = chosen.op, chosen.scope, featurizer.name
