@@ -150,8 +150,8 @@ class CostModel:
 
     def imputed(self, platform: Platform) -> list[str]:
         """Names of the facts that the machine does not report; a mean stands in for each."""
-        known = numeric_facts(platform)
-        return [name for name, _ in self.card.get("facts", ()) if name not in known]
+        reported = numeric_facts(platform)
+        return [name for name, _ in self.card.get("facts", ()) if name not in reported]
 
     @property
     def members(self) -> int:

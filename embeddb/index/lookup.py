@@ -268,10 +268,10 @@ class Lookup:
         return self.answering(op, platform) if known else None
 
     def answering(self, op: Op, platform: Platform, *, nest_id: str = "") -> AnswerIndex | None:
-        """What answers for an op on a platform: its own evidence, and where that is thin other
-        widths and value types of the kernel beside it; at a width that was never measured that of
-        `answering_op`; None if there is none of these. For a nest that was counted there it is
-        placed by vectors with counters, where its neighbours have such vectors too and held-out
+        """The index that answers for an op on a platform: its own evidence, and where that is thin
+        other widths and value types of the kernel beside it; at a width that was never measured
+        that of `answering_op`; None if there is none of these. For a nest that was counted there it
+        is placed by vectors with counters, where its neighbours have such vectors too and held-out
         answers were better by them."""
         scope = scope_of(platform)
         plain = self._files.get(answering_op(self.store, op, scope), scope, self.featurizers())

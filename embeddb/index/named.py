@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NamedPartitions:
-    """Those of one store that were queried in this process."""
+    """The partitions of one store that were queried in this process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

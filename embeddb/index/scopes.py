@@ -103,8 +103,9 @@ def pooled_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:
 
 
 def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
-    """Those of the same kernel, nearest width first: by ratio; of two equally far the wider, whose
-    runs said more on the starter's matrices (spmm:128 by 512: 0.86 of the optimum, by 32: 0.69)."""
+    """The ops of the same kernel, nearest width first, by ratio; of two equally far the wider,
+    whose runs said more on the starter's matrices (spmm:128 by 512: 0.86 of the optimum, by 32:
+    0.69)."""
     same = [o for o in ops if (o.name, o.dtype) == (op.name, op.dtype)]
     return sorted(same, key=lambda o: (abs(math.log(o.width / op.width)), -o.width))
 
@@ -112,14 +113,14 @@ def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
 def answering_op(store: Store, op: Op, scope: str) -> Op:
     """The op whose partition answers for an op in a scope: itself where it was measured there, else
     that of the nearest width that enough patterns ran, so that no partition is built for a width
-    that is asked about only; itself if there is none."""
+    without runs; itself if there is none."""
     mine = [p for p in _scope(store, op.name, scope) if p.op.dtype == op.dtype]
     if any(p.op == op for p in mine):
         return op
     for near in nearest_widths({p.op for p in mine}, op):
         exact = [p for p in mine if p.op == near]
-        known = {i for p in exact for i in store.first_members(p, _ENOUGH_PATTERNS)}
-        if len(known) >= _ENOUGH_PATTERNS:
+        ran = {i for p in exact for i in store.first_members(p, _ENOUGH_PATTERNS)}
+        if len(ran) >= _ENOUGH_PATTERNS:
             return near
     return op
 

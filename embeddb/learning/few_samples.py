@@ -73,7 +73,7 @@ def _own(partition: AnswerIndex, platform: Platform, op: Op) -> RunMatrix:
 
 
 def _reads(source: CostModel, partition: AnswerIndex) -> bool:
-    """Whether a model reads the features of a partition."""
+    """Return True if a model reads the features of a partition."""
     return str(source.card["featurizer"]["name"]) == partition.featurizer
 
 

@@ -23,7 +23,7 @@ def judge_machines(
 ) -> dict[str, dict[str, dict[str, float]]]:
     """The card's `held_out` of a model of every machine, by op: shares of the optimum of the vote,
     the model and both joined, each without the runs of the machine that asks and without the
-    groups that are asked about; an op that one machine ran alone is left out."""
+    groups of the judged matrices; an op that one machine ran alone is left out."""
     ops = parts[0].model.ops if parts else ()
     figures = {}
     for at, op in enumerate(ops):
@@ -33,9 +33,9 @@ def judge_machines(
             progress(f"judge {op}", done + at * len(parts), len(ops) * len(parts))
             rows = [(row.platform in part.machines, row.group in part.groups)
                     for row in bench.evidence.rows]  # fmt: skip
-            there, asked = np.array(rows, dtype=np.bool_).reshape(-1, 2).T
-            train = np.flatnonzero(~there & ~asked)
-            test = bench.counted[(there & asked)[bench.counted]]
+            there, group = np.array(rows, dtype=np.bool_).reshape(-1, 2).T
+            train = np.flatnonzero(~there & ~group)
+            test = bench.counted[(there & group)[bench.counted]]
             most = _MOST_ASKED // sum(other.machines == part.machines for other in parts)
             test = np.sort(np.random.default_rng(done).permutation(test)[:most])
             if train.size and test.size:

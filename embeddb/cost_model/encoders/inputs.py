@@ -136,22 +136,22 @@ class TreeTable:
 def machine_facts(platform: Platform, facts: Sequence[tuple[str, float]]) -> Floats32:
     """float32[f]: log2(1 + v) of numeric facts of the machine, or the value beside a fact's name
     where the machine does not report it."""
-    known = numeric_facts(platform)
+    facts_here = numeric_facts(platform)
     return np.array(
-        [math.log2(1 + known[name]) if name in known else rest for name, rest in facts],
+        [math.log2(1 + facts_here[name]) if name in facts_here else rest for name, rest in facts],
         dtype=np.float32,
     )
 
 
 def numeric_facts(platform: Platform) -> dict[str, float]:
     """The facts of a machine that are numbers and count for its likeness to others."""
-    found = {}
+    numbers = {}
     for name in fact_names():
         with suppress(KeyError, ValueError):
             value = float(platform.environment[name])
             if math.isfinite(value) and value >= 0:
-                found[name] = value
-    return found
+                numbers[name] = value
+    return numbers
 
 
 class ProcessColumns:

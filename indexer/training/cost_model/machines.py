@@ -107,13 +107,13 @@ def machine_of(samples: Samples) -> NDArray[np.int64]:
 def mean_facts(samples: Samples) -> list[tuple[str, float]]:
     """The numeric facts that two or more instances report, and the mean of log2(1 + v) over those,
     which stands in on a machine that does not report it."""
-    known = [numeric_facts(one) for one in {m.id: m for m in samples.machines}.values()]
-    found = []
-    for name in sorted({name for facts in known for name in facts}):
-        values = [facts[name] for facts in known if name in facts]
+    reported = [numeric_facts(one) for one in {m.id: m for m in samples.machines}.values()]
+    means = []
+    for name in sorted({name for facts in reported for name in facts}):
+        values = [facts[name] for facts in reported if name in facts]
         if len(values) > 1:
-            found.append((name, float(np.log2(1 + np.array(values)).mean())))
-    return found
+            means.append((name, float(np.log2(1 + np.array(values)).mean())))
+    return means
 
 
 def _members(machine: NDArray[np.int64]) -> Iterator[_Trial]:
