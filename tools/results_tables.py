@@ -139,18 +139,6 @@ def _every_machine(data: Any) -> Table:
     return lines
 
 
-@table("unmeasured-width", "unmeasured_width")
-def _unmeasured_width(data: Any) -> Table:
-    lines = [["machine left out", "operation", "matrices known elsewhere", "answer", "static best"]]
-    for machine, ops in data["cases"].items():
-        for op, cases in ops.items():
-            for known, row in cases.items():
-                pair = [row[m] for m in ("answer", "static best")]
-                cells = [f"{c['of optimum']:.3f} / {c['gain']:.2f}×" for c in pair]
-                lines.append([MACHINES[machine], op, "yes" if known == "known" else "no", *cells])
-    return lines
-
-
 @table("handles", "handle_grid")
 def _handles(data: Any) -> Table:
     lines = [["type, columns", "calls", "over scipy", "over torch", "over MKL", "slower by 5 %"]]

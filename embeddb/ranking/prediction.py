@@ -245,7 +245,7 @@ def foreign_winners(store: Store | None, query: Query) -> list[Config]:
 
     info = query.pattern
     ids = list(dict.fromkeys([info.id, *(n.pattern_id for n in query.vote.neighbours)]))
-    found: dict[Config, None] = {}
+    winners: dict[Config, None] = {}
     if store is None:
         return []
     for partition in store.partitions():
@@ -256,13 +256,13 @@ def foreign_winners(store: Store | None, query: Query) -> list[Config]:
         normal = usual_at(store, source.id)
         curves = (summarise_runs(store.runs(source.id, partition.op, i), normal) for i in ids)
         best = [min(c, key=lambda config: c[config].seconds) for c in curves if c]
-        wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(found)]
+        wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(winners)]
         try:
             near = nearest_legal(query.platform, source, query.op, wanted, sizes=info.sizes)
         except EmbeddbError:  # a loop nest that needs a size nobody knows
             continue
-        found.update((n.config, None) for n in near if n.distance is not None)
-    return list(found)
+        winners.update((n.config, None) for n in near if n.distance is not None)
+    return list(winners)
 
 
 def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = "") -> Query:
@@ -357,5 +357,5 @@ def tempered(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What a model whose first predictions were `sensible` says later, within the same bounds: a
     number that is none is no gain."""
-    held = np.clip(np.where(np.isnan(gain), -MOST_LOG, gain), -MOST_LOG, MOST_LOG)
-    return held, np.minimum(spread, MOST_LOG)
+    bounded = np.clip(np.where(np.isnan(gain), -MOST_LOG, gain), -MOST_LOG, MOST_LOG)
+    return bounded, np.minimum(spread, MOST_LOG)
