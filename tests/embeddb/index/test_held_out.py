@@ -72,7 +72,9 @@ def test_neighbours_that_are_left_out_make_room() -> None:
 
 def _figures(db: Database) -> tuple[dict[str, Any], dict[str, float]]:
     (state,) = scope_states(db.index)
-    return state, {row.method: row.figures["of_optimum@1"] for row in evaluate(db.index)}
+    rows = {row.method: row.figures for row in evaluate(db.index)}
+    # The index judges a choice among what ran, as `eval` does beside its own figure.
+    return state, {n: f.get("of_optimum_ran@1", f["of_optimum@1"]) for n, f in rows.items()}
 
 
 def _sparse(groups: int, times: Times) -> Database:
