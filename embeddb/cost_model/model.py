@@ -288,7 +288,8 @@ class CostModel:
     def _by_trees(self, asked: Problem, configs: tuple[Config, ...]) -> Floats:
         """float64[members,c]."""
         said = None if self.source is None else self.source.score(asked, configs)[0]
-        quantities = self._columns_of(asked, configs).quantities if self.table.derived else None
+        own = self.table.derived and "latent" in self.table.parts
+        quantities = self._columns_of(asked, configs).quantities if own else None
         return self._forest.score(self.table.of(asked, configs, said, quantities))
 
     def _columns_of(self, asked: Problem, configs: tuple[Config, ...]) -> ProcessColumns:

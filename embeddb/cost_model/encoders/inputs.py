@@ -125,7 +125,7 @@ class TreeTable:
                     hint="they were trained on another platform or version of its file",
                 )
             table[:, own] = raw
-        if self.derived:
+        if self.derived and "latent" in self.parts:
             quantities = quantities or DerivedQuantities(platform, op, configs)
             table[:, derived] = quantities.inputs(sizes, lengths)
         if self.facts:

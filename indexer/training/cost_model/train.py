@@ -265,6 +265,8 @@ def retarget(model: CostModel, platform: Platform, ops: tuple[Op, ...]) -> CostM
     if settings.predictor == "trees":
         parts = [p for p in settings.parts if same or p != "latent"]
         card = {**model.card, "settings": {**model.card["settings"], "parts": parts}}
+        if not same:  # nor quantities of the source's platform file
+            card["derived"] = ""
         return CostModel(_moved(card, model.version, platform, ops), model.tensors)
     encoder = _encoder(platform, ops, settings, model)
     kept = {f"member.{n}": a for n, a in model.below("member.").items()}

@@ -211,7 +211,7 @@ def test_with_few_groups_each_is_left_out_once_to_judge_by(tmp_path: Path) -> No
     assert made.card["calibration"]["floor"] != 0.15
     assert not unfinished(tmp_path)
     gain, spread = made.score(
-        Problem(samples().vectors[0], SPADE, OP, (9, 9, 9)), samples().configs[:9]
+        Problem(samples().vectors[0], SPADE, OP, Sizes(9, 9, 9)), samples().configs[:9]
     )
     assert abs(gain.mean()) < 1e-9
     assert (spread > 0).all()
@@ -229,7 +229,7 @@ def test_with_two_groups_nothing_is_judged() -> None:
 def test_an_ablation_does_not_see_the_part(part: str) -> None:
     parts = tuple(p for p in ("featurizer", "mapper", "tiles", "latent") if p != part)
     made = train(samples(), forest(members=1, parts=parts))
-    matrix, nest, _, own = made.table.blocks
+    matrix, nest, _, own, *_ = made.table.blocks
     hidden = {
         "featurizer": range(matrix.start, matrix.stop - 1),
         "mapper": range(nest.start, nest.start + 53),
@@ -261,7 +261,8 @@ def test_saved_and_loaded_it_is_the_same_without_lightgbm(model: CostModel, tmp_
         "p, op = load_platform('spade'), Op.parse('spmm:32')\n"
         "configs = list(p.space(op, m=9, n=9, nnz=9).enumerate())\n"
         f"m = CostModel.load({str(file)!r})\n"
-        f"m.score(Problem(np.zeros({DIM}, np.float32), p, op, (9, 9, 9)), configs)\n"
+        "from embeddb.core.sizes import Sizes\n"
+        f"m.score(Problem(np.zeros({DIM}, np.float32), p, op, Sizes(9, 9, 9)), configs)\n"
         "assert not {'torch', 'numba', 'lightgbm'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
@@ -281,7 +282,9 @@ def test_a_card_of_other_parameters_is_refused_when_asked(model: CostModel) -> N
     with pytest.raises(UsageError, match="own parameters"):
         score(CostModel(told, model.tensors), samples(), 0)
     with pytest.raises(ModelError, match="the model reads"):
-        model.score(Problem(np.zeros(DIM + 1, np.float32), SPADE, OP, (9, 9, 9)), samples().configs)
+        model.score(
+            Problem(np.zeros(DIM + 1, np.float32), SPADE, OP, Sizes(9, 9, 9)), samples().configs
+        )
 
 
 # -- the default's guard ------------------------------------------------------------------------
@@ -447,7 +450,11 @@ def test_what_cannot_be_started_from_is_refused_by_name(
         train(replace(known, featurizer_version="2"), forest(), start=sources["mlp"])
 
 
-def test_a_damaged_source_is_refused(sources: dict[str, CostModel]) -> None:
+def test_a_damaged_source_is_refused(
+    sources: dict[str, CostModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([0.2, 0.1])
+    monkeypatch.setattr(costmodel, "grow", lambda *a: replace(grow(*a), loss=next(losses)))
     made = train(samples(matrices=10), forest(members=1), start=sources["trees"])
     told = made.card["source"]
     for card in (
