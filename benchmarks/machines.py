@@ -2,9 +2,12 @@
 
     python benchmarks/machines.py DB OUT.json [--op spmv] [--processor "AMD EPYC (26/2/1)"]
 
-DB holds runs of several machines (the starter, `embeddb db import` of further ones). Half of the
-families is asked about on one machine; the other half teaches, on all other machines, and as local
-runs. Shares of the fastest run of a matrix, of the first answer and the best of five.
+DB holds runs of several machines (the starter, or with `embeddb db import` of further ones). Half
+of the families is asked about on one machine; the other half teaches, on all other machines, and
+as local runs. Shares of the fastest run of a matrix, of the first answer and the best of five.
+The model of the other machines is one forest of all of them; what `train --every-machine` makes is
+the mean of forests that leave out a machine each. `stock trees` is one forest of the same inputs
+and runs, local ones weighed eight times.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import about
 
 from embeddb.core.config import Op
 from embeddb.cost_model.model import CostModel
@@ -27,12 +31,12 @@ from embeddb.learning.calibration import calibrated
 from embeddb.learning.comparison import HeldOutChoices, judge
 from embeddb.learning.few_samples import LEAST_GROUPS, LEAST_RUNS, process_card
 from embeddb.learning.process import learn, source_scores
-from embeddb.learning.samples import Samples, samples_of_machines
+from embeddb.learning.samples import Samples, join, samples_of_machines
 from embeddb.platforms.machines import machine_words
+from indexer.training.cost_model import trees
 from indexer.training.cost_model.machines import machine_of, mean_facts
 from indexer.training.cost_model.settings import forest
 from indexer.training.cost_model.train import tree_card, tree_columns
-from indexer.training.cost_model.trees import fit_member, tables
 
 LOCAL = (0, 5, 20, 52)
 #: Rows that are asked about in each half, and runs of each that are learned from.
@@ -48,6 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     ops = options.op or ["spmm:32", "spmm:128", "spmv", "sddmm:128"]
     results: dict[str, Any] = {}
+    document = {"about": about(), "ops": results}
     with Database.open(options.db) as db:
         for name in ops:
             op = Op.parse(name)
@@ -55,7 +60,7 @@ def main() -> None:
             for machine, rows in processors(samples, options.processor):
                 results.setdefault(name, {})[machine] = of_machine(samples, op, rows)
                 print(name, machine, json.dumps(results[name][machine]), flush=True)
-                options.out.write_text(json.dumps(results, indent=1) + "\n")
+                options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def processors(samples: Samples, wanted: list[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -103,18 +108,24 @@ def of_machine(samples: Samples, op: Op, own: np.ndarray) -> dict[str, Any]:
                 add(f"{count} local alone", []).append(judge(questions, alone))
                 best = fixed(known, questions)
                 add(f"best fixed of {count} local", []).append(judge(questions, best))
+                both = join([others, known])
+                weight = np.where(np.arange(len(both.rows)) < len(others.rows), 1.0, 8.0)
+                stock = source_scores(questions, forest_of(both, weight))
+                add(f"stock trees, {count} local", []).append(judge(questions, stock))
     figures: dict[str, Any] = {name: shares(parts) for name, parts in choices.items()}
     return {**figures, "asked": int(sum(len(c.at_1) for c in choices["best fixed of others"])),
             "most_seconds_to_learn": round(max(seconds), 1)}  # fmt: skip
 
 
-def forest_of(samples: Samples) -> CostModel:
-    """Trees of all of the samples, with the facts of their machines."""
+def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:
+    """Trees of all of the samples, with the facts of their machines, rows counting by `weight`."""
     card = tree_card(samples, forest(), facts=mean_facts(samples))
     card["settings"]["members"] = 1
-    rows = tables(samples, tree_columns(card), None)
-    fitted = fit_member(samples, rows, np.zeros(len(samples.rows), dtype=np.bool_), 0)
-    tensors = {f"member.0.{name}": array for name, array in fitted.weights.items()}
+    rows = trees.tables(samples, tree_columns(card), None)
+    each = None if weight is None else np.repeat(weight, np.diff(samples.indptr))
+    settings = {**trees.SETTINGS, "min_data_in_leaf": trees.LEAF, "seed": 0}
+    booster = trees.boosted(np.concatenate(rows), trees.levelled(samples), settings, each)
+    tensors = {f"member.0.{name}": array for name, array in trees.weights(booster).items()}
     return calibrated({**card, "metrics": {}}, tensors, samples, [])
 
 

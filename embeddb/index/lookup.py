@@ -264,8 +264,9 @@ class Lookup:
 
     def partition(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """The evidence for an op on a platform as of now; None if it was never measured."""
-        known = scope_partitions(self.store, op, scope_of(platform))
-        return self.answering(op, platform) if known else None
+        scope = scope_of(platform)
+        known = scope_partitions(self.store, op, scope)
+        return self._partition(op, scope) if known else None
 
     def answering(self, op: Op, platform: Platform, *, nest_id: str = "") -> AnswerIndex | None:
         """The index that answers for an op on a platform: its own evidence, and where that is thin
@@ -274,15 +275,22 @@ class Lookup:
         is placed by vectors with counters, where its neighbours have such vectors too and held-out
         answers were better by them."""
         scope = scope_of(platform)
-        plain = self._files.get(answering_op(self.store, op, scope), scope, self.featurizers())
-        if self.featurizer and plain is not None:
-            return self._derived.named.beside(plain, self.featurizer, self.featurizers())
-        if not (op.workload.counted and nest_id and were_counted(self.store, nest_id, platform.id)):
+        plain = self._partition(answering_op(self.store, op, scope), scope)
+        counted = op.workload.counted and nest_id and not self.featurizer
+        if not counted or not were_counted(self.store, nest_id, platform.id):
             return plain
         found = self.by_counters(op, platform)
         plug = None if found is None else self.featurizers()[found.featurizer]
         told = isinstance(plug, WithCounters) and plug.counters(nest_id) is not None
         return found if told else plain
+
+    def _partition(self, op: Op, scope: str) -> AnswerIndex | None:
+        """Brought up to date, with neighbours by the one featurizer that was named, if any."""
+        plugs = self.featurizers()
+        plain = self._files.get(op, scope, plugs)
+        if not self.featurizer or plain is None:
+            return plain
+        return self._derived.named.beside(plain, self.featurizer, plugs)
 
     def around(
         self,

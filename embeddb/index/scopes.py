@@ -21,6 +21,8 @@ from embeddb.store.usual_state import usual_at
 
 #: With fewer patterns measured at an op, other widths and value types of the kernel count as well.
 _ENOUGH_PATTERNS = 40
+#: With fewer patterns measured at a width, another one with enough of them answers for it.
+_FEWEST_PATTERNS = 5
 
 
 class Scope(NamedTuple):
@@ -111,18 +113,18 @@ def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
 
 
 def answering_op(store: Store, op: Op, scope: str) -> Op:
-    """The op whose partition answers for an op in a scope: itself where it was measured there, else
-    that of the nearest width that enough patterns ran, so that no partition is built for a width
-    without runs; itself if there is none."""
-    mine = [p for p in _scope(store, op.name, scope) if p.op.dtype == op.dtype]
-    if any(p.op == op for p in mine):
+    """The op whose partition answers for an op in a scope: itself where five patterns ran it there,
+    else that of the nearest width of the value type that 40 patterns ran, so that no partition is
+    built for a width with next to no runs; itself if there is none."""
+    mine = _scope(store, op.name, scope)
+
+    def ran(width: Op, most: int) -> int:
+        return len({i for p in mine if p.op == width for i in store.first_members(p, most)})
+
+    if ran(op, _FEWEST_PATTERNS) >= _FEWEST_PATTERNS:
         return op
-    for near in nearest_widths({p.op for p in mine}, op):
-        exact = [p for p in mine if p.op == near]
-        ran = {i for p in exact for i in store.first_members(p, _ENOUGH_PATTERNS)}
-        if len(ran) >= _ENOUGH_PATTERNS:
-            return near
-    return op
+    widths = nearest_widths({p.op for p in mine if p.op != op}, op)
+    return next((w for w in widths if ran(w, _ENOUGH_PATTERNS) >= _ENOUGH_PATTERNS), op)
 
 
 def facts_of(store: Store, op: Op, scope: str) -> dict[str, Facts]:

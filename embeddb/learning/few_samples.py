@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raised when the same runs give another model.
-_VERSION = 2
+_VERSION = 3
 #: With fewer groups of matrices, or runs, there is too little to learn from and to judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
 #: From more runs neighbours answer until a model is trained, which takes minutes.
@@ -90,9 +90,16 @@ def _learned(
         samples = own_samples(lookup, partition, platform, op)
         from embeddb.learning.process import learn
 
-        return learn(samples, process_card(samples, stamp=stamp), source=source)
+        seen = set() if source is None else _ran_elsewhere(partition, platform)
+        return learn(samples, process_card(samples, stamp=stamp), source=source, seen=seen)
     except EmbeddbError:
         return None
+
+
+def _ran_elsewhere(partition: AnswerIndex, platform: Platform) -> set[str]:
+    """Groups of matrices that other machines ran: a model of every machine may have seen them."""
+    rows = partition.evidence.rows
+    return {row.group for row in rows if row.platform != platform.id}
 
 
 def own_samples(lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op) -> Samples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 MOST_SAMPLES = 2000
 #: Shares of the samples of a learning curve, and draws of each.
 _PARTS, _DRAWS = (0.25, 0.5, 1.0), 3
+#: With fewer groups that its source has not seen, a process is not judged.
+_FEWEST_FAIR = 5
 
 
 def learn(
@@ -31,13 +33,15 @@ def learn(
     card: Mapping[str, Any],
     *,
     source: CostModel | None = None,
+    seen: Collection[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CostModel:
     """A process for each op of the samples, calibrated; `card` is what the model's card has beside
     `held_out`, `hidden` and `calibration`, which are of rows whose group was left out (amplitudes
     and lengths are those of all samples). With a `source` the process is of the differences to its
-    predictions, and `held_out` has those of the source alone, too.
+    predictions, and `held_out` has those of the source alone, too; rows of groups that the source
+    has `seen` on other machines are learned from, but neither judge nor calibrate.
 
     Raises: as `Samples.check`; SpaceError for a configuration that is not of the space.
     """
@@ -56,7 +60,7 @@ def learn(
         rows = [at for at, row in enumerate(samples.rows) if row.op == op]
         part = _Part(samples, rows, means, seed)
         tensors |= {f"process.{op}.{name}": a for name, a in part.process.tensors.items()}
-        scores |= part.left_out()
+        scores |= part.left_out(seen)
         judged[str(op)], hidden[str(op)] = part.figures()
     made = calibrated({**card, "held_out": judged, "hidden": hidden}, tensors, samples, [scores])
     return made
@@ -89,9 +93,13 @@ class _Part:
         )
         self._scores: dict[int, Floats] = {}
 
-    def left_out(self) -> dict[int, Floats]:
-        """float64[x] scores of the entries of each row, by a process without the row's group."""
-        self._scores = left_out(self.process, self.samples, self.rows, self.means)
+    def left_out(self, seen: Collection[str]) -> dict[int, Floats]:
+        """float64[x] scores of the entries of each row, by a process without the row's group; only
+        of groups that are not among `seen`, and none if these are fewer than 5."""
+        scores = left_out(self.process, self.samples, self.rows, self.means)
+        fair = {i: s for i, s in scores.items() if self.samples.rows[i].group not in seen}
+        groups = {self.samples.rows[i].group for i in fair}
+        self._scores = {} if seen and len(groups) < _FEWEST_FAIR else fair
         return self._scores
 
     def figures(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
@@ -102,7 +110,8 @@ class _Part:
         unseen = float(np.mean(list(self._unseen())))
         figures = {"rank": judge(self.samples, self._scores).figures()}
         if self.means:
-            figures["source"] = judge(self.samples, {i: self.means[i] for i in self.rows}).figures()
+            alone = {i: self.means[i] for i in self._scores}
+            figures["source"] = judge(self.samples, alone).figures()
         return figures, {"unrun_first": unseen > 0.5}
 
     def _unseen(self) -> Iterator[bool]:
@@ -111,7 +120,7 @@ class _Part:
         for out in group_folds(samples.groups[self.rows]):
             rest = [self.rows[i] for i in np.flatnonzero(~out)]
             seen = np.unique(np.concatenate([samples.column[samples.part(i)] for i in rest]))
-            for row in (self.rows[i] for i in np.flatnonzero(out)):
+            for row in (self.rows[i] for i in np.flatnonzero(out) if self.rows[i] in self._scores):
                 first = samples.column[samples.part(row)][int(self._scores[row].argmax())]
                 yield first not in seen
 

@@ -70,7 +70,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
         with refusing(ModelError):
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
-            lengths = lookup.lengths(pattern) if getattr(model, "reads_lengths", False) else None
+            lengths = lookup.lengths(pattern) if model.reads_lengths else None
             retrieve = partial(_retrieved, lookup, query, pattern)
             found = with_prediction(
                 query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
@@ -87,8 +87,8 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
 
 def _of_machine(query: Query, lookup: Lookup, every: CostModel | None) -> CostModel | None:
     """The model for a machine without one of its own: learned from its runs, else that of every
-    machine, which has nothing to say where it has seen the machine's runs itself, or where the vote
-    was judged by these."""
+    machine. The latter was judged on machines that it had not seen, so it is used neither where it
+    learned from this machine nor where this machine's own runs have judged the vote."""
     new = every is not None and query.platform.id not in every.machines
     model = _learned(query, lookup, every if new else None)
     if model is None and new and query.vote.quality.judged_by != "here":
@@ -134,13 +134,13 @@ def _with_facts(query: Query, model: CostModel) -> Query:
 
 
 def _with_imputed(query: Query, model: CostModel) -> Query:
-    """The query with a note of the facts of its machine that the model reads and nobody knows."""
+    """The query with a note of the facts that the model reads and its machine does not report."""
     imputed = (model.source or model).imputed(query.platform)
     if not imputed:
         return query
     note = (
-        f"this machine does not report {', '.join(imputed)}: the mean of other machines stands in "
-        "(`embeddb calibrate` measures it)"
+        f"the cost model reads {', '.join(imputed)}, which are unknown for "
+        f"{query.platform.id}: the means of other machines stand in"
     )
     return replace(query, prediction=replace(query.prediction, note=note))
 

@@ -124,7 +124,7 @@ def _members(machine: NDArray[np.int64]) -> Iterator[_Trial]:
 def _judges(samples: Samples, machine: NDArray[np.int64], seed: int) -> Iterator[_Trial]:
     part = split_groups(samples.groups, min(_PARTS, np.unique(samples.groups).size), seed)
     for one in np.unique(machine):
-        for half in np.unique(part):
-            here, family = machine == one, part == half
+        for families in np.unique(part):
+            here, family = machine == one, part == families
             if (~here & ~family).any():
                 yield _Trial(here | family, here & family)

@@ -26,7 +26,7 @@ from embeddb.learning.samples import Samples
 from indexer.training.cost_model.losses import figures
 
 _TREES = 400
-_SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "objective": "regression",
     "learning_rate": 0.05,
     "num_leaves": 31,
@@ -42,7 +42,7 @@ _SETTINGS: dict[str, Any] = {
     "verbose": -1,
 }
 #: Samples in a leaf: fewer where there are few at all.
-_LEAF, _LEAF_SHARE = 50, 40
+LEAF, _LEAF_SHARE = 50, 40
 
 Floats = NDArray[np.float64]
 Table = NDArray[np.float32]
@@ -121,8 +121,8 @@ def fit_member(
     """
     known = np.flatnonzero(~held)
     table = np.concatenate([rows[i] for i in known.tolist()])
-    leaf = max(1, min(_LEAF, len(table) // _LEAF_SHARE))
-    settings = {**_SETTINGS, "min_data_in_leaf": leaf, "seed": seed}
+    leaf = max(1, min(LEAF, len(table) // _LEAF_SHARE))
+    settings = {**SETTINGS, "min_data_in_leaf": leaf, "seed": seed}
     booster = boosted(table, levelled(samples.take(known)), settings)
     scores, told = {}, []
     for i in np.flatnonzero(held).tolist():

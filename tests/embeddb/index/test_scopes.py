@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from builders import OP, band, runs_of, tiny
+from builders import OP, band, patterns, runs_of, tiny
 
 from embeddb.core.config import Op
 from embeddb.database import Database
-from embeddb.index.scopes import scope_of, scope_partitions, scopes
+from embeddb.index.scopes import answering_op, scope_of, scope_partitions, scopes
 
 WIDE = Op("spmm", 512)
 
@@ -34,3 +34,37 @@ def test_instances_of_a_portable_platform_are_one_scope() -> None:
         assert tuple(sorted(p.platform for p in held)) == scope.instances
         assert {p.op for p in held} == {scope.op}
     assert scope_partitions(db.store, OP, "kind@a") == []  # a part of a scope is none
+
+
+def test_a_width_with_next_to_no_runs_is_answered_by_the_nearest_one() -> None:
+    db, platform = Database.in_memory(), tiny()
+    known = patterns(10)  # 40 of them
+    for op in (OP, WIDE):
+        for pattern in known:
+            db.index.record(runs_of(pattern, platform, op=op), pattern, platform)
+
+    def answers(text: str) -> str:
+        return str(answering_op(db.store, Op.parse(text), "tiny"))
+
+    assert answers("spmm:32") == "spmm:32"
+    assert [answers(text) for text in ("spmm:1", "spmm:100", "spmm:128")] == [
+        *("spmm:32", "spmm:32", "spmm:512")  # of two equally far the wider
+    ]
+    assert answers("spmm:128:f64") == "spmm:128:f64"  # no width of this type ran
+    for at, pattern in enumerate(known[:5]):
+        assert answers("spmm:64") == "spmm:32", f"{at} matrices are too few"
+        near = db.index.answering(Op("spmm", 64), platform)
+        assert near is not None and near.op == OP
+        db.index.record(runs_of(pattern, platform, op=Op("spmm", 64)), pattern, platform)
+    assert answers("spmm:64") == "spmm:64"
+    own = db.index.partition(Op("spmm", 64), platform)
+    assert own is not None and own.op == Op("spmm", 64)
+
+
+def test_where_no_width_has_enough_they_answer_together() -> None:
+    db, platform = Database.in_memory(), tiny()
+    for pattern in patterns(2):
+        db.index.record(runs_of(pattern, platform), pattern, platform)
+    assert answering_op(db.store, WIDE, "tiny") == WIDE
+    partition = db.index.answering(WIDE, platform)
+    assert partition is not None and partition.op == WIDE

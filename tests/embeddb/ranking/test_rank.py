@@ -73,6 +73,7 @@ class Fake(Law):
     plain = False
     machines = ()
     source = None
+    reads_lengths = False
 
     def __init__(self, gains: dict[str, float], **held_out: float) -> None:
         super().__init__(gains)

@@ -80,7 +80,7 @@ def grown(rows: int, columns: int, seed: int, **settings: Any) -> tuple[Any, Any
     table[:, ::2] = np.round(table[:, ::2])
     table[:, 1] *= 1e6
     goal = table[:, 0] * table[:, 2] + np.sin(table[:, 3])
-    how = {**trees._SETTINGS, "min_data_in_leaf": 3, "seed": seed, **settings}
+    how = {**trees.SETTINGS, "min_data_in_leaf": 3, "seed": seed, **settings}
     return lightgbm.train(how, lightgbm.Dataset(table, goal, params=how), 60), table
 
 
