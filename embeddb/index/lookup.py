@@ -33,6 +33,7 @@ from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
 from embeddb.index.lengths import lengths_of
 from embeddb.index.named import NamedPartitions
+from embeddb.index.platform_names import platform_named
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import (
@@ -43,9 +44,8 @@ from embeddb.index.scopes import (
     scope_partitions,
     scopes,
 )
-from embeddb.platforms.machines import same_build
-from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
-from embeddb.store import RunTable, Store, memory_store, open_store
+from embeddb.platforms.platform import Platform
+from embeddb.store import Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
 from embeddb.store.model_files import fetch_models, model_entries, register_files, registry_problems
 
@@ -53,10 +53,6 @@ if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
     from embeddb.featurizers.row_lengths import RowHistograms
-
-#: Matrices, and runs of each, that tell whether anything ran on an instance.
-_TRIED_PATTERNS, _TRIED_RUNS = 20, 50
-
 
 class _Derived:
     """Indexes, featurizers and cost models of a database in memory: shared by all that have it open
@@ -189,62 +185,8 @@ class Lookup:
         ]
 
     def platform(self, text: str) -> Platform:
-        """The platform a user means: an id in the store, a built-in name, or a TOML file.
-
-        A bare name stands for its only instance where there is just one, not counting those of the
-        same build and those where every run failed.
-        Raises: UsageError if nothing, or more than one instance, goes by that name.
-        """
-        known = self.store.platforms()
-        if text in known:
-            return self._stored(text)
-        instances = [p for p in known if p.partition("@")[0] == text]
-        shared = [one for one in map(self._stored, instances[:1]) if one.portable]
-        if shared and text in builtin_platforms():
-            return load_platform(text)  # without an instance: any machine of its kind
-        if shared and not shared[0].simulated:
-            return shared[0].at("")
-        instances = self._distinct(instances)
-        if len(instances) == 1:
-            return self._stored(instances[0])
-        if shared:
-            return shared[0].at("")
-        if instances:
-            raise UsageError(
-                f"platform {text} has {len(instances)} instances here",
-                hint=f"name one: {', '.join(instances)}",
-            )
-        name, _, instance = text.partition("@")
-        if Path(text).suffix == ".toml" or name in builtin_platforms():
-            return load_platform(text)
-        described = [p for p in known if p.partition("@")[0] == name]
-        if described and instance:
-            return self._stored(described[0]).at(instance)
-        raise UsageError(f"no platform {text!r}", hint=platform_hint(text, known))
-
-    def _distinct(self, instances: Sequence[str]) -> list[str]:
-        """Instances of different builds, of each the one with most runs, and where something ran;
-        all of them where nothing did anywhere."""
-        held = {one: list[RunTable]() for one in instances}
-        for partition in self.store.partitions():
-            if partition.platform in held:
-                held[partition.platform].append(partition)
-        builds: list[str] = []
-        for one in sorted(held, key=lambda i: -sum(map(self.store.count_runs, held[i]))):
-            facts = self._stored(one).environment
-            if not any(same_build(facts, self._stored(other).environment) for other in builds):
-                builds.append(one)
-        ran = [one for one in builds if any(map(self._ran, held[one]))]
-        return sorted(ran or builds)
-
-    def _ran(self, partition: RunTable) -> bool:
-        drawn = self.store.sample(partition, patterns=_TRIED_PATTERNS, runs=_TRIED_RUNS)
-        return any(run.measurement.ok for run in drawn)
-
-    def _stored(self, platform_id: str) -> Platform:
-        found = self.store.platform(platform_id)
-        assert found is not None
-        return found
+        """The platform a user means (`embeddb.index.platform_names.platform_named`)."""
+        return platform_named(self.store, text)
 
     def pattern_name(self, pattern_id: str) -> str:
         """Empty where it has none, or is not known."""

@@ -1,0 +1,76 @@
+"""Which platform of a store a name stands for: an id, a bare name, a built-in one or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from embeddb.core.errors import UsageError
+from embeddb.platforms.machines import same_build
+from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
+from embeddb.store import RunTable, Store
+
+#: Matrices, and runs of each, that tell whether anything ran on an instance.
+_TRIED_PATTERNS, _TRIED_RUNS = 20, 50
+
+
+def platform_named(store: Store, text: str) -> Platform:
+    """The platform a user means: an id in the store, a built-in name, or a TOML file.
+
+    A bare name stands for its only instance where there is just one, not counting those of the same
+    build and those where every run failed.
+    Raises: UsageError if nothing, or more than one instance, goes by that name.
+    """
+    known = store.platforms()
+    if text in known:
+        return _stored(store, text)
+    instances = [p for p in known if p.partition("@")[0] == text]
+    shared = [one for one in (_stored(store, p) for p in instances[:1]) if one.portable]
+    if shared and text in builtin_platforms():
+        return load_platform(text)  # without an instance: any machine of its kind
+    if shared and not shared[0].simulated:
+        return shared[0].at("")
+    instances = _distinct(store, instances)
+    if len(instances) == 1:
+        return _stored(store, instances[0])
+    if shared:
+        return shared[0].at("")
+    if instances:
+        raise UsageError(
+            f"platform {text} has {len(instances)} instances here",
+            hint=f"name one: {', '.join(instances)}",
+        )
+    name, _, instance = text.partition("@")
+    if Path(text).suffix == ".toml" or name in builtin_platforms():
+        return load_platform(text)
+    described = [p for p in known if p.partition("@")[0] == name]
+    if described and instance:
+        return _stored(store, described[0]).at(instance)
+    raise UsageError(f"no platform {text!r}", hint=platform_hint(text, known))
+
+
+def _distinct(store: Store, instances: Sequence[str]) -> list[str]:
+    """Instances of different builds, of each the one with most runs, and where something ran; all
+    of them where nothing did anywhere."""
+    tables = {one: list[RunTable]() for one in instances}
+    for partition in store.partitions():
+        if partition.platform in tables:
+            tables[partition.platform].append(partition)
+    builds: list[str] = []
+    for one in sorted(tables, key=lambda i: -sum(map(store.count_runs, tables[i]))):
+        facts = _stored(store, one).environment
+        if not any(same_build(facts, _stored(store, other).environment) for other in builds):
+            builds.append(one)
+    ran = [one for one in builds if any(_ran(store, table) for table in tables[one])]
+    return sorted(ran or builds)
+
+
+def _ran(store: Store, table: RunTable) -> bool:
+    drawn = store.sample(table, patterns=_TRIED_PATTERNS, runs=_TRIED_RUNS)
+    return any(run.measurement.ok for run in drawn)
+
+
+def _stored(store: Store, platform_id: str) -> Platform:
+    found = store.platform(platform_id)
+    assert found is not None
+    return found
