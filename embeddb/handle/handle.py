@@ -137,7 +137,7 @@ class Handle:
             self._count()
         handle = copy.copy(self)
         handle._later = handle._trial = None
-        handle._served = handle._replaced(values)  # its own call: this one's may just be changing
+        handle._served = handle._replaced(values)  # of the copy: this one may be converting
         return handle
 
     def __copy__(self) -> Self:
@@ -223,7 +223,7 @@ class Handle:
             new = matrix_of(values, self._dtype)
             if new.pattern.id != old.pattern.id:
                 raise UsageError("the pattern of A has changed", hint="compile it again")
-            # Values alone stay in the order of every matrix given before, or have none.
+            # After matrices of two orders nobody can say in which one values alone are.
             both = replace(new, plain=old.plain and new.plain)
             return self._served.with_values(both)
         if not old.plain:
