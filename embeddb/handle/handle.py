@@ -223,7 +223,7 @@ class Handle:
             new = matrix_of(values, self._dtype)
             if new.pattern.id != old.pattern.id:
                 raise UsageError("the pattern of A has changed", hint="compile it again")
-            # After matrices of two orders nobody can say in which one values alone are.
+            # After matrices in two orders, values alone are ambiguous.
             both = replace(new, plain=old.plain and new.plain)
             return self._served.with_values(both)
         if not old.plain:
