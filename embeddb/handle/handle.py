@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -117,8 +117,9 @@ class Handle:
         return self._choice.answer if self._choice is not None else ""
 
     def update(self, values: Any) -> None:
-        """Replace the values of the matrix: a scipy sparse matrix of the same pattern, or, if A was
-        sorted CSR without duplicates, its `data` dtype[nnz]. They are copied.
+        """Replace the values of the matrix: a scipy sparse matrix of the same pattern, converted to
+        the handle's type, or, if A and those given since were sorted CSR without duplicates, `data`
+        dtype[nnz]. They are copied.
 
         Raises: UsageError for another pattern, shape or type.
         """
@@ -136,7 +137,7 @@ class Handle:
             self._count()
         handle = copy.copy(self)
         handle._later = handle._trial = None
-        handle._served = self._replaced(values)
+        handle._served = handle._replaced(values)  # of the copy: this one may be converting
         return handle
 
     def __copy__(self) -> Self:
@@ -222,7 +223,9 @@ class Handle:
             new = matrix_of(values, self._dtype)
             if new.pattern.id != old.pattern.id:
                 raise UsageError("the pattern of A has changed", hint="compile it again")
-            return self._served.with_values(new)
+            # After matrices in two orders, values alone are ambiguous.
+            both = replace(new, plain=old.plain and new.plain)
+            return self._served.with_values(both)
         if not old.plain:
             raise UsageError(
                 "A was not sorted CSR without duplicates: its values alone have no order",

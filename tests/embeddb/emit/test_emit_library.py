@@ -219,14 +219,18 @@ def test_columns_of_16_bits_compute_what_scipy_does(op: Op, config: Config, tmp_
 )
 def test_nan_and_infinities_are_as_in_a_plain_loop(op: Op, config: Config, tmp_path: Path) -> None:
     library, a = loaded(tmp_path, op, config), matrix(45, 38, 0.4)
-    b = np.ones((38, 1 if op == SPMV else 7), dtype=np.float32)
-    b[5], b[9] = np.inf, np.nan
     a.data[3] = -np.inf
-    code, made = library.create(a)
-    assert code == OK
-    with np.errstate(invalid="ignore"):
-        np.testing.assert_allclose(library.run(made, a, b), a @ b, rtol=1e-5)
-    library.call("destroy", made)
+    wide = matrix(45, 38, 0.4)  # 16-bit columns count from the first of their slice
+    wide.resize(45, 70_000)
+    wide.indices += 69_900
+    for one, first in ((a, 0), (wide, 69_900)):
+        b = np.ones((one.shape[1], 1 if op == SPMV else 7), dtype=np.float32)
+        b[[first, first + 5]], b[first + 9] = np.inf, np.nan
+        code, made = library.create(one)
+        assert code == OK
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(library.run(made, one, b), one @ b, rtol=1e-5)
+        library.call("destroy", made)
 
 
 def test_what_no_matrix_is_is_refused(tmp_path: Path) -> None:
