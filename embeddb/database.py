@@ -466,7 +466,7 @@ class Database:
     ) -> list[EvalRow]:
         """Evaluate the answers against the baselines, with whole groups of matrices held out:
         `db.evaluate(platform="cpu", op="spmm:128")`. All platforms and ops unless they are named.
-        See `tuners.evaluation.bench.evaluate`.
+        See `tuners.evaluation.evaluate.evaluate`.
 
         Raises: NothingFound if there are no such runs, or too few to evaluate.
         """

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
     from embeddb.featurizers.row_lengths import RowHistograms
 
+
 class _Derived:
     """Indexes, featurizers and cost models of a database in memory: shared by all that have it open
     in this process, so that none is loaded or built twice."""
