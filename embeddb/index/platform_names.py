@@ -1,4 +1,4 @@
-"""Which platform of a store a name stands for: an id, a bare name, a built-in one or a file."""
+"""The platform of a store that a name stands for: an id, a bare name, a built-in one or a file."""
 
 from __future__ import annotations
 
