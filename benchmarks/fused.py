@@ -9,7 +9,8 @@ DB is what `embeddb kernel measure --op fusion` made; probes in it are learned f
 and never held out. Each result is a line of ROWS: a second call
 goes on from there. By program: the mean absolute percentage error of kernels of 50 microseconds or
 more, and Kendall's tau among them. The noise floor is what runs of one kernel say of each other: of
-kernels with several runs, or of NOISE, what `fusion_noise.py` printed.
+kernels with several runs, or of NOISE, a file such as
+`benchmarks/results/fusion_noise_rounds.json`.
 
 The analytical model is a roofline (bytes, flops, functions), beside the time of the shortest kernel
 of the training part, times a factor for each type of kernel: the median there, which suits the

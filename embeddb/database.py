@@ -33,7 +33,7 @@ from indexer import resolve
 if TYPE_CHECKING:
     from embeddb.index.projection import Projection
     from indexer.calibration.report import CalibrationReport
-    from indexer.campaign.folder import Progress as CampaignProgress
+    from indexer.campaign.folder import Campaign, CampaignProgress
     from indexer.campaign.nodes.coordinator import NodesWords
     from indexer.campaign.plan import PlanOptions
     from indexer.index_runs import IndexReport
@@ -365,7 +365,7 @@ class Database:
             plan = NodesCalibration(self.index, where, request, Path(campaign), report_progress)
             effort = Effort(threads=threads, platform=named_on_nodes(platform))
             with nodes_job(
-                plan.planned(files), self.index, effort, nodes, told=report_progress
+                plan.planned(files), self.index, effort, nodes, progress=report_progress
             ) as nodes_work:
                 return calibrated(plan, nodes_work)
         runner, _ = this_machine(where, threads=threads)
@@ -395,7 +395,6 @@ class Database:
         Raises: UsageError if there is nothing to measure; InputError if another campaign is in
         `folder`; RunnerUnavailable if the platform cannot be measured here.
         """
-        from indexer.campaign.folder import Campaign
         from indexer.campaign.nodes.coordinator import (
             effort_on_nodes,
             nodes_job,
@@ -404,31 +403,33 @@ class Database:
         from indexer.campaign.run import CampaignJob, plan_campaign, planned_matrices, run_campaign
         from indexer.runners.base import RunOptions
 
-        place, effort = Path(folder), effort or RunOptions()
+        place, effort, progress = Path(folder), effort or RunOptions(), progress or ignore_progress
         if str(matrices):
             where = self._named(platform)
-            files = planned_matrices(matrices, told=progress)
+            files = planned_matrices(matrices, progress=progress)
             campaign, _ = plan_campaign(
-                self.index, place, where, _ops(ops), files, options, told=progress
+                self.index, place, where, _ops(ops), files, options, progress=progress
             )
         else:
-            campaign = Campaign(place)
-            # A plan holds a platform's text; a command is only run out of a file named here.
-            planned = campaign.plan.platform
-            where = self._named(platform) if platform else parse_platform(planned, where=str(place))
+            campaign, where = self._planned(place, platform)
         refuse_without_executor(nodes)
         if nodes.get("executor"):
-            node_effort, report_progress = (
-                effort_on_nodes(effort, platform),
-                progress or ignore_progress,
-            )
-            with nodes_job(
-                campaign, self.index, node_effort, nodes, told=report_progress
-            ) as nodes_work:
-                return nodes_work.run()[1]
+            node_effort = effort_on_nodes(effort, platform)
+            with nodes_job(campaign, self.index, node_effort, nodes, progress=progress) as on_nodes:
+                return on_nodes.run()[1]
         runner, _ = this_machine(where, threads=effort.threads)
-        job = CampaignJob(campaign, self.index, runner, effort)
-        return run_campaign(job if progress is None else replace(job, told=progress))[1]
+        job = CampaignJob(campaign, self.index, runner, effort, progress=progress)
+        return run_campaign(job)[1]
+
+    def _planned(self, folder: Path, platform: str | Platform) -> tuple[Campaign, Platform]:
+        """The campaign in a folder and its platform. A command runs only from a platform file that
+        is named here: the plan has the text alone."""
+        from indexer.campaign.folder import Campaign
+
+        campaign = Campaign(folder)
+        if platform:
+            return campaign, self._named(platform)
+        return campaign, parse_platform(campaign.plan.platform, where=str(folder))
 
     # -- tuning and evaluation -----------------------------------------------------------
 
@@ -466,7 +467,7 @@ class Database:
     ) -> list[EvalRow]:
         """Evaluate the answers against the baselines, with whole groups of matrices held out:
         `db.evaluate(platform="cpu", op="spmm:128")`. All platforms and ops unless they are named.
-        See `tuners.evaluation.bench.evaluate`.
+        See `tuners.evaluation.evaluate.evaluate`.
 
         Raises: NothingFound if there are no such runs, or too few to evaluate.
         """

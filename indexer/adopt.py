@@ -17,6 +17,7 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, UsageError
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.workload import matrices_only
 from embeddb.cost_model.model import CostModel
 from embeddb.index.answer_index import AnswerIndex
@@ -41,7 +42,7 @@ from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
 from indexer.campaign.budget.growing_plan import BudgetRequest, extended
 from indexer.campaign.folder import Campaign
-from indexer.campaign.plan import Matrix, Told, untold
+from indexer.campaign.plan import Matrix
 from indexer.campaign.run import CampaignJob, run_campaign
 from indexer.runners.base import RunOptions
 
@@ -79,7 +80,7 @@ class AdoptRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedOp:
-    """What was measured and learned of one op. `methods` has held-out figures by method,
+    """Measurements and learned model of one op. `methods` has held-out figures by method,
     `configurations` the median number that ran on a matrix. `difference` is the mean log share by
     which all samples are ahead of half of them, with its standard error."""
 
@@ -131,7 +132,7 @@ class Adoption:
     request: AdoptRequest
     pool: Sequence[Matrix]
     folder: Path
-    told: Told = untold
+    progress: Progress = ignore_progress
 
     def __post_init__(self) -> None:
         groups = len({matrix.group for matrix in self.pool})
@@ -163,11 +164,11 @@ class Adoption:
         )
         folder = self.folder / request.platform.name / str(op).replace(":", "_")
         campaign = extended(folder, samples, self.pool)
-        job = CampaignJob(campaign, self.db, self.runner, RunOptions(), told=self.told)
+        job = CampaignJob(campaign, self.db, self.runner, RunOptions(), progress=self.progress)
         return run_campaign(job)[0]
 
     def _expected(self, op: Op, here: Platform, campaign: Campaign) -> AdoptedOp:
-        self.told(f"learn {op}", 0, 1)
+        self.progress(f"learn {op}", 0, 1)
         partition = self.db.answering(op, here)
         model = None if partition is None else learned_model(self.db, partition, here, op)
         done = campaign.progress()

@@ -23,6 +23,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import matrices_only
 from embeddb.featurizers import missing
@@ -43,7 +44,6 @@ from indexer.calibration.choice import (
     task_configs,
 )
 from indexer.calibration.report import CalibrationReport, Tally, op_report
-from indexer.campaign.plan import Told, untold
 from indexer.runners.base import RunOptions
 
 #: What stored runs are called.
@@ -114,7 +114,7 @@ class Calibration:
     runner: Any
     wish: CalibrationRequest
     clock: Callable[[], float] = time.monotonic
-    told: Told = untold
+    told: Progress = ignore_progress
 
     def run(self, folder: Path | None = None) -> CalibrationReport:
         """Measure until the time is up, on the matrices of a folder or on generated ones, and say

@@ -104,14 +104,11 @@ def index_runs(
     report_progress = progress or ignore_progress
     problems = _platform_problems(platform)
     library = Library(Path(matrices) if str(matrices) else None)
+    read = partial(ingest, db.store, reader=reader, options=options, library=library)
     reports = [
-        ingest(
-            db.store,
+        read(
             path,
-            reader=reader,
             platform=platform_of_runs(db, platform),
-            options=options,
-            library=library,
             progress=partial(_report_rows, report_progress, f"read {path.name}"),
         )
         for path in map(Path, files)

@@ -160,6 +160,51 @@ def test_pages_that_code_names_exist() -> None:
     assert not lost
 
 
+def is_name(name: str) -> bool:
+    """A dotted name is a module or package, or defined in the module before its last dot."""
+    *parents, last = name.split(".")
+    folder = ROOT.joinpath(*parents)
+    if (folder / last).is_dir() or (folder / f"{last}.py").is_file():
+        return True
+    files = (folder / "__init__.py", folder.with_suffix(".py"))
+    texts = [text_of(file) for file in files if file.is_file()]
+    if not texts:  # An attribute of a class.
+        return len(parents) > 1 and is_name(".".join(parents))
+    defined = rf'(?:def|class) {last}\b|^ *{last}\b *[:=,]|import .*\b{last}\b|"{last}"'
+    return any(re.search(defined, text, re.M) for text in texts)
+
+
+def test_modules_and_files_that_texts_name_exist() -> None:
+    """Dotted names and paths between backticks; parts in capitals stand for any name."""
+    folders = "embeddb|indexer|tuners|reproductions|benchmarks|tools|tests|examples"
+    dotted = re.compile(rf"`((?:{folders})(?:\.[a-zA-Z_]\w*)+)")
+    path = re.compile(rf"`((?:{folders})(?:/[\w.-]+)+)")
+    #: Groups of entry points, and names that are a file's.
+    others = re.compile(
+        r"embeddb\.(?:reader|featurizer|runner|tuner|executor|workload)|.*NAME|\w+\.(?:toml|db|h)"
+    )
+    lost = []
+    more = (p for room in folders.split("|")[3:] for p in (ROOT / room).rglob("*.py"))
+    for page in {*PAGES, *SOURCES, *more} - {ROOT / "CHANGELOG.md"}:
+        text = text_of(page)
+        files = [name for name in path.findall(text) if not re.search(r"\b[A-Z]+\b", name)]
+        lost += [(shown(page), name) for name in files if not (ROOT / name).exists()]
+        names = (name for name in dotted.findall(text) if not others.fullmatch(name))
+        lost += [(shown(page), name) for name in names if not is_name(name)]
+    assert not lost
+
+
+def test_results_are_cited() -> None:
+    """Every file of results is named by a page, a table or a script."""
+    rooms = ("benchmarks", "tools", "tests")
+    scripts = [p for room in rooms for p in (ROOT / room).rglob("*") if p.suffix in (".md", ".py")]
+    tables = text_of(ROOT / "tools" / "results_tables.py")
+    texts = [text_of(p) for p in (*PAGES, *SOURCES, *scripts)]
+    files = (p for p in (ROOT / "benchmarks" / "results").rglob("*") if p.is_file())
+    lost = [p.name for p in files if not any(p.name in text for text in texts)]
+    assert not [name for name in lost if f'"{name.partition(".")[0]}"' not in tables]
+
+
 def test_no_page_or_message_names_another_project_on_the_package_index() -> None:
     wrong = re.compile(r"pip install [\"']?embeddb(?!-)")
     assert not [shown(path) for path in (*PAGES, *SOURCES) if wrong.search(text_of(path))]

@@ -21,6 +21,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import matrices_only
 from embeddb.index.lookup import Lookup
@@ -40,7 +41,7 @@ from indexer.calibration.choice import (
 from indexer.calibration.report import CalibrationReport, Tally, op_report
 from indexer.campaign.folder import Campaign
 from indexer.campaign.nodes.coordinator import NodesJob
-from indexer.campaign.plan import PLAN, Choice, Matrix, Plan, Told, untold
+from indexer.campaign.plan import PLAN, Choice, Matrix, Plan
 from indexer.campaign.run import Settle
 
 _MATRICES = "matrices"
@@ -62,7 +63,7 @@ class NodesCalibration:
     platform: Platform
     wish: CalibrationRequest
     folder: Path
-    told: Told = untold
+    told: Progress = ignore_progress
 
     def planned(self, matrices: Path | None = None) -> Campaign:
         """The campaign in the folder: the one that is there, or a new one on the matrices of a

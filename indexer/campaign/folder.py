@@ -67,7 +67,7 @@ class Task(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What the result files of a task hold, as of their sizes and times: seconds by configuration
+    """Content of a task's result files, by their sizes and times: seconds by configuration
     of the lines that count, how many there are in all, and where a worker measured it (`on` is an
     instance's id; both empty where none did)."""
 
@@ -86,7 +86,7 @@ _NOTHING = _Outcome((), 0, {}, {}, {}, "", "", 0.0, 0)
 
 
 @dataclass(slots=True)
-class Progress:
+class CampaignProgress:
     """Points of a campaign by state; `statuses` counts the measured ones, `reasons` the failed ones
     by status and error."""
 
@@ -251,8 +251,8 @@ class Campaign:
         """The machine's states around a task."""
         file = self.folder / "states" / f"{task.id}.jsonl"
         # Read again only where a worker wrote of states; most tasks of most campaigns have none.
-        told = self._result(task).moments() if self._outcome(task).on else ()
-        return TaskStates(file, told)
+        moments = self._result(task).moments() if self._outcome(task).on else ()
+        return TaskStates(file, moments)
 
     @property
     def settling_rounds(self) -> int:
@@ -271,7 +271,7 @@ class Campaign:
     # -- what is measured ----------------------------------------------------------------------
 
     def lines(self, task: Task) -> dict[Config, Measurement]:
-        """What is measured of a task so far. A last line without its end does not count."""
+        """Measurements of a task so far. An unfinished last line does not count."""
         lines = self._lines(task)
         counting = (lines[at] for at in self._counting(task, lines).values())
         return {self._configs[task.op][line.config]: line.measurement for line in counting}
@@ -326,7 +326,7 @@ class Campaign:
         return self._outcome(task).host
 
     def given_up(self, task: Task) -> int:
-        """How many of its points ended every process that tried them."""
+        """Number of its points that crashed every process that tried them."""
         return self._outcome(task).given_up
 
     def instance_of(self, task: Task) -> str:
@@ -335,7 +335,7 @@ class Campaign:
         return outcome.on or (self.instances.first if outcome.stamp else "")
 
     def written(self, task: Task) -> int:
-        """How many runs of a task were made, also those that do not count any more."""
+        """Number of runs of a task, including superseded ones."""
         return self._outcome(task).lines
 
     def repeat(self, statuses: Collection[str]) -> int:
@@ -372,9 +372,9 @@ class Campaign:
                 out.flush()
                 yield m.status
 
-    def progress(self, db: Lookup | None = None) -> Progress:
+    def progress(self, db: Lookup | None = None) -> CampaignProgress:
         """Points and tasks by state; `tasks_stored` are those in `db`."""
-        done = Progress()
+        done = CampaignProgress()
         for task in self.tasks():
             outcome, wanted = self._outcome(task), len(self.wanted(task))
             done.tasks += 1
@@ -442,7 +442,7 @@ class Campaign:
 
 
 def _stored_again(raw: bytes) -> int:
-    """How many repeated lines a task had when it was stored."""
+    """Number of repeated lines that a task had when it was stored."""
     try:
         return int(json.loads(raw).get("again", 0))
     except (ValueError, TypeError, AttributeError):

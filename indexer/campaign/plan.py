@@ -25,6 +25,7 @@ from embeddb.core.errors import EmbeddbError, InputError, UsageError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.sizes import Sizes
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import run_matrix_of, scope_of
@@ -33,9 +34,6 @@ from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from indexer.campaign.budget.sampler import Round
-
-#: Called with what is done, how much of it, and how much there is.
-Told = Callable[[str, int, int], None]
 
 PLAN_VERSION = 2
 #: Of a platform that is not exact.
@@ -61,7 +59,7 @@ class Matrix(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True, array_like=True):
-    """What runs on one matrix for one op: positions in the op's table of configurations, the
+    """Configurations of one matrix for one op: positions in the op's table of configurations, the
     default first. The first `pinned` (default, static top) are measured in every round. An empty
     choice is a pair that a limit left out."""
 
@@ -70,7 +68,7 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Buying(msgspec.Struct, frozen=True, kw_only=True):
-    """What a strategy has bought so far of the first `pool` matrices of a plan, and by what.
+    """Samples that a strategy has bought so far of the first `pool` matrices of a plan.
 
     `clusters` are positions in the pool, by the vectors of `featurizer`. The matrices after the
     pool are the shares of `rounds` in their order, a matrix again for each share.
@@ -94,7 +92,7 @@ class Buying(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign measures. `platform` is the TOML text.
+    """A campaign's measurements. `platform` is the TOML text.
 
     `configs` are the distinct configurations of each op, `choices` what each matrix runs of them,
     in the order of `matrices`. `grid` are the matrices that run every legal configuration of
@@ -148,7 +146,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """How much is measured, and which.
+    """Number and choice of configurations.
 
     `configs` per matrix and op. The default and the `top` configurations that serve most matrices
     of the database come first, then `shared`
@@ -233,7 +231,7 @@ def make_plan(
     options: PlanOptions,
     *,
     top: Mapping[str, Sequence[Config]] | None = None,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """The same arguments give the same plan; `top` is the static top by op.
 
@@ -257,7 +255,7 @@ def make_plan(
         whole = set(grid) if op == options.grid_op else set()
         choices[op] = []
         for at, matrix in enumerate(matrices):
-            (told or untold)(f"choose for {op}", at, len(matrices))
+            (progress or ignore_progress)(f"choose for {op}", at, len(matrices))
             fits = able[op][at]
             choices[op].append(chooser.choice(matrix, whole=at in whole) if fits else Choice())
         configs[op] = [msgspec.json.decode(config.json) for config in chooser.table]
@@ -273,10 +271,6 @@ def make_plan(
         configs=configs,
         choices=choices,
     )
-
-
-def untold(what: str, done: int, total: int) -> None:
-    """Progress that nobody watches."""
 
 
 def _within(matrix: Matrix, op: Op, most: int) -> bool:
@@ -394,7 +388,7 @@ class _Version(msgspec.Struct):
 
 
 def plan_bytes(file: Path) -> bytes:
-    """What the file of a plan holds. Raises: InputError if there is none, or it cannot be read."""
+    """Content of a plan's file. Raises: InputError if there is none, or it cannot be read."""
     try:
         return OwnFolder(file.parent).read(file.name, _MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):

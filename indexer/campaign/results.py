@@ -88,7 +88,7 @@ class TaskStates:
         return [one for one, _ in sorted(ranked, key=lambda pair: (pair[0].done, pair[1]))]
 
     def contexts(self, count: int) -> list[dict[str, float]]:
-        """What the context of each of `count` runs says, in the order they were made."""
+        """Contexts of `count` runs, in the order in which they were measured."""
         moments = self.moments()
         found = []
         for at in range(count):
@@ -98,7 +98,7 @@ class TaskStates:
         return found
 
     def spoilt(self, normal: State) -> bool:
-        """Whether the state changed during the task, or was another than `normal`."""
+        """Return true if the state changed during the task or differs from `normal`."""
         figures = [m.figures for m in self.moments()]
         changes = (distance(one, other) for one, other in pairwise(figures))
         offs = (distance(one, normal) for one in figures)
@@ -118,7 +118,7 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a worker's part of a task was measured: the instance's id, the host, the seconds it
+    """Origin of a worker's part of a task: the instance's id, the host, the seconds it
     took in all, and the states of the machine around it."""
 
     on: str

@@ -16,6 +16,7 @@ from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import state_now
 from embeddb.core.workload import matrices_only
 from embeddb.index.lookup import Lookup
@@ -25,17 +26,15 @@ from embeddb.platforms.platform import Platform, platform_here
 from embeddb.store import Store
 from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
-from indexer.campaign.folder import Campaign, Progress, Task
+from indexer.campaign.folder import Campaign, CampaignProgress, Task
 from indexer.campaign.nodes.submissions import open_chunks
 from indexer.campaign.plan import (
     Matrix,
     PlanOptions,
-    Told,
     from_file,
     make_plan,
     planned_pattern,
     static_top,
-    untold,
 )
 from indexer.embed import embed
 from indexer.runners.base import HARDWARE_S
@@ -64,10 +63,10 @@ class CampaignJob:
     runner: Any
     options: Any
     read: Callable[[Matrix], Pattern] = from_file
-    told: Told = untold
+    progress: Progress = ignore_progress
     again: Collection[str] = ()
 
-    def run(self, settle: Settle | None = None) -> Progress:
+    def run(self, settle: Settle | None = None) -> CampaignProgress:
         """Measure everything that is missing, settle what disagrees, store every finished task.
 
         Raises: InputError if the folder holds times of another machine, a matrix is not the one
@@ -81,9 +80,9 @@ class CampaignJob:
             self.campaign.repeat(self.again)
             return self._run(platform, settle or Settle())
 
-    def _run(self, platform: Platform, asked: Settle) -> Progress:
+    def _run(self, platform: Platform, settle: Settle) -> CampaignProgress:
         self._measure_missing(platform)
-        while self.campaign.settling_rounds < asked.rounds and self.campaign.settle(asked.least):
+        while self.campaign.settling_rounds < settle.rounds and self.campaign.settle(settle.least):
             self._measure_missing(platform)
         return self.campaign.progress(self.db)
 
@@ -101,7 +100,7 @@ class CampaignJob:
                 self._note_state(task)
             for _ in campaign.measure(task, self.runner, pattern, options=self.options):
                 done.measured += 1
-                self.told(what, done.measured, done.points)
+                self.progress(what, done.measured, done.points)
             if missing:
                 self._note_state(task)
             campaign.store(self.db, task, pattern, platform)
@@ -121,11 +120,13 @@ class CampaignJob:
         for op, positions in missing.items():
             configs = self.campaign.configs(op, positions)
             for at in range(0, len(configs), _BUILT_AT_ONCE):
-                self.told(f"compile {op}", at, len(configs))
+                self.progress(f"compile {op}", at, len(configs))
                 self.runner.prepare(Op.parse(op), configs[at : at + _BUILT_AT_ONCE])
 
 
-def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campaign, Progress]:
+def run_campaign(
+    job: CampaignJob, settle: Settle | None = None
+) -> tuple[Campaign, CampaignProgress]:
     """Run a campaign to its end, with the rounds that a strategy buys on the way, and make what was
     measured answer; returns the campaign as it has grown.
 
@@ -135,7 +136,7 @@ def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campai
     while (grown := buy_more(job.campaign)) is not None:
         job = replace(job, campaign=grown, again=())
         done = job.run(settle)
-    embed(job.db, progress=job.told)
+    embed(job.db, progress=job.progress)
     return job.campaign, done
 
 
@@ -184,27 +185,27 @@ _OFF = 10.0
 def seconds_seen(store: Store, platform: Platform) -> float | None:
     """Median seconds of a sample among stored runs of a platform and its instances; None if none
     says how long it took."""
-    found = [
+    samples = [
         seconds
         for partition in store.partitions()
         if partition.platform.partition("@")[0] == platform.name
         for run in store.sample(partition, patterns=_PATTERNS, runs=_RUNS)
         if (seconds := _taken(run.measurement)) is not None
     ]
-    return statistics.median(found) if found else None
+    return statistics.median(samples) if samples else None
 
 
 def seconds_spent(campaign: Campaign) -> float | None:
     """Median seconds of a sample of a campaign, as its runs say or by the moments at which they
     ended; None before there are any."""
-    found: list[float] = []
+    samples: list[float] = []
     for task in campaign.tasks():
         lines = list(campaign.lines(task).values())
-        told = [seconds for m in lines if (seconds := _taken(m)) is not None]
-        found += told or _between(sorted(m.when for m in lines if m.when > 0))
-        if len(found) >= _TASKS * _RUNS:
+        recorded = [seconds for m in lines if (seconds := _taken(m)) is not None]
+        samples += recorded or _between(sorted(m.when for m in lines if m.when > 0))
+        if len(samples) >= _TASKS * _RUNS:
             break
-    return statistics.median(found) if found else None
+    return statistics.median(samples) if samples else None
 
 
 def _taken(measurement: Measurement) -> float | None:
@@ -241,22 +242,22 @@ def planned_matrices(
     groups: Mapping[str, str] | None = None,
     seen: Callable[[Pattern], None] | None = None,
     note: Callable[[str], None] | None = None,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> list[Matrix]:
     """The matrix files below a folder with a number of non-zeros within limits (a high one of 0 is
-    none), each shown to `seen`; what cannot be read is left out, and `note` told. `groups` has the
-    group by name, else a matrix is one of its own.
+    none), each shown to `seen`; unreadable files are left out and reported to `note`.
+    `groups` has the group by name, else a matrix is one of its own.
 
     Raises: MatrixError if it is not a folder.
     """
     report = note or (lambda _: None)
     files, (low, high) = matrix_files(folder, note=report), nnz
     names = matrix_names(files, Path(folder))
-    found = []
+    matrices = []
     for at, path in enumerate(files):
         name = names[path]
-        if told is not None:
-            told("read matrices", at, len(files))
+        if progress is not None:
+            progress("read matrices", at, len(files))
         try:
             if plain_text(path) != str(path):
                 raise MatrixError("a plan cannot hold its name", where=plain_text(path))
@@ -268,10 +269,10 @@ def planned_matrices(
             families = groups or {}
             group = families.get(name) or families.get(plain_name(name), name)
             sizes = (*pattern.shape, pattern.nnz)
-            found.append(Matrix(str(path.resolve()), name, group, *sizes))
+            matrices.append(Matrix(str(path.resolve()), name, group, *sizes))
             if seen is not None:
                 seen(pattern)
-    return found
+    return matrices
 
 
 def plan_campaign(
@@ -282,7 +283,7 @@ def plan_campaign(
     matrices: Sequence[Matrix],
     options: PlanOptions | None = None,
     *,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Campaign, dict[str, list[Config]]]:
     """The campaign in a folder, new or taken up, and the static top by op.
 
@@ -291,5 +292,5 @@ def plan_campaign(
     matrices_only(ops, "a campaign")
     options = options or PlanOptions()
     best = {str(op): static_top(lookup, platform, op, options.top) for op in ops}
-    plan = make_plan(platform, ops, matrices, options, top=best, told=told)
+    plan = make_plan(platform, ops, matrices, options, top=best, progress=progress)
     return Campaign.create(folder, plan), best

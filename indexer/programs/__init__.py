@@ -1,7 +1,7 @@
 """Our own programs, each written from its formula, to test and tune nests.
 
 A program is a C file in the folder of its kind, whose loops lie between `#pragma scop` and `#pragma
-endscop` (`indexer.frontends.c_scop`). Its `#define`s are its medium size; the comment `// sizes
+endscop` (`indexer.frontends.c.scop`). Its `#define`s are its medium size; the comment `// sizes
 small: N=64; large: N=256` has the others.
 """
 

@@ -203,7 +203,7 @@ def test_python_has_the_same_words(tmp_path: Path) -> None:
     assert effort_on_nodes(RunOptions(), "my.toml").platform == str(Path("my.toml").resolve())
     assert effort_on_nodes(RunOptions(), "cpu").platform == "cpu"
     assert effort_on_nodes(RunOptions(), BOARD).platform == ""
-    with pytest.raises(UsageError, match="repeats and threads alone"):
+    with pytest.raises(UsageError, match="only repeats and threads"):
         effort_on_nodes(RunOptions(timeout_s=1.0))
 
 

@@ -96,15 +96,9 @@ def evaluate(
             rows += own
             continue
         bench = Bench(db, op, scope, complete=options.complete, instance=instance)
+        _report_limits(bench, db.featurizer, report)
         if not bench.ready:
-            if db.featurizer and not bench.vectors:
-                report(f"{op} on {scope}: no measured {op.kind} has a vector of {db.featurizer}")
             continue
-        if bench.unread:
-            report(
-                f"{op} on {scope}: judged by {len(bench.infos):,} patterns, evenly drawn; "
-                f"{bench.unread:,} others were not read"
-            )
         table = Table(bench, rankers, Replayed(bench, db.store, options.tuners))
         rows += table.rows(options.seeds, options.folds, progress)
         for line in table.remarks():
@@ -112,6 +106,18 @@ def evaluate(
     if not rows:
         raise _nothing_to_judge(db, db.scopes() if scopes is None else scopes)
     return rows
+
+
+def _report_limits(bench: Bench, featurizer: str, report: Callable[[str], None]) -> None:
+    """Report why a scope cannot be judged, or how many of its patterns are left out."""
+    where = f"{bench.op} on {bench.scope}"
+    if not bench.ready and featurizer and not bench.vectors:
+        report(f"{where}: no measured {bench.op.kind} has a vector of {featurizer}")
+    if bench.ready and bench.unread:
+        report(
+            f"{where}: judged by {len(bench.infos):,} patterns, evenly drawn; "
+            f"{bench.unread:,} others were not read"
+        )
 
 
 def _nothing_to_judge(db: Lookup, scopes: Sequence[tuple[Op, str]]) -> NothingFound:

@@ -1,4 +1,4 @@
-"""Shape features of an operation: those of `operation_forms`, with the encoding of counts."""
+"""Shape features of an operation, and the encoding of counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embeddb.tensors.analysis import MOVING, TRANSCENDENTAL, Work, operation_wor
 from embeddb.tensors.edges import ConvolutionLabels
 from embeddb.tensors.tensor_graph import Operation, Shape, reduced
 
-#: Features of `operation_forms.form_of`. `run`: length of contiguous, consecutively visited pieces;
+#: Features of `form_of`. `run`: length of contiguous, consecutively visited pieces;
 #: `minor`: 2 if the operation acts on the vectorised dimension, else 1; `pieces`: number of
 #: alternations of batch, kept and contracted dimensions in memory; `X_batch`: batch dimensions are
 #: outermost (1) or not (2); `X_even`: number of times that X can be halved.

@@ -1,1 +1,1 @@
-"""Which matrices and configurations to spend measurements on."""
+"""Choice of matrices and configurations to spend measurements on."""

@@ -49,7 +49,7 @@ class BudgetRequest:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """How far a strategy is: samples planned, those of them measured, and on how many matrices."""
+    """Progress of a strategy: numbers of samples planned and measured, and of matrices."""
 
     strategy: str
     budget: int
@@ -60,7 +60,7 @@ class BudgetReport:
     clusters: int
 
     def document(self) -> dict[str, Any]:
-        """As plain values; `name` is the strategy."""
+        """Plain values; `name` is the strategy."""
         figures = ("budget", "planned", "measured", "matrices", "rounds", "clusters")
         return {"name": self.strategy, **{name: getattr(self, name) for name in figures}}
 
@@ -87,7 +87,7 @@ def first_plan(
 
 
 def takes_up(plan: Plan, wish: BudgetRequest, pool: Sequence[Matrix]) -> bool:
-    """Whether a plan is of this wish and pool, however far it has grown."""
+    """Return true if a plan is of this request and pool, however far it has grown."""
     return plan.id == _plan(wish, pool, "", []).id
 
 
@@ -138,7 +138,7 @@ def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Ca
 
 
 def is_campaign(folder: Path) -> bool:
-    """Whether something is planned in a folder."""
+    """Return true if a folder has a plan."""
     return (folder / PLAN).exists()
 
 
@@ -252,7 +252,7 @@ def _buyer(plan: Plan) -> Sampler:
         Pool(sizes, buying.clusters, _configs_of(plan, min(buying.budget, _MOST_OF_ONE))),
         buying.budget,
         buying.seed,
-        # Its own copy: shares are filled in by what is told.
+        # Its own copy: shares are filled in with outcomes.
         msgspec.convert(msgspec.to_builtins(buying.rounds), type=list[Round]),
     )
 

@@ -3,7 +3,7 @@
 A sample is one configuration measured on one matrix. The data-selection paper (Section 3.2) spends
 500 of them where they teach most. Within a matrix the order is fixed by a seed, the default first,
 the others drawn at random as the paper's are; so a policy only decides *how many more* each matrix
-gets. That is ask and tell in rounds: the next round is decided when all of this one is told. The
+gets. That is ask and tell in rounds: a round is decided when the one before is complete. The
 state is a JSON document with every round, so a strategy goes on after any stop.
 """
 
@@ -28,8 +28,8 @@ Floats = NDArray[np.float64]
 _RIDGE = 1.0
 
 
-class Told(NamedTuple):
-    """A sample and what became of it: seconds, infinite if it failed."""
+class Sample(NamedTuple):
+    """A measured sample: seconds, infinite if it failed."""
 
     matrix: int
     config: Config
@@ -39,52 +39,53 @@ class Told(NamedTuple):
 #: Scores float64[c] of configurations on a matrix of the pool; higher is faster.
 Scorer = Callable[[int, Sequence[Config]], Floats]
 #: Learns from samples how to score others.
-Judge = Callable[[Sequence[Told]], Scorer]
-#: A matrix of a round, and how well its samples were foretold, 0..1.
+Judge = Callable[[Sequence[Sample]], Scorer]
+#: A matrix of a round, and the accuracy of its samples' predictions, 0..1.
 Rewarded = list[tuple[int, float]]
-#: What the last of all rounds earned; it has been told and not been learned from.
-Rewards = Callable[[Sequence[Sequence[Told]]], Rewarded]
+#: Rewards of the last of all rounds, which is measured and not yet learned from.
+Rewards = Callable[[Sequence[Sequence[Sample]]], Rewarded]
 
 
 def by_halves(judge: Judge) -> Rewards:
     """Rewards by models that `judge` makes anew for each round, as `round_rewards` does."""
 
-    def rewards(rounds: Sequence[Sequence[Told]]) -> Rewarded:
+    def rewards(rounds: Sequence[Sequence[Sample]]) -> Rewarded:
         *before, last = rounds
-        return round_rewards([told for one in before for told in one], last, judge)
+        return round_rewards([sample for samples in before for sample in samples], last, judge)
 
     return rewards
 
 
-def rewarded(scorer: Scorer, told: Sequence[Told]) -> Rewarded:
-    """Ordered pair accuracy on each matrix of what was told, by matrix. One without two samples
-    that differ has none."""
-    found = []
-    for matrix in sorted({one.matrix for one in told}):
-        mine = [one for one in told if one.matrix == matrix]
+def rewarded(scorer: Scorer, samples: Sequence[Sample]) -> Rewarded:
+    """Ordered pair accuracy on each matrix of the samples. A matrix without two samples that differ
+    has none."""
+    pairs = []
+    for matrix in sorted({one.matrix for one in samples}):
+        mine = [one for one in samples if one.matrix == matrix]
         scores = scorer(matrix, [one.config for one in mine])
         opa = ordered_pairs(scores, np.array([one.seconds for one in mine]))
         if opa is not None:
-            found.append((matrix, opa))
-    return found
+            pairs.append((matrix, opa))
+    return pairs
 
 
-def round_rewards(earlier: Sequence[Told], last: Sequence[Told], judge: Judge) -> Rewarded:
+def round_rewards(earlier: Sequence[Sample], last: Sequence[Sample], judge: Judge) -> Rewarded:
     """Ordered pair accuracy on each matrix of the `last` round by a model that has not seen it.
 
-    Two models: each is taught all earlier samples and one half of the matrices of this round, and
-    asked about the other half. That is our reading; the paper does not say when it judges. A matrix
+    Two models: each learns from all earlier samples and one half of the matrices of this round, and
+    predicts the other half. That is our reading; the paper does not say when it judges. A matrix
     without two samples that differ has no reward.
     """
-    matrices = list(dict.fromkeys(told.matrix for told in last))
-    found: Rewarded = []
+    matrices = list(dict.fromkeys(sample.matrix for sample in last))
+    rewards: Rewarded = []
     for half in (0, 1):
-        asked = matrices[half::2]
-        if not asked:
+        held_out = matrices[half::2]
+        if not held_out:
             continue
-        taught = [*earlier, *(told for told in last if told.matrix not in asked)]
-        found += rewarded(judge(taught), [told for told in last if told.matrix in asked])
-    return sorted(found)
+        training = [*earlier, *(one for one in last if one.matrix not in held_out)]
+        tests = [one for one in last if one.matrix in held_out]
+        rewards += rewarded(judge(training), tests)
+    return sorted(rewards)
 
 
 def ordered_pairs(scores: Floats, seconds: Floats) -> float | None:
@@ -99,16 +100,16 @@ def ordered_pairs(scores: Floats, seconds: Floats) -> float | None:
     return float(np.mean((agree + 1) / 2))
 
 
-def additive(told: Sequence[Told]) -> Scorer:
+def additive(samples: Sequence[Sample]) -> Scorer:
     """Log gain as the sum of an effect of every parameter's value, fitted by ridge regression to
     the samples' log gains over their matrix's mean."""
     place: dict[tuple[str, object], int] = {}
-    for one in told:
+    for one in samples:
         for item in one.config.items():
             place.setdefault(item, len(place))
-    x = _indicators([one.config for one in told], place)
+    x = _indicators([one.config for one in samples], place)
     penalty = _RIDGE * np.eye(len(place))
-    weights = np.linalg.solve(x.T @ x + penalty, x.T @ _centred(told))
+    weights = np.linalg.solve(x.T @ x + penalty, x.T @ _centred(samples))
 
     def score(matrix: int, configs: Sequence[Config]) -> Floats:
         scores: Floats = _indicators(configs, place) @ weights
@@ -126,12 +127,12 @@ def _indicators(configs: Sequence[Config], place: dict[tuple[str, object], int])
     return x
 
 
-def _centred(told: Sequence[Told]) -> Floats:
+def _centred(samples: Sequence[Sample]) -> Floats:
     """float64[s] log gain over the mean of the same matrix; a failure counts as one does in votes,
-    and a matrix where all failed tells nothing."""
-    matrix = np.array([one.matrix for one in told], dtype=np.int64)
-    seconds = np.array([one.seconds for one in told])
-    out = np.zeros(len(told))
+    and a matrix where all failed counts nothing."""
+    matrix = np.array([one.matrix for one in samples], dtype=np.int64)
+    seconds = np.array([one.seconds for one in samples])
+    out = np.zeros(len(samples))
     for at in np.unique(matrix):
         mine = np.flatnonzero(matrix == at)
         ok = mine[np.isfinite(seconds[mine])]
@@ -144,7 +145,7 @@ def _centred(told: Sequence[Told]) -> Floats:
 
 #: The smallest budget: two configurations of one matrix can be compared.
 LEAST = 2
-#: Seconds, a failure, or not told yet.
+#: Seconds, a failure, or not measured yet.
 Outcome = float | Literal["failed"] | None
 Allocation = list[tuple[int, int]]
 _BY_HALVES = by_halves(additive)
@@ -158,7 +159,7 @@ class Point(NamedTuple):
 
 
 class Share(msgspec.Struct):
-    """What one round buys of one matrix; `outcomes` in the order of `configs`, in seconds."""
+    """One round's samples of one matrix; `outcomes` in seconds, in the order of `configs`."""
 
     matrix: int
     configs: list[dict[str, Any]]
@@ -166,7 +167,8 @@ class Share(msgspec.Struct):
 
 
 class Round(msgspec.Struct):
-    """`rewards`: how well each matrix's new samples were foretold, 0..1, once all are told."""
+    """`rewards`: accuracy of the predictions of each matrix's new samples, 0..1, once all are
+    measured."""
 
     shares: list[Share]
     rewards: list[tuple[int, float]] = msgspec.field(default_factory=list)
@@ -188,7 +190,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BudgetState:
-    """What a policy decides from. `counts` int64[r] samples of each matrix so far; `closed` are
+    """Input of a policy. `counts` int64[r] samples of each matrix so far; `closed` are
     matrices with nothing left to buy, or on which everything failed; `failed` the latter."""
 
     pool: Pool
@@ -204,7 +206,7 @@ class BudgetState:
 
 
 class SamplingPolicy(Protocol):
-    """How a budget is spread. A pure function of the ledger and the generator.
+    """Allocation of a budget. A pure function of the ledger and the generator.
 
     `least` is the smallest budget it can do anything with; `judged` whether it needs rewards.
     """
@@ -222,11 +224,11 @@ class SamplingPolicy(Protocol):
 
 @dataclass(slots=True)
 class Sampler:
-    """Ask and tell under a budget: `policy` spreads it, `reward` says how well what was
-    told of a round was foretold.
+    """Ask and tell under a budget: `policy` spreads it, `reward` judges the predictions of
+    a round's samples.
 
-    Requirements on the caller: outcomes are told of points that were asked for, each once. Points
-    that were asked for and never told are asked for again by a buyer made from the same rounds.
+    Requirements on the caller: outcomes are reported for proposed points, each once. A sampler
+    of the same rounds proposes points again that have no outcome.
 
     Raises: UsageError for a budget below the policy's least, or an empty pool; InputError for
     rounds that do not fit the pool or the budget.
@@ -265,27 +267,27 @@ class Sampler:
         return sum(len(share.configs) for r in self.rounds for share in r.shares)
 
     def ask(self, count: int) -> list[Point]:
-        """At most `count` points not asked for before; none while outcomes of this round are
+        """At most `count` points not proposed before; none while outcomes of this round are
         missing, or at the end.
 
         Raises: InputError if everything that was measured failed.
         """
         if not self._queue and not self._pending:
             self._next_round()
-        asked, self._queue = self._queue[:count], self._queue[count:]
-        return asked
+        points, self._queue = self._queue[:count], self._queue[count:]
+        return points
 
     def tell(self, outcomes: Sequence[tuple[Point, float]]) -> None:
-        """Seconds of points that were asked for; infinite: it failed.
+        """Record seconds of proposed points; infinite: it failed.
 
-        Raises: UsageError for a point that was not asked for or was told already, and for a time
-        that is none. Nothing is told then.
+        Raises: UsageError for a point that was not proposed or has an outcome, and for a time
+        that is not positive. Nothing is recorded then.
         """
         waiting = self._pending.keys() - set(self._queue)
         for point, seconds in outcomes:
             if point not in waiting:
                 raise UsageError(
-                    f"{point.config} on matrix {point.matrix} was not asked for, or told twice"
+                    f"{point.config} on matrix {point.matrix} was not proposed, or has an outcome"
                 )
             if not seconds > 0:
                 raise UsageError(f"a time must be above zero, not {seconds} s")
@@ -297,9 +299,9 @@ class Sampler:
             self._reward()
 
     def _reward(self) -> None:
-        """Judge the round that is now complete by what was told before."""
-        told = [[one for share in r.shares for one in _told(share)] for r in self.rounds]
-        self.rounds[-1].rewards = self.reward(told)
+        """Judge the round that is now complete by the earlier ones."""
+        samples = [[one for share in r.shares for one in _samples(share)] for r in self.rounds]
+        self.rounds[-1].rewards = self.reward(samples)
 
     def _next_round(self) -> None:
         ledger = self._ledger()
@@ -313,16 +315,16 @@ class Sampler:
             wanted = self.policy.allocate(ledger, rng)
             shares = list(self._shares(wanted, ledger.left))
             if shares:
-                made = Round(shares)
-                self.rounds.append(made)
-                self._pending = {point: (share, at) for point, share, at in _places(made)}
+                bought = Round(shares)
+                self.rounds.append(bought)
+                self._pending = {point: (share, at) for point, share, at in _places(bought)}
                 self._queue = list(self._pending)
             if shares or not wanted:
                 return
             ledger = self._ledger()
 
     def _shares(self, wanted: Allocation, left: int) -> Iterator[Share]:
-        """What there is of what is wanted; a matrix that has less is dry from now on."""
+        """Available shares of an allocation; a matrix that has less is exhausted from now on."""
         bought: dict[int, set[Config]] = {matrix: set() for matrix, _ in wanted}
         for share in (s for r in self.rounds for s in r.shares if s.matrix in bought):
             bought[share.matrix].update(map(Config, share.configs))
@@ -354,11 +356,11 @@ def _places(one: Round) -> Iterator[tuple[Point, Share, int]]:
             yield Point(share.matrix, Config(config)), share, at
 
 
-def _told(share: Share) -> Iterator[Told]:
+def _samples(share: Share) -> Iterator[Sample]:
     for config, outcome in zip(share.configs, share.outcomes, strict=True):
         if outcome is not None:
             seconds = math.inf if outcome == "failed" else float(outcome)
-            yield Told(share.matrix, Config(config), seconds)
+            yield Sample(share.matrix, Config(config), seconds)
 
 
 def _check(rounds: Sequence[Round], matrices: int, budget: int) -> None:

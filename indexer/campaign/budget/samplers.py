@@ -1,4 +1,4 @@
-"""Which samples to buy next: the samplers by name."""
+"""Samplers by name: policies that choose the next samples."""
 
 from __future__ import annotations
 

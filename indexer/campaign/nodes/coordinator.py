@@ -16,10 +16,11 @@ from typing import Any, TypedDict
 
 from embeddb.core.errors import InputError, MissingDependency, UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import parse_platform
 from indexer.campaign.budget.growing_plan import buy_more
-from indexer.campaign.folder import Campaign, Progress, Task
+from indexer.campaign.folder import Campaign, CampaignProgress, Task
 from indexer.campaign.nodes.submissions import (
     CHUNK_S,
     MOST_CHUNKS,
@@ -32,7 +33,7 @@ from indexer.campaign.nodes.submissions import (
     open_chunks,
 )
 from indexer.campaign.nodes.worker import options_of
-from indexer.campaign.plan import Matrix, Told, from_file, planned_pattern, untold
+from indexer.campaign.plan import Matrix, from_file, planned_pattern
 from indexer.campaign.run import Settle, alone
 from indexer.embed import embed
 from indexer.executors.base import ChunkState, Effort, Executor, ExecutorOptions, Submission
@@ -41,7 +42,7 @@ from indexer.runners.base import RunOptions
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """How many tasks were read in, and the runs that this added."""
+    """Numbers of tasks read in, and of runs that this added."""
 
     tasks: int
     runs: int
@@ -52,7 +53,7 @@ def collect(
     db: Lookup,
     *,
     read: Callable[[Matrix], Pattern] = from_file,
-    told: Told = untold,
+    progress: Progress = ignore_progress,
 ) -> Collected:
     """Store every task that is complete and not stored; nothing is measured, and the machine need
     not be the one that was.
@@ -70,7 +71,7 @@ def collect(
     runs, held = 0, -1
     pattern: Pattern | None = None
     for number, task in enumerate(ready):
-        told("collect tasks", number, len(ready))
+        progress("collect tasks", number, len(ready))
         if pattern is None or held != task.matrix:
             pattern, held = planned_pattern(campaign.plan.matrices[task.matrix], read), task.matrix
         runs += campaign.store(db, task, pattern, planned)
@@ -108,10 +109,10 @@ class NodesJob:
     chunk_s: float = CHUNK_S
     most_chunks: int = MOST_CHUNKS
     read: Callable[[Matrix], Pattern] = from_file
-    told: Told = untold
+    progress: Progress = ignore_progress
     note: Callable[[str], None] = unheard
 
-    def run(self, settle: Settle | None = None) -> tuple[Campaign, Progress]:
+    def run(self, settle: Settle | None = None) -> tuple[Campaign, CampaignProgress]:
         """Have everything measured that is missing, in rounds, settled and bought as when one
         machine measures, and stored; the campaign as it has grown.
 
@@ -129,14 +130,14 @@ class NodesJob:
         with alone(self.campaign.folder):
             self.campaign.repeat(self.again)
             campaign = self._to_the_end(settle or Settle())
-        embed(self.db, progress=self.told)
+        embed(self.db, progress=self.progress)
         return campaign, campaign.progress(self.db)
 
     def _to_the_end(self, asked: Settle) -> Campaign:
         job, before = self, None
         while True:
             campaign, idle = job.campaign, job._idle()
-            collect(campaign, job.db, read=job.read, told=job.told)
+            collect(campaign, job.db, read=job.read, progress=job.progress)
             if not idle:
                 return campaign
             if missing := [task for task in campaign.tasks() if campaign.missing(task)]:
@@ -154,7 +155,7 @@ class NodesJob:
     # -- what was submitted --------------------------------------------------------------------
 
     def _idle(self) -> bool:
-        """Whether nothing that was submitted goes on; waits for that, if it is to wait."""
+        """Return true if no submission is running; wait for their end first if the job waits."""
         submissions, look_s = Submissions(self.campaign.folder), _LOOK_S
         while True:
             chunks = self._chunks()
@@ -168,7 +169,7 @@ class NodesJob:
                 return not live
             done = self.campaign.progress()
             measured = done.measured + Attempts(self.campaign.folder).under_way()
-            self.told("measured on nodes", min(measured, done.points), done.points)
+            self.progress("measured on nodes", min(measured, done.points), done.points)
             time.sleep(look_s)
             look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
 
@@ -240,8 +241,8 @@ class NodesJob:
         )
 
     def _moved_on(self, before: _Mark | None) -> _Mark:
-        """How far things are. Raises: InputError if no farther than before the last submission,
-        whose workers said why, or before several that ended without a word."""
+        """Current progress. Raises: InputError if there is none since the last submission, whose
+        workers gave the reason, or since several that ended without output."""
         begun = frozenset(one.file for one in Attempts(self.campaign.folder).all())
         measured = self.campaign.progress().measured
         if before is None or (measured, begun) != before[:2]:
@@ -275,24 +276,24 @@ class NodesWords(TypedDict, total=False):
 
 
 def named_on_nodes(platform: object) -> str:
-    """What nodes are told of a platform that the user named: a file by its whole path, for a
-    command is only run out of one that is named; nothing of a `Platform` that is no word."""
+    """Platform name for nodes: a file by its absolute path, since commands run only from a named
+    file; empty for a `Platform` object."""
     if not isinstance(platform, str) or not platform.endswith(".toml"):
         return platform if isinstance(platform, str) else ""
     return str(Path(platform).resolve())
 
 
 def effort_on_nodes(options: RunOptions, platform: object = "") -> Effort:
-    """What nodes are told of how carefully to measure, and of a platform as it was named.
+    """The options and the platform in the form that nodes receive.
 
-    Raises: UsageError for what they cannot be told.
+    Raises: UsageError for options other than repeats and threads.
     """
-    told = Effort(
+    effort = Effort(
         repeats=options.repeats, threads=options.threads, platform=named_on_nodes(platform)
     )
-    if options_of(told) != options:
-        raise UsageError("nodes are told repeats and threads alone", hint="leave the rest as it is")
-    return told
+    if options_of(effort) != options:
+        raise UsageError("nodes accept only repeats and threads", hint="leave the rest as it is")
+    return effort
 
 
 def refuse_without_executor(words: Mapping[str, Any]) -> None:
@@ -312,7 +313,7 @@ def nodes_job(
     words: NodesWords,
     *,
     again: Collection[str] = (),
-    told: Told = untold,
+    progress: Progress = ignore_progress,
     note: Callable[[str], None] = unheard,
 ) -> Iterator[NodesJob]:
     """The job that these words ask for; its executor is given up at the end.
@@ -332,7 +333,7 @@ def nodes_job(
             mixed=words.get("mixed", False),
             most_chunks=words.get("chunks", 0) or MOST_CHUNKS,
             wait=not words.get("no_wait", False),
-            told=told,
+            progress=progress,
             note=note,
         )
     finally:

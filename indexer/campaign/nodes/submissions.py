@@ -34,7 +34,7 @@ _POINT_S, _PACE = 0.2, 1e9
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was submitted: task ids by chunk, all of one round, to which executor; with `mixed`
+    """A submission: task ids by chunk, all of one round, to which executor; with `mixed`
     nodes of several instances may work on it."""
 
     version: int = 1
@@ -101,7 +101,7 @@ class Submissions:
         return self._read(name, SubmittedJob) if name in self._folder.files() else SubmittedJob()
 
     def open(self) -> list[int]:
-        """Those that became a job of which nobody has noted the end."""
+        """Numbers of submissions with a job whose end is not recorded."""
         return [n for n in self.numbers() if (job := self.job(n)).job and not job.ended]
 
     def last_words(self, number: int) -> str:
@@ -174,7 +174,7 @@ _HOST = re.compile(r"[^A-Za-z0-9.-]")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an attempt runs: the instance, the host, which part of the task it is to become, and
+    """The place of an attempt: the instance, the host, which part of the task it is to become, and
     the `submission` and `chunk` it belongs to (0 and -1: none)."""
 
     on: str
@@ -242,7 +242,7 @@ class Attempts:
         return [one for name in self._folder.files() if (one := self._read(name)) is not None]
 
     def of(self, task: str) -> list[Begun]:
-        """Those of one task."""
+        """Attempts at one task."""
         names = (name for name in self._folder.files() if name.startswith(f"{task}~"))
         return [one for name in names if (one := self._read(name)) is not None]
 
@@ -251,7 +251,7 @@ class Attempts:
         return sum(len(one.lines) for one in self.all() if one.alive)
 
     def count(self) -> int:
-        """How many files there are."""
+        """Number of files."""
         return len(self._folder.files())
 
     @contextmanager
@@ -292,7 +292,7 @@ class Attempts:
 
 
 def _held(file: BinaryIO) -> bool:
-    """Whether another holds the lock of a file."""
+    """Return true if another process holds the lock of a file."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -412,8 +412,8 @@ def spread_of(campaign: Campaign) -> Spread:
 
 
 def _runs(one: Begun, chunks: Mapping[int, Mapping[int, ChunkState] | None]) -> bool:
-    """Whether an attempt goes on: as its executor says, else whether its file is held, which can be
-    seen on the same host alone."""
+    """Return true if an attempt is running: by its executor, else by the lock of its file, which is
+    visible on the same host only."""
     states = chunks.get(one.place.submission)
     if states is None or one.ended:
         return one.alive

@@ -1,9 +1,9 @@
-"""What a node runs: tasks of a campaign measured into files, without a database.
+"""The work of a node: tasks of a campaign measured into files, without a database.
 
 Any number of workers may have the same task, on any number of nodes; what they write is whole or
 not there, and the first wins. A worker that dies loses nothing but its own time: the next attempt
 on the same host goes on from what was measured there. A point that killed every process that tried
-it is given up and told as `crash`.
+it is given up and recorded as `crash`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError, RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, in_context
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import state_now
 from embeddb.platforms.platform import (
     Platform,
@@ -30,7 +31,7 @@ from embeddb.platforms.platform import (
 )
 from indexer.campaign.folder import GIVEN_UP, Campaign, Task
 from indexer.campaign.nodes.submissions import Attempt, Attempts, Begun, Place, Submissions
-from indexer.campaign.plan import Matrix, Told, from_file, planned_pattern, untold
+from indexer.campaign.plan import Matrix, from_file, planned_pattern
 from indexer.campaign.results import Line, Moment, Origin
 from indexer.executors.base import Effort
 from indexer.runners.base import RunOptions
@@ -41,7 +42,7 @@ MOST_TRIES = 3
 
 @dataclass(slots=True)
 class Worked:
-    """What became of a worker's tasks, by id: `done` by it, `there` before or by another, `failed`
+    """Outcomes of a worker's tasks, by id: `done` by it, `there` before or by another, `failed`
     with the reason."""
 
     done: list[str] = field(default_factory=list)
@@ -62,7 +63,7 @@ class Worker:
     submission: int = 0
     chunk: int = -1
     read: Callable[[Matrix], Pattern] = from_file
-    told: Told = untold
+    progress: Progress = ignore_progress
 
     def work(self, tasks: Iterable[Task]) -> Worked:
         """Measure and deliver each task that is not done; one that cannot be is told, and the next
@@ -75,7 +76,7 @@ class Worker:
         self.campaign.instances.admit(here, mixed=self.mixed)
         tasks, worked = list(tasks), Worked()
         for number, task in enumerate(tasks):
-            self.told("work on tasks", number, len(tasks))
+            self.progress("work on tasks", number, len(tasks))
             try:
                 done = _TaskWork(self, here, task).deliver()
                 (worked.done if done else worked.there).append(task.id)
@@ -97,7 +98,7 @@ class _TaskWork:
         self._states: list[Moment] = []
 
     def deliver(self) -> bool:
-        """Whether it was to be done, and this worker's results are the ones that count."""
+        """Do the task; return false if it was done already or another worker's results count."""
         todo, began = self._todo(), time.monotonic()
         if not todo:
             self._attempts.forget(self._task.id)
@@ -117,8 +118,8 @@ class _TaskWork:
         return won
 
     def _todo(self) -> list[int]:
-        """What is missing, in its order; with the default in front where it is not among them, for
-        a gain is told over the default on the same node.
+        """Missing points in their order, with the default in front, since a gain is relative to
+        the default on the same node.
 
         Raises: InputError if the task was begun on another instance.
         """
@@ -183,7 +184,7 @@ class _TaskWork:
             worker.runner.run(pattern, Op.parse(task.op), configs, options=worker.options)
         )
         for number, at in enumerate(todo):
-            worker.told(f"measure {task.id}", number, len(todo))
+            worker.progress(f"measure {task.id}", number, len(todo))
             attempt.start(at)
             _, measured = next(outcomes)
             self._keep(attempt, Line(at, self._located(measured)))
@@ -216,7 +217,7 @@ def work_tasks(
     effort: Effort,
     *,
     mixed: bool = False,
-    told: Told = untold,
+    progress: Progress = ignore_progress,
     at: tuple[int, int] = (0, -1),
 ) -> Worked:
     """Work on tasks by their ids; `at` is their submission and chunk.
@@ -238,19 +239,19 @@ def work_tasks(
         mixed=mixed,
         submission=at[0],
         chunk=at[1],
-        told=told,
+        progress=progress,
     )
     return worker.work(tasks)
 
 
 def options_of(effort: Effort) -> RunOptions:
-    """How carefully a node measures that is told this."""
+    """The measuring options of a node for an effort."""
     most = max(_MOST_REPEATS, effort.repeats)
     return RunOptions(repeats=effort.repeats, max_repeats=most, threads=effort.threads)
 
 
 def work_chunk(
-    folder: Path, number: int, chunk: int, effort: Effort, told: Told = untold
+    folder: Path, number: int, chunk: int, effort: Effort, progress: Progress = ignore_progress
 ) -> Worked:
     """Work on one chunk of a submission. Raises: as `work_tasks`, and InputError for none such."""
     frozen = Submissions(folder).read(number)
@@ -261,7 +262,9 @@ def work_chunk(
             hint=f"chunks are 0 to {len(frozen.chunks) - 1}",
         )
     names = frozen.chunks[chunk]
-    return work_tasks(folder, names, effort, mixed=frozen.mixed, told=told, at=(number, chunk))
+    return work_tasks(
+        folder, names, effort, mixed=frozen.mixed, progress=progress, at=(number, chunk)
+    )
 
 
 def chunk_logged(folder: str, number: int, chunk: int, effort: Effort) -> str:

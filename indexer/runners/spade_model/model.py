@@ -144,7 +144,7 @@ class Model:
         )
 
     def _machine(self, slice_bytes: int, passes: int) -> tuple[NDArray[Any], ...]:
-        """The `machine` of `spade_loops`: empty caches, counters, costs."""
+        """The `machine` of `simulate`: empty caches, counters, costs."""
         hw = self._hardware
         unit = max(slice_bytes, hw.line_bytes)
         sizes, ways = [], []
@@ -165,7 +165,7 @@ class Model:
         )
 
     def _costs(self, slice_bytes: int, passes: int) -> NDArray[np.float64]:
-        """float64[11] in cycles, in the order of the constants of `spade_loops`."""
+        """float64[11] in cycles, in the order of the constants in `tiles.py`."""
         hw, value = self._hardware, _VALUE_BYTES[self._op.dtype]
         unit = max(slice_bytes, hw.line_bytes)
         lines = math.ceil(unit / hw.line_bytes)

@@ -15,7 +15,7 @@ from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
-from indexer.campaign.folder import Campaign, Progress
+from indexer.campaign.folder import Campaign, CampaignProgress
 from indexer.campaign.run import CampaignJob
 from indexer.runners.base import RunOptions
 
@@ -39,7 +39,7 @@ class Wrong(LawRunner):
                 yield config, measured
 
 
-def again(folder: Path, db: Database, runner: LawRunner, *statuses: str) -> Progress:
+def again(folder: Path, db: Database, runner: LawRunner, *statuses: str) -> CampaignProgress:
     job = CampaignJob(Campaign(folder), db.index, runner, OPTIONS, read, again=statuses)
     return job.run()
 

@@ -35,9 +35,9 @@ from indexer.campaign.budget.sampler import (
     Point,
     Pool,
     Round,
+    Sample,
     Sampler,
     Share,
-    Told,
     additive,
     by_halves,
     ordered_pairs,
@@ -198,7 +198,7 @@ def test_what_may_not_be_told() -> None:
         with pytest.raises(UsageError):
             one.tell(told)
     one.tell([(points[0], 1.0)])
-    with pytest.raises(UsageError, match="told twice"):
+    with pytest.raises(UsageError, match="has an outcome"):
         one.tell([(points[0], 1.0)])
 
 
@@ -265,11 +265,11 @@ def test_the_bandit_buys_more_where_the_order_is_not_foretold() -> None:
 
 def test_rewards_are_held_out() -> None:
     configs = grid(10, 0)
-    told = [Told(at, c, law(Point(at, c))) for at in range(1, 10) for c in configs]
-    rewards = dict(round_rewards([], told, additive))
+    samples = [Sample(at, c, law(Point(at, c))) for at in range(1, 10) for c in configs]
+    rewards = dict(round_rewards([], samples, additive))
     assert rewards[1] > 0.9 and rewards[7] < 0.2
-    failed = [Told(5, c, math.inf) for c in configs]
-    assert 5 not in dict(round_rewards(told, failed, additive))
+    failed = [Sample(5, c, math.inf) for c in configs]
+    assert 5 not in dict(round_rewards(samples, failed, additive))
     assert ordered_pairs(np.array([1.0, 1.0]), np.array([1.0, 2.0])) == 0.5
     assert ordered_pairs(np.array([2.0, 1.0]), np.array([1.0, math.inf])) == 1.0
     assert ordered_pairs(np.array([2.0, 1.0]), np.array([1.0, 1.0])) is None
@@ -500,8 +500,8 @@ def test_the_names_on_the_command_line_are_the_strategies() -> None:
 def test_a_seam_for_a_trained_model() -> None:
     seen: list[int] = []
 
-    def judge(told: Sequence[Told]) -> Any:
-        seen.append(len(told))
+    def judge(samples: Sequence[Sample]) -> Any:
+        seen.append(len(samples))
         return lambda matrix, configs: np.zeros(len(configs))
 
     one = buyer("ea25", pool(), reward=by_halves(judge))

@@ -191,7 +191,9 @@ def _campaign(
     for op in ops:
         platform.space(op)  # fail on a missing op before all files are read
     pool = _pool(options, progress)
-    return plan_campaign(db.index, Path(folder), platform, ops, pool, plan_options, told=progress)
+    return plan_campaign(
+        db.index, Path(folder), platform, ops, pool, plan_options, progress=progress
+    )
 
 
 def _sampled(
@@ -226,7 +228,7 @@ def _pool(
         groups=families(options["manifest"]),
         nnz=(options["min_nnz"], options["max_nnz"]),
         seen=seen,
-        told=progress,
+        progress=progress,
         note=note,
     )
 
@@ -274,7 +276,7 @@ def collect_verb(db: str, folder: str, as_json: bool) -> None:
 
     campaign = Campaign(Path(folder))
     with open_database(db) as opened, Progress() as progress:
-        collected = collect(campaign, opened.index, told=progress)
+        collected = collect(campaign, opened.index, progress=progress)
         if collected.tasks:
             embed(opened.index, progress=progress)
         done = campaign.progress(opened.index)

@@ -27,8 +27,7 @@ from embeddb.ui.cli.campaign_text import command_line, show_progress
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 
 if TYPE_CHECKING:
-    from indexer.campaign.folder import Campaign
-    from indexer.campaign.folder import Progress as CampaignProgress
+    from indexer.campaign.folder import Campaign, CampaignProgress
     from indexer.campaign.nodes.coordinator import NodesJob, NodesWords
     from indexer.campaign.nodes.worker import Worked
 
@@ -197,7 +196,9 @@ def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
         # A plan holds a platform's text; a command is only run out of a file that the user names.
         platform = load_platform(options["platform"]) if options["platform"] else planned
         runner, _ = runner_here(platform, threads)
-        job = CampaignJob(campaign, opened.index, runner, run_options, told=progress, again=again)
+        job = CampaignJob(
+            campaign, opened.index, runner, run_options, progress=progress, again=again
+        )
         try:
             campaign, done = run_campaign(job, Settle(options["settle"], options["agree"]))
         except (KeyboardInterrupt, RunnerUnavailable):
@@ -222,7 +223,7 @@ def _on_nodes(db: str, campaign: Campaign, options: dict[str, Any]) -> tuple[Cam
         open_database(db) as opened,
         Progress() as progress,
         nodes_job(
-            campaign, opened.index, effort, words, again=again, told=progress, note=note
+            campaign, opened.index, effort, words, again=again, progress=progress, note=note
         ) as job,
         note_interrupt(job),
     ):
@@ -318,5 +319,5 @@ def _worked(folder: Path, tasks: Sequence[str], options: dict[str, Any]) -> Work
     effort = Effort(**{name: options[name] for name in ("platform", "repeats", "threads")})
     with Progress() as progress:
         if tasks:
-            return work_tasks(folder, tasks, effort, told=progress)
+            return work_tasks(folder, tasks, effort, progress=progress)
         return work_chunk(folder, options["submission"], options["chunk"], effort, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,24 +70,13 @@ def emit_verb(
     if sum(map(bool, (answer, config, pack))) != 1 or bool(answer) == bool(op):
         reason = "give either ANSWER, or --pack or --config with --op"
         raise UsageError(reason, hint="embeddb emit --help")
-    platform = options["platform"] or "cpu"
     if options["platform"] and answer:
         raise UsageError("--platform is for --pack and --config: an answer has its own platform")
-    if config:
-        from embeddb.emit.emit import emit_config
-
-        kind = Op.parse(op)
-        manifest = emit_config(Config.parse(config), kind, place, platform=platform, prefix=prefix)
-    elif pack:
-        from embeddb.emit.emit import emit_pack
-
-        with open_database(db, readonly=True) as opened:
-            manifest = emit_pack(
-                opened.index, Op.parse(op), place, platform=platform, most=pack, prefix=prefix
-            )
-    else:
+    if answer:
         with open_database(db, readonly=True) as opened:
             manifest = _of_answer(opened, answer, place, prefix)
+    else:
+        manifest = _of_op(db, place, prefix, options)
     if as_json:
         output.emit(msgspec.to_builtins(manifest) | {"folder": place})
         return
@@ -96,6 +86,19 @@ def emit_verb(
         say(f"XLA takes no fusion plan; {place}/README.md says how to use the HLO")
     else:
         say(f"build and test it: make -C {place} check")
+
+
+def _of_op(db: str, place: str, prefix: str, options: Mapping[str, Any]) -> Manifest:
+    """Emit the named configuration, or a pack learned from the runs in the database."""
+    from embeddb.emit.emit import emit_config, emit_pack
+
+    op, platform = Op.parse(options["op"]), options["platform"] or "cpu"
+    if options["config"]:
+        config = Config.parse(options["config"])
+        return emit_config(config, op, place, platform=platform, prefix=prefix)
+    most = options["pack"]
+    with open_database(db, readonly=True) as opened:
+        return emit_pack(opened.index, op, place, platform=platform, most=most, prefix=prefix)
 
 
 def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:

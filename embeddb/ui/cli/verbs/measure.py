@@ -221,11 +221,11 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
             options["matrices"],
             groups=families(options["manifest"]),
             nnz=(1, options["max_nnz"]),
-            told=progress,
+            progress=progress,
             note=note,
         )
         folder = Path(options["campaign"] or f"{db.rstrip('/')}.adopt")
-        adopted = Adoption(opened.index, runner, request, pool, folder, told=progress).run()
+        adopted = Adoption(opened.index, runner, request, pool, folder, progress=progress).run()
     if as_json:
         documents = [one.document() for one in adopted]
         emit({"platform": here.id, "campaign": str(folder), "ops": documents})
@@ -373,7 +373,7 @@ def _on_nodes(
     effort = Effort(threads=wish.threads, platform=named_on_nodes(options["platform"]))
     words = nodes_words(options)
     with (
-        nodes_job(campaign, db.index, effort, words, told=progress, note=note) as job,
+        nodes_job(campaign, db.index, effort, words, progress=progress, note=note) as job,
         note_interrupt(job),
     ):
         return calibrated(wanted, job)

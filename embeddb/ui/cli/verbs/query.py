@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from embeddb.core.workload import Workload
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
+    from embeddb.ranking.kernels.fused_seconds import FusedSeconds
 
 #: Exit code if the only answer is the platform's default.
 _NO_EVIDENCE = 3
@@ -121,35 +122,46 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
         op = Op.parse(options["op"])
         runs = measure or options["counted"]
         platform = queried_platform(opened, options["platform"], options["threads"], must_run=runs)
-        started = time.perf_counter()
-        subjects = resolve_workloads(
-            opened, matrix, op, options["defines"], options["index_matrix"]
-        )
-        read_s = (time.perf_counter() - started) / len(subjects)
+        subjects, read_s = _read(opened, matrix, op, options)
         if options["counted"]:
             count_nests(opened, subjects, platform, options["threads"], progress)
         answers = []
         for subject in subjects:
             answer = _answered(opened, subject, platform, op, measure, options, progress)
-            answers.append(
-                msgspec.structs.replace(answer, stages_s={"read": read_s, **answer.stages_s})
-            )
+            stages_s = {"read": read_s, **answer.stages_s}
+            answers.append(msgspec.structs.replace(answer, stages_s=stages_s))
         if any(answer.link == "default" for answer in answers):
             show_available(opened.index, platform, op)
         took = [fused_seconds(opened, subject, op) for subject in subjects]
         if options["emit_to"]:
             _emit(opened, matrix, subjects, answers, options)
     if as_json:
-        documents = [
-            answer.document() | ({"seconds": [asdict(one) for one in timings]} if timings else {})
-            for answer, timings in zip(answers, took, strict=True)
-        ]
-        emit(documents if len(documents) > 1 else documents[0])
+        _emit_answers(answers, took)
     else:
         for answer, subject, timings in zip(answers, subjects, took, strict=True):
             _show_answer(answer, subject, db)
             show_fused_seconds(timings)
     return _NO_EVIDENCE if all(answer.link == "default" for answer in answers) else 0
+
+
+def _read(
+    db: Database, text: str, op: Op, options: Mapping[str, Any]
+) -> tuple[Sequence[Workload | WorkloadInfo], float]:
+    """The workloads that a text names, and the mean seconds to read one."""
+    started = time.perf_counter()
+    subjects = resolve_workloads(db, text, op, options["defines"], options["index_matrix"])
+    return subjects, (time.perf_counter() - started) / len(subjects)
+
+
+def _emit_answers(
+    answers: Sequence[Recommendation], timings: Sequence[Sequence[FusedSeconds]]
+) -> None:
+    """Print answers as JSON, with the seconds of fused kernels; one answer without a list."""
+    documents = [
+        answer.document() | ({"seconds": [asdict(one) for one in seconds]} if seconds else {})
+        for answer, seconds in zip(answers, timings, strict=True)
+    ]
+    emit(documents if len(documents) > 1 else documents[0])
 
 
 def _emit(
