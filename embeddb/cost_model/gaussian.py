@@ -56,6 +56,22 @@ class Inputs(NamedTuple):
         return Inputs(self.config[at], self.matrix[at], self.derived[at])
 
 
+class Measured(NamedTuple):
+    """n samples: `inputs`, log gains `gain` float64[n] and `row` int64[n], numbers of the
+    matrices."""
+
+    inputs: Inputs
+    gain: Floats
+    row: NDArray[np.int64]
+
+    @property
+    def off(self) -> Floats:
+        """float64[n]: gains less the mean of their matrix."""
+        level = np.bincount(self.row, self.gain) / np.maximum(np.bincount(self.row), 1)
+        centred: Floats = self.gain - level[self.row]
+        return centred
+
+
 class _Lengths(NamedTuple):
     """Hyper-parameters as the kernel uses them: `amplitude` float64[3], the `noise` variance and
     inverse lengths: of kx, kc float64[a], kd float64[a], kq float64[q]."""
@@ -103,36 +119,34 @@ class GaussianProcess:
     @classmethod
     def fit(
         cls,
-        inputs: Inputs,
-        gain: Floats,
-        row: NDArray[np.int64],
+        measured: Measured,
         *,
         seed: int = 0,
         residual: bool = False,
+        prior: Arrays | None = None,
     ) -> GaussianProcess:
-        """Learn from log gains float64[n] of samples, each of a matrix numbered `row` int64[n].
+        """Learn from samples.
 
         Gains more than 1.2 standard deviations below the mean of their matrix are cut there for the
         order: how slow a slow configuration is says little of which is the fastest. Gains that are
-        the `residual` of another model's predictions are not cut.
+        the `residual` of another model's predictions are not cut. A `prior`, which `Residuals`
+        makes, replaces what too few samples cannot say: scales and the prior mean of the logs.
+        Raises: ModelError for a prior of other inputs.
         """
-        tensors: dict[str, NDArray[Any]] = {}
-        for name, part in inputs._asdict().items():
-            once = np.unique(part, axis=0) if part is inputs.matrix else part
-            spread = once.std(axis=0)
-            # A column that hardly varies among the samples says little; it is not blown up.
-            floor = 0.1 * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
-            tensors[f"center.{name}"] = once.mean(axis=0).astype(np.float32)
-            tensors[f"scale.{name}"] = np.maximum(spread, max(floor, 1e-6)).astype(np.float32)
+        if prior:
+            tensors = {name: a for name, a in prior.items() if name not in ("logs", "spread")}
+        else:
+            tensors = {**_scales(measured.inputs), "unit": np.array([_unit(measured.off)])}
+        for name, part in measured.inputs._asdict().items():
+            if tensors[f"center.{name}"].shape != part.shape[1:]:
+                raise ModelError(f"the prior has other columns of {name} inputs")
             tensors[name] = _standard(part, tensors, name).astype(np.float32)
-        level = np.bincount(row, gain) / np.maximum(np.bincount(row), 1)
-        off = gain - level[row]
-        unit = max(float(off.std()), 1e-6)
+        off = measured.off / float(tensors["unit"][0])
         cut = _NO_CUT if residual else _CUT
         tensors["cut"] = np.array([cut])
-        tensors["target"] = np.stack([np.maximum(off / unit, -cut), off / unit], axis=1)
-        tensors["unit"], tensors["row"] = np.array([unit]), row.astype(np.int64)
-        tensors["logs"] = _fitted(tensors, seed)
+        tensors["target"] = np.stack([np.maximum(off, -cut), off], axis=1)
+        tensors["row"] = measured.row.astype(np.int64)
+        tensors["logs"] = _fitted(tensors, seed, prior)
         return cls(tensors)
 
     @property
@@ -183,8 +197,44 @@ class GaussianProcess:
         return self._factors
 
 
+class Residuals:
+    """Processes of the residuals of similar samples, such as those of several machines, with their
+    `logs` float64[m,5+2a+q] and `scales` in common: `unit`, `center.NAME`, `scale.NAME`."""
+
+    def __init__(self, parts: Sequence[Measured], *, seed: int = 0) -> None:
+        self.scales: dict[str, NDArray[Any]] = _scales(joined([part.inputs for part in parts]))
+        self.scales["unit"] = np.array([_unit(np.concatenate([part.off for part in parts]))])
+        fits = [GaussianProcess.fit(p, seed=seed, residual=True, prior=self.scales) for p in parts]
+        self.logs: Floats = np.array([process.tensors["logs"] for process in fits])
+
+    def prior(self, part: NDArray[np.bool_] | None = None) -> dict[str, NDArray[Any]]:
+        """For `GaussianProcess.fit` of another one: the `scales`, and `logs` and `spread`
+        float64[5+2a+q], mean and standard deviation of the hyper-parameters of all or `part`."""
+        logs = self.logs if part is None else self.logs[part]
+        spread = np.maximum(logs.std(axis=0), _SPREAD)
+        return {**self.scales, "logs": logs.mean(axis=0), "spread": spread}
+
+
 #: Standard deviations below a matrix's mean gain at which gains are cut.
 _CUT, _NO_CUT = 1.2, 1e6
+#: Hyper-parameters of a further process differ at least so much from those before.
+_SPREAD = 0.3
+
+
+def _scales(inputs: Inputs) -> dict[str, NDArray[Any]]:
+    scales: dict[str, NDArray[Any]] = {}
+    for name, part in inputs._asdict().items():
+        once = np.unique(part, axis=0) if part is inputs.matrix else part
+        spread = once.std(axis=0)
+        # A column that hardly varies among the samples says little; it is not blown up.
+        floor = 0.1 * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
+        scales[f"center.{name}"] = once.mean(axis=0).astype(np.float32)
+        scales[f"scale.{name}"] = np.maximum(spread, max(floor, 1e-6)).astype(np.float32)
+    return scales
+
+
+def _unit(off: Floats) -> float:
+    return max(float(off.std()), 1e-6)
 
 
 def _standard(part: NDArray[Any], tensors: Arrays, name: str) -> Floats:
@@ -226,7 +276,7 @@ def _solve(lower: Floats, right: Floats) -> Floats:
     return found
 
 
-def _fitted(tensors: Arrays, seed: int) -> Floats:
+def _fitted(tensors: Arrays, seed: int, prior: Arrays | None) -> Floats:
     """Hyper-parameters float64[5+2a+q] that maximise the posterior of some of the samples."""
     from scipy.optimize import minimize
 
@@ -235,6 +285,10 @@ def _fitted(tensors: Arrays, seed: int) -> Floats:
     inputs = Inputs(*(tensors[name][at].astype(np.float64) for name in Inputs._fields))
     row = tensors["row"][at]
     loss = _Likelihood(inputs, tensors["target"][at, 0], (row[:, None] == row) * _LEVEL)
+    if prior and "logs" in prior:
+        if not len(loss.mean) == len(prior["logs"]) == len(prior["spread"]):
+            raise ModelError("the prior has hyper-parameters of other inputs")
+        loss.mean, loss.spread = prior["logs"], prior["spread"]
     best = minimize(loss, loss.mean, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
     logs: Floats = np.clip(best.x, -20.0, 20.0)
     return logs
@@ -251,8 +305,8 @@ class _Likelihood:
         self.mean: Floats = np.array(
             [*_AMPLITUDES, matrix, *[config + 0.3] * a, *[config - 0.5] * a, *[derived + 0.3] * q]
         )
-        self._spread = np.ones(len(self.mean))
-        self._spread[: len(_AMPLITUDES)] = _AMPLITUDE_SPREAD
+        self.spread = np.ones(len(self.mean))
+        self.spread[: len(_AMPLITUDES)] = _AMPLITUDE_SPREAD
         self._apart = _squares(inputs.matrix, inputs.matrix)
 
     def __call__(self, logs: Floats) -> tuple[float, Floats]:
@@ -287,7 +341,7 @@ class _Likelihood:
             part = slope * terms[2]
             rise[5 + a : 5 + 2 * a] = _length_slope(part, inputs.config, of.of_derived)
             rise[5 + 2 * a :] = _length_slope(part, inputs.derived, of.derived)
-        pull = (logs - self.mean) / self._spread**2
+        pull = (logs - self.mean) / self.spread**2
         return float(loss + 0.5 * (logs - self.mean) @ pull), rise + pull
 
 

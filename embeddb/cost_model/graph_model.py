@@ -2,7 +2,7 @@
 them, or the seconds of a fused kernel.
 
 The network is `embeddb.tensors.encoding.forward`, what may answer in its place is in
-`kernel_trees` and `operation_sums`; here any is a model of one op on one platform, whose scores
+`trees_numpy` and `operation_sums`; here any is a model of one op on one platform, whose scores
 are told as log gains.
 """
 
@@ -159,7 +159,7 @@ class GraphModel:
 
     @property
     def analysed(self) -> bool:
-        """Whether it tells what the analytical model misses (`kernel_trees`)."""
+        """True if it predicts the error of the analytical model (trees)."""
         return "machine" in self.card["network"]
 
     @property

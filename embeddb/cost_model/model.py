@@ -89,7 +89,8 @@ class CostModel:
     `latent.NAME` the encoder's; of each op trained on, `prior.OP.nest` float32[53],
     `prior.OP.latent` float32[e], `prior.OP.ids` uint8[k,16] of measured configurations and
     `prior.OP.rest` float32[k], what each gains beyond the regression. Or `process.OP.NAME` of the
-    Gaussian process of each op.
+    Gaussian process of each op. Trees of every machine have `differences.OP.NAME`, too, the prior
+    of a machine's differences to them.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Arrays, *, where: str = "") -> None:
@@ -152,6 +153,27 @@ class CostModel:
         """Names of the facts that the machine does not report; a mean stands in for each."""
         reported = numeric_facts(platform)
         return [name for name, _ in self.card.get("facts", ()) if name not in reported]
+
+    def differences(self, op: Op) -> dict[str, NDArray[Any]]:
+        """The prior of a machine's differences to a model of every machine, for the nearest width
+        that has one (`embeddb.cost_model.gaussian.Residuals`); empty without any."""
+        able = [own for own in self.ops if f"differences.{own}.logs" in self.tensors]
+        near = min(able, key=lambda own: abs(math.log2(own.width / op.width)), default=op)
+        return self.below(f"differences.{near}.")
+
+    def refined(self, op: Op, matrices: int) -> dict[str, dict[str, float]]:
+        """Figures of held-out answers on machines left out, after runs of at most so many matrices
+        of theirs, as in the card's `held_out`; of the nearest width that has them, else empty."""
+        figures = self.card.get("refined") or {}
+        near = min(
+            map(Op.parse, figures),
+            key=lambda own: abs(math.log2(own.width / op.width)),
+            default=None,
+        )
+        if near is None:
+            return {}
+        able = [one for one in figures[str(near)] if one["matrices"] <= matrices]
+        return {"rank": max(able, key=lambda one: one["matrices"])} if able else {}
 
     @property
     def members(self) -> int:
@@ -396,6 +418,8 @@ class CostModel:
             raise ModelError("its card does not say what the trees read")
         if self.table.width > _MOST_COLUMNS:
             raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
+        for op in self.card.get("refined", {}):
+            self.refined(Op.parse(op), 1)
         _ = self._forest
         self._check_source(d)
 

@@ -1,8 +1,8 @@
-"""Seconds of fused kernels as sums over their operations, told by boosted trees, a network or both.
+"""Seconds of fused kernels as sums over their operations, from boosted trees, a network or both.
 
-A kernel takes the sum over its call and its operations of exp(usual + told(row)): `usual` is a
-guess (`operation_forms.rough_seconds`), rows are those of `operation_rows`, and what trees or a
-network tell is how far the guess is off. That sums are right where operations of a kind never met
+A kernel takes the sum over its call and its operations of exp(rough + error(row)): `rough` is
+`tensors.encoding.forms.rough_seconds`, rows are those of `operation_rows`, and trees or a network
+predict the error of the rough estimate. That sums are right where operations of a kind never met
 together is what flat rows of whole kernels cannot say. Where both tell, a kernel takes the
 geometric mean of the two sums: trees see where a time jumps, a network how it goes between.
 

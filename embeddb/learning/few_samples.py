@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raised when the same runs give another model.
-_VERSION = 3
-#: With fewer groups of matrices, or runs, there is too little to learn from and to judge by.
-LEAST_GROUPS, LEAST_RUNS = 5, 40
-#: From more runs neighbours answer until a model is trained, which takes minutes.
-MOST_RUNS = 5000
+_VERSION = 4
+#: With fewer groups of matrices, or runs, there is too little to learn from and to judge by;
+#: with fewer runs, too little to correct a model of every machine by.
+LEAST_GROUPS, LEAST_RUNS, LEAST_CORRECTING = 5, 40, 5
+#: From more runs neighbours answer until a model is trained, which takes minutes; a model of every
+#: machine is corrected by any number, of which so many of a matrix count.
+MOST_RUNS, _PER_MATRIX = 5000, 60
 
 
 def learned_model(
@@ -44,11 +46,13 @@ def learned_model(
     evidence = _own(partition, platform, op)
     if not evidence.rows or evidence.winners or not partition.vectors.size:
         return None
-    runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
-    if not LEAST_RUNS <= runs <= MOST_RUNS or groups < LEAST_GROUPS:
-        return None
     if source is not None and not _reads(source, partition):
         source = None
+    runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
+    correcting = source is not None and source.differences(op) and runs >= LEAST_CORRECTING
+    enough = LEAST_RUNS <= runs <= MOST_RUNS and groups >= LEAST_GROUPS
+    if not correcting and not enough:
+        return None
     stamp = _stamp(evidence, partition.featurizer, "" if source is None else source.version)
     model = lookup.models.learned(platform, op)
     if model is None or model.card.get("stamp") != stamp:
@@ -90,8 +94,11 @@ def _learned(
         samples = own_samples(lookup, partition, platform, op)
         from embeddb.learning.process import learn
 
-        seen = set() if source is None else _ran_elsewhere(partition, platform)
-        return learn(samples, process_card(samples, stamp=stamp), source=source, seen=seen)
+        card = process_card(samples, stamp=stamp)
+        if source is None:
+            return learn(samples, card)
+        seen = _ran_elsewhere(partition, platform)
+        return learn(samples.thinned(_PER_MATRIX, 0), card, source=source, seen=seen)
     except EmbeddbError:
         return None
 

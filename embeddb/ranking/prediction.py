@@ -99,7 +99,7 @@ def _of_machine(query: Query, lookup: Lookup, every: CostModel | None) -> CostMo
 def _learned(query: Query, lookup: Lookup, source: CostModel | None) -> CostModel | None:
     """The model of the instance's own runs, if it is better than the neighbours' vote with groups
     held out: by two standard errors, or where it goes on from a `source` of every machine, no worse
-    than the source."""
+    than the source; one that could only be judged by replay is used."""
     voted = query.vote.quality.of_optimum
     if not query.op.workload.learned or not math.isfinite(voted):
         return None
@@ -116,7 +116,7 @@ def _learned(query: Query, lookup: Lookup, source: CostModel | None) -> CostMode
     share, error = _share(methods.get("rank", {}))
     if model.source is not None:
         alone, _ = _share(methods.get("source", {}))
-        return model if share >= max(alone, voted) else None
+        return model if model.card.get("replayed") or share >= max(alone, voted) else None
     return model if share - _ERRORS * error > voted else None
 
 

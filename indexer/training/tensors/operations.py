@@ -67,7 +67,7 @@ class _Batch(NamedTuple):
 
 
 class _Network(nn.Module):
-    """Names and shapes of the weights are those of `operation_network.shapes_of`."""
+    """Names and shapes of the weights are those of `operation_sums.shapes_of`."""
 
     scale: Tensor
 
@@ -128,7 +128,7 @@ def network_weights(
     folder: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> dict[str, NDArray[Any]]:
-    """Tensors of `operation_network.shapes_of`; families have the same weight. Resumes an
+    """Tensors of `operation_sums.shapes_of`; families have the same weight. Resumes an
     unfinished training in `folder`.
 
     Raises: ModelError as `indexer.training.trainer.fit` does.

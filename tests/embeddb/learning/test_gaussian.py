@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import check_grad
 
 from embeddb.core.errors import ModelError
-from embeddb.cost_model.gaussian import GaussianProcess, Inputs, _Likelihood
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured, _Likelihood
 
 
 def _samples(matrices: int, each: int, seed: int = 0) -> tuple[Inputs, Any, Any]:
@@ -34,7 +34,7 @@ def test_the_gradient_is_that_of_the_likelihood() -> None:
 
 def test_it_orders_configurations_of_matrices_that_it_never_saw() -> None:
     inputs, gain, row = _samples(20, 12)
-    process = GaussianProcess.fit(inputs, gain, row)
+    process = GaussianProcess.fit(Measured(inputs, gain, row))
     others, truth, of = _samples(10, 40, seed=5)
     right = []
     for matrix in range(10):
@@ -48,14 +48,14 @@ def test_it_orders_configurations_of_matrices_that_it_never_saw() -> None:
 def test_levels_of_matrices_change_nothing() -> None:
     inputs, gain, row = _samples(6, 10)
     moved = gain + 100.0 * row
-    one, other = (GaussianProcess.fit(inputs, g, row) for g in (gain, moved))
+    one, other = (GaussianProcess.fit(Measured(inputs, g, row)) for g in (gain, moved))
     score, again = (p.score(inputs.take(row == 2), detailed=1)[0] for p in (one, other))
     assert np.allclose(score - score.mean(), again - again.mean(), atol=1e-3)
 
 
 def test_without_is_the_process_of_the_rest() -> None:
     inputs, gain, row = _samples(8, 10)
-    process = GaussianProcess.fit(inputs, gain, row)
+    process = GaussianProcess.fit(Measured(inputs, gain, row))
     rest = process.without(row == 3)
     assert rest.samples == process.samples - 10
     score = rest.score(inputs.take(row == 3), detailed=1)[0]
@@ -66,7 +66,7 @@ def test_without_is_the_process_of_the_rest() -> None:
 def test_what_does_not_vary_or_is_not_there_is_no_fault() -> None:
     inputs, gain, row = _samples(5, 8)
     plain = Inputs(inputs.config * 0, inputs.matrix, np.zeros((len(row), 0)))
-    process = GaussianProcess.fit(plain, gain * 0, row)
+    process = GaussianProcess.fit(Measured(plain, gain * 0, row))
     score, spread = process.score(plain.take(row == 0), detailed=3)
     assert np.allclose(score, score[0]) and np.isfinite(spread).all()
 
@@ -74,7 +74,7 @@ def test_what_does_not_vary_or_is_not_there_is_no_fault() -> None:
 @pytest.mark.parametrize("name", ["logs", "target", "row", "unit", "center.matrix", "config"])
 def test_a_tensor_that_does_not_fit_is_refused(name: str) -> None:
     inputs, gain, row = _samples(4, 5)
-    tensors = dict(GaussianProcess.fit(inputs, gain, row).tensors)
+    tensors = dict(GaussianProcess.fit(Measured(inputs, gain, row)).tensors)
     tensors[name] = tensors[name][:-1]
     with pytest.raises(ModelError, match="shape"):
         GaussianProcess(tensors)

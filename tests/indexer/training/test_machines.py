@@ -10,7 +10,7 @@ import pytest
 from command_line import run_verb
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
@@ -19,6 +19,7 @@ from embeddb.platforms.platform import Platform, parse_platform
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
 
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.samples import samples_of_machines
 from indexer.embed import embed
@@ -112,6 +113,9 @@ def test_its_file_and_card(place: Path) -> None:
     assert model.members == len(VECTOR_BYTES) and model.instance == "lanes"
     assert dict(model.card["facts"]).keys() == {"l2_bytes", "vector_bytes"}
     assert 0.8 < model.card["held_out"][str(OP)]["rank"]["of_optimum@1"] <= 1.0
+    replayed = model.card["refined"][str(OP)]
+    assert [each["matrices"] for each in replayed] == [1, 3, 10]
+    assert all(0.8 < each["of_optimum@1"] <= 1.0 for each in replayed)
 
 
 @pytest.fixture
@@ -169,8 +173,8 @@ def test_local_runs_refine_it(place: Path) -> None:
 
 
 def test_matrices_that_the_source_has_seen_do_not_judge(place: Path) -> None:
-    """On the machine of the test before; other machines ran these matrices, and so taught the trees
-    what it measured."""
+    """Other machines ran these matrices, so the trees know something of what it measured: its
+    figures are those of as many matrices of machines left out."""
     new = machine("again", 32, l2_bytes="1000000")
     with Database.open(place) as db:
         fill(db, new, matrices(8), order=(1.6, 1.0, 1.3))
@@ -178,8 +182,34 @@ def test_matrices_that_the_source_has_seen_do_not_judge(place: Path) -> None:
         answer = db.query(matrices(1, first=50)[0], platform=new, op=OP)
         learned = db.index.models.learned(new, OP)
     assert learned is not None and learned.source is not None
-    assert learned.card["held_out"] == {str(OP): {}}
-    assert answer.model != learned.version
+    figures = learned.card["held_out"][str(OP)]["rank"]
+    assert learned.card["replayed"] and figures["matrices"] == 3
+    assert figures in learned.source.card["refined"][str(OP)]
+    assert learned.card["calibration"] == learned.source.card["calibration"]
+    assert answer.model == learned.version and answer.candidates[0].config["order"] == "b"
+
+
+def test_a_single_matrix_refines_it(place: Path) -> None:
+    new = machine("single", 32, l2_bytes="1000000")
+    with Database.open(place) as db:
+        before = db.query(matrices(1, first=50)[0], platform=new, op=OP)
+        fill(db, new, matrices(1, first=70), order=(1.6, 1.0, 1.3))
+        embed(db.index)
+        after = db.query(matrices(1, first=50)[0], platform=new, op=OP)
+    assert before.candidates[0].config["order"] == "a"
+    assert after.candidates[0].config["order"] == "b"
+
+
+def test_a_prior_that_does_not_fit_is_refused(opened: Database) -> None:
+    model, _ = opened.index.usable_model(machine("new", 32), OP)
+    assert model is not None
+    prior = model.differences(Op("spmm", 64))
+    measured = Measured(Inputs(np.ones((4, 1)), np.ones((4, 2)), np.ones((4, 1))),
+                        np.arange(4.0), np.zeros(4, dtype=np.int64))  # fmt: skip
+    with pytest.raises(ModelError, match="other columns"):
+        GaussianProcess.fit(measured, residual=True, prior=prior)
+    with pytest.raises(ModelError):
+        CostModel({**model.card, "refined": {str(OP): [{"share": 1.0}]}}, model.tensors)
 
 
 def test_builds_for_one_processor_are_one_machine(opened: Database) -> None:
