@@ -51,6 +51,9 @@ _LEAST_OWED_S = 1e-3
 _FEW_PROCESSORS = 4
 _USUAL_SPMV = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=4"
 _SLICES = "format={},order=ij,sigma={},slice={},threads={}"
+_LONG_ROWS = "format=csr,lanes={},order=ij,reorder=none,threads=one,unroll=4"
+#: Mean entries of a row from which vectors of a row's products are full.
+_LONG = 32
 #: Windows of rows that slices may sort, and the largest bound of fill per non-zero: filled up by a
 #: third, slices are no faster than half of what they are without.
 _WINDOWS, _MOST_FILL = (256, 16_384), 0.6
@@ -130,16 +133,26 @@ def usual_config(op: Op, matrix: Matrix) -> Config | None:
     """The static best configuration: on plain CSR that of the highest geometric mean share of the
     optimum over the matrices of the starter, on most of its instances; for other widths, over eight
     matrices on one machine (docs/howto/compile.md). For SpMV slices, with 16-bit columns where
-    those suffice, which are converted to in a few calls' time; None if they would be mostly
-    fill."""
+    those suffice, which are converted to in a few calls' time; None if they would be mostly fill.
+    Long rows that 16 bits do not count stay CSR, summed in vectors."""
     if op.name == "spmv":
+        if _wide(matrix) and _long_rows(matrix):
+            return Config.parse(_LONG_ROWS.format(4 if op.dtype == "f64" else 8))
         if not (rows := window(matrix)):
             return None
         team = matrix.values.size >= _LEVEL_SPMV and not crowded()
-        form = "sell16" if matrix.pattern.shape[1] <= _SHORT_COLUMNS else "sell"
+        form = "sell" if _wide(matrix) else "sell16"
         return _slices(op, form, rows, team)
     usual = _usual_dense(op)
     return one_thread(usual) if crowded() else usual
+
+
+def _wide(matrix: Matrix) -> bool:
+    return matrix.pattern.shape[1] > _SHORT_COLUMNS
+
+
+def _long_rows(matrix: Matrix) -> bool:
+    return matrix.values.size >= _LONG * matrix.pattern.shape[0]
 
 
 @lru_cache(maxsize=16)
@@ -221,8 +234,8 @@ def saved_by_usual_s(op: Op, matrix: Matrix, calls: float) -> float:
     """Seconds that a number of calls of the usual configuration saves over scipy."""
     if op.name != "spmv":
         return saved_s(op, matrix, calls)
-    short = matrix.pattern.shape[1] <= _SHORT_COLUMNS
-    return calls * matrix.values.size * (_SHORT_SAVES_S if short else _LONG_SAVES_S)
+    slow = _wide(matrix) and not _long_rows(matrix)
+    return calls * matrix.values.size * (_LONG_SAVES_S if slow else _SHORT_SAVES_S)
 
 
 def usual_is_ready(op: Op, config: Config, matrix: Matrix, options: CompileOptions) -> bool:

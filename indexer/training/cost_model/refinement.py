@@ -53,18 +53,17 @@ def refined(
     figures: dict[str, list[dict[str, float]]] = {}
     for op in samples.ops:
         own = np.array([row.op == op for row in samples.rows])
-        parts = dict(_differences(samples, machine, own, replays, seed))
+        parts = dict(differences(samples, machine, own, replays, seed))
         if len(parts) < 3:
             continue
         residuals = Residuals(list(parts.values()), seed=seed)
         prior = residuals.prior()
         tensors |= {f"differences.{op}.{name}": array for name, array in prior.items()}
         choices: dict[int, list[HeldOutChoices]] = {}
-        for done, replay in enumerate(replays):
+        for done, (here, replay) in enumerate(_drawn(machine, replays)):
             if progress is not None:
-                progress(f"replay {op}", done, len(replays))
-            others = np.array(list(parts)) != machine[np.flatnonzero(replay.judged)[0]]
-            prior = residuals.prior(others)
+                progress(f"replay {op}", done, len(parts))
+            prior = residuals.prior(np.array(list(parts)) != here)
             for count, choice in _answers(samples, replay, own, prior, seed):
                 choices.setdefault(count, []).append(choice)
         figures[str(op)] = [
@@ -73,7 +72,17 @@ def refined(
     return tensors, figures
 
 
-def _differences(
+def _drawn(
+    machine: NDArray[np.int64], replays: Sequence[Replay]
+) -> Iterator[tuple[np.int64, Replay]]:
+    """One replay of each machine, other groups of matrices on each: they take minutes."""
+    places = np.array([machine[np.flatnonzero(replay.judged)[0]] for replay in replays])
+    for at, one in enumerate(np.unique(places)):
+        own = np.flatnonzero(places == one)
+        yield one, replays[own[at % len(own)]]
+
+
+def differences(
     samples: Samples,
     machine: NDArray[np.int64],
     own: NDArray[np.bool_],

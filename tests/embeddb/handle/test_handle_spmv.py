@@ -69,6 +69,18 @@ def test_slices_run_once_they_are_built(
     assert embeddb.compile(a, "spmv", calls=3).config is None
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_long_rows_of_wide_matrices_stay_csr(
+    cache: Path, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autotune, "usual_build_s", lambda: 0.0)
+    a = random_matrix(20, 70_000, 60_000, dtype)
+    f = embeddb.compile(a, "spmv", calls=100)
+    assert f.config is not None and (f.config["format"], f.config["unroll"]) == ("csr", 4)
+    x = np.random.default_rng(0).random(70_000).astype(dtype)
+    np.testing.assert_allclose(f(x), a @ x, rtol=1e-4 if dtype == np.float32 else 1e-12)
+
+
 @pytest.mark.parametrize(
     ("usual_length", "long", "length", "window"),
     [(6, 0, 0, 256), (6, 4, 4000, 16_384), (1, 1, 30_000, 0)],
