@@ -370,7 +370,7 @@ class Database:
                 return calibrated(plan, nodes_work)
         runner, _ = this_machine(where, threads=threads)
         job = Calibration(self.index, runner, request)
-        job = job if progress is None else replace(job, told=progress)
+        job = job if progress is None else replace(job, progress=progress)
         return job.run(files)
 
     def campaign(

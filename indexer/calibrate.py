@@ -107,14 +107,14 @@ def measured_ops(lookup: Lookup, platform: Platform) -> tuple[Op, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """One call of `embeddb calibrate`. `runner` measures, `clock` tells seconds and `told` is
+    """One call of `embeddb calibrate`. `runner` measures, `clock` gives seconds and `progress` is
     called with what is done."""
 
     db: Lookup
     runner: Any
     wish: CalibrationRequest
     clock: Callable[[], float] = time.monotonic
-    told: Progress = ignore_progress
+    progress: Progress = ignore_progress
 
     def run(self, folder: Path | None = None) -> CalibrationReport:
         """Measure until the time is up, on the matrices of a folder or on generated ones, and say
@@ -134,7 +134,7 @@ class Calibration:
         report.too_large, report.problems = work.candidates.too_large, work.candidates.problems
         report.indexed = work.index()
         for at, op in enumerate(self.wish.ops):
-            self.told("report", at, len(self.wish.ops))
+            self.progress("report", at, len(self.wish.ops))
             partition = self.db.partition(op, here)
             report.ops.append(op_report(partition, here, op, work.tally[op]))
         report.seconds = timer.spent_s
@@ -324,7 +324,7 @@ class _Work:
 
     def _tell(self, task: _Task) -> None:
         done = round(self._timer.spent_s)
-        self._asked.told(
+        self._asked.progress(
             f"calibrate, now {task.op} of {task.pattern.name}, seconds",
             min(done, round(self._timer.total_s)),
             round(self._timer.total_s),

@@ -63,7 +63,7 @@ class NodesCalibration:
     platform: Platform
     wish: CalibrationRequest
     folder: Path
-    told: Progress = ignore_progress
+    progress: Progress = ignore_progress
 
     def planned(self, matrices: Path | None = None) -> Campaign:
         """The campaign in the folder: the one that is there, or a new one on the matrices of a
@@ -146,7 +146,7 @@ class NodesCalibration:
                     return
                 spent_s += more_s
                 built |= {(op, config) for op, held in configs.items() for config in held}
-                self.told("choose, seconds", round(min(spent_s, total_s)), round(total_s))
+                self.progress("choose, seconds", round(min(spent_s, total_s)), round(total_s))
                 yield pattern, configs
         if not spent_s:
             hint = "; ".join(candidates.problems[:1]) or "give more --minutes"

@@ -342,7 +342,7 @@ def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
             report = _on_nodes(opened, platform, wish, folder, options, progress)
         else:
             runner, _ = runner_here(platform, options["threads"])
-            report = Calibration(opened.index, runner, wish, told=progress).run(folder)
+            report = Calibration(opened.index, runner, wish, progress=progress).run(folder)
     if as_json:
         emit(report.document())
     elif not report.platform:
@@ -368,7 +368,8 @@ def _on_nodes(
     from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
     from indexer.executors.base import Effort
 
-    wanted = NodesCalibration(db.index, platform, wish, Path(options["campaign"]), told=progress)
+    where = Path(options["campaign"])
+    wanted = NodesCalibration(db.index, platform, wish, where, progress=progress)
     campaign = wanted.planned(folder)
     effort = Effort(threads=wish.threads, platform=named_on_nodes(options["platform"]))
     words = nodes_words(options)
