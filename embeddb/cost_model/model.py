@@ -419,7 +419,7 @@ class CostModel:
         if self.table.width > _MOST_COLUMNS:
             raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
         for op in self.card.get("refined", {}):
-            self.refined(Op.parse(op), 1)
+            _ = self.refined(Op.parse(op), 0)["rank"]["of_optimum@1"]
         _ = self._forest
         self._check_source(d)
 

@@ -49,7 +49,7 @@ def learned_model(
     if source is not None and not _reads(source, partition):
         source = None
     runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
-    correcting = source is not None and source.differences(op) and runs >= LEAST_CORRECTING
+    correcting = source is not None and runs >= LEAST_CORRECTING and _corrects(source, op, groups)
     enough = LEAST_RUNS <= runs <= MOST_RUNS and groups >= LEAST_GROUPS
     if not correcting and not enough:
         return None
@@ -74,6 +74,14 @@ def _own(partition: AnswerIndex, platform: Platform, op: Op) -> RunMatrix:
         if row.platform == platform.id and row.op in ("", str(op))
     ]
     return evidence.take(np.array(rows, dtype=np.int64)).pruned()
+
+
+def _corrects(source: CostModel, op: Op, matrices: int) -> bool:
+    """Return True if the first answers of a model of every machine were no worse after so many
+    matrices of machines left out than without any."""
+    before, after = source.refined(op, 0), source.refined(op, matrices)
+    share = "of_optimum@1"
+    return bool(after) and after["rank"][share] >= before["rank"][share]
 
 
 def _reads(source: CostModel, partition: AnswerIndex) -> bool:

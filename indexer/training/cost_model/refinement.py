@@ -21,7 +21,7 @@ from embeddb.learning.process import MOST_SAMPLES, PRIOR_GROUPS, measured_of, so
 from embeddb.learning.samples import Samples
 
 #: Matrices of a machine that are given back in a replay.
-COUNTS = (1, 3, 10, 30)
+COUNTS = (0, 1, 3, 10, 30)
 #: Samples of a machine by which its hyper-parameters are found.
 _SAMPLES = 400
 
@@ -106,14 +106,15 @@ def _answers(
     prior: Mapping[str, NDArray[Any]],
     seed: int,
 ) -> Iterator[tuple[int, HeldOutChoices]]:
-    """Answers of the judged rows after runs of 1, 3, 10, … local rows, drawn."""
+    """Answers of the judged rows after runs of no, 1, 3, 10, … local rows, drawn."""
     asked = np.flatnonzero(replay.judged & own)
     local = np.random.default_rng(seed).permutation(np.flatnonzero(replay.local & own))
-    if not asked.size or local.size < COUNTS[0]:
+    if not asked.size:
         return
     questions = samples.take(asked)
     plain = source_scores(questions, replay.model)
-    for count in (c for c in COUNTS if c <= local.size):
+    yield 0, judge(questions, plain)
+    for count in (c for c in COUNTS[1:] if c <= local.size):
         rows = np.sort(local[:count])
         means = _means(samples, rows, replay.model)
         measured = measured_of(samples, rows.tolist(), means, MOST_SAMPLES, seed)
