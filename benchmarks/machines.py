@@ -24,6 +24,7 @@ import numpy as np
 from machine import about
 
 from embeddb.core.config import Op
+from embeddb.cost_model.gaussian import Residuals
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.held_out import split_groups
@@ -32,13 +33,14 @@ from embeddb.learning.comparison import HeldOutChoices, judge
 from embeddb.learning.few_samples import LEAST_GROUPS, LEAST_RUNS, process_card
 from embeddb.learning.process import learn, source_scores
 from embeddb.learning.samples import Samples, join, samples_of_machines
-from embeddb.platforms.machines import machine_words
+from embeddb.platforms.machines import display_name
 from indexer.training.cost_model import trees
 from indexer.training.cost_model.machines import machine_of, mean_facts
+from indexer.training.cost_model.refinement import Replay, differences
 from indexer.training.cost_model.settings import forest
 from indexer.training.cost_model.train import tree_card, tree_columns
 
-LOCAL = (0, 5, 20, 52)
+LOCAL = (0, 1, 2, 5, 10, 20, 52)
 #: Rows that are asked about in each half, and runs of each that are learned from.
 ASKED, PER_ROW = 80, 60
 
@@ -70,7 +72,7 @@ def processors(samples: Samples, wanted: list[str]) -> Iterator[tuple[str, np.nd
     for one in np.unique(number):
         own = {p.id: p for p, at in zip(samples.machines, number, strict=True) if at == one}
         chosen = max(own.values(), key=_plainness)
-        name = machine_words(chosen.environment)
+        name = display_name(chosen.id, chosen.environment)
         if not wanted or any(text in str(chosen.environment["cpu"]) for text in wanted):
             yield name, np.array([p.id == chosen.id for p in samples.machines])
 
@@ -91,19 +93,18 @@ def of_machine(samples: Samples, op: Op, own: np.ndarray) -> dict[str, Any]:
         asked = rng.permutation(np.flatnonzero(own & (half == part)))[:ASKED]
         local = rng.permutation(np.flatnonzero(own & (half != part)))
         others = samples.take(np.flatnonzero(~there & (half != part))).thinned(PER_ROW, 0)
-        source = forest_of(others)
+        source = with_differences(forest_of(others), samples, number, half != part, own)
         questions = samples.take(np.sort(asked))
         add = choices.setdefault
         add("best fixed of others", []).append(judge(questions, fixed(others, questions)))
         for count in LOCAL:
             known = samples.take(np.sort(local[:count])).thinned(PER_ROW, 0)
             start = time.process_time()
-            few = len(known.gain) < LEAST_RUNS or np.unique(known.groups).size < LEAST_GROUPS
-            model = source if few else learn(known, process_card(known), source=source)
+            model = learn(known, process_card(known), source=source) if count else source
             seconds.append(time.process_time() - start)
             scores = source_scores(questions, model)
             add(f"every machine + {count} local", []).append(judge(questions, scores))
-            if not few:
+            if len(known.gain) >= LEAST_RUNS and np.unique(known.groups).size >= LEAST_GROUPS:
                 alone = source_scores(questions, learn(known, process_card(known)))
                 add(f"{count} local alone", []).append(judge(questions, alone))
                 best = fixed(known, questions)
@@ -115,6 +116,23 @@ def of_machine(samples: Samples, op: Op, own: np.ndarray) -> dict[str, Any]:
     figures: dict[str, Any] = {name: shares(parts) for name, parts in choices.items()}
     return {**figures, "asked": int(sum(len(c.at_1) for c in choices["best fixed of others"])),
             "most_seconds_to_learn": round(max(seconds), 1)}  # fmt: skip
+
+
+def with_differences(
+    model: CostModel, samples: Samples, number: np.ndarray, taught: np.ndarray, own: np.ndarray
+) -> CostModel:
+    """The model with the prior of differences of the machines it learned from: of each, to a forest
+    of the others. `taught` bool[r] are rows of families that are not asked about."""
+    left = number[np.flatnonzero(own)[0]]
+    replays = []
+    for one in np.unique(number[number != left]):
+        rest = samples.take(np.flatnonzero((number != left) & (number != one) & taught))
+        there = (number == one) & taught
+        replays.append(Replay(forest_of(rest.thinned(PER_ROW // 2, 0)), there, ~there))
+    parts = dict(differences(samples, number, np.ones(len(number), dtype=bool), replays, 0))
+    prior = Residuals(list(parts.values())).prior()
+    named = {f"differences.{samples.ops[0]}.{name}": array for name, array in prior.items()}
+    return CostModel(model.card, {**model.tensors, **named})
 
 
 def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:

@@ -109,7 +109,7 @@ def _live(data: Any) -> Table:
     lines = [["operation", "answers by", "at 1 / at 5", "gain: obtained / predicted"]]
     names = {
         "zero-shot": "other machines, nothing measured here",
-        "calibrated": "and ten matrices of this machine",
+        "calibrated": "and five minutes of `calibrate`",
         "all": "and 52 matrices of this machine",
         "static best of zero-shot": "best fixed schedule of the other machines",
         "fastest of one round": "fastest of one round, judged by the others",
@@ -125,17 +125,27 @@ def _live(data: Any) -> Table:
 
 @table("every-machine", "machines")
 def _every_machine(data: Any) -> Table:
-    counts = (0, 5, 20, 52)
-    lines = [["operation", "machine left out", "best fixed of the others",
-              *(f"model, {count} local" for count in counts),
-              *(f"{count} local alone" for count in counts[1:])]]  # fmt: skip
-    for op, machines in data.items():
+    methods = {
+        "best fixed of others": "best fixed of the others",
+        **{f"every machine + {n} local": f"model, {n} local" for n in (0, 5, 20, 52)},
+        **{f"{n} local alone": f"{n} local alone" for n in (5, 20, 52)},
+    }
+    lines = [["operation", "machine left out", *methods.values()]]
+    for op, machines in data["ops"].items():
         for machine, row in machines.items():
-            names = [f"every machine + {count} local" for count in counts]
-            names += [f"{count} local alone" for count in counts[1:]]
-            pairs = [row.get(name) for name in ("best fixed of others", *names)]
-            cells = [f"{one[0]:.3f} / {one[1]:.3f}" if one else "–" for one in pairs]
-            lines.append([op, machine.partition(",")[0], *cells])
+            name = machine.removeprefix("cpu: ").partition(",")[0]
+            pairs = [row.get(method) for method in methods]
+            lines.append([op, name, *(f"{p[0]:.3f} / {p[1]:.3f}" if p else "–" for p in pairs)])
+    return lines
+
+
+@table("refined", "refined")
+def _refined(data: Any) -> Table:
+    counts = sorted({int(row["matrices"]) for rows in data["ops"].values() for row in rows})
+    lines = [["operation", *(f"{n} local" for n in counts)]]
+    for op, rows in data["ops"].items():
+        by_count = {int(row["matrices"]): row for row in rows}
+        lines.append([op, *(share(by_count[n]) if n in by_count else "–" for n in counts)])
     return lines
 
 

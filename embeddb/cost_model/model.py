@@ -419,7 +419,8 @@ class CostModel:
         if self.table.width > _MOST_COLUMNS:
             raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
         for op in self.card.get("refined", {}):
-            _ = self.refined(Op.parse(op), 0)["rank"]["of_optimum@1"]
+            figures = self.refined(Op.parse(op), 0)["rank"]
+            _ = (float(figures["of_optimum@1"]), float(figures["of_optimum@5"]))
         _ = self._forest
         self._check_source(d)
 

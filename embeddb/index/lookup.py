@@ -88,6 +88,8 @@ class Lookup:
         self.store = store
         #: The only one to find neighbours by; empty: the one that was chosen.
         self.featurizer = ""
+        #: False: a model that a query learned from fewer runs answers, and none is learned.
+        self.learns = True
         fetch_models(store)
         self._derived = store.engine.shared_state(
             lambda engine: _Derived(store if engine is store.engine else Store(engine))
@@ -121,6 +123,7 @@ class Lookup:
         self.featurizers().named(name)
         view = object.__new__(type(self))
         view.store, view._derived, view.featurizer = self.store, self._derived, name
+        view.learns = self.learns
         return view
 
     def close(self) -> None:

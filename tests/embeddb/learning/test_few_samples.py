@@ -117,6 +117,10 @@ def test_further_runs_are_learned_from(place: Path) -> None:
         shares(db)
         before = db.index.models.learned(parse_platform(TOML), OP)
         fill(db, parse_platform(TOML), matrices(1, first=50), each=11)
+        db.index.learns = False
+        shares(db)
+        assert db.index.models.learned(parse_platform(TOML), OP) is before
+        db.index.learns = True
         shares(db)
         after = db.index.models.learned(parse_platform(TOML), OP)
     assert before is not None and after is not None
