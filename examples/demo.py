@@ -1,5 +1,5 @@
 """What `make demo` runs: ask the starter database about four matrices, calibrate it to this machine
-for 15 seconds, ask again, and check both answers by measuring.
+for 45 seconds, ask again, and check both answers by measuring.
 
 python examples/demo.py [MATRIX]
 
@@ -52,7 +52,7 @@ OPS = (Op.parse("spmm:32"), Op.parse("spmm:128"))
 #: Every round visits all matrices again, in another order, so that drift does not become rank.
 ROUNDS = 5
 #: Seconds of measuring other, generated matrices between the first question and the second.
-CALIBRATE_S = 15.0
+CALIBRATE_S = 45.0
 #: No new round is begun after this many seconds of measuring; the first is always finished.
 ENOUGH_S = 8.0
 OPTIONS = RunOptions(repeats=5, max_repeats=25, min_time_s=0.03, timeout_s=10.0)
@@ -368,7 +368,7 @@ def legend(rows: Sequence[Row]) -> str:
     )
     return (
         "expected, first, best of 5: factors over the default; expected is what neighbours or\n"
-        "cost model foretell, first is the top answer, best of 5 the fastest of the five;\n"
+        "cost model predict, first is the top answer, best of 5 the fastest of the five;\n"
         f"calibrated: the same after {CALIBRATE_S:.0f} s of measuring generated matrices here.\n"
         "The last columns compare the first best of 5 with the one schedule that is best on\n"
         "average, and with scipy (one thread) and torch (CSR) where they are installed.\n"
