@@ -215,6 +215,18 @@ class Residuals:
         return {**self.scales, "logs": logs.mean(axis=0), "spread": spread}
 
 
+def check_prior(prior: Arrays) -> None:
+    """Raises: ModelError for a prior that is not whole, or with a scale that is not positive."""
+    scales = [f"scale.{name}" for name in Inputs._fields]
+    for name in ("logs", "spread", "unit", *scales, *(f"center.{n}" for n in Inputs._fields)):
+        if name not in prior or prior[name].ndim != 1:
+            raise ModelError(f"the prior lacks {name!r}")
+    if prior["unit"].size != 1 or prior["logs"].shape != prior["spread"].shape:
+        raise ModelError("the arrays of the prior do not fit together")
+    if any((prior[name] <= 0).any() for name in ("spread", "unit", *scales)):
+        raise ModelError("the prior has a scale that is not positive")
+
+
 #: Standard deviations below a matrix's mean gain at which gains are cut.
 _CUT, _NO_CUT = 1.2, 1e6
 #: Hyper-parameters of a further process differ at least so much from those before.

@@ -38,7 +38,7 @@ from embeddb.cost_model.encoders.inputs import (
 )
 from embeddb.cost_model.encoders.latent import LatentEncoder, from_tensors
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
-from embeddb.cost_model.gaussian import GaussianProcess
+from embeddb.cost_model.gaussian import GaussianProcess, check_prior
 from embeddb.cost_model.network_numpy import (
     FUSIONS,
     PARTS,
@@ -161,9 +161,10 @@ class CostModel:
         near = min(able, key=lambda own: abs(math.log2(own.width / op.width)), default=op)
         return self.below(f"differences.{near}.")
 
-    def refined(self, op: Op, matrices: int) -> dict[str, dict[str, float]]:
+    def refined(self, op: Op, matrices: int) -> dict[str, float]:
         """Figures of held-out answers on machines left out, after runs of at most so many matrices
-        of theirs, as in the card's `held_out`; of the nearest width that has them, else empty."""
+        of theirs, as `rank` in the card's `held_out`; of the nearest width that has them, else
+        empty."""
         figures = self.card.get("refined") or {}
         near = min(
             map(Op.parse, figures),
@@ -173,7 +174,7 @@ class CostModel:
         if near is None:
             return {}
         able = [one for one in figures[str(near)] if one["matrices"] <= matrices]
-        return {"rank": max(able, key=lambda one: one["matrices"])} if able else {}
+        return max(able, key=lambda one: one["matrices"], default={})
 
     @property
     def members(self) -> int:
@@ -418,11 +419,22 @@ class CostModel:
             raise ModelError("its card does not say what the trees read")
         if self.table.width > _MOST_COLUMNS:
             raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
-        for op in self.card.get("refined", {}):
-            figures = self.refined(Op.parse(op), 0)["rank"]
-            _ = (float(figures["of_optimum@1"]), float(figures["of_optimum@5"]))
+        self._check_refined()
         _ = self._forest
         self._check_source(d)
+
+    def _check_refined(self) -> None:
+        """The figures of each op are numbers, those of no matrices among them, and its prior is
+        whole."""
+        for name, figures in self.card.get("refined", {}).items():
+            op = Op.parse(name)
+            numbers = [
+                [float(one[key]) for key in ("matrices", "of_optimum@1", "of_optimum@5")]
+                for one in figures
+            ]
+            if not np.isfinite(numbers).all() or not self.refined(op, 0) or str(op) != name:
+                raise ModelError(f"its figures of refinement at {name} are incomplete")
+            check_prior(self.differences(op))
 
     def _check_source(self, d: int) -> None:
         """Reads the model that this one goes on from, of the same kernel and d numbers."""

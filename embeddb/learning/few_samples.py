@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 #: Raised when the same runs give another model.
 _VERSION = 4
 #: With fewer groups of matrices, or runs, there is too little to learn from and to judge by;
-#: with fewer runs, too little to correct a model of every machine by.
-LEAST_GROUPS, LEAST_RUNS, LEAST_CORRECTING = 5, 40, 5
-#: Share of the optimum at 5 that a correction may lose where it gains at 1.
+#: with fewer runs, too little to refine a model of every machine by.
+LEAST_GROUPS, LEAST_RUNS, LEAST_REFINING = 5, 40, 5
+#: Share of the optimum at 5 that a refinement may lose where it gains at 1.
 _LESS_AT_5 = 0.005
 #: From more runs neighbours answer until a model is trained, which takes minutes; a model of every
-#: machine is corrected by any number, of which so many of a matrix count.
+#: machine is refined by any number, of which so many of a matrix count.
 MOST_RUNS, _PER_MATRIX = 5000, 60
 
 
@@ -51,9 +51,9 @@ def learned_model(
     if source is not None and not _reads(source, partition):
         source = None
     runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
-    correcting = source is not None and runs >= LEAST_CORRECTING and _corrects(source, op, groups)
+    refining = source is not None and runs >= LEAST_REFINING and _refines(source, op, groups)
     enough = LEAST_RUNS <= runs <= MOST_RUNS and groups >= LEAST_GROUPS
-    if not correcting and not enough:
+    if not refining and not enough:
         return None
     model = lookup.models.learned(platform, op)
     if not lookup.learns:
@@ -80,10 +80,10 @@ def _own(partition: AnswerIndex, platform: Platform, op: Op) -> RunMatrix:
     return evidence.take(np.array(rows, dtype=np.int64)).pruned()
 
 
-def _corrects(source: CostModel, op: Op, matrices: int) -> bool:
+def _refines(source: CostModel, op: Op, matrices: int) -> bool:
     """Return True if answers of a model of every machine, on machines left out, were no worse after
     so many of their matrices than without any: at 1, and at 5 by at most half a point."""
-    before, after = (source.refined(op, count).get("rank", {}) for count in (0, matrices))
+    before, after = (source.refined(op, count) for count in (0, matrices))
     if not before or not after:
         return False
     gained = [after[name] - before[name] for name in ("of_optimum@1", "of_optimum@5")]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Op
+from embeddb.core.config import Config, Op
 from embeddb.core.reports import Progress
 from embeddb.cost_model.encoders.inputs import ProcessColumns
-from embeddb.cost_model.gaussian import GaussianProcess, Measured, joined
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured, joined
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.comparison import group_folds, judge
@@ -71,10 +71,16 @@ def learn(
         scores |= part.left_out(seen)
         judged[str(op)], hidden[str(op)] = part.figures()
     if source is not None and not scores:
-        judged = {op: source.refined(Op.parse(op), len(samples.rows)) for op in judged}
+        judged = {op: _replayed(source, Op.parse(op), samples) for op in judged}
         rest = {"calibration": source.card["calibration"], "replayed": True}
         return CostModel({**card, "held_out": judged, "hidden": hidden, **rest}, tensors)
     return calibrated({**card, "held_out": judged, "hidden": hidden}, tensors, samples, [scores])
+
+
+def _replayed(source: CostModel, op: Op, samples: Samples) -> dict[str, dict[str, float]]:
+    """The figures of an op after as many groups of machines left out, and of the source alone."""
+    after = source.refined(op, int(np.unique(samples.groups).size))
+    return {"rank": after, "source": source.refined(op, 0)} if after else {}
 
 
 class _Part:
@@ -136,8 +142,7 @@ def measured_of(
         part = samples.part(row)
         kept = fastest_and_others(samples.gain[part], each, rng)
         configs = [samples.configs[c] for c in samples.column[part][kept]]
-        columns = ProcessColumns(samples.platform, samples.rows[row].op, configs)
-        inputs.append(columns.on(samples.problem(row)))
+        inputs.append(_inputs(samples, row, configs))
         gains.append((samples.gain[part] - means.get(row, 0.0))[kept])
         of.append(np.full(len(kept), place))
     return Measured(joined(inputs), np.concatenate(gains), np.concatenate(of))
@@ -159,10 +164,20 @@ def left_out(
         gone = out[of] if kept is None else out[of] | ~kept
         rest = process.without(gone)
         for row in (rows[int(i)] for i in np.flatnonzero(out)):
-            columns = ProcessColumns(samples.platform, samples.rows[row].op, samples.ran(row))
-            score, _ = rest.score(columns.on(samples.problem(row)), detailed=1)
-            scores[row] = score + means.get(row, 0.0)
+            scores[row] = process_scores(rest, samples, row) + means.get(row, 0.0)
     return scores
+
+
+def process_scores(process: GaussianProcess, samples: Samples, row: int) -> Floats:
+    """float64[x] scores of the entries of a row by a process."""
+    return process.score(_inputs(samples, row, samples.ran(row)), detailed=1)[0]
+
+
+def _inputs(samples: Samples, row: int, configs: Sequence[Config]) -> Inputs:
+    """Configurations on the matrix of a row, as a process reads them: derived quantities are those
+    of the machine that ran the row."""
+    problem = samples.problem(row)
+    return ProcessColumns(problem.platform, problem.op, configs).on(problem)
 
 
 def source_scores(samples: Samples, source: CostModel | None) -> dict[int, Floats]:

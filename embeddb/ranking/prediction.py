@@ -116,7 +116,8 @@ def _learned(query: Query, lookup: Lookup, source: CostModel | None) -> CostMode
     share, error = _share(methods.get("rank", {}))
     if model.source is not None:
         alone, _ = _share(methods.get("source", {}))
-        return model if model.card.get("replayed") or share >= max(alone, voted) else None
+        rival = alone if model.card.get("replayed") else max(alone, voted)
+        return model if "rank" in methods and share >= rival else None
     return model if share - _ERRORS * error > voted else None
 
 

@@ -13,11 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.reports import Progress
-from embeddb.cost_model.encoders.inputs import ProcessColumns
 from embeddb.cost_model.gaussian import GaussianProcess, Measured, Residuals
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.comparison import HeldOutChoices, judge
-from embeddb.learning.process import MOST_SAMPLES, PRIOR_GROUPS, measured_of, source_scores
+from embeddb.learning.process import (
+    MOST_SAMPLES,
+    PRIOR_GROUPS,
+    measured_of,
+    process_scores,
+    source_scores,
+)
 from embeddb.learning.samples import Samples
 
 #: Matrices of a machine that are given back in a replay.
@@ -106,11 +111,15 @@ def _answers(
     prior: Mapping[str, NDArray[Any]],
     seed: int,
 ) -> Iterator[tuple[int, HeldOutChoices]]:
-    """Answers of the judged rows after runs of no, 1, 3, 10, … local rows, drawn."""
+    """Answers of the judged rows after runs of no, 1, 3, 10, … local rows, drawn; both of the build
+    of the machine that ran most."""
+    if not (replay.judged & own).any():
+        return
+    build = np.array([one.id for one in samples.machines])
+    names, count_of = np.unique(build[replay.judged & own], return_counts=True)
+    own = own & (build == names[count_of.argmax()])
     asked = np.flatnonzero(replay.judged & own)
     local = np.random.default_rng(seed).permutation(np.flatnonzero(replay.local & own))
-    if not asked.size:
-        return
     questions = samples.take(asked)
     plain = source_scores(questions, replay.model)
     yield 0, judge(questions, plain)
@@ -119,20 +128,10 @@ def _answers(
         means = _means(samples, rows, replay.model)
         measured = measured_of(samples, rows.tolist(), means, MOST_SAMPLES, seed)
         groups = np.unique(samples.groups[rows]).size
-        process = GaussianProcess.fit(
-            measured, seed=seed, residual=True, prior=prior if groups < PRIOR_GROUPS else None
-        )
-        yield count, judge(questions, _scores(questions, process, plain))
-
-
-def _scores(
-    questions: Samples, process: GaussianProcess, plain: Mapping[int, Floats]
-) -> dict[int, Floats]:
-    scores = {}
-    for row, mean in plain.items():
-        columns = ProcessColumns(questions.platform, questions.rows[row].op, questions.ran(row))
-        scores[row] = mean + process.score(columns.on(questions.problem(row)), detailed=1)[0]
-    return scores
+        known = prior if groups < PRIOR_GROUPS else None
+        process = GaussianProcess.fit(measured, seed=seed, residual=True, prior=known)
+        scores = {at: mean + process_scores(process, questions, at) for at, mean in plain.items()}
+        yield count, judge(questions, scores)
 
 
 def _means(samples: Samples, rows: NDArray[np.int64], model: CostModel) -> dict[int, Floats]:

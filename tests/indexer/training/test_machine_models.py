@@ -220,6 +220,29 @@ def test_a_prior_that_does_not_fit_is_refused(opened: Database) -> None:
         GaussianProcess.fit(measured, residual=True, prior=prior)
     with pytest.raises(ModelError):
         CostModel({**model.card, "refined": {str(OP): [{"share": 1.0}]}}, model.tensors)
+    for name in ("spread", "unit", "scale.config"):
+        tensor = f"differences.{OP}.{name}"
+        with pytest.raises(ModelError, match="not positive"):
+            CostModel(model.card, {**model.tensors, tensor: 0 * model.tensors[tensor]})
+        with pytest.raises(ModelError, match="lacks"):
+            CostModel(model.card, {n: a for n, a in model.tensors.items() if n != tensor})
+
+
+def test_a_source_without_a_replay_answers_itself(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its refinement by matrices that other machines ran cannot be judged."""
+    new = machine("unjudged", 32, l2_bytes="1000000")
+    with Database.open(place) as db:
+        model, _ = db.index.usable_model(new, OP)
+        assert model is not None
+        monkeypatch.setitem(model.card, "refined", {})
+        fill(db, new, matrices(8), order=(1.6, 1.0, 1.3))
+        embed(db.index)
+        answer = db.query(matrices(1, first=50)[0], platform=new, op=OP)
+        learned = db.index.models.learned(new, OP)
+    assert learned is not None and learned.card["held_out"] == {str(OP): {}}
+    assert answer.model != learned.version
 
 
 def test_builds_for_one_processor_are_one_machine(opened: Database) -> None:
