@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 #: Raised when the same runs give another model.
 _VERSION = 4
-#: With fewer groups of matrices, or runs, there is too little to learn from and to judge by;
-#: with fewer runs, too little to refine a model of every machine by.
-LEAST_GROUPS, LEAST_RUNS, LEAST_REFINING = 5, 40, 5
+#: With fewer groups of matrices, or runs, there is too little to learn from and to judge by. A
+#: model of every machine is refined by any number of groups: that is judged by replay, in which a
+#: matrix has up to 60 runs.
+LEAST_GROUPS, LEAST_RUNS = 5, 40
 #: Share of the optimum at 5 that a refinement may lose where it gains at 1.
 _LESS_AT_5 = 0.005
 #: From more runs neighbours answer until a model is trained, which takes minutes; a model of every
@@ -51,9 +52,9 @@ def learned_model(
     if source is not None and not _reads(source, partition):
         source = None
     runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
-    refining = source is not None and runs >= LEAST_REFINING and _refines(source, op, groups)
-    enough = LEAST_RUNS <= runs <= MOST_RUNS and groups >= LEAST_GROUPS
-    if not refining and not enough:
+    enough = groups >= LEAST_GROUPS and runs <= MOST_RUNS
+    enough = enough or (source is not None and _refines(source, op, groups))
+    if runs < LEAST_RUNS or not enough:
         return None
     model = lookup.models.learned(platform, op)
     if not lookup.learns:

@@ -191,17 +191,17 @@ def test_matrices_that_the_source_has_seen_do_not_judge(place: Path) -> None:
 
 
 @pytest.mark.parametrize("gained", [0.01, -0.01])
-def test_a_single_matrix_refines_it_if_one_did_elsewhere(
+def test_two_matrices_refine_it_if_as_few_did_elsewhere(
     place: Path, monkeypatch: pytest.MonkeyPatch, gained: float
 ) -> None:
-    new = machine(f"single{gained > 0}", 32, l2_bytes="1000000")
+    new = machine(f"two{gained > 0}", 32, l2_bytes="1000000")
     with Database.open(place) as db:
         model, _ = db.index.usable_model(new, OP)
         assert model is not None
         before, after, *_ = model.card["refined"][str(OP)]
         monkeypatch.setitem(after, "of_optimum@1", before["of_optimum@1"] + gained)
         monkeypatch.setitem(after, "of_optimum@5", before["of_optimum@5"])
-        fill(db, new, matrices(1, first=70), order=(1.6, 1.0, 1.3))
+        fill(db, new, matrices(2, first=70), order=(1.6, 1.0, 1.3))
         embed(db.index)
         answer = db.query(matrices(1, first=50)[0], platform=new, op=OP)
         learned = db.index.models.learned(new, OP)
