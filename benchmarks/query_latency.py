@@ -3,13 +3,16 @@
     python benchmarks/query_latency.py DATABASE > benchmarks/results/query_latency.json
     python benchmarks/query_latency.py DATABASE --only nests
     python benchmarks/query_latency.py DATABASE --only whole > benchmarks/results/whole_query.json
+    python benchmarks/query_latency.py starter --only first > FILE
 
 DATABASE holds CPU SpMM runs and runs of nests (the starter database). The pattern is a scale-free
 graph made here, read from a compressed .npz each time. Reading and answering are interleaved. The
 nests are those of our own programs at sizes that nobody measured, each asked once; `query` is the
 whole call, `depth_D` that of nests of so many loops, `embed` and `network` one vector of each. With
 `whole` DATABASE holds a model that was trained whole (`train costmodel --preset`): `embed` is its
-network on the pattern of a million, `score` its ranking of 500 configurations.
+network on the pattern of a million, `score` its ranking of 500 configurations. `first` asks the
+shipped starter as commands of a new user: the first question of all, then the first one about each
+operation, at a width that was never measured, and one that was asked before.
 """
 
 from __future__ import annotations
@@ -81,9 +84,9 @@ def in_process(database: Path, file: Path) -> dict[str, list[float]]:
     return seen
 
 
-def timed(command: list[str]) -> float:
+def timed(command: list[str], **more: str) -> float:
     """Seconds of a command as a user runs it: with compiled bytecode kept between runs."""
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | more
     started = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, env=env)
     return time.perf_counter() - started
@@ -145,6 +148,21 @@ def nests_cold(database: Path) -> dict[str, list[float]]:
     return {"query_s": [timed(query) for _ in range(CLI_ROUNDS)]}
 
 
+def first_questions(file: Path) -> dict[str, list[float]]:
+    """Commands one after the other in an empty home, three times."""
+    asked = ("spmm:32", "spmm:128", "spmm:100", "spmv", "sddmm:128", "spmv")
+    seen: dict[str, list[float]] = {}
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as home:
+            env = {"EMBEDDB_HOME": f"{home}/data", "XDG_CACHE_HOME": f"{home}/cache"}
+            for at, op in enumerate(asked):
+                what = "first of all" if not at else "again" if op in asked[:at] else "first"
+                query = [sys.executable, "-m", "embeddb.ui.cli.main", "query", "starter", str(file)]
+                took = timed([*query, "--platform", "cpu", "--op", op, "--json"], **env)
+                seen.setdefault(f"{op}, {what}", []).append(took)
+    return seen
+
+
 def whole_model(database: Path, file: Path) -> dict[str, list[float]]:
     """What a model that embeds patterns itself adds to a question."""
     pattern, rng = read_pattern(file), np.random.default_rng(0)
@@ -176,6 +194,11 @@ def main(database: Path, only: str) -> None:
         file, small = Path(folder) / "million.npz", Path(folder) / "small.npz"
         million(file)
         sp.save_npz(small, sp.random_array((500, 500), density=0.01, rng=np.random.default_rng(0)))
+        if only == "first":
+            print(
+                json.dumps({"about": about(), "first": spreads(first_questions(small))}, indent=1)
+            )
+            return
         copy = Path(folder) / "db"
         shutil.copytree(database, copy)
         with Database.open(copy) as db:
@@ -201,6 +224,6 @@ def spreads(seen: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database", type=Path)
-    parser.add_argument("--only", choices=["matrices", "nests", "whole"], default="")
+    parser.add_argument("--only", choices=["matrices", "nests", "whole", "first"], default="")
     told = parser.parse_args()
     main(told.database, told.only)

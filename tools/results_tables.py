@@ -127,14 +127,16 @@ def _live(data: Any) -> Table:
 def _every_machine(data: Any) -> Table:
     methods = {
         "best fixed of others": "best fixed of the others",
-        **{f"every machine + {n} local": f"model, {n} local" for n in (0, 5, 20, 52)},
-        **{f"{n} local alone": f"{n} local alone" for n in (5, 20, 52)},
+        **{f"every machine + {n} local": f"model, {n} local" for n in (0, 1, 2, 5, 10, 20, 52)},
+        **{f"stock trees, {n} local": f"stock trees, {n} local" for n in (5, 10, 20, 52)},
+        **{f"{n} local alone": f"{n} local alone" for n in (5, 10, 20, 52)},
     }
-    lines = [["operation", "machine left out", *methods.values()]]
-    for op, machines in data["ops"].items():
-        for machine, row in machines.items():
-            name = machine.removeprefix("cpu: ").partition(",")[0]
-            pairs = [row.get(method) for method in methods]
+    machines = dict.fromkeys(name for by_machine in data["ops"].values() for name in by_machine)
+    names = [machine.removeprefix("cpu: ").partition(",")[0] for machine in machines]
+    lines = [["operation", "answers by", *names]]
+    for op, by_machine in data["ops"].items():
+        for method, name in methods.items():
+            pairs = [by_machine.get(machine, {}).get(method) for machine in machines]
             lines.append([op, name, *(f"{p[0]:.3f} / {p[1]:.3f}" if p else "–" for p in pairs)])
     return lines
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -82,6 +82,16 @@ class _Prepared:
     members: tuple[Any, ...]
 
 
+class Scores(NamedTuple):
+    """Predictions for c configurations: `gain` float64[c] log gains over their mean (higher is
+    faster) and `spread` float64[c] the standard deviations of these. `source` float64[c] are the
+    gains by the model that a process corrects, None without one."""
+
+    gain: Floats
+    spread: Floats
+    source: Floats | None = None
+
+
 class CostModel:
     """A trained model: its `card` and its tensors by name; `version` is "" until it is saved.
 
@@ -140,7 +150,7 @@ class CostModel:
 
     @property
     def reads_lengths(self) -> bool:
-        """Whether derived quantities are among its inputs, which read the lengths of rows."""
+        """True if derived quantities are among its inputs, which read the lengths of rows."""
         return bool(self.card.get("derived") or (self.source and self.source.reads_lengths))
 
     @property
@@ -223,12 +233,12 @@ class CostModel:
 
     @cached_property
     def form(self) -> Mlp:
-        """How its networks are asked."""
+        """The form of its networks."""
         return form_of(self.card["settings"])
 
     @property
     def plain(self) -> bool:
-        """Whether the first five are the five best predicted, as in the papers, and not a set."""
+        """True if the first five are the five best predicted, as in the papers, and not a set."""
         return bool(self.card["settings"].get("plain", False))
 
     def below(self, prefix: str) -> dict[str, NDArray[Any]]:
@@ -239,7 +249,7 @@ class CostModel:
     def mismatch(
         self, platform: Platform, op: Op, featurizer_name: str, featurizer_version: str
     ) -> str:
-        """Why it may not be used here, one line; empty if it may."""
+        """Return the reason not to use it here, in one line; empty if there is none."""
         card = self.card
         made = (card["featurizer"]["name"], card["featurizer"]["version"])
         if card["platform"]["name"] != platform.name:
@@ -264,8 +274,11 @@ class CostModel:
     # -- scores ----------------------------------------------------------------------------
 
     def score(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
-        """float64[c] predicted log gain over the mean of these configurations, higher is faster,
-        and float64[c] its standard deviation; not finite where the weights are too large.
+        """The gains and spreads of `scores`."""
+        return self.scores(asked, configs)[:2]
+
+    def scores(self, asked: Problem, configs: Sequence[Config]) -> Scores:
+        """Predictions for configurations; not finite where the weights are too large.
 
         `mismatch` says whether the question is one for this model; that is the caller's to ask.
         Raises: SpaceError for an illegal configuration, or if sizes are needed and not given;
@@ -277,17 +290,19 @@ class CostModel:
                 hint="it was made by another featurizer",
             )
         if not configs:
-            return np.zeros(0), np.zeros(0)
+            return Scores(np.zeros(0), np.zeros(0))
         # Weights of any size may be in a file: what they overflow to is the caller's to judge.
         with np.errstate(over="ignore", invalid="ignore"):
             return self._scored(asked, configs)
 
-    def _scored(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
+    def _scored(self, asked: Problem, configs: Sequence[Config]) -> Scores:
         fit = self.card["calibration"]
         if self._processes:
-            gain, deviation = self._by_process(asked, tuple(configs))
+            gain, deviation, source = self._by_process(asked, tuple(configs))
             gain = fit["slope"] * (gain - gain.mean())
-            return gain, fit["factor"] * np.hypot(deviation, fit["floor"])
+            if source is not None:
+                source = fit["slope"] * (source - source.mean())
+            return Scores(gain, fit["factor"] * np.hypot(deviation, fit["floor"]), source)
         if self.predictor == "trees":
             each = self._by_trees(asked, tuple(configs))
         else:
@@ -296,17 +311,20 @@ class CostModel:
         each = fit["slope"] * each
         each -= each.mean(axis=1, keepdims=True)
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
-        return each.mean(axis=0), fit["factor"] * spread
+        return Scores(each.mean(axis=0), fit["factor"] * spread)
 
-    def _by_process(self, asked: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
+    def _by_process(
+        self, asked: Problem, configs: tuple[Config, ...]
+    ) -> tuple[Floats, Floats, Floats | None]:
         """float64[c] log gains and their standard deviations, by the nearest width's process; with
-        a source, which is the mean of the process, what it predicts is added."""
+        a source, which is the mean of the process, what it predicts is added, and returned."""
         near = min(self.ops, key=lambda op: abs(math.log2(op.width / asked.op.width)))
         inputs = self._columns_of(asked, configs).on(asked)
         gain, deviation = self._processes[near].score(inputs, detailed=_DETAILED)
-        if self.source is not None:
-            gain = gain + self.source.score(asked, configs)[0]
-        return gain, deviation
+        if self.source is None:
+            return gain, deviation, None
+        source = self.source.score(asked, configs)[0]
+        return gain + source, deviation, source
 
     def _by_trees(self, asked: Problem, configs: tuple[Config, ...]) -> Floats:
         """float64[members,c]."""

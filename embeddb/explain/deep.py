@@ -229,8 +229,10 @@ class _Race:
             predicted = shared_out(
                 query, configs, predicted[0][1:] - predicted[0][0], predicted[1][1:]
             )
+            gain, spread = predicted
             query = replace(
-                query, prediction=replace(query.prediction, gain=predicted[0], spread=predicted[1])
+                query,
+                prediction=replace(query.prediction, gain=gain, spread=spread, source=None),
             )
         return query
 
@@ -273,6 +275,7 @@ def _narrowed(ranker: Ranker) -> Query:
             configs=tuple(c for c in query.prediction.configs if c in ahead),
             gain=query.prediction.gain[predicted],
             spread=query.prediction.spread[predicted],
+            source=None,  # what is first does not rest on it
         ),
     )
 

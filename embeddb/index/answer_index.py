@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,23 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.featurizers import COSTLY
 from embeddb.index.conversion import PreparationTable
-from embeddb.index.features import Features, LearnedFrom
-from embeddb.index.held_out import Near, split_groups
+from embeddb.index.fit import FitInput
+from embeddb.index.fit_notes import FitNote
+from embeddb.index.held_out import Near
 from embeddb.index.large.asked_view import asked_view
 from embeddb.index.pooling import Source
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
-from embeddb.index.trial import Trial, cross_validated
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.vectors.inverted_lists import InvertedLists
-from embeddb.index.view import Ground, View, across, base_gains, ground_of, known_policy, view_of
-from embeddb.index.vote import (
-    Metric,
-    VoteSettings,
-    surely_positive,
-)
+from embeddb.index.view import Ground, View, ground_of, known_policy, view_of
+from embeddb.index.vote import Metric, VoteSettings
 from embeddb.index.vote_fit import FIT_VERSION, LeftOut
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
@@ -84,52 +79,40 @@ class AnswerIndex:
 
     @classmethod
     def build(
-        cls,
-        evidence: RunMatrix,
-        readable: Mapping[str, Mapping[str, NDArray[np.float32]]],
-        *,
-        scope: str,
-        facts: Mapping[str, Facts] | None = None,
-        learned_from: Mapping[str, LearnedFrom] | None = None,
-        held_out: bool = True,
+        cls, inputs: FitInput, *, scope: str, held_out: bool = True, note: FitNote | None = None
     ) -> AnswerIndex:
         """Fit metric and policy, and index every pattern that has a vector.
 
-        `readable` holds raw vectors float32[d] by pattern id for one or more featurizers, in
-        order of preference: the one whose neighbours answer best with groups held out is used. One
-        that is `COSTLY` must be better by more than two standard errors. `learned_from` has the
-        groups whose runs a featurizer was trained on: it is not judged by them. Without `held_out`
-        the policy has no figures: what answers reach is then not of interest.
+        `inputs` may hold the vectors of several featurizers, in order of preference: the one
+        whose neighbours answer best with groups held out is used. One that is `COSTLY` must be
+        better by more than two standard errors; none is judged by groups whose runs it was trained
+        on. Without `held_out` the policy has no figures: what answers reach is then not of
+        interest. A `note` is of an earlier fit to the same inputs.
         """
-        known, seen = facts or {}, learned_from or {}
-        trials = {
-            name: _trial(evidence, vectors, known, seen.get(name, LearnedFrom()))
-            for name, vectors in readable.items()
-        }
-        risk, prefer = evidence.op.workload.max_slower, _preference(evidence)
-        folds = _folds(evidence) if held_out else []
-        validated = cross_validated(trials, folds, prefer=prefer, most_slower=risk)
-        name = prefer(trials)
-        trial = trials[name]
-        ids, raw, fit = tuple(trial.ids), trial.raw, trial.fitted(validated, most_slower=risk)
-        ground = ground_of(_held(evidence, ids), ids, fit.near, known)
-        several = len({row.platform for row in evidence.rows}) > 1 and not evidence.winners
+        chosen = (note and inputs.again(note)) or inputs.fitted(held_out=held_out)
+        fit, ids, raw = chosen.fit, tuple(chosen.trial.ids), chosen.trial.raw
         return cls(
-            evidence.op,
+            inputs.runs.op,
             scope,
-            name,
+            chosen.featurizer,
             0,
-            evidence,
+            inputs.runs,
             ids,
             raw,
             fit.metric,
             fit.policy,
-            across(ground) if several else None,
+            chosen.left_out,
             fit.far,
             fit.near,
-            known,
+            inputs.facts,
             FaissIndex.build(ids, fit.metric.apply(raw)),
         )
+
+    def fit_note(self, stamp: str) -> FitNote:
+        """The note for `build` with inputs of the same stamp."""
+        learned = not np.array_equal(self.metric.stretch, np.eye(len(self.metric.stretch)))
+        left_out = self.left_out.to_json() if self.left_out else ""
+        return FitNote(stamp, self.policy.to_json(), self.featurizer, learned, left_out)
 
     def nearest(
         self, vector: NDArray[np.float32], *, count: int = 0, exclude: Collection[str] = ()
@@ -371,96 +354,6 @@ _KEPT = (
     "preparation",
     "stamp",
 )
-
-#: Standard errors by which neighbours found with what is costly must be better to be used: it costs
-#: torch or numba, its start of a second, and tens of milliseconds a matrix.
-_ERRORS = 2.0
-#: Folds of groups, and the seeds by which they are drawn, that held-out figures are of, as in
-#: `eval`; of more groups than `_FEW` the first seed alone, for their figures hardly differ.
-_PARTS, _SEEDS, _FEW = 5, (0, 1, 2), 100
-
-
-def _trial(
-    evidence: RunMatrix,
-    vectors: Mapping[str, NDArray[np.float32]],
-    facts: Mapping[str, Facts],
-    learned: LearnedFrom,
-) -> Trial:
-    """Votes by the raw features float32[d] of one kind, by pattern id."""
-    ids = tuple(sorted(evidence.telling & vectors.keys()))
-    known = _held(evidence, ids)
-    nowhere = Near(np.zeros((len(ids), 0), dtype=np.int64), np.zeros((len(ids), 0)))
-    ground = ground_of(known, ids, nowhere, facts)
-    gains, trust = base_gains(ground)
-    of = {row.pattern_id: row.group for row in known.rows}
-    groups = np.array([of[i] for i in ids], dtype=np.str_)
-    return Trial.of(Features.of(ids, vectors, groups, learned), gains, groups, trust, ids)
-
-
-def _folds(evidence: RunMatrix) -> list[dict[str, int]]:
-    """The fold of each group, once for every seed."""
-    groups = evidence.groups
-    names = np.unique(groups).size
-    seeds = _SEEDS if names <= _FEW else _SEEDS[:1]
-    split = (split_groups(groups, min(_PARTS, names), seed) for seed in seeds)
-    return [dict(zip(groups.tolist(), fold.tolist(), strict=True)) for fold in split]
-
-
-def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
-    """Only the rows of some patterns."""
-    held = set(ids)
-    rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in held]
-    return evidence.take(np.array(rows, dtype=np.int64))
-
-
-def _preference(evidence: RunMatrix) -> Callable[[Mapping[str, Trial]], str]:
-    """Which of several trials is used, that need not be of the same patterns."""
-    of = {row.pattern_id: row.group for row in evidence.rows}
-    place = {pattern_id: at for at, pattern_id in enumerate(sorted(of))}
-    groups = np.unique([of[i] for i in place], return_inverse=True)[1].astype(np.int64)
-
-    def prefer(trials: Mapping[str, Trial]) -> str:
-        losses = {name: np.full(len(place), np.nan) for name in trials}
-        for name, trial in trials.items():
-            losses[name][[place[i] for i in trial.ids]] = trial.losses
-        return _preferred(losses, groups)
-
-    return prefer
-
-
-def _preferred(losses: Mapping[str, Floats], group: NDArray[np.int64]) -> str:
-    """The first of the names, in order of preference, that is not worse by a standard error over
-    groups int64[p] than that of the least mean; losses float64[p] are logs (nan: not judged). One
-    that is costly must be better by two than what is not."""
-
-    def first(names: Sequence[str]) -> str:
-        """The first by the rule; where nothing was judged, the first there is."""
-        judged = [name for name in names if np.isfinite(losses[name]).any()] or names
-        best = min(judged, key=lambda name: _mean(losses[name]), default="")
-        worse = {n for n in judged if _surely_positive(losses[n] - losses[best], group, 1.0)}
-        return next((name for name in judged if name not in worse), "")
-
-    plain, costly = (first([n for n in losses if (n in COSTLY) == dear]) for dear in (False, True))
-    if not (plain and costly):
-        return plain or costly
-    return costly if _worth_it(losses[plain] - losses[costly], group) else plain
-
-
-def _worth_it(gain: Floats, group: NDArray[np.int64]) -> bool:
-    """Whether what is costly gains enough, float64[p] over groups int64[p]."""
-    return _surely_positive(gain, group, _ERRORS)
-
-
-def _surely_positive(gain: Floats, group: NDArray[np.int64], errors: float) -> bool:
-    """`surely_positive` of what is known of gain float64[p]."""
-    known = np.isfinite(gain)
-    return bool(known.any()) and surely_positive(gain[known], group[known], errors=errors)
-
-
-def _mean(losses: Floats) -> float:
-    """Of those that are known; infinite where none is."""
-    known = losses[np.isfinite(losses)]
-    return float(known.mean()) if known.size else math.inf
 
 
 def _near_again(

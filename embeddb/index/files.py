@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,61 +29,25 @@ from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import learned_by
-from embeddb.index.index_folder import IndexFolder, PartitionNote
+from embeddb.index.fit import FitInput
+from embeddb.index.fit_notes import FitNote, PolicyNote, noted
+from embeddb.index.index_folder import IndexFolder, PartitionNote, Which
 from embeddb.index.large import sampling
 from embeddb.index.large.neighbourhood import wanted, widened
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
 from embeddb.index.trial import MOST_ASKED
-from embeddb.index.vote import VoteSettings
 from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from embeddb.store.tables import decoded, reading
 
 #: The share of the measured patterns that a featurizer must know to be chosen among others.
 READABLE = 0.9
 
 
-class _PolicyNote(msgspec.Struct, frozen=True):
-    """The policy that a machine's own runs chose, and the stamp of what it was found from."""
-
-    stamp: str
-    policy: str
-
-
-#: An index of a database with more runs takes seconds to build: 12 s for the starter's.
-_MANY_RUNS, RUNS_PER_S = 20_000, 50_000
-
-
-class _Which(NamedTuple):
-    """Of which operation and scope, and with the counters of which platform instance (empty: with
-    none)."""
-
-    op: Op
-    scope: str
-    counters: str = ""
-
-    @classmethod
-    def of(cls, partition: AnswerIndex) -> _Which:
-        return cls(partition.op, partition.scope, partition.counters)
-
-    @classmethod
-    def noted(cls, note: str) -> _Which:
-        """Of the name of a note. Raises: StoreCorrupt."""
-        op, _, rest = note.removeprefix("partition/").partition("/")
-        scope, _, counters = rest.partition("/")
-        with reading("the name of its note"):
-            return cls(Op.parse(op), scope, counters)
-
-    @property
-    def note(self) -> str:
-        """The name of what the store keeps of it."""
-        return f"partition/{self.op}/{self.scope}" + (f"/{self.counters}" if self.counters else "")
-
-    def __str__(self) -> str:
-        by = f" by counters of {self.counters}" if self.counters else ""
-        return f"{self.op} on {self.scope}{by}"
+#: Runs that are read, and that are fitted, in a second on an old CPU (AMD Zen 1): 2 to 4 s and
+#: 5 to 9 s for each partition of the starter.
+_READ_PER_S, _FITTED_PER_S = 30_000, 12_000
 
 
 class IndexFiles:
@@ -97,7 +61,7 @@ class IndexFiles:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = None if store.path is None else IndexFolder(store, store.path)
-        self._open: dict[_Which, AnswerIndex] = {}
+        self._open: dict[Which, AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
         self.tell: Callable[[str], None] = lambda _: None  #: Of what takes seconds.
@@ -116,17 +80,19 @@ class IndexFiles:
 
         Raises: StoreError if it cannot be saved.
         """
-        which = _Which(op, scope, counters)
+        which = Which(op, scope, counters)
         with self._lock:
             saved = None if again else self._load(which, featurizers)
             if saved is None or not self._current(saved, featurizers):
-                return self._built(which, featurizers)
+                return self._built(which, featurizers, again)
             self._open[which] = saved
             if self._store.keeps_derived:
                 self._collect()
             return saved
 
-    def _built(self, which: _Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
+    def _built(
+        self, which: Which, featurizers: Mapping[str, Featurizer], again: bool = False
+    ) -> AnswerIndex | None:
         """Raises: StoreError if it cannot be saved; it is open all the same."""
         op, scope, counters = which
         generation = self._store.generation
@@ -139,17 +105,14 @@ class IndexFiles:
         if not readable or (counters and not any(map(counted_parts, readable))):
             return None
         facts, tried = facts_of(self._store, op, scope), readable
-        without = self._open.get(_Which(op, scope)) if counters else None
+        without = self._open.get(Which(op, scope)) if counters else None
         if without is not None and without.generation == generation:
             tried = {
                 n: v for n, v in readable.items() if counted_parts(n) or n == without.featurizer
             }
-        built = AnswerIndex.build(
-            evidence,
-            tried,
-            scope=scope,
-            facts=facts,
-            learned_from=learned_by(self._store, featurizers, tried),
+        inputs = FitInput(evidence, tried, facts, learned_by(self._store, featurizers, tried))
+        built = self._fitted(
+            which, inputs, {name: featurizers[name].version for name in tried}, again
         )
         built = replace(built, generation=generation, counters=counters)
         if only is not None:
@@ -159,14 +122,24 @@ class IndexFiles:
         self._save(built, {name: featurizers[name].version for name in readable})
         return built
 
-    def _answering(
-        self, which: _Which, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
-        """As `_built` for who asks: an answer does not need a saved partition."""
+    def _fitted(
+        self, which: Which, inputs: FitInput, versions: Mapping[str, str], again: bool
+    ) -> AnswerIndex:
+        """Build an index by the note of an earlier fit to the same inputs, unless `again`."""
+        stamp = inputs.stamp(versions)
+        earlier = None if again else noted(self._store.derived.get(which.fit), FitNote, stamp)
+        built = AnswerIndex.build(inputs, scope=which.scope, note=earlier)
+        note = built.fit_note(stamp)
+        if note != earlier and self._store.keeps_derived:
+            with suppress(StoreError):  # busy or full: it can be found again
+                self._store.derived.put(which.fit, msgspec.json.encode(note))
+        return built
+
+    def _answering(self, which: Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
+        """Build a partition for a query, which does not need it saved."""
         self._open.pop(which, None)
-        if (runs := self._store.count_runs()) > _MANY_RUNS:
-            about_s = max(1, round(runs / RUNS_PER_S))
-            self.tell(f"preparing answers for {which} (about {about_s} s, first time only)")
+        if (about_s := self._building_s(which)) >= 1.0:
+            self.tell(f"preparing answers for {which} (about {about_s:.0f} s, first time only)")
         try:
             found = self._built(which, featurizers)
         except StoreError as e:
@@ -177,13 +150,25 @@ class IndexFiles:
         self._tell_unread(which, featurizers, found)
         return found
 
+    def preparing_s(self, op: Op, scope: str) -> float:
+        """About how many seconds it takes to build a partition; 0 where it was saved."""
+        which = Which(op, scope)
+        there = which.note in self._store.derived.items("partition/")
+        return 0.0 if there else self._building_s(which)
+
+    def _building_s(self, which: Which) -> float:
+        partitions = pooled_partitions(self._store, which.op, which.scope)
+        runs = sum(self._store.count_runs(p) for p in partitions)
+        fitted = self._store.derived.get(which.fit) is not None
+        return runs / _READ_PER_S + (0.0 if fitted else runs / _FITTED_PER_S)
+
     def _repaired(self, line: str) -> None:
         if line not in self.repairs:
             self.repairs.append(line)
 
     def _tell_unread(
         self,
-        which: _Which,
+        which: Which,
         featurizers: Mapping[str, Featurizer],
         found: AnswerIndex | None,
     ) -> None:
@@ -237,16 +222,16 @@ class IndexFiles:
         return self._store.vectors.get(featurizer.name, version, ids, dim=dim)
 
     def _current(self, saved: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
-        """Whether nothing was added since, neither runs and vectors nor a featurizer to choose."""
+        """Return True if nothing was added since: runs, vectors, or a featurizer to choose."""
         if self._changed_since(saved) != (set(), False):
             return False
         found = self.readable(saved.evidence, featurizers)
-        raw = self._store.derived.get(_Which.of(saved).note)
+        raw = self._store.derived.get(Which.of(saved).note)
         chosen_among = {name: featurizers[name].version for name in found}
         return raw is not None and PartitionNote.described(raw).get("chosen_among") == chosen_among
 
     def _lacks(self, partition: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
-        """Whether the partition's featurizer cannot embed here and another one could; noted."""
+        """Return True, noted, if the partition's featurizer cannot embed here and another could."""
         lacks = missing(featurizers[partition.featurizer])
         if not lacks:
             return False
@@ -261,7 +246,7 @@ class IndexFiles:
 
     def get(self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
         """A partition as of now: opened, brought up to date, or built; None without evidence."""
-        which = _Which(op, scope)
+        which = Which(op, scope)
         with self._lock:
             found = self._open.get(which) or self._load(which, featurizers)
             if found is None and not pooled_partitions(self._store, op, scope):
@@ -273,7 +258,7 @@ class IndexFiles:
     ) -> AnswerIndex | None:
         """The partition of the same operation and scope whose featurizer was chosen among those
         that read `counters` as well; None where none reads them of nine in ten patterns."""
-        which = _Which(without.op, without.scope, counters)
+        which = Which(without.op, without.scope, counters)
         with self._lock:
             found = self._open.get(which) or self._load(which, featurizers)
             readable = found or any(
@@ -282,7 +267,7 @@ class IndexFiles:
             return self._as_of_now(which, found, featurizers) if readable else None
 
     def _as_of_now(
-        self, which: _Which, found: AnswerIndex | None, featurizers: Mapping[str, Featurizer]
+        self, which: Which, found: AnswerIndex | None, featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex | None:
         """The one that was found brought up to date, else one that is built."""
         if found is None or self._lacks(found, featurizers):
@@ -301,16 +286,16 @@ class IndexFiles:
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready, with the policy that its own runs chose: found before
         and noted, or found now, which takes seconds."""
-        key = f"policy{_Which.of(partition).note.removeprefix('partition')}/{platform.id}"
+        key = f"policy{Which.of(partition).note.removeprefix('partition')}/{platform.id}"
         stamp = partition.stamp
         if platform.id not in partition.policies:
-            known = _policy(self._store.derived.get(key), stamp)
+            known = noted(self._store.derived.get(key), PolicyNote, stamp)
             if known is not None:
-                partition.policies[platform.id] = known
+                partition.policies[platform.id] = known.settings
         before = partition.policies.get(platform.id)
         found = partition.view(platform)
         if found.judged == "here" and before is None and self._store.keeps_derived:
-            note = _PolicyNote(stamp, found.policy.to_json())
+            note = PolicyNote(stamp, found.policy.to_json())
             with suppress(StoreError):  # busy or full: it can be found again
                 self._store.derived.put(key, msgspec.json.encode(note))
 
@@ -359,7 +344,7 @@ class IndexFiles:
         try:
             ids = wanted(partition, vector, pattern_id, count)
         except StoreCorrupt as e:
-            which = _Which.of(partition)
+            which = Which.of(partition)
             self._repaired(f"{which}: rebuilt ({e})")
             with self._lock:
                 anew = self._answering(which, featurizers)
@@ -390,7 +375,7 @@ class IndexFiles:
         """
         if self._folder is None or not self._store.keeps_derived:
             return
-        name = _Which.of(partition).note
+        name = Which.of(partition).note
         # The file of another choice at the same generation keeps its name until it is noted.
         what = hashlib.blake2b(json.dumps([name, versions]).encode(), digest_size=8).hexdigest()
         stem = f"{what}-{os.getpid()}-{partition.generation}"
@@ -401,7 +386,7 @@ class IndexFiles:
         self._store.derived.put(name, msgspec.json.encode(note))
         self._collect()
 
-    def _load(self, which: _Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
+    def _load(self, which: Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
         raw = self._store.derived.get(which.note)
         while raw is not None and self._folder is not None:
             try:
@@ -421,7 +406,7 @@ class IndexFiles:
         self,
         folder: IndexFolder,
         raw: bytes,
-        which: _Which,
+        which: Which,
         featurizers: Mapping[str, Featurizer],
     ) -> AnswerIndex:
         """The partition of a note. Raises: StoreCorrupt for all that can be wrong with it."""
@@ -432,7 +417,7 @@ class IndexFiles:
                 found = replace(found, lists=folder.lists(note))
         except OSError as e:
             raise StoreCorrupt(f"{folder.path / note.stem}.npz: {reason_of(e)}") from e
-        if (_Which.of(found), found.generation) != (which, note.generation):
+        if (Which.of(found), found.generation) != (which, note.generation):
             raise StoreCorrupt("its file is of another partition")
         if found.generation > self._store.generation:
             raise StoreCorrupt("its file is of a generation that is yet to come")
@@ -455,7 +440,7 @@ class IndexFiles:
         """Drop every saved partition that is not among `but`; each is rebuilt when it is asked
         for."""
         self._open.clear()
-        kept = tuple(_Which(op, scope).note for op, scope in but)
+        kept = tuple(Which(op, scope).note for op, scope in but)
         gone = [
             name
             for name in self._store.derived.items("partition/")
@@ -478,7 +463,7 @@ class IndexFiles:
         found = self._folder.problems()
         for name, raw in self._store.derived.items("partition/").items():
             try:
-                which = _Which.noted(name)
+                which = Which.noted(name)
                 saved = self._noted(self._folder, raw, which, featurizers)
                 if saved.lists is not None:
                     saved.lists.check()
@@ -486,13 +471,3 @@ class IndexFiles:
                 what = name.removeprefix("partition/").replace("/", " on ", 1)
                 found.append(f"{what}: rebuilt when it is asked for ({e})")
         return found
-
-
-def _policy(raw: bytes | None, stamp: str) -> VoteSettings | None:
-    """The noted one, if it was found from what has this stamp."""
-    if raw is None:
-        return None
-    with suppress(StoreCorrupt), reading("a noted policy"):
-        note = decoded(raw, _PolicyNote, "its note")
-        return VoteSettings.from_json(note.policy) if note.stamp == stamp else None
-    return None

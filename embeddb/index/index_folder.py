@@ -12,17 +12,21 @@ import os
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.index.vectors.inverted_lists import InvertedLists
 from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.store import Store
-from embeddb.store.tables import decoded
+from embeddb.store.tables import decoded, reading
+
+if TYPE_CHECKING:
+    from embeddb.index.answer_index import AnswerIndex
 
 #: Digest of what is saved, process that saved it, generation. Older programs wrote `.faiss` too.
 _STEM = r"[0-9a-f]{16}-\d{1,10}-\d{1,19}"
@@ -66,6 +70,41 @@ class PartitionNote(msgspec.Struct, frozen=True):
         except StoreCorrupt:
             return {}
         return found
+
+
+class Which(NamedTuple):
+    """The key of a partition: operation, scope, and the platform instance whose counters its
+    featurizers read (empty: none)."""
+
+    op: Op
+    scope: str
+    counters: str = ""
+
+    @classmethod
+    def of(cls, partition: AnswerIndex) -> Which:
+        return cls(partition.op, partition.scope, partition.counters)
+
+    @classmethod
+    def noted(cls, note: str) -> Which:
+        """Parse the name of a note. Raises: StoreCorrupt."""
+        op, _, rest = note.removeprefix("partition/").partition("/")
+        scope, _, counters = rest.partition("/")
+        with reading("the name of its note"):
+            return cls(Op.parse(op), scope, counters)
+
+    @property
+    def note(self) -> str:
+        """The name of what the store keeps of it."""
+        return f"partition/{self.op}/{self.scope}" + (f"/{self.counters}" if self.counters else "")
+
+    @property
+    def fit(self) -> str:
+        """The name of the note of how its votes are fitted."""
+        return f"fit{self.note.removeprefix('partition')}"
+
+    def __str__(self) -> str:
+        by = f" by counters of {self.counters}" if self.counters else ""
+        return f"{self.op} on {self.scope}{by}"
 
 
 class IndexFolder:
@@ -148,6 +187,6 @@ def _digest(data: bytes) -> str:
 
 
 def _in_use(name: str) -> bool:
-    """Whether another live process wrote this file and may not have noted it yet."""
+    """Return True if another live process wrote this file and may not have noted it yet."""
     process = int(name.split("-")[1])
     return process != os.getpid() and Path(f"/proc/{process}").exists()

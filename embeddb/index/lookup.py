@@ -29,7 +29,7 @@ from embeddb.core.workload import Workload
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.files import RUNS_PER_S, IndexFiles
+from embeddb.index.files import IndexFiles
 from embeddb.index.large.sampling import read_of
 from embeddb.index.lengths import lengths_of
 from embeddb.index.named import NamedPartitions
@@ -296,9 +296,7 @@ class Lookup:
     def preparing_s(self, op: Op, scope: str) -> float:
         """About how many seconds the first answer for an op in a scope waits for its partition to
         be made; 0 where one is there."""
-        answering = answering_op(self.store, op, scope)
-        there = f"partition/{answering}/{scope}" in self.store.derived.items("partition/")
-        return 0.0 if there else self.store.count_runs() / RUNS_PER_S
+        return self._files.preparing_s(answering_op(self.store, op, scope), scope)
 
     def partition_notes(self) -> dict[str, dict[str, Any]]:
         """What is saved of each partition: generation, rows, checksums."""

@@ -11,6 +11,7 @@ from embeddb.core.errors import UsageError
 from embeddb.featurizers import Featurizer
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import learned_by
+from embeddb.index.fit import FitInput
 from embeddb.index.large.neighbourhood import widened
 from embeddb.index.scopes import facts_of, pooled_partitions
 
@@ -53,13 +54,12 @@ class NamedPartitions:
                 hint=f"neighbours are found by {chosen.featurizer}; `embeddb embed` computes "
                 "the vectors of others",
             )
-        built = AnswerIndex.build(
-            chosen.evidence,
-            vectors,
-            scope=scope,
-            facts=facts_of(self._store, op, scope),
-            learned_from=learned_by(self._store, {name: featurizer}, vectors),
+        facts, learned = (
+            facts_of(self._store, op, scope),
+            learned_by(self._store, {name: featurizer}, vectors),
         )
+        given = FitInput(chosen.evidence, vectors, facts, learned)
+        built = AnswerIndex.build(given, scope=scope)
         built = replace(built, generation=chosen.generation)
         if chosen.lists is None:
             return built

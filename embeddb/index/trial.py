@@ -84,10 +84,13 @@ class Trial:
         groups: NDArray[np.str_],
         trust: Floats | None = None,
         ids: Sequence[str] = (),
+        *,
+        ways: Sequence[bool] = (False, True),
     ) -> Trial:
         """Of features, `gains` float64[r,c] and `groups` str[r] of the same rows; `trust`
         float64[r,c] is what each gain counts as a vote, else 1. Rows with a single run cannot be
-        judged and are left out; rows that are not judged vote alone."""
+        judged and are left out; rows that are not judged vote alone. `ways` are the metrics that
+        are tried: the plain one, a learned one (True)."""
         taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
         if taught.size > _MOST_FITTED:
             taught = taught[np.linspace(0, taught.size - 1, _MOST_FITTED).astype(np.int64)]
@@ -99,7 +102,7 @@ class Trial:
         found = cls(features, gains, groups, taught, group, trust, part, names)
         if np.unique(group).size < 2 or not rows.size:
             return found
-        near = {way: found._nearest(learned=way) for way in (False, True)}
+        near = {way: found._nearest(learned=way) for way in ways}
         table = {
             (k, shrink, learned): loss
             for learned, places in near.items()
@@ -146,6 +149,8 @@ class Trial:
     @cached_property
     def key(self) -> Key:
         """The best way to vote by all judged rows."""
+        if len(self.keys) == 1:
+            return self.keys[0]
         return chosen_key(self.keys, self.table, self.group[self.part.rows])
 
     @property
@@ -224,6 +229,21 @@ class Trial:
             lost_by_half = _lost_by_half(near, self.part, self.group, self.shown, policy)
             if lost_by_half is not None:
                 policy = replace(policy, half_loss=policy.loss + lost_by_half)
+        return self._fitted(policy)
+
+    def again(self, policy: VoteSettings, *, learned: bool) -> Fitted | None:
+        """Return `fitted` with a policy and metric of an earlier fit; None where rows cannot be
+        queried in that way."""
+        key = (policy.k, policy.shrink, learned)
+        if not self.keys:
+            return _unproven(self.metric, len(self.gains))._replace(policy=policy)
+        if key not in self.keys:
+            return None
+        table = self.table[[self.keys.index(key)]]
+        return replace(self, keys=(key,), table=table)._fitted(policy)
+
+    def _fitted(self, policy: VoteSettings) -> Fitted:
+        near = _only(self.near[self.key[2]], self.part.rows)
         nearest = near.distances[:, 0]
         far = np.sort(nearest[np.isfinite(nearest)])
         spread = _spread_out(near, self.taught, len(self.gains))

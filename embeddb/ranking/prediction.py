@@ -176,22 +176,10 @@ def with_prediction(
 
     Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
-    info, space = query.pattern, query.space
-    problem = Problem(vector, query.platform, query.op, info.sizes, lengths)
-    size = space.size()
-    if size is not None and size <= MOST_PREDICTED:
-        # New values of an open choice are not enumerated: they are known by having run.
-        known = (*space.enumerate(), *query.vote.configs)
-    else:
-        known = (*query.vote.configs, *retrieve(), *foreign_winners(store, query))
-    # All of these are legal, but for the default where nothing is.
-    first = (query.default,) if space.reason(query.default) is None else ()
-    configs = tuple(dict.fromkeys([*first, *known]))
+    problem = Problem(vector, query.platform, query.op, query.pattern.sizes, lengths)
+    configs = _candidates(query, store, retrieve)
     if not configs:
         return query
-
-    def scored(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return scorer.score(problem, asked)
 
     def of_default(
         gain: NDArray[np.float64], spread: NDArray[np.float64], asked: Sequence[Config]
@@ -200,12 +188,19 @@ def with_prediction(
         return shared_out(query, asked, gain[1:] - gain[0], spread[1:])
 
     def predict(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return of_default(*tempered(*scored((query.default, *asked))), asked)
+        scores = scorer.score(problem, (query.default, *asked))
+        return of_default(*tempered(*scores), asked)
 
-    if math.isinf(query.calls):
-        gain, spread = sensible(*scored(configs))
-    else:
-        gain, spread = of_default(*sensible(*scored((query.default, *configs))), configs)
+    forever = math.isinf(query.calls)
+    gain, spread, source = _scores(
+        scorer, problem, configs if forever else (query.default, *configs)
+    )
+    gain, spread = sensible(gain, spread)
+    if source is not None:
+        source = tempered(source, spread)[0]
+    if not forever:
+        source = None if source is None else of_default(source, spread, configs)[0]
+        gain, spread = of_default(gain, spread, configs)
     return replace(
         query,
         prediction=replace(
@@ -213,10 +208,36 @@ def with_prediction(
             configs=configs,
             gain=gain,
             spread=spread,
+            source=source,
             guard=getattr(scorer, "guard", 0.0),
             predict=predict,
         ),
     )
+
+
+def _candidates(
+    query: Query, store: Store | None, retrieve: Callable[[], Sequence[Config]]
+) -> tuple[Config, ...]:
+    """Legal configurations to predict, the default first where it is legal."""
+    space = query.space
+    size = space.size()
+    if size is not None and size <= MOST_PREDICTED:
+        # New values of an open choice are not enumerated: they are known by having run.
+        known = (*space.enumerate(), *query.vote.configs)
+    else:
+        known = (*query.vote.configs, *retrieve(), *foreign_winners(store, query))
+    first = (query.default,) if space.reason(query.default) is None else ()
+    return tuple(dict.fromkeys([*first, *known]))
+
+
+def _scores(
+    scorer: Scorer, problem: Problem, configs: Sequence[Config]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64] | None]:
+    """Gains and spreads, and the gains of the model that a cost model corrects, if it does."""
+    if hasattr(scorer, "scores"):
+        gain, spread, source = scorer.scores(problem, configs)
+        return gain, spread, source
+    return *scorer.score(problem, configs), None
 
 
 def shared_out(
@@ -298,7 +319,7 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
 
 
 def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:
-    """Whether hidden configurations have shown that one which ran nowhere may go first."""
+    """Return True if hidden configurations have shown that one which ran nowhere may go first."""
     hidden = card.get("hidden")
     figures = hidden.get(str(op)) if isinstance(hidden, dict) else None
     return isinstance(figures, dict) and figures.get("unrun_first") is True

@@ -160,7 +160,8 @@ class Vote:
 class Prediction:
     """What a cost model says of p configurations (how many is stated at
     `embeddb.ranking.prediction.MOST_PREDICTED`): `gain` float64[p] log gains (centred; higher is
-    faster), `spread` float64[p] their standard deviations, `guard` the log gain that must be
+    faster), `spread` float64[p] their standard deviations, `source` float64[p] the gains by the
+    model that it corrects (None: it corrects none), `guard` the log gain that must be
     promised over the default to be preferred to it (`joint_guard` by what votes and model say
     together; None: the part of `guard` with which the model counts), and `predict` for any other
     configurations.
@@ -176,6 +177,7 @@ class Prediction:
     configs: tuple[Config, ...] = ()
     gain: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    source: NDArray[np.float64] | None = None
     guard: float = 0.0
     joint_guard: float | None = None
     predict: Predict | None = None

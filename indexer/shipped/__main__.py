@@ -30,6 +30,13 @@ def import_all(db: Lookup, exports: Sequence[Path]) -> None:
     embed(db, build=False, again=True)
 
 
+def fit_all(db: Lookup) -> None:
+    """Note how the votes of every partition are fitted; the partitions themselves do not ship."""
+    for op, scope in db.scopes():
+        db.refresh(op, scope)
+    db.forget_partitions()
+
+
 def ship(exports: Sequence[Path], to: Path) -> None:
     """Write the shipped file. The same exports and featurizers give the same bytes.
 
@@ -37,6 +44,7 @@ def ship(exports: Sequence[Path], to: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as folder, Lookup.create(Path(folder) / "db") as db:
         import_all(db, exports)
+        fit_all(db)
         pack(db.store.engine, to)
 
 

@@ -22,7 +22,7 @@ from indexer.exchange.exchange import export_file
 from indexer.shipped import __main__ as command
 from indexer.shipped import file
 from indexer.shipped import file as casting
-from indexer.shipped.__main__ import import_all, ship
+from indexer.shipped.__main__ import fit_all, import_all, ship
 from indexer.shipped.file import NO_CODE, code_of, pack, packed, seconds_of, unpack, unpacked
 
 LAB = tiny("lab")
@@ -77,6 +77,7 @@ def test_all_tables_are_those_of_an_import(exports: list[Path], tmp_path: Path) 
     ship(exports, tmp_path / "starter.rows")
     with Database.in_memory() as db:
         import_all(db.index, exports)
+        fit_all(db.index)
         assert unpacked_of(tmp_path / "starter.rows") == contents(db.store.engine)
     ship(exports, tmp_path / "again.rows")
     assert (tmp_path / "again.rows").read_bytes() == (tmp_path / "starter.rows").read_bytes()

@@ -20,6 +20,7 @@ from embeddb.core.records import Measurement, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.fit import FitInput
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.confidence import confidence_of
@@ -134,7 +135,7 @@ def _evidence(times: np.ndarray, default: int = 0) -> RunMatrix:
 
 def _query(evidence: RunMatrix, vectors: dict[str, Any] | None = None, **changes: Any) -> Query:
     found = vectors or {r.pattern_id: np.zeros(2, np.float32) for r in evidence.rows}
-    partition = AnswerIndex.build(evidence, {"test": found}, scope="tiny")
+    partition = AnswerIndex.build(FitInput(evidence, {"test": found}), scope="tiny")
     info = WorkloadInfo(id="f" * 32, m=10, n=10, nnz=20)
     platform = tiny()
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
@@ -369,7 +370,7 @@ def test_few_calls_change_a_vote(shrink: float) -> None:
     ]
     evidence = join(OP, rows)
     vectors = {r.pattern_id: np.zeros(2, np.float32) for r in evidence.rows}
-    partition = AnswerIndex.build(evidence, {"test": vectors}, scope="tiny")
+    partition = AnswerIndex.build(FitInput(evidence, {"test": vectors}), scope="tiny")
     partition = replace(partition, policy=replace(partition.policy, shrink=shrink))
     info, platform = WorkloadInfo(id="f" * 32), tiny()
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
@@ -429,7 +430,7 @@ def _chains(draw: st.DrawFn) -> Query:
     ]
     evidence = join(OP, rows)
     vectors = {r.pattern_id: np.array([i, i % 2], np.float32) for i, r in enumerate(evidence.rows)}
-    partition = AnswerIndex.build(evidence, {"test": vectors}, scope="sized")
+    partition = AnswerIndex.build(FitInput(evidence, {"test": vectors}), scope="sized")
     return with_evidence(query, partition, np.array(draw(st.sampled_from([[0, 0], [9, 1]]))))
 
 

@@ -21,6 +21,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.reports import Progress
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.fit import FitInput
 from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.machines import same_machine
@@ -166,7 +167,7 @@ class _Instance:
         bench = self.bench
         others = bench.evidence.take(np.flatnonzero(kept & ~self.kin)).pruned()
         whole = AnswerIndex.build(
-            others, bench.unlearned, scope=bench.scope, facts=self._facts(others)
+            FitInput(others, bench.unlearned, self._facts(others)), scope=bench.scope
         )
         known = np.random.default_rng(seed).permutation(mine[kept[mine]])
         for local in [n for n in self.curve if n <= len(known)]:
@@ -177,7 +178,7 @@ class _Instance:
             if local:
                 fresh = {i: vectors[i] for i in new if i in vectors}
                 partition = whole.grown(given, fresh, self.facts)
-            alone = AnswerIndex.build(given, bench.unlearned, scope="") if local else None
+            alone = AnswerIndex.build(FitInput(given, bench.unlearned), scope="") if local else None
             for row in test:
                 truth, query = bench.truth(int(row)), bench.query(int(row), partition)
                 yield from self._asked(truth, query, local)

@@ -20,6 +20,7 @@ from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.row_lengths import RowLengths
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import WHOLE, LearnedFrom, learned_by
+from embeddb.index.fit import FitInput
 from embeddb.index.held_out import COUNTED_SHARE, split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
@@ -166,14 +167,10 @@ class Bench:
 
     def _partition(self, known: RunMatrix, vectors: Vectors) -> AnswerIndex:
         """The index of some rows, by one of the featurizers that `vectors` are of."""
-        return AnswerIndex.build(
-            known,
-            vectors,
-            scope=self.scope,
-            facts={i: p.environment for i, p in self.platforms.items()},
-            learned_from={name: self._learned(name) for name in vectors},
-            held_out=False,
-        )
+        facts = {i: p.environment for i, p in self.platforms.items()}
+        learned = {name: self._learned(name) for name in vectors}
+        given = FitInput(known, vectors, facts, learned)
+        return AnswerIndex.build(given, scope=self.scope, held_out=False)
 
     def learned(self, fit: Fit, train: NDArray[np.int64]) -> Scorer:
         """What a ranker learns from the training rows and the features of their matrices alone."""

@@ -50,7 +50,7 @@ class CostModelRanker(Ranker):
             return
         # The papers' models answer with the best predicted: without spreads that is the order.
         spread = query.prediction.spread * (math.nan if query.prediction.plain else 1.0)
-        order = order_to_try(self.configs, gain, spread)
+        order = order_to_try(self.configs, gain, spread, query.prediction.source)
         order = settled(query, self.configs, order, gain)
         known = set(query.vote.configs)
         ran = np.array([c in known for c in self.configs], dtype=np.bool_)

@@ -24,7 +24,7 @@ from embeddb.database import Database
 from embeddb.featurizers import Featurizers, scnn
 from embeddb.featurizers.scnn import OWN, Scnn, StatsScnn
 from embeddb.featurizers.stats import Stats
-from embeddb.index.answer_index import _preferred
+from embeddb.index.fit import _preferred
 from embeddb.testing.featurizers import FeaturizerContract, extreme_patterns
 from indexer import embed as module
 from indexer.embed import embed
@@ -78,7 +78,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, made: list[Path]) -> Path:
     folder = tmp_path_factory.mktemp("built") / "db"
     with pytest.MonkeyPatch.context() as patched, Database.create(folder) as db:
         patched.setattr(scnn, "SHIPPED", made[0])
-        patched.setattr("embeddb.index.answer_index._worth_it", lambda gain, group: True)
+        patched.setattr("embeddb.index.fit._worth_it", lambda gain, group: True)
         only(patched, "scnn", "stats")
         fill(db, tiny())
         found = db.index.partition(OP, db.platform("tiny"))

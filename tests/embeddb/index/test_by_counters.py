@@ -18,7 +18,7 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.featurizers.base import counted_name, counted_parts
 from embeddb.featurizers.nest_embedding import NestEmbedding
-from embeddb.index import answer_index
+from embeddb.index import fit
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of
@@ -72,7 +72,7 @@ def better(monkeypatch: pytest.MonkeyPatch) -> None:
     def preferred(tried: Any, _: Any) -> str:
         return next((name for name in tried if counted_parts(name)), next(iter(tried)))
 
-    monkeypatch.setattr(answer_index, "_preferred", preferred)
+    monkeypatch.setattr(fit, "_preferred", preferred)
 
 
 def ask(db: Database, nest: Nest) -> Recommendation:
@@ -111,13 +111,13 @@ def test_a_counted_nest_is_placed_by_counters_and_another_one_is_not(
 def test_held_out_answers_decide(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     count(db, *law.measured(), law.asked())
     losses: dict[str, float] = {}
-    choose = answer_index._preferred
+    choose = fit._preferred
 
     def preferred(tried: Any, group: Any) -> str:
-        losses.update({name: answer_index._mean(loss) for name, loss in tried.items()})
+        losses.update({name: fit._mean(loss) for name, loss in tried.items()})
         return choose(tried, group)
 
-    monkeypatch.setattr(answer_index, "_preferred", preferred)
+    monkeypatch.setattr(fit, "_preferred", preferred)
     embed(db.index)
     partition = db.index.by_counters(law.OP, law.here())
     assert partition is not None and NAME in losses

@@ -19,6 +19,7 @@ from embeddb.platforms.platform import Platform, parse_platform
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
 
+from embeddb.cost_model import Problem
 from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.samples import samples_of_machines
@@ -165,12 +166,23 @@ def test_local_runs_refine_it(place: Path) -> None:
     with Database.open(place) as db:
         fill(db, new, matrices(8, first=60), order=(1.6, 1.0, 1.3))
         embed(db.index)
-        answer = db.query(matrices(1, first=50)[0], platform=new, op=OP)
+        asked = matrices(1, first=50)[0]
+        answer = db.query(asked, platform=new, op=OP)
         learned = db.index.models.learned(new, OP)
+        vector, lengths = db.index.vector(asked, "stats"), db.index.lengths(asked)
     assert learned is not None and learned.source is not None
     assert answer.candidates[0].config["order"] == "b" and answer.link == "model"
     figures = learned.card["held_out"][str(OP)]
     assert figures["rank"]["of_optimum@1"] > figures["source"]["of_optimum@1"]
+    # The five are chosen with a doubt: the model that was corrected has its say among them.
+    problem = Problem(vector, new, OP, asked.sizes, lengths)
+    configs = list(new.space(OP).enumerate())
+    scores = learned.scores(problem, configs)
+    alone = learned.source.score(problem, configs)[0]
+    slope = learned.card["calibration"]["slope"]
+    assert scores.source == pytest.approx(slope * (alone - alone.mean()))
+    assert learned.source.scores(problem, configs).source is None
+    assert "a" in {c.config["order"] for c in answer.candidates[:5]}
 
 
 def test_matrices_that_the_source_has_seen_do_not_judge(place: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_nest_is_counted_before_it_is_asked_about(
 ) -> None:
     shipped = write_weights(tmp_path / "weights.safetensors")
     monkeypatch.setattr("embeddb.featurizers.nest_embedding.SHIPPED", shipped)
-    monkeypatch.setattr("embeddb.index.answer_index._preferred", lambda tried, _: list(tried)[-1])
+    monkeypatch.setattr("embeddb.index.fit._preferred", lambda tried, _: list(tried)[-1])
     db, near, page = (str(tmp_path / name) for name in ("n.db", "near.c", "why.html"))
     Path(near).write_text(PROGRAM.replace("24", "20"))
     words = ("--designed", "3", "--searched", "2", "--repeats", "1", "--threads", "1")

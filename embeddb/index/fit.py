@@ -1,0 +1,169 @@
+"""Fitting of votes to a partition's evidence: featurizer, metric and policy.
+
+`embeddb.index.trial` fits and judges one featurizer; here one is chosen among them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.featurizers import COSTLY
+from embeddb.index.features import Features, LearnedFrom, Vectors
+from embeddb.index.fit_notes import FitNote
+from embeddb.index.held_out import Near, split_groups
+from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.trial import Fitted, Trial, cross_validated
+from embeddb.index.view import across, base_gains, ground_of
+from embeddb.index.vote import surely_positive
+from embeddb.index.vote_fit import FIT_VERSION, LeftOut
+from embeddb.platforms.machines import Facts
+
+Floats = NDArray[np.float64]
+
+#: Standard errors by which neighbours found with what is costly must be better to be used: it costs
+#: torch or numba, its start of a second, and tens of milliseconds a matrix.
+_ERRORS = 2.0
+#: Folds of groups, and the seeds by which they are drawn, that held-out figures are of, as in
+#: `eval`; of more groups than `_FEW` the first seed alone, for their figures hardly differ.
+_PARTS, _SEEDS, _FEW = 5, (0, 1, 2), 100
+
+
+class Chosen(NamedTuple):
+    """A featurizer, its trial and how votes by it are fitted; `left_out` as in `AnswerIndex`."""
+
+    featurizer: str
+    trial: Trial
+    fit: Fitted
+    left_out: LeftOut | None
+
+
+@dataclass(frozen=True, eq=False)
+class FitInput:
+    """The input of a fit: runs, raw vectors float32[d] by featurizer and pattern id, the
+    environments of the instances, and what each featurizer learned from."""
+
+    runs: RunMatrix
+    readable: Mapping[str, Vectors]
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+    learned: Mapping[str, LearnedFrom] = field(default_factory=dict)
+
+    def fitted(self, *, held_out: bool = True) -> Chosen:
+        """The featurizer whose neighbours answer best with groups held out, fitted; judged only
+        with `held_out`."""
+        trials = {name: self._trial(name) for name in self.readable}
+        risk, prefer = self.runs.op.workload.max_slower, _preference(self.runs)
+        folds = _folds(self.runs) if held_out else []
+        validated = cross_validated(trials, folds, prefer=prefer, most_slower=risk)
+        name = prefer(trials)
+        trial = trials[name]
+        fit = trial.fitted(validated, most_slower=risk)
+        ground = ground_of(_held(self.runs, trial.ids), tuple(trial.ids), fit.near, self.facts)
+        several = len({row.platform for row in self.runs.rows}) > 1 and not self.runs.winners
+        return Chosen(name, trial, fit, across(ground) if several else None)
+
+    def again(self, note: FitNote) -> Chosen | None:
+        """The same by what was found before; None where the note is of other features."""
+        if note.featurizer not in self.readable:
+            return None
+        trial = self._trial(note.featurizer, (note.learned,))
+        fit = trial.again(note.settings, learned=note.learned)
+        return None if fit is None else Chosen(note.featurizer, trial, fit, note.across)
+
+    def stamp(self, versions: Mapping[str, str]) -> str:
+        """32 hex digits that change with what is fitted to, `versions` being the featurizers'."""
+        runs, digest = self.runs, hashlib.blake2b(FIT_VERSION.encode(), digest_size=16)
+        facts = sorted((name, sorted(of.items())) for name, of in self.facts.items())
+        configs = [config.id for config in runs.configs]
+        digest.update(repr((runs.rows, configs, runs.winners, facts)).encode())
+        arrays = [runs.indptr, runs.column, runs.seconds, runs.conversion, runs.default_s]
+        for name, vectors in sorted(self.readable.items()):
+            digest.update(repr((name, versions[name], sorted(vectors))).encode())
+            arrays += [vectors[i] for i in sorted(vectors)]
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def _trial(self, name: str, ways: Sequence[bool] = (False, True)) -> Trial:
+        """Votes by the raw features of one kind."""
+        vectors = self.readable[name]
+        ids = tuple(sorted(self.runs.telling & vectors.keys()))
+        runs = _held(self.runs, ids)
+        nowhere = Near(np.zeros((len(ids), 0), dtype=np.int64), np.zeros((len(ids), 0)))
+        gains, trust = base_gains(ground_of(runs, ids, nowhere, self.facts))
+        of = {row.pattern_id: row.group for row in runs.rows}
+        groups = np.array([of[i] for i in ids], dtype=np.str_)
+        features = Features.of(ids, vectors, groups, self.learned.get(name, LearnedFrom()))
+        return Trial.of(features, gains, groups, trust, ids, ways=ways)
+
+
+def _folds(evidence: RunMatrix) -> list[dict[str, int]]:
+    """The fold of each group, once for every seed."""
+    groups = evidence.groups
+    names = np.unique(groups).size
+    seeds = _SEEDS if names <= _FEW else _SEEDS[:1]
+    split = (split_groups(groups, min(_PARTS, names), seed) for seed in seeds)
+    return [dict(zip(groups.tolist(), fold.tolist(), strict=True)) for fold in split]
+
+
+def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
+    """Only the rows of some patterns."""
+    held = set(ids)
+    rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in held]
+    return evidence.take(np.array(rows, dtype=np.int64))
+
+
+def _preference(evidence: RunMatrix) -> Callable[[Mapping[str, Trial]], str]:
+    """Return the choice among several trials, which need not be of the same patterns."""
+    of = {row.pattern_id: row.group for row in evidence.rows}
+    place = {pattern_id: at for at, pattern_id in enumerate(sorted(of))}
+    groups = np.unique([of[i] for i in place], return_inverse=True)[1].astype(np.int64)
+
+    def prefer(trials: Mapping[str, Trial]) -> str:
+        losses = {name: np.full(len(place), np.nan) for name in trials}
+        for name, trial in trials.items():
+            losses[name][[place[i] for i in trial.ids]] = trial.losses
+        return _preferred(losses, groups)
+
+    return prefer
+
+
+def _preferred(losses: Mapping[str, Floats], group: NDArray[np.int64]) -> str:
+    """The first of the names, in order of preference, that is not worse by a standard error over
+    groups int64[p] than that of the least mean; losses float64[p] are logs (nan: not judged). One
+    that is costly must be better by two than what is not."""
+
+    def first(names: Sequence[str]) -> str:
+        """The first by the rule; where nothing was judged, the first there is."""
+        judged = [name for name in names if np.isfinite(losses[name]).any()] or names
+        best = min(judged, key=lambda name: _mean(losses[name]), default="")
+        worse = {n for n in judged if _surely_positive(losses[n] - losses[best], group, 1.0)}
+        return next((name for name in judged if name not in worse), "")
+
+    plain, costly = (first([n for n in losses if (n in COSTLY) == dear]) for dear in (False, True))
+    if not (plain and costly):
+        return plain or costly
+    return costly if _worth_it(losses[plain] - losses[costly], group) else plain
+
+
+def _worth_it(gain: Floats, group: NDArray[np.int64]) -> bool:
+    """Return True if what is costly gains enough, float64[p] over groups int64[p]."""
+    return _surely_positive(gain, group, _ERRORS)
+
+
+def _surely_positive(gain: Floats, group: NDArray[np.int64], errors: float) -> bool:
+    """`surely_positive` of what is known of gain float64[p]."""
+    known = np.isfinite(gain)
+    return bool(known.any()) and surely_positive(gain[known], group[known], errors=errors)
+
+
+def _mean(losses: Floats) -> float:
+    """The mean of finite losses; infinite without any."""
+    finite = losses[np.isfinite(losses)]
+    return float(finite.mean()) if finite.size else math.inf
