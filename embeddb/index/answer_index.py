@@ -108,11 +108,11 @@ class AnswerIndex:
             FaissIndex.build(ids, fit.metric.apply(raw)),
         )
 
-    def fit_note(self, stamp: str) -> FitNote:
-        """The note for `build` with inputs of the same stamp."""
+    def fit_note(self, stamp: str, among: Mapping[str, str]) -> FitNote:
+        """The note for `build` with the same inputs."""
         learned = not np.array_equal(self.metric.stretch, np.eye(len(self.metric.stretch)))
         left_out = self.left_out.to_json() if self.left_out else ""
-        return FitNote(stamp, self.policy.to_json(), self.featurizer, learned, left_out)
+        return FitNote(stamp, self.policy.to_json(), self.featurizer, learned, left_out, {**among})
 
     def nearest(
         self, vector: NDArray[np.float32], *, count: int = 0, exclude: Collection[str] = ()

@@ -126,10 +126,11 @@ class IndexFiles:
         self, which: Which, inputs: FitInput, versions: Mapping[str, str], again: bool
     ) -> AnswerIndex:
         """Build an index by the note of an earlier fit to the same inputs, unless `again`."""
-        stamp = inputs.stamp(versions)
-        earlier = None if again else noted(self._store.derived.get(which.fit), FitNote, stamp)
-        built = AnswerIndex.build(inputs, scope=which.scope, note=earlier)
-        note = built.fit_note(stamp)
+        earlier = noted(self._store.derived.get(which.fit), FitNote)
+        if earlier is not None and not again and inputs.is_of(earlier, versions):
+            return AnswerIndex.build(inputs, scope=which.scope, note=earlier)
+        built = AnswerIndex.build(inputs, scope=which.scope)
+        note = built.fit_note(inputs.stamp(built.featurizer), versions)
         if note != earlier and self._store.keeps_derived:
             with suppress(StoreError):  # busy or full: it can be found again
                 self._store.derived.put(which.fit, msgspec.json.encode(note))
@@ -289,8 +290,8 @@ class IndexFiles:
         key = f"policy{Which.of(partition).note.removeprefix('partition')}/{platform.id}"
         stamp = partition.stamp
         if platform.id not in partition.policies:
-            known = noted(self._store.derived.get(key), PolicyNote, stamp)
-            if known is not None:
+            known = noted(self._store.derived.get(key), PolicyNote)
+            if known is not None and known.stamp == stamp:
                 partition.policies[platform.id] = known.settings
         before = partition.policies.get(platform.id)
         found = partition.view(platform)

@@ -68,25 +68,28 @@ class FitInput:
         several = len({row.platform for row in self.runs.rows}) > 1 and not self.runs.winners
         return Chosen(name, trial, fit, across(ground) if several else None)
 
+    def is_of(self, note: FitNote, versions: Mapping[str, str]) -> bool:
+        """Return True if a note is of the same input: no featurizer is new, of these versions."""
+        name = note.featurizer
+        same = name in self.readable and versions.items() <= note.among.items()
+        return same and self.stamp(name) == note.stamp
+
     def again(self, note: FitNote) -> Chosen | None:
-        """The same by what was found before; None where the note is of other features."""
-        if note.featurizer not in self.readable:
-            return None
+        """The same by an earlier fit; None where rows cannot be queried in its way."""
         trial = self._trial(note.featurizer, (note.learned,))
         fit = trial.again(note.settings, learned=note.learned)
         return None if fit is None else Chosen(note.featurizer, trial, fit, note.across)
 
-    def stamp(self, versions: Mapping[str, str]) -> str:
-        """32 hex digits that change with what is fitted to, `versions` being the featurizers'."""
+    def stamp(self, featurizer: str) -> str:
+        """32 hex digits that change with what votes by a featurizer are fitted to."""
         runs, digest = self.runs, hashlib.blake2b(FIT_VERSION.encode(), digest_size=16)
+        vectors = self.readable[featurizer]
         facts = sorted((name, sorted(of.items())) for name, of in self.facts.items())
         configs = [config.id for config in runs.configs]
         digest.update(repr((runs.rows, configs, runs.winners, facts)).encode())
+        digest.update(repr((featurizer, sorted(vectors))).encode())
         arrays = [runs.indptr, runs.column, runs.seconds, runs.conversion, runs.default_s]
-        for name, vectors in sorted(self.readable.items()):
-            digest.update(repr((name, versions[name], sorted(vectors))).encode())
-            arrays += [vectors[i] for i in sorted(vectors)]
-        for array in arrays:
+        for array in arrays + [vectors[i] for i in sorted(vectors)]:
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 

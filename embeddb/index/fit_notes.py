@@ -29,12 +29,14 @@ class PolicyNote(msgspec.Struct, frozen=True):
 
 class FitNote(PolicyNote, frozen=True):
     """The fit of a partition: featurizer, a `learned` metric or the plain one, policy, and results
-    of leaving machines out. The starter ships one for each of its partitions: fitting one takes 5
-    to 9 seconds."""
+    of leaving machines out. `among` has the versions of the featurizers that its own was chosen
+    among: it stays the choice where some of the others cannot be computed. The starter ships one
+    for each of its partitions: fitting one takes 5 to 9 seconds."""
 
     featurizer: str
     learned: bool
     left_out: str
+    among: dict[str, str]
 
     def __post_init__(self) -> None:
         VoteSettings.from_json(self.policy)
@@ -49,9 +51,8 @@ class FitNote(PolicyNote, frozen=True):
 Note = TypeVar("Note", bound=PolicyNote)
 
 
-def noted(raw: bytes | None, kind: type[Note], stamp: str) -> Note | None:
-    """The stored note, if it is sound and of what has this stamp."""
+def noted(raw: bytes | None, kind: type[Note]) -> Note | None:
+    """The stored note, if it is sound."""
     with suppress(StoreCorrupt), reading("a noted fit"):
-        note = None if raw is None else decoded(raw, kind, "its note")
-        return note if note is not None and note.stamp == stamp else None
+        return None if raw is None else decoded(raw, kind, "its note")
     return None

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import OP, by_chance, fill, patterns, runs_of, tiny
 
 from embeddb.core.config import Op
 from embeddb.database import Database
-from embeddb.featurizers import Featurizer
 from embeddb.index import answer_file, fit
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.fit_notes import FitNote, noted
+from embeddb.index.scopes import facts_of
 from indexer.starter import copy_starter
 
 NOTE = f"fit/{OP}/tiny"
@@ -65,23 +67,29 @@ def test_other_runs_and_other_features_are_fitted(
     fits.clear()
     rebuilt(db)
     assert len(fits) == 1
-    stats: Featurizer = db.index.featurizers().named("stats")
-    given = fit.FitInput(db.index.evidence(OP, "tiny")[0], db.index.evidence(OP, "tiny")[1])
-    versions = dict.fromkeys(given.readable, "1")
-    assert stats.name in versions
-    assert given.stamp(versions) == given.stamp(dict(versions))
-    assert given.stamp(versions) != given.stamp({**versions, "stats": "2"})
-    vectors = {**given.readable["stats"]}
+    runs, readable = db.index.evidence(OP, "tiny")
+    facts = facts_of(db.store, OP, "tiny")
+    note = noted(db.store.notes.get(NOTE), FitNote)
+    assert note is not None
+    name, among = note.featurizer, note.among
+    given = fit.FitInput(runs, readable, facts)
+    assert given.is_of(note, among)
+    # One that cannot be computed here is not missed; a new one or another version may be better.
+    assert given.is_of(note, {name: among[name]})
+    assert not given.is_of(note, {**among, "mine": "1"})
+    assert not given.is_of(note, {**among, name: "0"})
+    vectors = {**readable[name]}
     vectors[SOME[0].id] = vectors[SOME[0].id] + 1
-    moved = fit.FitInput(given.runs, {**given.readable, "stats": vectors})
-    assert given.stamp(versions) != moved.stamp(versions)
-    elsewhere = fit.FitInput(given.runs, given.readable, {"tiny": {"cpu": "other"}})
-    assert given.stamp(versions) != elsewhere.stamp(versions)
+    fewer = runs.take(np.arange(len(runs.rows) - 1))
+    assert not fit.FitInput(runs, {name: vectors}, facts).is_of(note, among)
+    assert not fit.FitInput(runs, readable, {"tiny": {"cpu": "other"}}).is_of(note, among)
+    assert not fit.FitInput(fewer, readable, facts).is_of(note, among)
 
 
 WRONG: dict[str, dict[str, Any]] = {
     "another stamp": {"stamp": "0" * 32},
     "no such featurizer": {"featurizer": "nobody"},
+    "chosen among none": {"among": {}},
     "no policy": {"policy": "[]"},
     "a policy that no fit chooses": {
         "policy": json.dumps({"k": 12345, "shrink": "nan", "loss": "0"})
