@@ -112,6 +112,7 @@ def _live(data: Any) -> Table:
         "calibrated": "and five minutes of `calibrate`",
         "all": "and 52 matrices of this machine",
         "static best of zero-shot": "best fixed schedule of the other machines",
+        "static best of calibrated": "best fixed schedule after `calibrate`",
         "fastest of one round": "fastest of one round, judged by the others",
     }
     for op in ("spmm:32", "spmm:128", "spmv"):

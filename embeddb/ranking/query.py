@@ -169,7 +169,8 @@ class Prediction:
     `version` is the model's (empty: none) and `featurizer` what it read. `judged` says what share
     of the optimum answers reached by method (`transfer`, `rank`, `transfer+rank`) when groups were
     held out; empty: never judged; `judged_5` the same of the best of the first five. `weight` is
-    how far the model counts against the vote in the last, 0 to 1. `unrun_first`: hidden
+    how far the model counts against the vote in the last, 0 to 1; the vote alone answers only where
+    it is better by more than `tie`. `unrun_first`: hidden
     configurations have shown that one which ran nowhere may be the first. `plain`: the first few
     are those best predicted, not a set. `note` says why a model that is there does not rank.
     """
@@ -187,6 +188,7 @@ class Prediction:
     judged: Mapping[str, float] = field(default_factory=dict)
     judged_5: Mapping[str, float] = field(default_factory=dict)
     weight: float = 0.5
+    tie: float = 0.0
     unrun_first: bool = False
     plain: bool = False
 

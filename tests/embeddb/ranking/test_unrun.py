@@ -168,7 +168,8 @@ def test_a_model_of_a_sampled_campaign_answers_what_ran(
             assert len(query.prediction.configs) > 300 > len(ran)
             made = RankTuner(query, rng=np.random.default_rng(0)).ask(1)[0]
             assert figures["unrun_first"] or Config(made.config) in ran
-            assert Config(db.query(pattern, platform=platform, op=SPMV).candidates[0].config) in ran
+            first = Config(db.query(pattern, platform=platform, op=SPMV).candidates[0].config)
+            assert figures["unrun_first"] or first in ran
 
 
 def test_a_model_of_one_machine_does_not_rank_on_another(campaign: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.ranking import prediction
 
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
@@ -154,9 +156,11 @@ def test_where_neighbours_are_better_they_answer(
     new = machine("newest", 32, l2_bytes="1000000")
     model, _ = opened.index.usable_model(new, OP)
     assert model is not None
-    figures = model.card["held_out"][str(OP)]["rank"]
-    for share, link in ((0.5, "neighbours"), (0.999, "model")):
-        monkeypatch.setitem(figures, "of_optimum@1", share)
+    methods = model.card["held_out"][str(OP)]
+    monkeypatch.delitem(methods, "transfer+rank", raising=False)
+    voted = methods["transfer"]["of_optimum@1"]
+    for share, link in ((voted - 0.02, "neighbours"), (voted - 0.005, "model"), (1.0, "model")):
+        monkeypatch.setitem(methods["rank"], "of_optimum@1", share)
         assert opened.query(matrices(1, first=50)[0], platform=new, op=OP).link == link
 
 
@@ -183,6 +187,26 @@ def test_local_runs_refine_it(place: Path) -> None:
     assert scores.source == pytest.approx(slope * (alone - alone.mean()))
     assert learned.source.scores(problem, configs).source is None
     assert "a" in {c.config["order"] for c in answer.candidates[:5]}
+
+
+def test_a_correction_within_an_error_of_the_vote_answers(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vote was judged among matrices that are nearer to one another than to a user's."""
+    new = machine("nearly", 32, l2_bytes="1000000")
+    with Database.open(place) as db:
+        fill(db, new, matrices(8, first=60), order=(1.6, 1.0, 1.3))
+        embed(db.index)
+        partition = db.index.answering(OP, new)
+        assert partition is not None
+        voted = partition.view(new)
+        share = math.exp(-voted.policy.loss)
+        assert voted.judged == "here"
+        for behind, link in ((0.03, "model"), (0.05, "neighbours")):
+            rank = {"of_optimum@1": share - behind, "of_optimum@5": 1.0, "error@1": 0.04}
+            figures = {"rank": rank, "source": {"of_optimum@1": 0.0}}
+            monkeypatch.setattr(prediction, "judged", lambda *_, f=figures, **__: f)
+            assert db.query(matrices(1, first=50)[0], platform=new, op=OP).link == link
 
 
 def test_matrices_that_the_source_has_seen_do_not_judge(place: Path) -> None:
