@@ -316,13 +316,18 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
             judged=at_1,
             judged_5=at_5,
             weight=float(joint.get("weight", 0.5)),
-            tie=_TIE if model.card.get("machines") else 0.0,
+            tie=tie_of(model.card),
             joint_guard=float(joint["guard"]) if "guard" in joint else None,
             note="" if at_1 else f"{note}: it does not rank",
             unrun_first=bool(_unrun_first(model.card, op)),
             plain=model.plain,
         ),
     )
+
+
+def tie_of(card: Mapping[str, Any]) -> float:
+    """Share of the optimum by which the vote must be better than the model of a card to answer."""
+    return _TIE if card.get("machines") else 0.0
 
 
 def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:

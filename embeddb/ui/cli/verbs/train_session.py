@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.core.wording import plural, share
+from embeddb.ranking.prediction import tie_of
 from embeddb.store.model_files import MODELS
 from embeddb.ui.cli.arguments import Number
 from embeddb.ui.cli.output import Progress, note, say
@@ -162,9 +163,13 @@ def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
     if not figures:
         return f"{op}: queries do not rank by it: it was not cross-validated"
     able = [method for method in _BY if method in figures]
-    best = max(
-        able, key=lambda m: (figures[m]["of_optimum@1"], figures[m].get("of_optimum@5", 0.0))
-    )
+    behind = {"transfer": tie_of(document)}
+
+    def judged(method: str) -> tuple[float, float]:
+        at_1 = figures[method]["of_optimum@1"] - behind.get(method, 0.0)
+        return at_1, figures[method].get("of_optimum@5", 0.0)
+
+    best = max(able, key=judged)
     shares = ", ".join(f"{_BY[m]} {share(figures[m]['of_optimum@1'])}" for m in able)
     of = "of the fastest configuration on each matrix, cross-validated by group"
     if Path(document["file"]).parent.name != MODELS:
