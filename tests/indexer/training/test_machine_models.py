@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.ranking import prediction
+from embeddb.ranking.build import build_query
 
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
@@ -195,18 +195,20 @@ def test_a_correction_within_an_error_of_the_vote_answers(
     """The vote was judged among matrices that are nearer to one another than to a user's."""
     new = machine("nearly", 32, l2_bytes="1000000")
     with Database.open(place) as db:
-        fill(db, new, matrices(8, first=60), order=(1.6, 1.0, 1.3))
+        fill(db, new, matrices(8, first=80), order=(1.6, 1.0, 1.3))
         embed(db.index)
-        partition = db.index.answering(OP, new)
-        assert partition is not None
-        voted = partition.view(new)
-        share = math.exp(-voted.policy.loss)
-        assert voted.judged == "here"
+        asked = matrices(1, first=50)[0]
+        quality = build_query(db.index, asked, new, OP).vote.quality
+        assert quality.judged_by == "here"
         for behind, link in ((0.03, "model"), (0.05, "neighbours")):
-            rank = {"of_optimum@1": share - behind, "of_optimum@5": 1.0, "error@1": 0.04}
+            rank = {
+                "of_optimum@1": quality.of_optimum - behind,
+                "of_optimum@5": 1.0,
+                "error@1": 0.04,
+            }
             figures = {"rank": rank, "source": {"of_optimum@1": 0.0}}
             monkeypatch.setattr(prediction, "judged", lambda *_, f=figures, **__: f)
-            assert db.query(matrices(1, first=50)[0], platform=new, op=OP).link == link
+            assert db.query(asked, platform=new, op=OP).link == link
 
 
 def test_matrices_that_the_source_has_seen_do_not_judge(place: Path) -> None:
