@@ -1,12 +1,13 @@
 """What several databases answer on this machine, measured here: interleaved rounds, medians.
 
-    python benchmarks/across_live.py OUT MATRICES MANIFEST LABEL=DATABASE [LABEL=DATABASE ...]
+    python benchmarks/across_live.py OUT MATRICES MANIFEST LABEL=DATABASE [LABEL=DATABASE,TUNER ...]
 
 On matrices of families that none of the databases has, the first five answers of each database, the
 default and the best fixed schedule of each database are measured in three shuffled rounds, and
 judged by the best of all that ran (so shares flatter where few proposals differ); what is fastest
 in one round, judged by the others, is the ceiling. Every database
-must know the same platform, `cpu`; answers are those of `embeddb query`.
+must know the same platform, `cpu`; answers are those of `embeddb query`, or with a TUNER those of
+`--tuner`. The matrices are drawn; `--skip` leaves out the first of them, by which a rule was found.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from embeddb.platforms.platform import load_platform, runner_for
 from embeddb.ranking.answer import Request, recommend
 from embeddb.ranking.recommendation import Recommendation
 from indexer.runners.base import RunOptions
+from tuners.by_name import answerer
 
 _ROUNDS = 3
 _SIZES = (60_000, 1_000_000)
@@ -40,14 +42,18 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("matrices", type=Path)
     parser.add_argument("manifest", type=Path)
-    parser.add_argument("databases", nargs="+", metavar="LABEL=DATABASE")
+    parser.add_argument("databases", nargs="+", metavar="LABEL=DATABASE[,TUNER]")
     parser.add_argument("--op", action="append", default=[])
     parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--skip", type=int, default=0)
     asked = parser.parse_args()
     named = dict(text.split("=", 1) for text in asked.databases)
-    opened = {label: Database.open(place, readonly=True) for label, place in named.items()}
+    places = {label: text.partition(",") for label, text in named.items()}
+    opened = {label: Database.open(of[0], readonly=True) for label, of in places.items()}
+    answerers = {label: answerer(of[2]) for label, of in places.items()}
     ops = [Op.parse(text) for text in asked.op or ["spmm:32", "spmm:128", "spmv"]]
-    patterns = _held_out(asked.matrices, asked.manifest, list(opened.values()), asked.count)
+    drawn = _held_out(asked.matrices, asked.manifest, list(opened.values()))
+    patterns = drawn[asked.skip : asked.skip + asked.count]
     runner = runner_for(load_platform("cpu"))
     here = runner.platform()
     found: dict[str, Any] = {"machine": about(), "instance": here.id, "rounds": _ROUNDS}
@@ -55,7 +61,7 @@ def main() -> None:
         outcomes: dict[str, list[dict[str, float]]] = defaultdict(list)
         for at, pattern in enumerate(patterns):
             made = {
-                label: recommend(db.index, Request(pattern, here, op))
+                label: recommend(db.index, Request(pattern, here, op, answer_by=answerers[label]))
                 for label, db in opened.items()
             }
             for label, outcome in _measured(runner, pattern, op, made, opened, at).items():
@@ -65,8 +71,9 @@ def main() -> None:
         asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def _held_out(folder: Path, manifest: Path, opened: list[Database], count: int) -> list[Pattern]:
-    """One matrix of each family that no database measured on this platform's newest instance."""
+def _held_out(folder: Path, manifest: Path, opened: list[Database]) -> list[Pattern]:
+    """One matrix of each family that no database measured on this platform's newest instance, in an
+    order that is drawn."""
     with manifest.open(newline="", encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["family"]]
     last = opened[-1]
@@ -81,7 +88,7 @@ def _held_out(folder: Path, manifest: Path, opened: list[Database], count: int) 
         if fits and row["family"] not in families | found.keys() and file.exists():
             found[row["family"]] = read_pattern(file, name=row["name"], group=row["family"])
     order = np.random.default_rng(0).permutation(len(found))
-    return [list(found.values())[i] for i in order[:count]]
+    return [list(found.values())[i] for i in order]
 
 
 def _here(db: Database, pattern_id: str) -> bool:

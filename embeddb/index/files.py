@@ -48,6 +48,8 @@ READABLE = 0.9
 #: Runs that are read, and that are fitted, in a second on an old CPU (AMD Zen 1): 2 to 4 s and
 #: 5 to 9 s for each partition of the starter.
 _READ_PER_S, _FITTED_PER_S = 30_000, 12_000
+#: Workloads of a table, and most runs of each, by which its runs are estimated.
+_DRAWN, _MOST_OF_EACH = 3, 1_000
 
 
 class IndexFiles:
@@ -158,8 +160,15 @@ class IndexFiles:
         return 0.0 if there else self._building_s(which)
 
     def _building_s(self, which: Which) -> float:
-        partitions = pooled_partitions(self._store, which.op, which.scope)
-        runs = sum(self._store.count_runs(p) for p in partitions)
+        """An estimate from a few workloads of each table: a table may hold millions of runs, of
+        which only some are read."""
+        tables = pooled_partitions(self._store, which.op, which.scope)
+        members = [self._store.members(table) for table in tables]
+        only, runs = sampling.held_of(members), 0.0
+        for table, ids in zip(tables, members, strict=True):
+            drawn = self._store.sample(table, patterns=_DRAWN, runs=_MOST_OF_EACH)
+            each = len(drawn) / max(len({run.pattern_id for run in drawn}), 1)
+            runs += each * len(ids if only is None else ids.keys() & only)
         fitted = self._store.derived.get(which.fit) is not None
         return runs / _READ_PER_S + (0.0 if fitted else runs / _FITTED_PER_S)
 

@@ -54,12 +54,10 @@ class NamedPartitions:
                 hint=f"neighbours are found by {chosen.featurizer}; `embeddb embed` computes "
                 "the vectors of others",
             )
-        facts, learned = (
-            facts_of(self._store, op, scope),
-            learned_by(self._store, {name: featurizer}, vectors),
-        )
-        given = FitInput(chosen.evidence, vectors, facts, learned)
-        built = AnswerIndex.build(given, scope=scope)
+        facts = facts_of(self._store, op, scope)
+        learned = learned_by(self._store, {name: featurizer}, vectors)
+        inputs = FitInput(chosen.evidence, vectors, facts, learned)
+        built = AnswerIndex.build(inputs, scope=scope)
         built = replace(built, generation=chosen.generation)
         if chosen.lists is None:
             return built

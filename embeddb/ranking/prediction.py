@@ -187,26 +187,20 @@ def with_prediction(
     if not configs:
         return query
 
-    def of_default(
-        gain: NDArray[np.float64], spread: NDArray[np.float64], asked: Sequence[Config]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        # A model centres what it is asked for: only differences within one call mean anything.
-        return shared_out(query, asked, gain[1:] - gain[0], spread[1:])
-
     def predict(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         scores = scorer.score(problem, (query.default, *asked))
-        return of_default(*tempered(*scores), asked)
+        return _over_default(query, asked, *tempered(*scores))
 
-    forever = math.isinf(query.calls)
-    gain, spread, source = _scores(
-        scorer, problem, configs if forever else (query.default, *configs)
-    )
+    few_calls = not math.isinf(query.calls)
+    asked = (query.default, *configs) if few_calls else configs
+    gain, spread, source = _scores(scorer, problem, asked)
     gain, spread = sensible(gain, spread)
     if source is not None:
-        source = tempered(source, spread)[0]
-    if not forever:
-        source = None if source is None else of_default(source, spread, configs)[0]
-        gain, spread = of_default(gain, spread, configs)
+        source, _ = tempered(source, spread)
+        if few_calls:
+            source, _ = _over_default(query, configs, source, spread)
+    if few_calls:
+        gain, spread = _over_default(query, configs, gain, spread)
     return replace(
         query,
         prediction=replace(
@@ -219,6 +213,18 @@ def with_prediction(
             predict=predict,
         ),
     )
+
+
+def _over_default(
+    query: Query,
+    configs: Sequence[Config],
+    gain: NDArray[np.float64],
+    spread: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gains float64[c] and spreads float64[c] over the default, the preparation shared out, of
+    predictions float64[1+c] for the default and the configurations. A model centres what it is
+    asked for: only differences within one call mean anything."""
+    return shared_out(query, configs, gain[1:] - gain[0], spread[1:])
 
 
 def _candidates(

@@ -27,10 +27,8 @@ _LOOKED_AT = 192
 #: Errors on two configurations correlate by exp(-share of parameters that differ / this).
 REACH = 0.4
 _DRAWS = 384
-#: Of so many draws one is about the gains that were corrected: few runs may mislead. By replay of
-#: six machines (SpMV, families held out, at 5) with 3 to 10 matrices 0.2 to 0.9 points better on
-#: five machines and level on one, with 20 to 52 level.
-_DOUBTED = 4
+#: One of so many draws is centred on the unrefined gains: few local runs may mislead.
+_UNREFINED_EVERY = 4
 
 
 def order_to_try(
@@ -43,7 +41,7 @@ def order_to_try(
     maximise, one after the other, the expected gain of the best so far, over draws of gains whose
     errors correlate between similar configurations; the rest follow by `gain`. Where nothing is
     known of the spread, all do. The draws are the same every time. `source` float64[c] are the
-    gains by a model of other machines that `gain` corrects: a quarter of the draws are about these.
+    gains by the model that `gain` refines: a quarter of the draws are centred on them.
     """
     order = np.argsort(-gain, kind="stable")
     order = order[np.isfinite(gain[order])]
@@ -55,7 +53,7 @@ def order_to_try(
     alike = _alike(tuple(configs[i] for i in near))
     draws = gain[near] + own * (_noise(len(near)) @ alike.T)
     if source is not None:
-        draws[::_DOUBTED] += (source - gain)[near]
+        draws[::_UNREFINED_EVERY] += (source - gain)[near]
     chosen = [0]
     best = draws[:, 0].copy()
     while len(chosen) < min(MOST_CHOSEN, len(near)):

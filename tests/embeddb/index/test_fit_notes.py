@@ -15,7 +15,9 @@ from embeddb.core.config import Op
 from embeddb.database import Database
 from embeddb.index import answer_file, fit
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.files import _FITTED_PER_S, _READ_PER_S
 from embeddb.index.fit_notes import FitNote, noted
+from embeddb.index.large import sampling
 from embeddb.index.scopes import facts_of
 from indexer.starter import copy_starter
 
@@ -84,6 +86,28 @@ def test_other_runs_and_other_features_are_fitted(
     assert not fit.FitInput(runs, {name: vectors}, facts).is_of(note, among)
     assert not fit.FitInput(runs, readable, {"tiny": {"cpu": "other"}}).is_of(note, among)
     assert not fit.FitInput(fewer, readable, facts).is_of(note, among)
+
+
+def test_the_time_that_building_takes_is_estimated(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, runs = db.index._files, db.store.count_runs()
+    db.index.forget_partitions()
+    db.store.notes.delete([NOTE])
+    unfitted = db.index.preparing_s(OP, "tiny")
+    assert unfitted == pytest.approx(runs / _READ_PER_S + runs / _FITTED_PER_S)
+    rebuilt(db)
+    assert db.index.preparing_s(OP, "tiny") == 0.0
+    db.index.forget_partitions()
+    assert db.index.preparing_s(OP, "tiny") == pytest.approx(runs / _READ_PER_S)
+    # Of very many matrices only some are read.
+    monkeypatch.setattr(sampling, "MOST_HELD", 4)
+    monkeypatch.setattr(sampling, "HELD", 2)
+    monkeypatch.setattr(sampling, "OF_EACH", 2)
+    held = sampling.held_of([files._store.members(t) for t in db.store.partitions()])
+    assert held is not None and len(held) < len(SOME)
+    part = len(held) / len(SOME)
+    assert db.index.preparing_s(OP, "tiny") == pytest.approx(part * runs / _READ_PER_S)
 
 
 WRONG: dict[str, dict[str, Any]] = {

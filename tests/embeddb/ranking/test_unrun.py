@@ -170,6 +170,11 @@ def test_a_model_of_a_sampled_campaign_answers_what_ran(
             assert figures["unrun_first"] or Config(made.config) in ran
             first = Config(db.query(pattern, platform=platform, op=SPMV).candidates[0].config)
             assert figures["unrun_first"] or first in ran
+            # Whatever the hidden configurations said of this model: without their consent, none.
+            unsure = replace(query, prediction=replace(query.prediction, unrun_first=False))
+            for tuner in (RankTuner, TransferRankTuner):
+                guarded = tuner(unsure, rng=np.random.default_rng(0)).ask(1)[0]
+                assert Config(guarded.config) in ran
 
 
 def test_a_model_of_one_machine_does_not_rank_on_another(campaign: Path) -> None:
