@@ -107,9 +107,10 @@ def ingest(
 ) -> IngestReport:
     """Read every row of `path` into the store.
 
-    Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason. An interrupted file
-    resumes where the last transaction ended; a file read to its end adds nothing the second time,
-    and rows appended later are added once. Equal rows of one file are repeats, and all are stored.
+    Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason; where none is left,
+    the file of an earlier reading is removed. An interrupted file resumes where the last
+    transaction ended; a file read to its end adds nothing the second time, and rows appended later
+    are added once. Equal rows of one file are repeats, and all are stored.
     With the instance `this` the rows are stored under this machine's instance, as measurements by
     the platform's runner would be.
 
@@ -267,6 +268,8 @@ class _Job:
             report.duplicates += result.duplicates
             if progress is not None:
                 progress(report.rows)
+        if not report.rejected and self._rejects.is_file() and not self._rejects.is_symlink():
+            self._rejects.unlink()  # of a reading before the log was corrected
         report.seconds = time.monotonic() - started
         report.problems = self._subjects.library.problems
         self._subjects.report_missing(report)

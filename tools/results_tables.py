@@ -104,13 +104,16 @@ def _libraries(data: Any) -> Table:
     return lines
 
 
-@table("live", "across_live")
+@table("live", "across_zen3")
 def _live(data: Any) -> Table:
     lines = [["operation", "answers by", "at 1 / at 5", "gain: obtained / predicted"]]
     names = {
         "zero-shot": "other machines, nothing measured here",
         "calibrated": "and five minutes of `calibrate`",
         "all": "and 52 matrices of this machine",
+        "vote": "neighbours alone, nothing measured here",
+        "vote calibrated": "neighbours alone, after `calibrate`",
+        "vote all": "neighbours alone, 52 matrices",
         "static best of zero-shot": "best fixed schedule of the other machines",
         "static best of calibrated": "best fixed schedule after `calibrate`",
         "fastest of one round": "fastest of one round, judged by the others",
@@ -359,6 +362,17 @@ def _featurizers(data: Any) -> Table:
     return lines
 
 
+@table("embedding", "embedding")
+def _embedding(data: Any) -> Table:
+    names = ("neighbours by stats @1", "neighbours by tower @1", "inner product @1")
+    plain = ("inner product @5", "recall @10", "recall @50")
+    lines = [["operation", *names, *plain]]
+    for op, row in data["cuda"]["operations"].items():
+        spread = [f"{row[name][0]:.3f} ± {row[name][1]:.3f}" for name in names]
+        lines.append([op, *spread, *(f"{row[name][0]:.3f}" for name in plain)])
+    return lines
+
+
 @table("counters", "dynamics")
 def _counters(data: Any) -> Table:
     lines = [["operation", "featurizer", "at 1 / at 5", "log share at 1 above stats"]]
@@ -393,7 +407,8 @@ def _gnn(data: Any) -> Table:
 
 def about(data: Any) -> str:
     """Machine and commit of a result file, as far as it has them."""
-    facts = data.get("about") or data.get("machine") or data.get("figures", {}).get("about") or {}
+    places = (data, data.get("figures", {}), data.get("cuda", {}))
+    facts = next((p[key] for p in places for key in ("about", "machine") if p.get(key)), places[-1])
     facts = facts[0] if isinstance(facts, list) else facts
     texts = [str(facts.get("cpu", "")), _cores(facts)]
     texts.append(f"commit {str(facts['commit'])[:10]}" if "commit" in facts else "")

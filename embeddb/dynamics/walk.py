@@ -12,6 +12,9 @@ import numpy as np
 from embeddb.core.errors import UsageError
 from embeddb.platforms.loopnest import LoopNest, complete_order
 
+#: Formats whose walk is modelled.
+_FORMATS = ("csr", "csc", "dcsr", "bcsr", "sell", "ell", "sell16")
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -305,17 +308,23 @@ def execution_of(
             f"platform {platform.id} has no loop nest for {op.name}",
             hint="omit the platform: rows in order, one thread per block of rows",
         )
+    stored = config.get("format", "csr")
+    if stored not in _FORMATS:
+        raise UsageError(
+            f"counters are not modelled for format = {stored}",
+            hint=f"modelled are {', '.join(_FORMATS)}",
+        )
     notes = []
     if config.get("reorder") == "rcm":
         notes.append("reorder = rcm: the rows are walked in the order of the file here")
-    sliced = config.get("format") in ("sell", "ell", "sell16")
+    sliced = stored in ("sell", "ell", "sell16")
     position, outer = "pieces" in config, "merge" in config
     return Execution(
         nest=_tiles_first(nest) if config.get("merge") == "tiles" else nest,
-        block=_block(config.get("block")) if config.get("format") == "bcsr" else (1, 1),
+        block=_block(config.get("block")) if stored == "bcsr" else (1, 1),
         slice=int(config.get("slice", 0)) if sliced else 0,
         sigma=int(config.get("sigma", 1)) if sliced else 1,
-        padded=config.get("format") == "ell",
+        padded=stored == "ell",
         by_length=config.get("reorder") == "length",
         schedule="dynamic" if position else str(config.get("schedule", "static")),
         chunk=1 if position else 0 if outer else int(config.get("chunk", 0)),

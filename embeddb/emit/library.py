@@ -19,7 +19,14 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels.bodies import Variant
 from embeddb.kernels.codegen import SCHEDULES, Launch, conversions, declarations, plan, source
 
-_CONVERSIONS = {"csc": "columns", "dcsr": "panels", "bcsr": "blocks"}
+_CONVERSIONS = {
+    "csc": "columns",
+    "dcsr": "panels",
+    "bcsr": "blocks",
+    "sell": "slices",
+    "ell": "slices",
+    "sell16": "slices",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,7 @@ class Part:
         form = self.launch.form
         if form.format == "csr":
             return "plain" if form.reorder == "none" else form.reorder
-        return _CONVERSIONS.get(form.format, "slices")
+        return _CONVERSIONS[form.format]
 
     @property
     def fills(self) -> bool:

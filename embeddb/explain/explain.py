@@ -29,9 +29,9 @@ from embeddb.explain.explanation import (
     OwnRuns,
     PatternView,
     best_here,
-    why,
 )
 from embeddb.explain.quantities import QuantityView, quantity_views, stored_lengths
+from embeddb.explain.why import computed, why
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
@@ -88,6 +88,7 @@ def explain(recommendation: Recommendation, store: Store) -> Explanation:
         platform_name=recommendation.platform if platform is None else platform.display_name,
         meaning={} if platform is None else _meaning(platform, answer),
         quantities=_quantities(recommendation, store, platform, pattern),
+        computed=computed(recommendation.first),
     )
     return msgspec.structs.replace(done, why=why(done))
 
@@ -189,6 +190,9 @@ def _neighbours(
 ) -> Iterator[NeighbourDetail]:
     """Details of each neighbour; counts its runs by status."""
     platforms: dict[str, Platform | None] = {}
+    first = recommendation.first
+    terms = {t.pattern_id: (t.weight, t.voted) for t in (first.terms if first else ())}
+    total = sum(near.weight for near in recommendation.neighbours) or 1.0
     for near in recommendation.neighbours:
         op = Op.parse(near.op or recommendation.evidence_op)
         platform = platforms.setdefault(near.platform, store.sound_platform(near.platform))
@@ -204,7 +208,8 @@ def _neighbours(
             near, info, curve, default, _there(recommendation, near.pattern_id, answer)
         )
         by = whose.of(near.platform, op, pattern_id)
-        yield msgspec.structs.replace(detail, provenance=by) if by else detail
+        share, voted = terms.get(near.pattern_id, (near.weight / total, None))
+        yield msgspec.structs.replace(detail, provenance=by, share=share, voted=voted)
 
 
 def _there(recommendation: Recommendation, pattern_id: str, answer: Config) -> Config:
@@ -245,7 +250,9 @@ def novelty(recommendation: Recommendation) -> str:
         return "no measured pattern is comparable"
     near = min(recommendation.neighbours, key=lambda n: n.distance)
     if near.pattern_id == recommendation.pattern_id:
-        return "this very pattern was measured on another machine of this kind or at another width"
+        other = ["on another machine"] if near.platform != recommendation.platform else []
+        other += [f"at {near.op}"] if near.op not in ("", recommendation.op) else []
+        return f"this very pattern was measured {' and '.join(other)}".strip()
     if near.percentile is None:
         many = many_of(Op.parse(recommendation.op).kind)
         return f"too few groups of {many} were measured to rate the distance of its neighbours"
@@ -262,16 +269,16 @@ def _how_near(percentile: float) -> str:
     share = f"{100 * percentile:.0f} %"
     if percentile > _STRANGE:
         return (
-            "unlike anything measured here: more than 99 % of the measured patterns have a nearer "
-            "neighbour"
+            "unlike anything measured here: more than 99 % of the measured patterns are nearer to "
+            "their own neighbours"
         )
     if percentile > _FAR:
-        return f"unusually far from measured patterns: {share} of them have a nearer neighbour"
+        return f"unusually far: {share} of the measured patterns are nearer to their neighbours"
     if percentile > _USUAL:
-        return f"farther than most measured patterns: {share} of them have a nearer neighbour"
+        return f"farther than most: {share} of the measured patterns are nearer to their neighbours"
     if percentile > _NEAR:
-        return f"as near as a typical measured pattern: {share} of them have a nearer neighbour"
-    return f"nearer than most: only {share} of the measured patterns have a nearer neighbour"
+        return f"as near as usual: {share} of the measured patterns are nearer to their neighbours"
+    return f"nearer than most: only {share} of the measured patterns are nearer to their neighbours"
 
 
 def _within(first: Candidate | None, gain: float | None) -> bool | None:

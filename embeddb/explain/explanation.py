@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.kinds import kind_of
 from embeddb.core.repr_html import html_of
 from embeddb.core.sizes import Sizes
-from embeddb.core.wording import factor, many_of, one_of
+from embeddb.core.wording import many_of, one_of
 from embeddb.explain.quantities import QuantityView
 from embeddb.platforms.machines import display_name, machine_words
 from embeddb.ranking.kernels.view import KernelView
@@ -149,6 +148,10 @@ class NeighbourDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence of one neighbour. Gains are factors over that neighbour's own default; None if the
     configuration or the default did not run there.
 
+    `share` is its part of the vote on the answer, without terms of all votes, and `voted` the
+    answer's gain by which it votes, corrected for the queried machine (None: it did not vote, or
+    did not run the answer).
+
     `ratios` are the seconds of its configurations over those of its best, ascending, thinned to
     200; they include best, default and answer, the latter two at `default_at` and `answer_at`
     (None: did not run there). `failed` counts configurations by failure status. Sizes are -1 if
@@ -178,6 +181,8 @@ class NeighbourDetail(msgspec.Struct, frozen=True, kw_only=True):
     default_at: int | None = None
     answer_at: int | None = None
     provenance: list[Provenance] = []
+    share: float = 0.0
+    voted: float | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -260,9 +265,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     measured, or not predicted). `own` has the stored runs of the answer and of the default on this
     very pattern, `machines` the instances whose runs voted, the most first, `machine` the
     description of the queried one (empty: any of its kind), `platform_name` its display name, `why`
-    one sentence on the choice and its confidence, `meaning` that of the answer's values by
-    parameter, `quantities` the derived ones of the answer and the default, `runnable` if the
-    platform can be measured.
+    one sentence on the choice and its confidence, `computed` the factors of the gain, `meaning`
+    that of the answer's values by parameter, `quantities` the derived ones of the answer and the
+    default, `runnable` if the platform can be measured.
     """
 
     recommendation: Recommendation
@@ -284,6 +289,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     meaning: dict[str, str] = {}
     quantities: list[QuantityView] = []
     why: str = ""
+    computed: str = ""
 
     @property
     def answer(self) -> dict[str, Any]:
@@ -432,6 +438,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "platform_name": self.platform_name,
             "why": self.why,
             "quantities": self.quantities,
+            "computed": self.computed,
         }
         return _plain(document, sparse=kind_of(self.pattern.kind).sparse)
 
@@ -443,56 +450,3 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         return html_of(self)
-
-
-def why(e: Explanation) -> str:
-    """Sentences on the choice of the answer, its gain, and its confidence."""
-    recommendation = e.recommendation
-    return f"{_chosen(e)} Confidence: {recommendation.confidence}{_first_doubt(e)}."
-
-
-def _chosen(e: Explanation) -> str:
-    recommendation, one, many = e.recommendation, one_of(e.pattern.kind), many_of(e.pattern.kind)
-    over = "" if e.expected_gain is None else f": {factor(e.expected_gain)} over the default"
-    if recommendation.link == "default":
-        return "No comparable measurements, so the default is kept."
-    if recommendation.link == "measured" and Config(e.answer) == Config(recommendation.default):
-        return f"No configuration measured on this {one} is faster than the default."
-    if recommendation.link in ("neighbours", "model"):
-        return _predicted(e)
-    return {
-        "measured": f"It is the fastest configuration measured on this {one}{over}.",
-        "other-width": f"It is the fastest measured on this {one} at another width{over}.",
-        "static-best": f"It is the best on average over all measured {many}{over}.",
-    }.get(recommendation.link, f"The tuner {recommendation.tuner} proposed it{over}.")
-
-
-def _predicted(e: Explanation) -> str:
-    recommendation, near = e.recommendation, e.neighbours
-    gain = None if e.expected_gain is None else factor(e.expected_gain)
-    if not near or not e.voted:
-        over = f": {gain} over the default" if gain else ""
-        return f"It is the fastest by the cost model{over}."
-    similar = f"{len(near)} most similar measured {many_of(e.pattern.kind)}"
-    if len(near) == 1:
-        similar = f"most similar measured {one_of(e.pattern.kind)}"
-    if Config(e.answer) == Config(recommendation.default):
-        return (
-            f"By the {similar}, no other configuration is expected to gain enough over the "
-            "default to replace it unmeasured."
-        )
-    gains = [n.answer_gain for n in near if n.answer_gain is not None]
-    if not gains:
-        return f"None of the {similar} ran it; it is inferred from related configurations they ran."
-    faster, median = sum(gain > 1.0 for gain in gains), factor(statistics.median(gains))
-    return (
-        f"It beat the default on {faster} of the {len(gains)} that ran it among the {similar}; "
-        f"their median gain is {median}{f', and {gain} is expected here' if gain else ''}."
-    )
-
-
-def _first_doubt(e: Explanation) -> str:
-    recommendation = e.recommendation
-    if recommendation.confidence == "high" or not recommendation.warnings:
-        return ""
-    return f", because {recommendation.warnings[0].partition('; ')[0].removesuffix('.')}"

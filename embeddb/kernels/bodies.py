@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from embeddb.core.errors import SpaceError
 
-#: Largest block edge; dense operands and results have at least one row less as padding.
+#: Largest block edge; dense operands and results are padded by at least MAX_BLOCK - 1 rows.
 MAX_BLOCK = 16
 _TYPES = {"f32": ("float", 4), "f64": ("double", 8)}
 #: Widest vector type; gcc splits what the processor's registers cannot hold.

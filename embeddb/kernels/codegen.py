@@ -2,8 +2,8 @@
 
 Order names follow the loops of the common loop nest: i rows and j columns of A, k dense columns,
 p positions in the list of non-zeros; 1 is the outer, 0 the inner part of a split loop. The nests
-are in `kernel.c.in`, their bodies in a module for each kernel, and the entry functions in
-`timed.c.in` and `called.c.in`.
+are in `kernel.c.in`, their bodies in `bodies.py`, and the entry functions in `timed.c.in` and
+`called.c.in`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embeddb.kernels.bodies import MAX_BLOCK, Variant, sddmm_body, spmm_body, sp
 from embeddb.kernels.forms import FormSpec
 
 #: Part of the platform's instance: raised by every change that makes kernels faster or slower, so
-#: that times of different code are not mixed.
+#: that times of different code are not mixed. A new format changes no kernel that was timed.
 GENERATION = 2
 
 #: Values of OpenMP's omp_sched_t.

@@ -24,6 +24,7 @@ from embeddb.ranking.break_even import with_break_even
 from embeddb.ranking.build import build_query, named_features
 from embeddb.ranking.confidence import confidence_of, default_fails, untried_doubt
 from embeddb.ranking.fallback import RankedCandidates, answer
+from embeddb.ranking.gain_terms import with_gain_terms
 from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import with_failures
@@ -83,6 +84,7 @@ def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None)
     rng = np.random.default_rng(request.seed)
     found = request.answer_by(query, request.count, rng=rng)
     stages["transfer"] = time.perf_counter() - started
+    found = with_gain_terms(found)
     about = insight(found, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, found)

@@ -22,7 +22,7 @@ from embeddb.index.failures import Failures
 from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source
 from embeddb.index.scopes import nearest_widths
-from embeddb.index.view import View
+from embeddb.index.view import View, well_tried
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import screened
@@ -190,6 +190,7 @@ def with_evidence(
     found, rejected = _split_legal(partition, query.space)
     vote = _vote(query, partition, view, rows, policy.weights(distances), sorted(found.values()))
     stored = tuple(sorted(found, key=found.__getitem__))
+    tried = well_tried(partition.ground, query.platform.id)
     best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
     told = zip(ids, best, distances.tolist(), strict=True)
     return replace(
@@ -197,6 +198,9 @@ def with_evidence(
         vote=replace(
             vote,
             configs=stored,
+            well_tried=None
+            if tried is None
+            else frozenset(c for c, at in found.items() if tried[at]),
             failures=Failures.of(stored, sorted(found.values()), view.gains, view.failing),
             rejected=rejected,
             shrink=policy.shrink,

@@ -27,6 +27,8 @@ _FAR = 0.8
 _FAILS = 0.1
 #: How the doubts begin that measuring the answer here removes.
 UNCHECKED = ("all runs behind this answer are from other machines", "this machine has measured")
+#: Rankers in words; a search ranks by the cost model, too.
+_RANKED_BY = {"transfer": "neighbours", "transfer-rank": "neighbours and cost model"}
 #: Below this part of the vote an answer rests on other machines.
 _OWN_SHARE = 0.5
 
@@ -119,9 +121,9 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
         at = sorted(map(str, ran), key=lambda op: op != str(query.vote.origin.op))
         doubts.append(f"hardly measured at {query.op}: this rests on {' and '.join(at)}")
     held_out = ranker.held_out
-    where = "held-out answers from these runs"
+    where = f"held-out answers by {_RANKED_BY.get(ranker.name, 'the cost model')}"
     if not ranker.by_model and query.vote.quality.judged_by == "machines":
-        where = "answers for machines that were held out"
+        where += ", on machines left out,"
     if held_out < GOOD:
         doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
     elif query.vote.knows_default and math.isnan(held_out):
@@ -137,7 +139,7 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
         )
     elsewhere = not ranker.by_model and query.vote.quality.judged_by == "elsewhere"
     if elsewhere and (held_out >= GOOD or not query.vote.knows_default):
-        doubts.append("how good answers are was found on another machine only")
+        doubts.append("the quality of answers was measured on another machine only")
     return doubts
 
 
@@ -150,7 +152,7 @@ def _doubts_of_neighbours(query: Query) -> list[str]:
         doubts.append("the nearest measured pattern is unusually far")
     elif nearest.percentile > _FAR:
         share = f"{100 * nearest.percentile:.0f} %"
-        doubts.append(f"{share} of the measured patterns have a nearer neighbour than this one")
+        doubts.append(f"{share} of the measured patterns are nearer to their own neighbours")
     if len({n.group for n in query.vote.neighbours}) == 1:
         doubts.append(f"all neighbours come from one group of {many_of(query.op.kind)}")
     return doubts
@@ -167,16 +169,16 @@ def _doubts_of_machine(query: Query) -> list[str]:
     if not vote.origin.here:
         if own > 0.0:
             return [f"{100 * (1 - own):.0f} % of the vote is of other machines{check}"]
-        can = platform.runner and platform.portable and kind_of(kind).sparse
+        local = platform.runner and platform.instance  # else it cannot be measured here
+        can = local and platform.portable and kind_of(kind).sparse
         how = f"; `embeddb calibrate` corrects them, --platform {platform.name}" if can else ""
         return [f"{other}: the ranking usually holds, the gains may not{how}"]
     near = sum(neighbour.platform == platform.id for neighbour in vote.neighbours)
-    among = f"{near} of them" if near else "none of them"
     measured = plural(vote.origin.here, one_of(kind), many_of(kind))
     return [
-        f"{here} {measured} at {query.op}, by which "
-        f"the gains of other machines are corrected; {among} among the {len(vote.neighbours)} "
-        f"neighbours of this {one_of(kind)}{check}"
+        f"{here} {measured} at {query.op}, which correct gains of other machines; "
+        f"{near or 'none'} of the {len(vote.neighbours)} neighbours of this {one_of(kind)} "
+        f"{'is' if near < 2 else 'are'} among these{check}"
     ]
 
 

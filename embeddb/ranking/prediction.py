@@ -45,8 +45,8 @@ _MOST_FOREIGN = 8
 #: costly featurizers: an answer by neighbours is the one that can be followed by hand.
 _ERRORS = 2.0
 #: Share of the optimum by which the vote must be better than a model of every machine: the vote
-#: does not know the machine's facts. SpMV on an AMD Zen 1 that had no runs, 40 real matrices: 0.85
-#: of the best measured time by the model, 0.72 by the vote, where cards say 0.784 and 0.786.
+#: does not know the machine's facts. Live, first answers by the model were ahead by 13 points
+#: (SpMV, AMD Zen 1) and by 1 to 5 (AMD Zen 3), where cards said level (docs/results/machines.md).
 _TIE = 0.01
 
 
@@ -91,21 +91,18 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
 
 def _of_machine(query: Query, lookup: Lookup, every: CostModel | None) -> CostModel | None:
     """The model for a machine without one of its own: learned from its runs, else that of every
-    machine. The latter was judged on machines that it had not seen, so it is used neither where it
-    learned from this machine nor where this machine's own runs have judged the vote."""
+    machine, which was judged on machines that it had not seen: not where it learned from this."""
     new = every is not None and query.platform.id not in every.machines
     model = _learned(query, lookup, every if new else None)
-    if model is None and new and query.vote.quality.judged_by != "here":
-        return every
-    return model
+    return every if model is None and new else model
 
 
 def _learned(query: Query, lookup: Lookup, source: CostModel | None) -> CostModel | None:
     """The model of the instance's own runs, if it is better than the neighbours' vote with groups
     held out: by two standard errors, or where it goes on from a `source` of every machine, no worse
     than the source, and than the vote by a standard error (neighbours among the generated matrices
-    of `calibrate` are nearer than a user's are: SpMV on an AMD Zen 1, 40 real matrices, 0.87 of the
-    best measured time by the model, 0.81 by the vote); one judged by replay is used."""
+    of `calibrate` are nearer than a user's are); one judged by replay is used. It then ranks joined
+    with the vote."""
     voted = query.vote.quality.of_optimum
     if not query.op.workload.learned or not math.isfinite(voted):
         return None
@@ -309,6 +306,9 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
     figures = judged(model.card, op, near=query.vote.origin.op is None) if here else {}
     at_1 = {method: float(f["of_optimum@1"]) for method, f in figures.items()}
     at_5 = {m: float(f["of_optimum@5"]) for m, f in figures.items() if "of_optimum@5" in f}
+    joins = query.vote.quality.judged_by == "here" and "rank" in at_1 and _of_every_machine(model)
+    if joins:  # never judged so: not believed to be better than either alone
+        at_1["transfer+rank"] = min(at_1["rank"], query.vote.quality.of_optimum)
     joint = figures.get("transfer+rank", {})
     note = f"cost model {model.version} was never judged at {op} with groups held out"
     if not here:
@@ -321,7 +321,8 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
             featurizer=reads or str(model.card["featurizer"]["name"]),
             judged=at_1,
             judged_5=at_5,
-            weight=float(joint.get("weight", 0.5)),
+            weight=0.5 if joins else float(joint.get("weight", 0.5)),
+            joins=joins,
             tie=tie_of(model.card),
             joint_guard=float(joint["guard"]) if "guard" in joint else None,
             note="" if at_1 else f"{note}: it does not rank",
@@ -329,6 +330,10 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
             plain=model.plain,
         ),
     )
+
+
+def _of_every_machine(model: CostModel | GraphModel) -> bool:
+    return bool(model.card.get("machines")) or getattr(model, "source", None) is not None
 
 
 def tie_of(card: Mapping[str, Any]) -> float:

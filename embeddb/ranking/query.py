@@ -120,6 +120,9 @@ class Vote:
     serves most patterns, best first. `vector` float32[d] holds the raw features by `featurizer`
     that the neighbours were found by.
 
+    `well_tried` are those that ran on this machine or on two others, of which one is first (None:
+    fewer than three machines ran anything, and each may be).
+
     `trust` float64[k,c] is what each gain counts as a vote beside a run of this very instance,
     `failing` float64[k,c] what part of the runs behind it failed, `failures` how often each failed
     on all measured patterns, `machine_effects` float64[s,c] by how much more a configuration gains
@@ -149,6 +152,7 @@ class Vote:
     failing: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     failures: Failures = field(default_factory=Failures)
     machine_effects: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    well_tried: frozenset[Config] | None = None
     rejected: dict[Config, str] = field(default_factory=dict)
     preparation: PreparationCost | None = None
     vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
@@ -171,8 +175,10 @@ class Prediction:
     held out; empty: never judged; `judged_5` the same of the best of the first five. `weight` is
     how far the model counts against the vote in the last, 0 to 1; the vote alone answers only where
     it is better by more than `tie`. `unrun_first`: hidden
-    configurations have shown that one which ran nowhere may be the first. `plain`: the first few
-    are those best predicted, not a set. `note` says why a model that is there does not rank.
+    configurations have shown that one which ran nowhere may be the first. `joins`: a model of every
+    machine, refined or not, where this machine's runs have judged the vote: it ranks with it.
+    `plain`: the first few are those best predicted, not a set. `note` says why a model that is
+    there does not rank.
     """
 
     configs: tuple[Config, ...] = ()
@@ -190,6 +196,7 @@ class Prediction:
     weight: float = 0.5
     tie: float = 0.0
     unrun_first: bool = False
+    joins: bool = False
     plain: bool = False
 
 

@@ -30,6 +30,22 @@ _FEATURES = {
 }
 
 
+class GainTerm(msgspec.Struct, frozen=True, kw_only=True):
+    """A summand `log_gain` of a predicted log gain over the default; as a factor exp(log_gain).
+
+    `term` names it: `neighbour` (the vote of `pattern_id`, with its `weight`, a share of the vote,
+    and the gain `voted`: measured there and corrected for the queried machine; None: it did not run
+    there), `platform average`, `few neighbours ran it`, `mean held-out error`, `cost model`,
+    `refined by local runs`, `rest` (of what no neighbour ran).
+    """
+
+    term: str
+    log_gain: float
+    pattern_id: str = ""
+    weight: float | None = None
+    voted: float | None = None
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One proposal. `score` sorts (lower is better); `expected_gain` is a factor over the
     default (1.3: thirty percent faster) with an interval, None where nothing is known.
@@ -40,7 +56,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     faster, or that is not known). `failure` is the chance that it fails on what is asked about
     (None: nothing ever failed, or it was measured here); it failed on `failed_on` of `tried_on`
     measured patterns. `order_reason` says why it is ranked out of the order of the expected gains
-    (`embeddb.ranking.order_reason.REASONS`; empty: it is not).
+    (`embeddb.ranking.order_reason.REASONS`; empty: it is not). `terms` of the first candidate add
+    up to the logarithm of its `expected_gain`.
     """
 
     config: dict[str, Any]
@@ -57,6 +74,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     failed_on: int = 0
     tried_on: int = 0
     order_reason: str = ""
+    terms: list[GainTerm] = []
 
 
 class RecommendedNeighbour(msgspec.Struct, frozen=True):

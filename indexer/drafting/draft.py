@@ -22,6 +22,7 @@ from indexer.drafting.parameters import (
     configs_of,
     drafted_parameters,
     operations,
+    rare_values,
     read_log_rows,
     suggested_constraints,
 )
@@ -207,6 +208,10 @@ class _Text:
             'are rejected until it has a `when = "..."`'
             for p in self.params
             if p.sometimes
+        ]
+        lines += [
+            f"# {one}: a typing error? Then take it out of the values, and `index` rejects the row"
+            for one in rare_values(self.params, self.log.rows)
         ]
         self.guesses += [line.removeprefix("# ") for line in lines]
         if self.left_out:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
@@ -33,6 +35,8 @@ _MOST_PERMUTED = 8
 #: Matrices from which on a value that is the same in all rows of one belongs to the matrix.
 _MATRICES = 3
 _MOST_SUGGESTED = 5
+#: A value that occurs once is suspect where half of its parameter's values occur so many times.
+_OFTEN = 5
 
 Configs = Sequence[Mapping[str, Value]]
 
@@ -169,6 +173,17 @@ def _plain(value: Value) -> Any:
 
 def _quoted(value: Any) -> str:
     return "'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else str(value)
+
+
+def rare_values(params: Sequence[Drafted], rows: Sequence[RunRow]) -> list[str]:
+    """Values that occur in one row where the others of their parameter occur often: perhaps typing
+    errors, that a platform file would make legal."""
+    rare = []
+    for name in (p.name for p in params if p.kind in ("int", "choice")):
+        seen = Counter(row.config[name] for row in rows if name in row.config)
+        if statistics.median(seen.values()) >= _OFTEN:
+            rare += [f"{name}: {value} occurs in one row" for value, n in seen.items() if n == 1]
+    return rare[:_MOST_SUGGESTED]
 
 
 def suggested_constraints(params: Sequence[Drafted], rows: Sequence[RunRow]) -> list[str]:

@@ -124,6 +124,17 @@ def test_a_parameter_without_a_condition_is_said(tmp_path: Path) -> None:
     assert any("depth" in guess and "when" in guess for guess in draft.guesses)
 
 
+def test_a_value_that_occurs_once_may_be_a_typing_error(tmp_path: Path) -> None:
+    rows = grid_rows()
+    draft, _ = drafted(tmp_path, rows)
+    assert "occurs in one row" not in draft.text
+    rows[3] = rows[3].replace(",16,", ",17,")
+    draft, platform = drafted(tmp_path, rows)
+    line = "panel: 17 occurs in one row: a typing error?"
+    assert f"# {line}" in draft.text and any(guess.startswith(line) for guess in draft.guesses)
+    assert platform.kernel("spmm").space.params[0].values == (16, 17, 64, 256)
+
+
 def test_limits_that_hold_are_suggestions_only(tmp_path: Path) -> None:
     rows = [
         f"{m},{p},{lanes},row,,{p}"

@@ -209,6 +209,21 @@ def test_what_is_wrong_with_a_row_and_where(tmp_path: Path) -> None:
     assert all(r["text"] for r in found)
 
 
+def test_a_corrected_log_has_no_file_of_rejected_rows(tmp_path: Path) -> None:
+    good, bad = rows_of(patterns(1)), ("m0a", 100, 100, 200, "z", 1.0)
+    store, rejects = memory_store(), tmp_path / "a.csv.rejects.jsonl"
+    read(store, log(tmp_path / "a.csv", [*good, bad]))
+    read(store, log(tmp_path / "a.csv", [*good, bad]))
+    assert rejects.is_file(), "reading the same log again keeps it"
+    report = read(store, log(tmp_path / "a.csv", good))
+    assert (report.rejected, report.rejects_file) == (0, "") and not rejects.exists()
+    other = tmp_path / "other"
+    other.write_text("mine")
+    rejects.symlink_to(other)
+    read(store, log(tmp_path / "a.csv", good[:3]))
+    assert rejects.is_symlink() and other.read_text() == "mine"
+
+
 def test_an_unknown_parameter_names_those_there_are(tmp_path: Path) -> None:
     head = (*HEAD, "config.unroll")
     report = read(memory_store(), log(tmp_path / "a.csv", [(*rows_of(patterns(1))[0], 4)], head))

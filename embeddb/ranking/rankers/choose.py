@@ -21,11 +21,15 @@ FEWEST_NEIGHBOURS = 3
 def ranker_of(query: Query) -> type[Ranker]:
     """Return the vote, the cost model or both joined: the best by the evidence there is of each at
     1, of equals at 5 (under a guard that lets only the default go first, all are equal at 1), of
-    equals still the simplest. The vote alone must be better than a model by its `tie`."""
+    equals still the simplest. The vote alone must be better than a model by its `tie`. A model
+    of every machine is joined with the vote of a machine that has runs: live on an AMD Zen 3 either
+    alone was two points worse, now the one, now the other (docs/results/machines.md)."""
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     at_1, at_5 = query.prediction.judged, query.prediction.judged_5
     able: list[type[Ranker]] = [NeighbourVote] if near else []
     if query.prediction.configs and (math.isinf(query.calls) or query.vote.preparation is not None):
+        if near and query.prediction.joins:
+            return JointRanker
         # Cards judge calls without end. For few the model alone was up to 2.4 points behind the
         # vote, joined with it at most 0.1 (benchmarks/results/calls_cpu.json).
         alone = not near or math.isinf(query.calls) or JointRanker.card_name() not in at_1

@@ -50,11 +50,10 @@ class CostModelRanker(Ranker):
             return
         # The papers' models answer with the best predicted: without spreads that is the order.
         spread = query.prediction.spread * (math.nan if query.prediction.plain else 1.0)
-        order = order_to_try(self.configs, gain, spread, query.prediction.source)
+        order = order_to_try(self.configs, gain, spread)
         order = settled(query, self.configs, order, gain)
-        known = set(query.vote.configs)
-        ran = np.array([c in known for c in self.configs], dtype=np.bool_)
-        order = ran_first(order, ran, unrun_first=query.prediction.unrun_first)
+        unrun_first = query.prediction.unrun_first
+        order = ran_first(query, self.configs, order, gain, unrun_first=unrun_first)
         order = behind_default(order, gain, _place(query), query.prediction.guard)
         for at in order:
             is_default = self.configs[at] == query.default

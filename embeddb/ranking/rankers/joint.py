@@ -73,8 +73,8 @@ class JointRanker(Ranker):
         order = order_to_try(both.configs, both.score, both.own_spread)
         order = settled(query, both.configs, order, both.score)
         place = default[0] if default and math.isfinite(base) else -1
-        ran = np.arange(len(both.configs)) < len(query.vote.configs)
-        order = ran_first(order, ran, unrun_first=query.prediction.unrun_first)
+        unrun_first = query.prediction.unrun_first
+        order = ran_first(query, both.configs, order, both.score, unrun_first=unrun_first)
         order = behind_default(order, both.score, place, guard_of(query))
         for at in order:
             # A promise that was not believed is no better score than that before it.

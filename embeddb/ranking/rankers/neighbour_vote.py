@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from embeddb.index.vote import doubt
 from embeddb.ranking.posterior import Posterior, over_default_of
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Floats, Ranker, between, default_candidate
-from embeddb.ranking.rankers.order import behind_default, settled
+from embeddb.ranking.rankers.order import behind_default, ran_first, settled
 from embeddb.ranking.recommendation import Candidate
 
 #: How many proposals are chosen as a set; after them the order is by score alone.
@@ -88,6 +89,7 @@ class NeighbourVote(Ranker):
             query.vote.configs.index(query.default) if query.default in query.vote.configs else -1
         )
         order = settled(query, query.vote.configs, self._order(), score)
+        order = ran_first(query, query.vote.configs, order, score)
         order = behind_default(order, score, default, query.vote.quality.guard)
         # What was not believed, or cannot be told from the first, has no better score.
         most = float(gain[order[0]])
@@ -174,6 +176,36 @@ def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
     support = query.vote.weights @ counted + shrink
     score = (query.vote.weights @ (counted * centred) + shrink * query.vote.prior) / support
     return score - _doubt(query, support), ran.sum(axis=0)
+
+
+class VoteParts(NamedTuple):
+    """The summands of the score of one configuration: `neighbours` float64[k], whose shares of the
+    vote are `weights` float64[k], the platform's `average`, less the `doubt`."""
+
+    weights: Floats
+    neighbours: Floats
+    average: float
+    doubt: float
+
+
+def parts_of_vote(query: Query, at: int) -> VoteParts:
+    """Of the configuration at a position of the vote; they add up to its score in `scores`."""
+    vote = query.vote
+    if not _trusted(query):
+        return VoteParts(
+            np.zeros(len(vote.weights)), np.zeros(len(vote.weights)), vote.prior[at], 0.0
+        )
+    shrink = max(vote.shrink, 1e-6)
+    weights = vote.weights * _counted(query)[:, at]
+    support = weights.sum() + shrink
+    centred = np.where(weights > 0.0, vote.gains[:, at] - vote.levels, 0.0)
+    doubted = _doubt(query, vote.weights @ _counted(query) + shrink)[at]
+    return VoteParts(
+        weights / support,
+        weights * centred / support,
+        float(shrink * vote.prior[at] / support),
+        float(doubted),
+    )
 
 
 def doubt_of_unrun(query: Query) -> float:

@@ -27,21 +27,16 @@ _LOOKED_AT = 192
 #: Errors on two configurations correlate by exp(-share of parameters that differ / this).
 REACH = 0.4
 _DRAWS = 384
-#: One of so many draws is centred on the unrefined gains: few local runs may mislead.
-_UNREFINED_EVERY = 4
 
 
-def order_to_try(
-    configs: Sequence[Config], gain: Floats, spread: Floats, source: Floats | None = None
-) -> NDArray[np.int64]:
+def order_to_try(configs: Sequence[Config], gain: Floats, spread: Floats) -> NDArray[np.int64]:
     """Positions of all configurations with a finite gain, in the order to try them.
 
     `gain` float64[c] are predicted log gains (higher is faster), `spread` float64[c] their standard
     deviations (nan: as the others' median). The first is the best predicted; the next four
     maximise, one after the other, the expected gain of the best so far, over draws of gains whose
     errors correlate between similar configurations; the rest follow by `gain`. Where nothing is
-    known of the spread, all do. The draws are the same every time. `source` float64[c] are the
-    gains by the model that `gain` refines: a quarter of the draws are centred on them.
+    known of the spread, all do. The draws are the same every time.
     """
     order = np.argsort(-gain, kind="stable")
     order = order[np.isfinite(gain[order])]
@@ -52,8 +47,6 @@ def order_to_try(
     own = np.where(np.isfinite(spread[near]), spread[near], np.median(known))
     alike = _alike(tuple(configs[i] for i in near))
     draws = gain[near] + own * (_noise(len(near)) @ alike.T)
-    if source is not None:
-        draws[::_UNREFINED_EVERY] += (source - gain)[near]
     chosen = [0]
     best = draws[:, 0].copy()
     while len(chosen) < min(MOST_CHOSEN, len(near)):
@@ -76,15 +69,24 @@ def behind_default(
 
 
 def ran_first(
-    order: NDArray[np.int64], ran: NDArray[np.bool_], *, unrun_first: bool
+    query: Query,
+    configs: Sequence[Config],
+    order: NDArray[np.int64],
+    gain: Floats,
+    *,
+    unrun_first: bool = False,
 ) -> NDArray[np.int64]:
-    """The order with the first of those that ran anywhere (bool[c]) before everything, unless it
-    has been shown that one which never ran may be first. Of what nobody ran a model knows least,
-    and the best of hundreds of such predictions is mostly its largest error."""
-    known = order[ran[order]]
-    if unrun_first or not len(known) or ran[order[0]]:
+    """The order, but before everything the best by gain float64[c] of those that ran on this
+    machine or on two others (anywhere, if fewer than three machines ran anything), unless it has
+    been shown that one which never ran may be first. Of the rest a ranking knows least, and the
+    best of hundreds of predictions is mostly the largest error."""
+    allowed = query.vote.well_tried or frozenset(query.vote.configs)
+    if unrun_first or not len(order) or configs[order[0]] in allowed:
         return order
-    return np.concatenate([known[:1], order[order != known[0]]]).astype(np.int64)
+    first = max((at for at in order.tolist() if configs[at] in allowed), key=gain.item, default=-1)
+    if first < 0:
+        return order
+    return np.concatenate([[first], order[order != first]])
 
 
 @lru_cache(maxsize=8)

@@ -12,11 +12,8 @@ from typing import Any
 from embeddb.core.config import Config
 from embeddb.core.kinds import kind_of, kind_with
 from embeddb.core.wording import clean, duration, factor, one_of, plural, share, when
-from embeddb.explain.explanation import (
-    Explanation,
-    NeighbourDetail,
-    OwnRuns,
-)
+from embeddb.explain.explanation import Explanation, NeighbourDetail, OwnRuns
+from embeddb.explain.why import corrected
 from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Recommendation
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.cli.workload_text import show_occluded, show_transfers
@@ -28,6 +25,8 @@ _WIDTH = 98
 _MOST_NAME, _MOST_CONFIG, _MOST_LINE = 22, 400, 2000
 #: Values of a parameter, and reasons of rejection, that are shown.
 _MOST_VALUES, _MOST_REASONS = 4, 5
+#: Machines with a smaller share of the vote are counted together.
+_LEAST_SHARE = 0.01
 #: Shades from no effect to the largest.
 _SHADES = " .:-=+*#%@"
 
@@ -83,6 +82,8 @@ def _show_answer(e: Explanation) -> None:
         say(f"    {_cut(name, _MOST_NAME)}: {_cut(line, _MOST_LINE)}")
     _line("default", Config(recommendation.default))
     _line("gain", _gain(e))
+    if e.computed:
+        _line("as", f"the product of {e.computed}")
     for own in e.own:
         what = "default" if Config(own.config) == Config(recommendation.default) else "answer"
         _line("ran", f"{what}: {_ran(own, recommendation.time_unit)}")
@@ -93,7 +94,7 @@ def _show_answer(e: Explanation) -> None:
         first = recommendation.first
         seen = f", it failed on {first.failed_on} of {first.tried_on} measured patterns"
         chance = f"with a chance of {100 * recommendation.first.failure:.0f} %"
-        _line("fails", chance + (seen if recommendation.first.tried_on else ""))
+        _line("fails", chance + seen * bool(first.tried_on))
     if recommendation.first is not None and recommendation.first.break_even_calls is not None:
         _line("pays", _paid_off(recommendation.first.break_even_calls))
     before = " before it was measured" if e.then_measured else ""
@@ -115,8 +116,7 @@ def _show_answer(e: Explanation) -> None:
         "asked",
         f"{when(recommendation.created)}; database generation {recommendation.generation}",
     )
-    if len(e.near_ties):
-        many = [change(config, answer) for config in e.near_ties]
+    if many := [change(config, answer) for config in e.near_ties]:
         _line("as good", f"{e.as_good}, with {'; or '.join(many[:3])}")
 
 
@@ -196,17 +196,18 @@ def _show_neighbours(e: Explanation) -> None:
     if not e.neighbours:
         _note("none: no neighbours were searched")
         return
-    total, pushed = sum(n.weight for n in e.neighbours), any(n.provenance for n in e.neighbours)
+    pushed, here = any(n.provenance for n in e.neighbours), corrected(e)
     rows = [
         (
             _cut(n.name or n.pattern_id, _MOST_NAME),
             _extent(n),
             "0 (same)" if n.pattern_id == recommendation.pattern_id else f"{n.distance:.3g}",
             "-" if n.percentile is None else share(n.percentile),
-            *([share(n.weight / total) if total else "-"] if e.voted else []),
+            *([share(n.share or 0.0)] if e.voted else []),
             n.measured,
             sum(n.failed.values()),
             factor(n.answer_gain),
+            *([factor(n.voted)] if here else []),
             factor(n.best_gain),
             _behind(n),
             *([_cut(whose_runs(n.provenance), 40)] if pushed else []),
@@ -220,20 +221,35 @@ def _show_neighbours(e: Explanation) -> None:
         "nearer",
         *(["vote"] if e.voted else []),
     ]
-    by = ["whose runs"] if pushed else []
-    table((*head, "configs", "failed", "answer", "best", "behind", *by), rows, indent="  ")
+    by, voted = ["whose runs"] if pushed else [], ["here"] if here else []
+    head += ["configs", "failed", "answer", *voted, "best", "behind", *by]
+    table(head, rows, indent="  ")
     for line in each_source(p for n in e.neighbours for p in n.provenance):
         _note(line)
-    for machine in e.machines if len(e.machines) > 1 or not all(m.own for m in e.machines) else ():
-        whose = " (this one)" if machine.own else ""
-        _note(f"{share(machine.share)} of it from {machine.platform}{whose}: {machine.words}")
+    _show_machines(e)
     counts = ", ".join(f"{n:,} {s}" for s, n in e.evidence.items()) or "none is left"
     _note(f"runs behind it, of {' and '.join(e.evidence_ops)}: {counts}")
-    _note(
-        "answer, best: gain there over that pattern's own default, on the machine whose runs count "
-        "most there; behind: how much slower the answer is than the best there. nearer: share of "
-        "measured patterns with a nearer neighbour"
+    several = ", on the machine whose runs count most there" if len(e.machines) > 1 else ""
+    moved = (
+        "; here: the answer's gain corrected for this machine, by which it votes" if here else ""
     )
+    _note(
+        f"answer, best: gain measured there over that pattern's own default{several}{moved}; "
+        "behind: how much slower the answer is than the best there; nearer: share of measured "
+        "patterns that are nearer to their own nearest neighbour"
+    )
+
+
+def _show_machines(e: Explanation) -> None:
+    """Whose runs vote, unless all are of the queried machine."""
+    if len(e.machines) == 1 and e.machines[0].own:
+        return
+    small = [m for m in e.machines if m.share < _LEAST_SHARE and not m.own]
+    for machine in (m for m in e.machines if m not in small):
+        whose = " (this one)" if machine.own else ""
+        _note(f"{share(machine.share)} of the vote from {machine.platform}{whose}: {machine.words}")
+    if small:
+        _note(f"less than 1 % each from {plural(len(small), 'other machine')}")
 
 
 def _extent(n: NeighbourDetail) -> str:
@@ -281,7 +297,7 @@ def _show_simpler(e: Explanation) -> None:
     rows = [("this answer", factor(e.compared_gain), "-")]
     rows += [
         (
-            s.method + (f" (ran {factor(s.gain_there)} there)" if s.gain_there else ""),
+            s.method + (f" ({factor(s.gain_there)} there)" if s.gain_there else ""),
             factor(s.expected_gain),
             "the same" if Config(s.config) == Config(answer) else change(s.config, answer),
         )
@@ -303,7 +319,7 @@ def change(config: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
 def _show_agreement(e: Explanation) -> None:
     if not e.agreement or not e.neighbours:
         return
-    _head("undecided parameters: votes of the neighbours' best configurations")
+    _head("parameters that the neighbours' best configurations leave open or vote against")
     settled = [a for a in e.agreement if not (a.open or a.against)]
     rows = [
         (

@@ -22,9 +22,8 @@ from embeddb.core.wording import (
     shown,
     value_text,
 )
-from embeddb.explain.explanation import (
-    best_here,
-)
+from embeddb.explain.explanation import best_here
+from embeddb.explain.why import corrected
 from embeddb.ranking.order_reason import order_notes
 from embeddb.ui.report import commands, pictures
 from embeddb.ui.report.page import render
@@ -104,7 +103,7 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         cards=pictures.cards(e, _MOST_CARDS),
         neighbours=e.neighbours[:_MOST_ROWS],
         how_far=partial(_how_far, e),
-        votes=sum(n.weight for n in e.neighbours),
+        corrected=corrected(e),
         agreement=_agreement(e),
         most_votes=_MOST_VOTES,
         against=lambda config: _against(config, answer),

@@ -104,13 +104,12 @@ def attention(e: Explanation) -> Markup | None:
 
 
 def cards(e: Explanation, most: int) -> list[Card]:
-    total = sum(n.weight for n in e.neighbours)
     return [
         Card(
             near,
             spy(near.thumbnail, title=f"nonzeros of {_name(near)}", key=f"near{at}", width=112),
             _curve(near, f"curve{at}"),
-            near.weight / total if total else None,
+            near.share,
         )
         for at, near in enumerate(e.neighbours[:most])
     ]

@@ -44,6 +44,8 @@ _LAST = {"matrix", "mtx", "name", "file", "path", "id"}
 #: Roles that a log can be read without: no line in `open`.
 _OPTIONAL = ("group", "nnz")
 _MOST_NAMED = 3
+#: Characters of the columns that a message lists.
+_MOST_LISTED = 200
 #: Share of the rows that may have an unknown word: logs have broken rows.
 _STRAY = 0.05
 
@@ -206,7 +208,8 @@ class _Guessing:
             both = " and ".join(map(repr, best[:_MOST_NAMED]))
             self._lacks(f"columns {both} may be the matrix: --map matrix={best[0]}")
         else:
-            self._lacks("no column names the matrix: --map matrix=COLUMN")
+            names = ", ".join(self._free())[:_MOST_LISTED]
+            self._lacks(f"no column names the matrix: --map matrix=COLUMN, one of {names}")
 
     def time(self, stated: Mapping[str, str]) -> None:
         """Assign the column of the times, and their unit."""

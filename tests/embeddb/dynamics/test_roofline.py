@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.dynamics.roofline import Machine, ReuseCurve, Roofline, Walks
 from embeddb.dynamics.walk import execution_of
@@ -159,3 +160,9 @@ def test_facts_that_are_no_numbers_leave_the_usual_ones() -> None:
     usual = Machine.of({})
     assert told == replace(usual, wake_s=2e-6)
     assert Machine.of({"vector_bytes": "32"}).hertz == 2 * usual.hertz
+
+
+def test_a_format_without_a_model_is_refused() -> None:
+    pattern = Pattern.from_coo((4, 4), np.arange(4), np.arange(4))
+    with pytest.raises(UsageError, match="format = dia"):
+        execution_of(CPU, SPMM, Config({**PLAIN, "format": "dia"}), pattern=pattern, threads=1)

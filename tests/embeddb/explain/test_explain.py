@@ -89,9 +89,9 @@ def test_a_long_curve_is_thinned_and_keeps_what_matters() -> None:
     ("percentile", "said"),
     [
         (0.1, "nearer than most: only 10 %"),
-        (0.5, "as near as a typical measured pattern: 50 %"),
-        (0.87, "farther than most measured patterns: 87 %"),
-        (0.95, "unusually far from measured patterns: 95 %"),
+        (0.5, "as near as usual: 50 %"),
+        (0.87, "farther than most: 87 %"),
+        (0.95, "unusually far: 95 %"),
         (0.995, "unlike anything measured here"),
         (1.0, "unlike anything measured here"),
         (None, "too few groups"),

@@ -7,7 +7,8 @@ import pytest
 from builders import OP, band, fill, patterns, runs_of, tiny
 
 from embeddb.database import Database
-from embeddb.explain.explanation import Explanation, why
+from embeddb.explain.explanation import Explanation
+from embeddb.explain.why import why
 from embeddb.ranking.query import LINKS
 from embeddb.ui.cli.explain_text import show_explanation
 from embeddb.ui.report import explanation_html

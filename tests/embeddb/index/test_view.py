@@ -143,7 +143,7 @@ def test_after_calibrating_the_next_question_counts_what_was_measured_here(home:
     (line,) = [w for w in made.warnings if w.startswith(UNCHECKED)]
     near = sum(n.platform == "pair@here" for n in made.neighbours)
     assert line.startswith(f"{UNCHECKED[1]} 8 matrices at spmm:32")
-    assert f"{near or 'none'} of them among the {len(made.neighbours)} neighbours" in line
+    assert f"{near or 'none'} of the {len(made.neighbours)} neighbours" in line
     assert "calibrate" not in line
 
 

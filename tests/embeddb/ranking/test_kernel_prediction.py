@@ -46,7 +46,7 @@ def test_the_model_ranks_where_it_was_better(db: Database, use: Any) -> None:
     made = ask(db)
     assert (made.tuner, made.link, made.model) == ("rank", "model", "knows")
     assert made.model_featurizer == "operations"
-    assert not [line for line in made.warnings[:-1] if "nearer neighbour" not in line]
+    assert not [line for line in made.warnings[:-1] if "nearer to their own" not in line]
     space = space_of(law.here(), law.OP, law.asked())
     default = default_of(law.here(), law.OP, law.asked())
     (configs,) = model.asked[:1]

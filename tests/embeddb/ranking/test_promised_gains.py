@@ -16,7 +16,7 @@ import pytest
 from builders import OP, band, fill, patterns, runs_of, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queries import changed
+from queries import changed, random_evidence, sampled_queries
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
@@ -32,7 +32,6 @@ from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.search import SearchRanker
 from embeddb.ranking.recommendation import Candidate, Recommendation
-from embeddb.testing.tuners import sample_queries
 from indexer.embed import embed
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -66,43 +65,11 @@ def explained(made: Recommendation) -> None:
         assert not any(one.order_reason for one in made.candidates)
 
 
-@cache
-def _samples() -> dict[str, Query]:
-    return sample_queries()
-
-
-def _random_evidence(query: Query, rng: np.random.Generator) -> Query:
-    """Heavy-tailed gains with holes, prior, weights, trust and a fitted correction."""
-    k, c = query.vote.gains.shape
-    gains = rng.standard_t(1.5, size=(k, c)).clip(-6, 6)
-    gains[rng.random((k, c)) < rng.uniform(0.0, 0.9)] = np.nan
-    if query.default in query.vote.configs:
-        gains[:, query.vote.configs.index(query.default)] = 0.0
-    bias_low_high = np.sort(rng.normal(0.0, 0.5, 3))
-    low, bias, high = bias_low_high if rng.random() < 0.5 else np.full(3, np.nan)
-    return changed(
-        query,
-        gains=gains,
-        trust=rng.uniform(0.0, 1.0, (k, c)),
-        levels=np.nan_to_num(np.nanmean(np.column_stack([gains, np.zeros(k)]), axis=1)),
-        weights=np.sort(rng.uniform(0.1, 10.0, k))[::-1],
-        prior=rng.normal(0.0, 0.5, c),
-        mean=rng.normal(0.0, 0.5, c),
-        shrink=float(rng.choice([0.0, 0.5, 4.0, math.inf])),
-        quality=VoteQuality(
-            bias=float(bias),
-            low=float(low),
-            high=float(high),
-            guard=float(rng.choice([0.0, 0.1, 8.0])),
-        ),
-    )
-
-
 @settings(max_examples=25, deadline=None)
 @given(seed=SEEDS)
 def test_a_gain_lies_in_its_interval_whoever_ranks(seed: int) -> None:
-    for query in _samples().values():
-        random = _random_evidence(query, np.random.default_rng(seed))
+    for query in sampled_queries().values():
+        random = random_evidence(query, np.random.default_rng(seed))
         for ranker in RANKERS:
             contained(ranker(random).candidates())
 
@@ -131,7 +98,7 @@ def test_settings_with_a_correction_outside_its_interval_are_refused() -> None:
 
 def test_shrunk_votes_scatter_about_the_shrunk_gain() -> None:
     """The fault: the point was shrunk and its quantiles were not, 8.61x (11.18x to 58.64x)."""
-    query = _samples()["neighbours"]
+    query = sampled_queries()["neighbours"]
     c = len(query.vote.configs)
     at = next(i for i, config in enumerate(query.vote.configs) if config != query.default)
     gains = np.zeros((5, c))
@@ -145,7 +112,7 @@ def test_shrunk_votes_scatter_about_the_shrunk_gain() -> None:
 
 
 def test_nothing_is_answered_that_is_expected_to_be_slower_than_the_default() -> None:
-    query = _samples()["neighbours"]
+    query = sampled_queries()["neighbours"]
     gains = np.tile(np.linspace(0.0, 0.1, len(query.vote.configs)), (5, 1))
     asked = changed(
         query,
@@ -270,6 +237,6 @@ def test_a_tuner_that_was_named_gives_the_order() -> None:
 
 def test_a_fused_kernel_has_nothing_to_choose() -> None:
     """Of op `fused` the one configuration is the default: no interval to be outside of."""
-    query = _samples()["nothing known"]
+    query = sampled_queries()["nothing known"]
     (only,) = NeighbourVote(changed(query, op=Op("fused"))).candidates()
     assert (only.expected_gain, only.gain_low, only.gain_high) == (1.0, None, None)

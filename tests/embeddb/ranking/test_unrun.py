@@ -78,11 +78,13 @@ def test_the_first_is_one_that_ran(tuner: type) -> None:
 
 
 def test_where_nothing_ran_the_prediction_decides() -> None:
-    order = np.array([2, 0, 1])
-    nothing = np.zeros(3, dtype=np.bool_)
-    assert ran_first(order, nothing, unrun_first=False).tolist() == [2, 0, 1]
-    only = np.array([False, True, False])
-    assert ran_first(order, only, unrun_first=False).tolist() == [1, 2, 0]
+    order, gain = np.array([2, 0, 1]), np.array([0.2, 0.1, 0.3])
+    configs = [Config({"variant": v}) for v in "abc"]
+    query = changed(_asked(False), configs=(), well_tried=None)
+    assert ran_first(query, configs, order, gain).tolist() == [2, 0, 1]
+    query = changed(query, configs=(configs[1],))
+    assert ran_first(query, configs, order, gain).tolist() == [1, 2, 0]
+    assert ran_first(query, configs, order, gain, unrun_first=True).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(("right", "first"), [(True, True), (False, False)])

@@ -56,7 +56,7 @@ def runner() -> Iterator[CpuRunner]:
 def failures(
     runner: CpuRunner, pattern: Pattern, op: Op, configs: list[Config], threads: int = 3
 ) -> list[str]:
-    """What did not run, and what was refused for storing mostly zeros."""
+    """Configurations that did not run; refusals for fill count."""
     runner.prepare(op, configs)
     options = RunOptions(threads=threads, **QUICK)
     found = runner.run(pattern, op, configs, options=options)

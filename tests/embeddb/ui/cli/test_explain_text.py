@@ -70,7 +70,7 @@ def test_an_answer_in_the_order_in_which_one_decides(show: Show) -> None:
         "novelty ",
         "rests on similar measured patterns",
         "answers of simpler methods",
-        "undecided parameters",
+        "parameters that the neighbours",
         "effect of each parameter",
         "counterfactuals: change of one statistic",
         "occlusion map",
