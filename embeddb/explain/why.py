@@ -16,12 +16,14 @@ _SAME = 0.005
 
 
 def computed(first: Candidate | None) -> str:
-    """The factors of a predicted gain: `neighbours 2.40x, mean held-out error 1.05x`; empty where
-    it was not predicted."""
+    """The factors of a predicted gain, but for those of 1.00x: `neighbours 2.40x · mean held-out
+    error 1.05x`; empty where it was not predicted."""
     logs: dict[str, float] = defaultdict(float)
     for term in first.terms if first is not None else ():
         logs["neighbours" if term.term == "neighbour" else term.term] += term.log_gain
-    return ", ".join(f"{name} {factor(math.exp(log))}" for name, log in logs.items())
+    shown = {name: factor(math.exp(log)) for name, log in logs.items()}
+    one = factor(1.0)
+    return " · ".join(f"{name} {text}" for name, text in shown.items() if text != one)
 
 
 def corrected(e: Explanation) -> bool:

@@ -139,7 +139,7 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
         )
     elsewhere = not ranker.by_model and query.vote.quality.judged_by == "elsewhere"
     if elsewhere and (held_out >= GOOD or not query.vote.knows_default):
-        doubts.append("the quality of answers was measured on another machine only")
+        doubts.insert(0, "the quality of answers was measured on another machine only")
     return doubts
 
 

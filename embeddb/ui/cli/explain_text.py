@@ -83,7 +83,7 @@ def _show_answer(e: Explanation) -> None:
     _line("default", Config(recommendation.default))
     _line("gain", _gain(e))
     if e.computed:
-        _line("as", f"the product of {e.computed}")
+        _line("as", e.computed)
     for own in e.own:
         what = "default" if Config(own.config) == Config(recommendation.default) else "answer"
         _line("ran", f"{what}: {_ran(own, recommendation.time_unit)}")
@@ -229,15 +229,23 @@ def _show_neighbours(e: Explanation) -> None:
     _show_machines(e)
     counts = ", ".join(f"{n:,} {s}" for s, n in e.evidence.items()) or "none is left"
     _note(f"runs behind it, of {' and '.join(e.evidence_ops)}: {counts}")
+    _note(_legend(e, here=here))
+
+
+def _legend(e: Explanation, *, here: bool) -> str:
+    """Meaning of the columns of the neighbours' table."""
     several = ", on the machine whose runs count most there" if len(e.machines) > 1 else ""
-    moved = (
-        "; here: the answer's gain corrected for this machine, by which it votes" if here else ""
-    )
-    _note(
-        f"answer, best: gain measured there over that pattern's own default{several}{moved}; "
-        "behind: how much slower the answer is than the best there; nearer: share of measured "
-        "patterns that are nearer to their own nearest neighbour"
-    )
+    average = 1.0 - sum(n.share for n in e.neighbours)
+    parts = [
+        f"vote: share of the vote on the answer, {share(average)} is the platform average's"
+        if e.voted and average > _LEAST_SHARE
+        else "",
+        f"answer, best: gain measured there over that pattern's own default{several}",
+        "here: the answer's gain corrected for this machine, by which it votes" if here else "",
+        "behind: how much slower the answer is than the best there",
+        "nearer: share of measured patterns that are nearer to their own nearest neighbour",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def _show_machines(e: Explanation) -> None:

@@ -104,7 +104,7 @@ def test_an_explanation_shows_them(db: Database, capsys: pytest.CaptureFixture[s
     assert all(0.0 <= share <= 1.0 for share in shares) and sum(shares) <= 1.0 + 1e-9
     show_explanation(e)
     text = capsys.readouterr().out
-    assert f"the product of {computed(first)}" in " ".join(text.split())
+    assert f"as {computed(first)}" in " ".join(text.split())
     assert computed(first) in explanation_html(e)
 
 
