@@ -175,10 +175,11 @@ def test_local_runs_refine_it(place: Path) -> None:
         learned = db.index.models.learned(new, OP)
         vector, lengths = db.index.vector(asked, "stats"), db.index.lengths(asked)
     assert learned is not None and learned.source is not None
-    assert answer.candidates[0].config["order"] == "b" and answer.link == "model"
+    assert answer.candidates[0].config["order"] == "b"
+    assert (answer.tuner, answer.model) == ("transfer-rank", learned.version)
     figures = learned.card["held_out"][str(OP)]
     assert figures["rank"]["of_optimum@1"] > figures["source"]["of_optimum@1"]
-    # The five are chosen with a doubt: the model that was corrected has its say among them.
+    # An explanation tells what the model of every machine said before.
     problem = Problem(vector, new, OP, asked.sizes, lengths)
     configs = list(new.space(OP).enumerate())
     scores = learned.scores(problem, configs)
@@ -186,13 +187,15 @@ def test_local_runs_refine_it(place: Path) -> None:
     slope = learned.card["calibration"]["slope"]
     assert scores.source == pytest.approx(slope * (alone - alone.mean()))
     assert learned.source.scores(problem, configs).source is None
-    assert "a" in {c.config["order"] for c in answer.candidates[:5]}
+    first = answer.candidates[0]
+    assert {"cost model", "refined by local runs"} <= {term.term for term in first.terms}
 
 
-def test_a_correction_within_an_error_of_the_vote_answers(
+def test_a_refinement_within_an_error_of_the_vote_is_joined_with_it(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The vote was judged among matrices that are nearer to one another than to a user's."""
+    """The vote was judged among matrices that are nearer to one another than to a user's. Where the
+    refinement is worse, the model as it is is joined."""
     new = machine("nearly", 32, l2_bytes="1000000")
     with Database.open(place) as db:
         fill(db, new, matrices(8, first=80), order=(1.6, 1.0, 1.3))
@@ -200,7 +203,7 @@ def test_a_correction_within_an_error_of_the_vote_answers(
         asked = matrices(1, first=50)[0]
         quality = build_query(db.index, asked, new, OP).vote.quality
         assert quality.judged_by == "here"
-        for behind, link in ((0.03, "model"), (0.05, "neighbours")):
+        for behind, refined in ((0.03, True), (0.05, False)):
             rank = {
                 "of_optimum@1": quality.of_optimum - behind,
                 "of_optimum@5": 1.0,
@@ -208,7 +211,9 @@ def test_a_correction_within_an_error_of_the_vote_answers(
             }
             figures = {"rank": rank, "source": {"of_optimum@1": 0.0}}
             monkeypatch.setattr(prediction, "judged", lambda *_, f=figures, **__: f)
-            assert db.query(asked, platform=new, op=OP).link == link
+            answer, learned = db.query(asked, platform=new, op=OP), db.index.models.learned(new, OP)
+            assert learned is not None and answer.tuner == "transfer-rank"
+            assert answer.model and (answer.model == learned.version) is refined
 
 
 def test_matrices_that_the_source_has_seen_do_not_judge(place: Path) -> None:
