@@ -159,13 +159,13 @@ def test_compiling_ahead_stops_too(stub: Path) -> None:
 def test_a_full_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    if os.system(f"mount -t tmpfs -o size=64k tmpfs {small} 2>/dev/null") != 0:
+    if os.system(f"mount -t tmpfs -o size=512k tmpfs {small} 2>/dev/null") != 0:
         pytest.skip("nothing can be mounted here")
     try:
         monkeypatch.setenv("TMPDIR", str(small))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         with suppress(OSError), (small / "full").open("wb") as out:
-            out.write(bytes(100_000))
+            out.write(bytes(1_000_000))
         with CpuRunner() as runner:
             with pytest.raises(RunnerUnavailable, match="No space left on device"):
                 next(runner.run(PATTERN, SPMM, [PLAIN], options=EASY))
