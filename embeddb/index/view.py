@@ -37,8 +37,9 @@ FEWEST_GROUPS = 8
 #: Standard deviations between two machines that a promise from one must exceed on another, where
 #: no third tells what such promises are worth.
 _MACHINES_APART = 2.0
-#: With fewer machines any run is as good as another.
-_FEW_MACHINES = 3
+#: With fewer other machines any run is as good as another; and with less than this share of the
+#: configurations that ran, the well tried ones are a few that somebody happened to measure.
+_FEW_MACHINES, _LEAST_TRIED = 3, 0.25
 #: Parts in which a machine's own runs are left out of the shifts that they are judged by.
 _FOLDS = 4
 #: Neighbours by which patterns are compared; the variance where nothing can be compared.
@@ -235,10 +236,12 @@ def known_policy(ground: Ground, view: View, left_out: LeftOut | None) -> VoteSe
 
 def well_tried(ground: Ground, platform: str) -> NDArray[np.bool_] | None:
     """bool[c]: ran on the machine of an instance, or on two others; None where fewer than three
-    machines ran anything. What a configuration gains that only one other machine ran may be that
-    machine's own."""
+    machines ran eight groups or more, or where that leaves too little: a few runs decide nothing.
+    What a configuration gains that only one other machine ran may be that machine's own."""
     machines: list[tuple[str, NDArray[np.bool_]]] = []
     for layer in ground.layers:
+        if not (_enough(ground, layer) or layer.source.platform == platform):
+            continue
         ran: NDArray[np.bool_] = np.any(np.isfinite(layer.gains), axis=0)
         name = layer.source.platform
         at = next((m for m in machines if same_machine(m[0], name, ground.facts)), None)
@@ -246,13 +249,15 @@ def well_tried(ground: Ground, platform: str) -> NDArray[np.bool_] | None:
             machines.append((name, ran))
         else:
             at[1][:] |= ran
-    if len(machines) < _FEW_MACHINES:
+    others = [m for m in machines if not same_machine(m[0], platform, ground.facts)]
+    if len(others) < _FEW_MACHINES:
         return None
     often: NDArray[np.bool_] = np.sum([ran for _, ran in machines], axis=0) >= 2
     for name, ran in machines:
         if same_machine(name, platform, ground.facts):
             often |= ran
-    return often
+    every = np.logical_or.reduce([ran for _, ran in machines])
+    return often if often.sum() >= _LEAST_TRIED * every.sum() else None
 
 
 def _risk(ground: Ground) -> Limit | None:

@@ -31,7 +31,7 @@ REASONS = {
     "failure risk": "it fails more often than not, so it is ranked behind the others",
     "default kept": "no other is expected to gain enough over the default to replace it unmeasured",
     "ran elsewhere": "the first answer must have run on this machine or on two others (anywhere, "
-    "where fewer are known); what ranks behind it did not",
+    "where few are known); what ranks behind it did not",
     "tuner": "in the order in which the tuner asks",
     "explores": "ranked by what it adds to the best of the ranks above it, to be tried with them",
 }

@@ -120,8 +120,7 @@ class Vote:
     serves most patterns, best first. `vector` float32[d] holds the raw features by `featurizer`
     that the neighbours were found by.
 
-    `well_tried` are those that ran on this machine or on two others, of which one is first (None:
-    fewer than three machines ran anything, and each may be).
+    `well_tried` are those that may be first, by `embeddb.index.view.well_tried` (None: any).
 
     `trust` float64[k,c] is what each gain counts as a vote beside a run of this very instance,
     `failing` float64[k,c] what part of the runs behind it failed, `failures` how often each failed

@@ -76,11 +76,12 @@ def ran_first(
     *,
     unrun_first: bool = False,
 ) -> NDArray[np.int64]:
-    """The order, but before everything the best by gain float64[c] of those that ran on this
-    machine or on two others (anywhere, if fewer than three machines ran anything), unless it has
-    been shown that one which never ran may be first. Of the rest a ranking knows least, and the
-    best of hundreds of predictions is mostly the largest error."""
-    allowed = query.vote.well_tried or frozenset(query.vote.configs)
+    """The order, but before everything the best by gain float64[c] of the default and those that
+    are well tried (where none are known to be: of those that ran anywhere), unless it has been
+    shown that one which never ran may be first. Of the rest a ranking knows least, and the best of
+    hundreds of predictions is mostly the largest error."""
+    vote = query.vote
+    allowed = {query.default, *vote.well_tried} if vote.well_tried else set(vote.configs)
     if unrun_first or not len(order) or configs[order[0]] in allowed:
         return order
     first = max((at for at in order.tolist() if configs[at] in allowed), key=gain.item, default=-1)

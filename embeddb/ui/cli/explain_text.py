@@ -203,7 +203,7 @@ def _show_neighbours(e: Explanation) -> None:
             _extent(n),
             "0 (same)" if n.pattern_id == recommendation.pattern_id else f"{n.distance:.3g}",
             "-" if n.percentile is None else share(n.percentile),
-            *([share(n.share or 0.0)] if e.voted else []),
+            *([share(n.share)] if e.voted else []),
             n.measured,
             sum(n.failed.values()),
             factor(n.answer_gain),
