@@ -1,13 +1,15 @@
-"""One model for every machine: each machine left out in turn, and some of its runs given back.
+"""Answers on a machine that is left out, when some of its runs are given back.
 
     python benchmarks/machines.py DB OUT.json [--op spmv] [--processor "AMD EPYC (26/2/1)"]
 
 DB holds runs of several machines (the starter, or with `embeddb db import` of further ones). Half
-of the families is asked about on one machine; the other half teaches, on all other machines, and
-as local runs. Shares of the fastest run of a matrix, of the first answer and the best of five.
-The model of the other machines is one forest of all of them; what `train --every-machine` makes is
+of the families is asked about on one machine; the other half teaches: on all other machines and, as
+local runs, here. Shares of the fastest run of a matrix, of the first answer and the best of five,
+by the code that answers queries, but for the model's threshold, among the configurations that ran
+on the matrix. The model is one forest of all other machines; what `train --every-machine` makes is
 the mean of forests that leave out a machine each. `stock trees` is one forest of the same inputs
-and runs, local ones weighed eight times.
+and runs, local ones weighed eight times; `trained here, too` are answers with a model that learned
+from the local runs.
 """
 
 from __future__ import annotations
@@ -15,34 +17,40 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from machine import about
 
-from embeddb.core.config import Op
-from embeddb.cost_model.gaussian import Residuals
+from embeddb.core.config import Config, Op
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.fit import FitInput
 from embeddb.index.held_out import split_groups
 from embeddb.learning.calibration import calibrated
-from embeddb.learning.comparison import HeldOutChoices, judge
 from embeddb.learning.few_samples import LEAST_GROUPS, LEAST_RUNS, process_card
-from embeddb.learning.process import learn, source_scores
+from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples, join, samples_of_machines
 from embeddb.platforms.machines import display_name
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.prediction import Scorer
+from embeddb.ranking.query import Query
 from indexer.training.cost_model import trees
 from indexer.training.cost_model.machines import machine_of, mean_facts
-from indexer.training.cost_model.refinement import Replay, differences
 from indexer.training.cost_model.settings import forest
 from indexer.training.cost_model.train import tree_card, tree_columns
+from tuners.evaluation.bench import Bench
+from tuners.evaluation.figures import judge
 
 LOCAL = (0, 1, 2, 5, 10, 20, 52)
-#: Rows that are asked about in each half, and runs of each that are learned from.
-ASKED, PER_ROW = 80, 60
+#: Rows that are asked about in each half, and runs of each row that are learned from.
+ASKED, PER_ROW = 40, 60
+#: What local runs weigh in stock trees.
+LOCAL_WEIGHT = 8.0
 
 
 def main() -> None:
@@ -52,17 +60,57 @@ def main() -> None:
     parser.add_argument("--op", action="append", default=[])
     parser.add_argument("--processor", action="append", default=[])
     options = parser.parse_args()
-    ops = options.op or ["spmm:32", "spmm:128", "spmv", "sddmm:128"]
     results: dict[str, Any] = {}
     document = {"about": about(), "ops": results}
     with Database.open(options.db) as db:
-        for name in ops:
-            op = Op.parse(name)
-            samples = samples_of_machines(db.index, db.platform("cpu"), [op])
-            for machine, rows in processors(samples, options.processor):
-                results.setdefault(name, {})[machine] = of_machine(samples, op, rows)
+        for name in options.op or ["spmm:32", "spmm:128", "spmv", "sddmm:128"]:
+            runs = Runs.of(db, Op.parse(name))
+            for machine, own in processors(runs.samples, options.processor):
+                shares = of_machine(runs, own)
+                if not shares:
+                    continue
+                results.setdefault(name, {})[machine] = shares
                 print(name, machine, json.dumps(results[name][machine]), flush=True)
                 options.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+class Runs(NamedTuple):
+    """Runs of an op on all machines: as rankers learn from them, and as they vote. `row` int64[r]
+    are the places of the samples' rows in the evidence (-1: not asked about)."""
+
+    samples: Samples
+    bench: Bench
+    row: np.ndarray
+
+    @classmethod
+    def of(cls, db: Database, op: Op) -> Runs:
+        platform = db.platform("cpu")
+        samples = samples_of_machines(db.index, platform, [op])
+        (scope,) = (scope for _, scope in db.index.scopes(platform.name, op))
+        bench = Bench(db.index, op, scope)
+        place = {row[:2]: at for at, row in enumerate(bench.evidence.rows)}
+        keys = zip(samples.rows, samples.machines, strict=True)
+        row = np.array([place.get((r.pattern_id, m.id), -1) for r, m in keys])
+        return cls(samples, bench, row)
+
+    def index(self, rows: np.ndarray) -> AnswerIndex:
+        """The index of some rows of the samples."""
+        evidence = self.bench.evidence.take(self._places(rows)).pruned()
+        named = {row.platform for row in evidence.rows}
+        facts = {name: self.bench.platforms[name].environment for name in named}
+        given = FitInput(evidence, self.bench.unlearned, facts)
+        return AnswerIndex.build(given, scope=self.bench.scope)
+
+    def with_local(self, index: AnswerIndex, rows: np.ndarray) -> AnswerIndex:
+        """The index with further rows of the samples, as new runs join it."""
+        newer = self.bench.evidence.take(self._places(rows)).pruned()
+        vectors = self.bench.vectors[index.featurizer]
+        new = {row.pattern_id for row in newer.rows} - set(index.ids)
+        facts = {name: p.environment for name, p in self.bench.platforms.items()}
+        return index.grown(newer, {i: vectors[i] for i in new & vectors.keys()}, facts)
+
+    def _places(self, rows: np.ndarray) -> np.ndarray:
+        return np.sort(self.row[rows][self.row[rows] >= 0])
 
 
 def processors(samples: Samples, wanted: list[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -82,57 +130,102 @@ def _plainness(platform: Any) -> tuple[bool, bool, bool]:
     return "native" in facts["flags"], facts["threads"] != "1", "gcc" in facts["compiler"]
 
 
-def of_machine(samples: Samples, op: Op, own: np.ndarray) -> dict[str, Any]:
+def of_machine(runs: Runs, own: np.ndarray) -> dict[str, Any]:
+    """Shares at 1 and at 5 by method, of the rows bool[r] of one machine; of those that both halves
+    could be judged by."""
+    samples = runs.samples
     number = machine_of(samples)
-    there = number == number[np.flatnonzero(own)[0]]
+    elsewhere = number != number[np.flatnonzero(own)[0]]
     half = split_groups(samples.groups, 2, 0)
-    choices: dict[str, list[HeldOutChoices]] = {}
-    seconds: list[float] = []
-    for part in (0, 1):
+    counted = np.isin(runs.row, runs.bench.counted)
+    halves: list[dict[str, list[tuple[float, float]]]] = [{}, {}]
+    for part, shares in enumerate(halves):
         rng = np.random.default_rng(part)
-        asked = rng.permutation(np.flatnonzero(own & (half == part)))[:ASKED]
+        asked = rng.permutation(np.flatnonzero(own & counted & (half == part)))[:ASKED]
         local = rng.permutation(np.flatnonzero(own & (half != part)))
-        others = samples.take(np.flatnonzero(~there & (half != part))).thinned(PER_ROW, 0)
-        source = with_differences(forest_of(others), samples, number, half != part, own)
-        questions = samples.take(np.sort(asked))
-        add = choices.setdefault
-        add("best fixed of others", []).append(judge(questions, fixed(others, questions)))
-        for count in LOCAL:
-            known = samples.take(np.sort(local[:count])).thinned(PER_ROW, 0)
-            start = time.process_time()
-            model = learn(known, process_card(known), source=source) if count else source
-            seconds.append(time.process_time() - start)
-            scores = source_scores(questions, model)
-            add(f"every machine + {count} local", []).append(judge(questions, scores))
-            if len(known.gain) >= LEAST_RUNS and np.unique(known.groups).size >= LEAST_GROUPS:
-                alone = source_scores(questions, learn(known, process_card(known)))
-                add(f"{count} local alone", []).append(judge(questions, alone))
-                best = fixed(known, questions)
-                add(f"best fixed of {count} local", []).append(judge(questions, best))
-                both = join([others, known])
-                weight = np.where(np.arange(len(both.rows)) < len(others.rows), 1.0, 8.0)
-                stock = source_scores(questions, forest_of(both, weight))
-                add(f"stock trees, {count} local", []).append(judge(questions, stock))
-    figures: dict[str, Any] = {name: shares(parts) for name, parts in choices.items()}
-    return {**figures, "asked": int(sum(len(c.at_1) for c in choices["best fixed of others"])),
-            "most_seconds_to_learn": round(max(seconds), 1)}  # fmt: skip
+        others = np.flatnonzero(elsewhere & (half != part))
+        for method, share in _half(runs, asked, local, others):
+            shares.setdefault(method, []).append(share)
+    both = {name: [*halves[0][name], *halves[1][name]] for name in halves[0] if name in halves[1]}
+    if not both:
+        return {}
+    means = {n: [round(math.exp(x), 3) for x in np.mean(e, axis=0)] for n, e in both.items()}
+    return {**means, "asked": len(both["best fixed of others"])}
 
 
-def with_differences(
-    model: CostModel, samples: Samples, number: np.ndarray, taught: np.ndarray, own: np.ndarray
-) -> CostModel:
-    """The model with the prior of differences of the machines it learned from: of each, to a forest
-    of the others. `taught` bool[r] are rows of families that are not asked about."""
-    left = number[np.flatnonzero(own)[0]]
-    replays = []
-    for one in np.unique(number[number != left]):
-        rest = samples.take(np.flatnonzero((number != left) & (number != one) & taught))
-        there = (number == one) & taught
-        replays.append(Replay(forest_of(rest.thinned(PER_ROW // 2, 0)), there, ~there))
-    parts = dict(differences(samples, number, np.ones(len(number), dtype=bool), replays, 0))
-    prior = Residuals(list(parts.values())).prior()
-    named = {f"differences.{samples.ops[0]}.{name}": array for name, array in prior.items()}
-    return CostModel(model.card, {**model.tensors, **named})
+Shares = Iterator[tuple[str, tuple[float, float]]]
+
+
+def _half(runs: Runs, asked: np.ndarray, local: np.ndarray, others: np.ndarray) -> Shares:
+    """Method and log shares of each asked row, for every number of local rows."""
+    samples = runs.samples
+    known = samples.take(others).thinned(PER_ROW, 0)
+    model, index = forest_of(known), runs.index(others)
+    yield from _scored(runs, asked, "best fixed of others", fixed(known))
+    for count in (n for n in LOCAL if n <= len(local)):
+        here = np.sort(local[:count])
+        given = runs.with_local(index, here) if count else index
+        yield from _answered(runs, asked, given, model, f"{count} local")
+        if count:
+            yield from _by_local(runs, asked, known, samples.take(here).thinned(PER_ROW, 0), count)
+    both = np.concatenate([others, local])
+    model = forest_of(samples.take(both).thinned(PER_ROW, 0))
+    yield from _answered(runs, asked, runs.index(both), model, "trained here, too")
+
+
+def _by_local(runs: Runs, asked: np.ndarray, known: Samples, here: Samples, count: int) -> Shares:
+    """What the local samples say alone, and stock trees by all samples."""
+    yield from _scored(runs, asked, f"best fixed of {count} local", fixed(here))
+    if len(here.gain) < LEAST_RUNS or np.unique(here.groups).size < LEAST_GROUPS:
+        return
+    process = learn(here, process_card(here))
+    yield from _scored(runs, asked, f"process, {count} local alone", process)
+    both = join([known, here])
+    weight = np.where(np.arange(len(both.rows)) < len(known.rows), 1.0, LOCAL_WEIGHT)
+    yield from _scored(runs, asked, f"stock trees, {count} local", forest_of(both, weight))
+
+
+def _answered(
+    runs: Runs, asked: np.ndarray, index: AnswerIndex, model: CostModel, what: str
+) -> Shares:
+    """Answers, and those of the vote and the model alone."""
+    for at in asked:
+        query = runs.bench.query(int(runs.row[at]), index)
+        yield f"vote, {what}", _judged(runs, at, query)
+        yield f"model, {what}", _judged(runs, at, _predicted(runs, at, query, model, {"rank": 1.0}))
+        joined = _predicted(runs, at, query, model, {"rank": 1.0, "transfer+rank": 1.0})
+        yield f"answer, {what}", _judged(runs, at, joined)
+
+
+def _predicted(
+    runs: Runs, at: int, query: Query, model: CostModel, judged: dict[str, float]
+) -> Query:
+    """The query with the model's predictions for what ran on a row; joined with the vote where both
+    are among the `judged` methods."""
+    configs = tuple(runs.samples.ran(at))
+    gain, spread = model.score(runs.samples.problem(at), configs)
+    joins = "transfer+rank" in judged
+    prediction = replace(
+        query.prediction, configs=configs, gain=gain, spread=spread, judged=judged, joins=joins
+    )
+    return replace(query, prediction=prediction)
+
+
+def _judged(runs: Runs, at: int, query: Query) -> tuple[float, float]:
+    found = answer(query, 5, rng=np.random.default_rng(0))
+    truth = runs.bench.truth(int(runs.row[at]))
+    outcome = judge(truth, [Config(candidate.config) for candidate in found.candidates])
+    return outcome.of_optimum_1, outcome.of_optimum_5
+
+
+def _scored(runs: Runs, asked: np.ndarray, method: str, scorer: Scorer) -> Shares:
+    """The five with the best scores of each asked row."""
+    for at in asked:
+        configs = runs.samples.ran(at)
+        order = np.argsort(-scorer.score(runs.samples.problem(at), configs)[0], kind="stable")
+        truth = runs.bench.truth(int(runs.row[at]))
+        outcome = judge(truth, [configs[place] for place in order[:5]])
+        yield method, (outcome.of_optimum_1, outcome.of_optimum_5)
 
 
 def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:
@@ -147,27 +240,25 @@ def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:
     return calibrated({**card, "metrics": {}}, tensors, samples, [])
 
 
-def fixed(known: Samples, asked: Samples) -> dict[int, np.ndarray]:
-    """Scores of the entries of each row: the mean gain of a configuration in what is known, with
-    three rows of no gain beside them."""
-    total = np.zeros(len(known.configs))
-    count = np.zeros(len(known.configs))
+class _Fixed(NamedTuple):
+    """Scores that are the same for every matrix."""
+
+    mean: dict[Config, float]
+
+    def score(self, _asked: Any, configs: Any) -> tuple[np.ndarray, np.ndarray]:
+        mean = np.array([self.mean.get(config, -math.inf) for config in configs])
+        return mean, np.full(len(mean), math.nan)
+
+
+def fixed(known: Samples) -> Scorer:
+    """The mean gain of a configuration in what is known, with three rows of no gain beside them."""
+    total, count = np.zeros((2, len(known.configs)))
     for row in range(len(known.rows)):
         part = known.part(row)
         total[known.column[part]] += known.gain[part] - known.gain[part].mean()
         count[known.column[part]] += 1
-    mean = np.where(count > 0, total / (count + 3.0), -math.inf)
-    place = {config: at for at, config in enumerate(known.configs)}
-    at = np.array([place.get(config, -1) for config in asked.configs])
-    scores = np.where(at >= 0, mean[at], -math.inf)
-    return {row: scores[asked.column[asked.part(row)]] for row in range(len(asked.rows))}
-
-
-def shares(parts: list[HeldOutChoices]) -> list[float]:
-    """Geometric means at 1 and at 5."""
-    one = np.concatenate([part.at_1 for part in parts])
-    five = np.concatenate([part.at_5 for part in parts])
-    return [round(float(np.exp(x.mean())), 3) for x in (one, five)]
+    ran = np.flatnonzero(count)
+    return _Fixed({known.configs[at]: float(total[at] / (count[at] + 3.0)) for at in ran})
 
 
 if __name__ == "__main__":

@@ -31,13 +31,7 @@ from embeddb.learning.few_samples import (
     learned_model,
     own_samples,
 )
-from embeddb.learning.process import (
-    CurvePoint,
-    learning_curve,
-    left_out,
-    process_of,
-    source_scores,
-)
+from embeddb.learning.process import CurvePoint, learning_curve, left_out, process_of
 from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
 from indexer.campaign.budget.growing_plan import BudgetRequest, extended
@@ -205,9 +199,9 @@ class Adoption:
     ) -> dict[str, HeldOutChoices]:
         """Held-out choices by method."""
         (op,), vote = samples.ops, partition.policy
-        rows, means = range(len(samples.rows)), source_scores(samples, model.source)
+        learned = left_out(process_of(model, op), samples, range(len(samples.rows)))
         return {
-            LEARNED: judge(samples, left_out(process_of(model, op), samples, rows, means)),
+            LEARNED: judge(samples, learned),
             VOTE: judge(samples, vote_scores(samples, k=vote.k, shrink=vote.shrink)),
             FIXED: judge(samples, vote_scores(samples, k=1, shrink=math.inf)),
         }

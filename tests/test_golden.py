@@ -136,6 +136,8 @@ _PLAIN = (
     (r" in \d+(\.\d+)? (ms|s|min)\b", " in # s"),
     # Rows are committed in batches, which are cut by the clock.
     (r'("generation": |generation |database generation</dt><dd>)\d+', r"\1#"),
+    # So the size of the file differs, too.
+    (r'("generation": #,\n  "bytes": )\d+', r"\1#"),
     (r"(?m)^.*: [\d,]+ of [\d,]+ \(\d+ %\).*\n", ""),
     # Progress, shown where something takes more than a moment.
     (r"(?m)^(preparing answers for|unpacking|unpack:) .*\n", ""),

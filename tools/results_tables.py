@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -112,6 +112,7 @@ def _live(data: Any) -> Table:
         "calibrated": "and five minutes of `calibrate`",
         "all": "and 52 matrices of this machine",
         "vote": "neighbours alone, nothing measured here",
+        "model": "model alone, nothing measured here",
         "vote calibrated": "neighbours alone, after `calibrate`",
         "vote all": "neighbours alone, 52 matrices",
         "static best of zero-shot": "best fixed schedule of the other machines",
@@ -129,30 +130,37 @@ def _live(data: Any) -> Table:
 
 @table("every-machine", "machines")
 def _every_machine(data: Any) -> Table:
-    methods = {
-        "best fixed of others": "best fixed of the others",
-        **{f"every machine + {n} local": f"model, {n} local" for n in (0, 1, 2, 5, 10, 20, 52)},
-        **{f"stock trees, {n} local": f"stock trees, {n} local" for n in (5, 10, 20, 52)},
-        **{f"{n} local alone": f"{n} local alone" for n in (5, 10, 20, 52)},
+    names = {
+        "answer, {}": "answer",
+        "vote, {}": "vote alone",
+        "model, {}": "model alone",
+        "stock trees, {}": "stock trees",
+        "process, {} alone": "local runs alone",
+        "best fixed of {}": "best fixed, local",
+        "best fixed of others": "best fixed, others",
     }
-    machines = dict.fromkeys(name for by_machine in data["ops"].values() for name in by_machine)
-    names = [machine.removeprefix("cpu: ").partition(",")[0] for machine in machines]
-    lines = [["operation", "answers by", *names]]
+    counts = (0, 1, 2, 5, 10, 20, 52)
+    lines = [["operation", "local matrices", *names.values()]]
     for op, by_machine in data["ops"].items():
-        for method, name in methods.items():
-            pairs = [by_machine.get(machine, {}).get(method) for machine in machines]
-            lines.append([op, name, *(f"{p[0]:.3f} / {p[1]:.3f}" if p else "–" for p in pairs)])
+        for rows in (*(f"{n} local" for n in counts), "trained here, too"):
+            machines = [m for m in by_machine.values() if f"answer, {rows}" in m]
+            if machines:
+                every = [[m.get(name.format(rows)) for m in machines] for name in names]
+                lines.append([op, _local(rows, len(machines)), *map(_mean_share, every)])
     return lines
 
 
-@table("refined", "refined")
-def _refined(data: Any) -> Table:
-    counts = sorted({int(row["matrices"]) for rows in data["ops"].values() for row in rows})
-    lines = [["operation", *(f"{n} local" for n in counts)]]
-    for op, rows in data["ops"].items():
-        by_count = {int(row["matrices"]): row for row in rows}
-        lines.append([op, *(share(by_count[n]) if n in by_count else "–" for n in counts)])
-    return lines
+def _local(rows: str, machines: int) -> str:
+    text = rows.removesuffix(" local")
+    return f"{text} ({machines} {'machine' if machines == 1 else 'machines'})"
+
+
+def _mean_share(each: Sequence[Any]) -> str:
+    """Mean shares over machines; nothing where one lacks them."""
+    if any(pair is None for pair in each):
+        return "–"
+    one, five = (sum(pair[at] for pair in each) / len(each) for at in (0, 1))
+    return f"{one:.3f} / {five:.3f}"
 
 
 @table("handles", "handle_grid")

@@ -94,8 +94,7 @@ class GaussianProcess:
     """A fitted process. `tensors` are all of it: `logs` float64[5+2a+q] hyper-parameters;
     `config`, `matrix`, `derived` float32 inputs of n samples, standardised, with `center.NAME` and
     `scale.NAME`; `target` float64[n,2], gains cut below and as they were, and `row` int64[n], the
-    matrix of each sample; `unit`, the log gain that a target of 1 stands for; `cut`, where gains
-    are cut, in standard deviations below the mean of their matrix."""
+    matrix of each sample; `unit`, the log gain that a target of 1 stands for."""
 
     def __init__(self, tensors: Arrays) -> None:
         """Raises: ModelError for tensors that do not fit together, KeyError for a missing one."""
@@ -106,7 +105,7 @@ class GaussianProcess:
         self._inputs = Inputs(*(_matrix(tensors, name) for name in Inputs._fields))
         n, a = self._inputs.config.shape
         wanted = {"logs": (5 + 2 * a + self._inputs.derived.shape[1],), "target": (n, 2)}
-        wanted |= {"row": (n,), "unit": (1,), "cut": (1,)}
+        wanted |= {"row": (n,), "unit": (1,)}
         for name, part in self._inputs._asdict().items():
             wanted |= {f"center.{name}": part.shape[1:], f"scale.{name}": part.shape[1:]}
         for name, shape in wanted.items():
@@ -117,36 +116,19 @@ class GaussianProcess:
         self._factors: tuple[Floats, Floats] | None = None
 
     @classmethod
-    def fit(
-        cls,
-        measured: Measured,
-        *,
-        seed: int = 0,
-        residual: bool = False,
-        prior: Arrays | None = None,
-    ) -> GaussianProcess:
+    def fit(cls, measured: Measured, *, seed: int = 0) -> GaussianProcess:
         """Learn from samples.
 
         Gains more than 1.2 standard deviations below the mean of their matrix are cut there for the
-        order: how slow a slow configuration is says little of which is the fastest. Gains that are
-        the `residual` of another model's predictions are not cut. A `prior`, which `Residuals`
-        makes, replaces what too few samples cannot say: scales and the prior mean of the logs.
-        Raises: ModelError for a prior of other inputs.
+        order: how slow a slow configuration is says little of which is the fastest.
         """
-        if prior:
-            tensors = {name: a for name, a in prior.items() if name not in ("logs", "spread")}
-        else:
-            tensors = {**_scales(measured.inputs), "unit": np.array([_unit(measured.off)])}
+        tensors = {**_scales(measured.inputs), "unit": np.array([_unit(measured.off)])}
         for name, part in measured.inputs._asdict().items():
-            if tensors[f"center.{name}"].shape != part.shape[1:]:
-                raise ModelError(f"the prior has other columns of {name} inputs")
             tensors[name] = _standard(part, tensors, name).astype(np.float32)
         off = measured.off / float(tensors["unit"][0])
-        cut = _NO_CUT if residual else _CUT
-        tensors["cut"] = np.array([cut])
-        tensors["target"] = np.stack([np.maximum(off, -cut), off], axis=1)
+        tensors["target"] = np.stack([np.maximum(off, -_CUT), off], axis=1)
         tensors["row"] = measured.row.astype(np.int64)
-        tensors["logs"] = _fitted(tensors, seed, prior)
+        tensors["logs"] = _fitted(tensors, seed)
         return cls(tensors)
 
     @property
@@ -160,7 +142,7 @@ class GaussianProcess:
         cross = _covariance(scaled, self._inputs, self._lengths)
         cut, plain = (cross @ self._factored[1]).T
         # Below the cut the order is that of the gains as they were.
-        gain = cut + np.minimum(plain + float(self.tensors["cut"][0]), 0.0)
+        gain = cut + np.minimum(plain + _CUT, 0.0)
         spread = np.zeros(len(gain))
         near = np.argsort(-gain, kind="stable")[:detailed]
         own = _covariance(scaled.take(near[:1]), scaled.take(near[:1]), self._lengths)[0, 0]
@@ -197,40 +179,8 @@ class GaussianProcess:
         return self._factors
 
 
-class Residuals:
-    """Processes of the residuals of similar samples, such as those of several machines, with their
-    `logs` float64[m,5+2a+q] and `scales` in common: `unit`, `center.NAME`, `scale.NAME`."""
-
-    def __init__(self, parts: Sequence[Measured], *, seed: int = 0) -> None:
-        self.scales: dict[str, NDArray[Any]] = _scales(joined([part.inputs for part in parts]))
-        self.scales["unit"] = np.array([_unit(np.concatenate([part.off for part in parts]))])
-        fits = [GaussianProcess.fit(p, seed=seed, residual=True, prior=self.scales) for p in parts]
-        self.logs: Floats = np.array([process.tensors["logs"] for process in fits])
-
-    def prior(self, part: NDArray[np.bool_] | None = None) -> dict[str, NDArray[Any]]:
-        """For `GaussianProcess.fit` of another one: the `scales`, and `logs` and `spread`
-        float64[5+2a+q], mean and standard deviation of the hyper-parameters of all or `part`."""
-        logs = self.logs if part is None else self.logs[part]
-        spread = np.maximum(logs.std(axis=0), _SPREAD)
-        return {**self.scales, "logs": logs.mean(axis=0), "spread": spread}
-
-
-def check_prior(prior: Arrays) -> None:
-    """Raises: ModelError for a prior that is not whole, or with a scale that is not positive."""
-    scales = [f"scale.{name}" for name in Inputs._fields]
-    for name in ("logs", "spread", "unit", *scales, *(f"center.{n}" for n in Inputs._fields)):
-        if name not in prior or prior[name].ndim != 1:
-            raise ModelError(f"the prior lacks {name!r}")
-    if prior["unit"].size != 1 or prior["logs"].shape != prior["spread"].shape:
-        raise ModelError("the arrays of the prior do not fit together")
-    if any((prior[name] <= 0).any() for name in ("spread", "unit", *scales)):
-        raise ModelError("the prior has a scale that is not positive")
-
-
 #: Standard deviations below a matrix's mean gain at which gains are cut.
-_CUT, _NO_CUT = 1.2, 1e6
-#: Hyper-parameters of a further process differ at least so much from those before.
-_SPREAD = 0.3
+_CUT = 1.2
 
 
 def _scales(inputs: Inputs) -> dict[str, NDArray[Any]]:
@@ -288,7 +238,7 @@ def _solve(lower: Floats, right: Floats) -> Floats:
     return found
 
 
-def _fitted(tensors: Arrays, seed: int, prior: Arrays | None) -> Floats:
+def _fitted(tensors: Arrays, seed: int) -> Floats:
     """Hyper-parameters float64[5+2a+q] that maximise the posterior of some of the samples."""
     from scipy.optimize import minimize
 
@@ -297,10 +247,6 @@ def _fitted(tensors: Arrays, seed: int, prior: Arrays | None) -> Floats:
     inputs = Inputs(*(tensors[name][at].astype(np.float64) for name in Inputs._fields))
     row = tensors["row"][at]
     loss = _Likelihood(inputs, tensors["target"][at, 0], (row[:, None] == row) * _LEVEL)
-    if prior and "logs" in prior:
-        if not len(loss.mean) == len(prior["logs"]) == len(prior["spread"]):
-            raise ModelError("the prior has hyper-parameters of other inputs")
-        loss.mean, loss.spread = prior["logs"], prior["spread"]
     best = minimize(loss, loss.mean, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
     logs: Floats = np.clip(best.x, -20.0, 20.0)
     return logs

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from embeddb.cost_model.encoders.inputs import (
 )
 from embeddb.cost_model.encoders.latent import LatentEncoder, from_tensors
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
-from embeddb.cost_model.gaussian import GaussianProcess, check_prior
+from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.cost_model.network_numpy import (
     FUSIONS,
     PARTS,
@@ -82,16 +82,6 @@ class _Prepared:
     members: tuple[Any, ...]
 
 
-class Scores(NamedTuple):
-    """Predictions for c configurations: `gain` float64[c] log gains over their mean (higher is
-    faster) and `spread` float64[c] the standard deviations of these. `source` float64[c] are the
-    gains by the model that a process corrects, None without one."""
-
-    gain: Floats
-    spread: Floats
-    source: Floats | None = None
-
-
 class CostModel:
     """A trained model: its `card` and its tensors by name; `version` is "" until it is saved.
 
@@ -99,8 +89,7 @@ class CostModel:
     `latent.NAME` the encoder's; of each op trained on, `prior.OP.nest` float32[53],
     `prior.OP.latent` float32[e], `prior.OP.ids` uint8[k,16] of measured configurations and
     `prior.OP.rest` float32[k], what each gains beyond the regression. Or `process.OP.NAME` of the
-    Gaussian process of each op. Trees of every machine have `differences.OP.NAME`, too, the prior
-    of a machine's differences to them.
+    Gaussian process of each op.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Arrays, *, where: str = "") -> None:
@@ -160,31 +149,12 @@ class CostModel:
         return tuple(map(str, self.card.get("machines", ())))
 
     def imputed(self, platform: Platform) -> list[str]:
-        """Names of the facts that the machine does not report; a mean stands in for each."""
+        """Names of the facts that it or its source reads and the machine does not report; a mean
+        stands in for each."""
         reported = numeric_facts(platform)
-        return [name for name, _ in self.card.get("facts", ()) if name not in reported]
-
-    def differences(self, op: Op) -> dict[str, NDArray[Any]]:
-        """The prior of a machine's differences to a model of every machine, for the nearest width
-        that has one (`embeddb.cost_model.gaussian.Residuals`); empty without any."""
-        able = [own for own in self.ops if f"differences.{own}.logs" in self.tensors]
-        near = min(able, key=lambda own: abs(math.log2(own.width / op.width)), default=op)
-        return self.below(f"differences.{near}.")
-
-    def refined(self, op: Op, matrices: int) -> dict[str, float]:
-        """Figures of held-out answers on machines left out, after runs of at most so many matrices
-        of theirs, as `rank` in the card's `held_out`; of the nearest width that has them, else
-        empty."""
-        figures = self.card.get("refined") or {}
-        near = min(
-            map(Op.parse, figures),
-            key=lambda own: abs(math.log2(own.width / op.width)),
-            default=None,
-        )
-        if near is None:
-            return {}
-        able = [one for one in figures[str(near)] if one["matrices"] <= matrices]
-        return max(able, key=lambda one: one["matrices"], default={})
+        of_source = [] if self.source is None else self.source.imputed(platform)
+        own = [name for name, _ in self.card.get("facts", ()) if name not in reported]
+        return list(dict.fromkeys([*own, *of_source]))
 
     @property
     def members(self) -> int:
@@ -274,11 +244,8 @@ class CostModel:
     # -- scores ----------------------------------------------------------------------------
 
     def score(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
-        """The gains and spreads of `scores`."""
-        return self.scores(asked, configs)[:2]
-
-    def scores(self, asked: Problem, configs: Sequence[Config]) -> Scores:
-        """Predictions for configurations; not finite where the weights are too large.
+        """Log gains float64[c] of configurations over their mean (higher is faster) and the
+        standard deviations float64[c] of these; not finite where the weights are too large.
 
         `mismatch` says whether the question is one for this model; that is the caller's to ask.
         Raises: SpaceError for an illegal configuration, or if sizes are needed and not given;
@@ -290,19 +257,17 @@ class CostModel:
                 hint="it was made by another featurizer",
             )
         if not configs:
-            return Scores(np.zeros(0), np.zeros(0))
+            return np.zeros(0), np.zeros(0)
         # Weights of any size may be in a file: what they overflow to is the caller's to judge.
         with np.errstate(over="ignore", invalid="ignore"):
             return self._scored(asked, configs)
 
-    def _scored(self, asked: Problem, configs: Sequence[Config]) -> Scores:
+    def _scored(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         fit = self.card["calibration"]
         if self._processes:
-            gain, deviation, source = self._by_process(asked, tuple(configs))
+            gain, deviation = self._by_process(asked, tuple(configs))
             gain = fit["slope"] * (gain - gain.mean())
-            if source is not None:
-                source = fit["slope"] * (source - source.mean())
-            return Scores(gain, fit["factor"] * np.hypot(deviation, fit["floor"]), source)
+            return gain, fit["factor"] * np.hypot(deviation, fit["floor"])
         if self.predictor == "trees":
             each = self._by_trees(asked, tuple(configs))
         else:
@@ -311,20 +276,13 @@ class CostModel:
         each = fit["slope"] * each
         each -= each.mean(axis=1, keepdims=True)
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
-        return Scores(each.mean(axis=0), fit["factor"] * spread)
+        return each.mean(axis=0), fit["factor"] * spread
 
-    def _by_process(
-        self, asked: Problem, configs: tuple[Config, ...]
-    ) -> tuple[Floats, Floats, Floats | None]:
-        """float64[c] log gains and their standard deviations, by the nearest width's process; with
-        a source, which is the mean of the process, what it predicts is added, and returned."""
+    def _by_process(self, asked: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
+        """float64[c] log gains and their standard deviations, by the nearest width's process."""
         near = min(self.ops, key=lambda op: abs(math.log2(op.width / asked.op.width)))
         inputs = self._columns_of(asked, configs).on(asked)
-        gain, deviation = self._processes[near].score(inputs, detailed=_DETAILED)
-        if self.source is None:
-            return gain, deviation, None
-        source = self.source.score(asked, configs)[0]
-        return gain + source, deviation, source
+        return self._processes[near].score(inputs, detailed=_DETAILED)
 
     def _by_trees(self, asked: Problem, configs: tuple[Config, ...]) -> Floats:
         """float64[members,c]."""
@@ -422,9 +380,10 @@ class CostModel:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ModelError(f"tensor {name!r} is not finite")
         if process:
+            if "source" in card:
+                raise ModelError("it corrects another model, which is no longer done")
             below = {op: self.below(f"process.{op}.") for op in self.ops}
             self._processes = {op: GaussianProcess(tensors) for op, tensors in below.items()}
-            self._check_source(self._reads)
         elif trees:
             self._check_trees()
         else:
@@ -437,25 +396,11 @@ class CostModel:
             raise ModelError("its card does not say what the trees read")
         if self.table.width > _MOST_COLUMNS:
             raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
-        self._check_refined()
         _ = self._forest
         self._check_source(d)
 
-    def _check_refined(self) -> None:
-        """The figures of each op are numbers, those of no matrices among them, and its prior is
-        whole."""
-        for name, figures in self.card.get("refined", {}).items():
-            op = Op.parse(name)
-            numbers = [
-                [float(one[key]) for key in ("matrices", "of_optimum@1", "of_optimum@5")]
-                for one in figures
-            ]
-            if not np.isfinite(numbers).all() or not self.refined(op, 0) or str(op) != name:
-                raise ModelError(f"its figures of refinement at {name} are incomplete")
-            check_prior(self.differences(op))
-
     def _check_source(self, d: int) -> None:
-        """Reads the model that this one goes on from, of the same kernel and d numbers."""
+        """Reads the model whose predictions this one reads, of the same kernel and d numbers."""
         card = self.card
         if "source" not in card:
             return

@@ -226,14 +226,11 @@ class _Race:
             configs = query.prediction.configs
             problem = Problem(vector, query.platform, query.op, info.sizes, self.lengths)
             predicted = tempered(*self.model.score(problem, (query.default, *configs)))
-            predicted = shared_out(
+            gain, spread = shared_out(
                 query, configs, predicted[0][1:] - predicted[0][0], predicted[1][1:]
             )
-            gain, spread = predicted
-            query = replace(
-                query,
-                prediction=replace(query.prediction, gain=gain, spread=spread, source=None),
-            )
+            moved = replace(query.prediction, gain=gain, spread=spread)
+            query = replace(query, prediction=moved)
         return query
 
 
@@ -275,7 +272,6 @@ def _narrowed(ranker: Ranker) -> Query:
             configs=tuple(c for c in query.prediction.configs if c in ahead),
             gain=query.prediction.gain[predicted],
             spread=query.prediction.spread[predicted],
-            source=None,  # what is first does not rest on it
         ),
     )
 

@@ -120,10 +120,7 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
         ran = dict.fromkeys(near.op or query.op for near in query.vote.neighbours)
         at = sorted(map(str, ran), key=lambda op: op != str(query.vote.origin.op))
         doubts.append(f"hardly measured at {query.op}: this rests on {' and '.join(at)}")
-    held_out = ranker.held_out
-    where = f"held-out answers by {_RANKED_BY.get(ranker.name, 'the cost model')}"
-    if not ranker.by_model and query.vote.quality.judged_by == "machines":
-        where += ", on machines left out,"
+    held_out, where = ranker.held_out, _judged_answers(ranker)
     if held_out < GOOD:
         doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
     elif query.vote.knows_default and math.isnan(held_out):
@@ -141,6 +138,17 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     if elsewhere and (held_out >= GOOD or not query.vote.knows_default):
         doubts.insert(0, "the quality of answers was measured on another machine only")
     return doubts
+
+
+def _judged_answers(ranker: Ranker) -> str:
+    """Whose held-out share is known: with a model of every machine that of the vote on this
+    machine, or of both on machines left out."""
+    query, name = ranker.query, _RANKED_BY.get(ranker.name, "the cost model")
+    elsewhere = not ranker.by_model and query.vote.quality.judged_by == "machines"
+    if query.prediction.joins and ranker.by_model:
+        elsewhere = ranker.held_out != query.vote.quality.of_optimum
+        name = name if elsewhere else _RANKED_BY["transfer"]
+    return f"held-out answers by {name}" + (", on machines left out," if elsewhere else "")
 
 
 def _doubts_of_neighbours(query: Query) -> list[str]:

@@ -1,8 +1,9 @@
 """The product's own answer: the strongest link of the fallback chain that has evidence.
 
 Neighbours and cost model are one step of it: which of them ranks, or both, is what answered best
-with groups held out (the figures are in the model's card). A model that was never judged does not
-rank, nor does one where preparation has a price of which nothing is known.
+with groups held out (the figures are in the model's card); a model of every machine always ranks
+with the neighbours. A model that was never judged does not rank, nor does one where preparation has
+a price of which nothing is known.
 """
 
 from __future__ import annotations

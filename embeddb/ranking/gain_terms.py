@@ -77,15 +77,7 @@ def _of_vote(query: Query, config: Config, counts: float) -> Iterator[GainTerm]:
 
 
 def _of_model(query: Query, config: Config, counts: float) -> Iterator[GainTerm]:
-    """Terms of the cost model: its gain over the default, and how local runs refine it."""
-    predicted = query.prediction
-    if config not in predicted.configs:
-        return
-    at = predicted.configs.index(config)
-    gain = float(over_default(query)[0][at])
-    if predicted.source is None or query.default not in predicted.configs:
-        yield GainTerm(term="cost model", log_gain=counts * gain)
-        return
-    before = float(predicted.source[at] - predicted.source[predicted.configs.index(query.default)])
-    yield GainTerm(term="cost model", log_gain=counts * before)
-    yield GainTerm(term="refined by local runs", log_gain=counts * (gain - before))
+    """The term of the cost model: its gain over the default."""
+    if config in query.prediction.configs:
+        gain = over_default(query)[0][query.prediction.configs.index(config)]
+        yield GainTerm(term="cost model", log_gain=counts * float(gain))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -44,10 +44,6 @@ _MOST_FOREIGN = 8
 #: Standard errors by which a model that a query learned must be better than neighbours, as for
 #: costly featurizers: an answer by neighbours is the one that can be followed by hand.
 _ERRORS = 2.0
-#: Share of the optimum by which the vote must be better than a model of every machine: the vote
-#: does not know the machine's facts. Live, first answers by the model were ahead by 13 points
-#: (SpMV, AMD Zen 1) and by 1 to 5 (AMD Zen 3), where cards said level (docs/results/machines.md).
-_TIE = 0.01
 
 
 class Scorer(Protocol):
@@ -64,11 +60,11 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
     """The query with the predictions of the cost model for its op and platform, or a note why
     there are none."""
     model, note = lookup.usable_model(query.platform, query.op)
-    if model is None or model.machines:
-        model = _of_machine(query, lookup, model)
+    if model is None or (model.machines and not judged(model.card, query.op, near=True)):
+        model = _learned(query, lookup) or model
     if model is None:
         return replace(query, prediction=replace(query.prediction, note=note)) if note else query
-    query = _with_facts(query, model.source or model)
+    query = _with_facts(query, model)
     name = str(model.card["featurizer"]["name"])
     try:
         with refusing(ModelError):
@@ -89,20 +85,9 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
         )
 
 
-def _of_machine(query: Query, lookup: Lookup, every: CostModel | None) -> CostModel | None:
-    """The model for a machine without one of its own: learned from its runs, else that of every
-    machine, which was judged on machines that it had not seen: not where it learned from this."""
-    new = every is not None and query.platform.id not in every.machines
-    model = _learned(query, lookup, every if new else None)
-    return every if model is None and new else model
-
-
-def _learned(query: Query, lookup: Lookup, source: CostModel | None) -> CostModel | None:
+def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     """The model of the instance's own runs, if it is better than the neighbours' vote with groups
-    held out: by two standard errors, or where it goes on from a `source` of every machine, no worse
-    than the source, and than the vote by a standard error (neighbours among the generated matrices
-    of `calibrate` are nearer than a user's are); one judged by replay is used. It then ranks joined
-    with the vote."""
+    held out, by two standard errors."""
     voted = query.vote.quality.of_optimum
     if not query.op.workload.learned or not math.isfinite(voted):
         return None
@@ -112,15 +97,10 @@ def _learned(query: Query, lookup: Lookup, source: CostModel | None) -> CostMode
 
     # At a width that was never measured, that of the runs which answer.
     op = partition.op
-    model = learned_model(lookup, partition, query.platform, op, source)
+    model = learned_model(lookup, partition, query.platform, op)
     if model is None:
         return None
-    methods = judged(model.card, op)
-    share, error = _share(methods.get("rank", {}))
-    if model.source is not None:
-        alone, _ = _share(methods.get("source", {}))
-        rival = alone if model.card.get("replayed") else max(alone, voted - error)
-        return model if "rank" in methods and share >= rival else None
+    share, error = _share(judged(model.card, op).get("rank", {}))
     return model if share - _ERRORS * error > voted else None
 
 
@@ -139,7 +119,7 @@ def _with_facts(query: Query, model: CostModel) -> Query:
 
 def _with_imputed(query: Query, model: CostModel) -> Query:
     """The query with a note of the facts that the model reads and its machine does not report."""
-    imputed = (model.source or model).imputed(query.platform)
+    imputed = model.imputed(query.platform)
     if not imputed:
         return query
     note = (
@@ -190,12 +170,7 @@ def with_prediction(
 
     few_calls = not math.isinf(query.calls)
     asked = (query.default, *configs) if few_calls else configs
-    gain, spread, source = _scores(scorer, problem, asked)
-    gain, spread = sensible(gain, spread)
-    if source is not None:
-        source, _ = tempered(source, spread)
-        if few_calls:
-            source, _ = _over_default(query, configs, source, spread)
+    gain, spread = sensible(*scorer.score(problem, asked))
     if few_calls:
         gain, spread = _over_default(query, configs, gain, spread)
     return replace(
@@ -205,7 +180,6 @@ def with_prediction(
             configs=configs,
             gain=gain,
             spread=spread,
-            source=source,
             guard=getattr(scorer, "guard", 0.0),
             predict=predict,
         ),
@@ -237,16 +211,6 @@ def _candidates(
         known = (*query.vote.configs, *retrieve(), *foreign_winners(store, query))
     first = (query.default,) if space.reason(query.default) is None else ()
     return tuple(dict.fromkeys([*first, *known]))
-
-
-def _scores(
-    scorer: Scorer, problem: Problem, configs: Sequence[Config]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64] | None]:
-    """Gains and spreads, and the gains of the model that a cost model corrects, if it does."""
-    if hasattr(scorer, "scores"):
-        gain, spread, source = scorer.scores(problem, configs)
-        return gain, spread, source
-    return *scorer.score(problem, configs), None
 
 
 def shared_out(
@@ -303,12 +267,14 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
     op = query.vote.origin.op or query.op
     # A model of a time when machines were not told apart is believed where there is only one.
     here = bool(model.instance) or not query.vote.origin.elsewhere
-    figures = judged(model.card, op, near=query.vote.origin.op is None) if here else {}
+    every = bool(model.card.get("machines"))
+    near = every or query.vote.origin.op is None
+    figures = judged(model.card, op, near=near) if here else {}
     at_1 = {method: float(f["of_optimum@1"]) for method, f in figures.items()}
     at_5 = {m: float(f["of_optimum@5"]) for m, f in figures.items() if "of_optimum@5" in f}
-    joins = query.vote.quality.judged_by == "here" and "rank" in at_1 and _of_every_machine(model)
-    if joins:  # never judged so: not believed to be better than either alone
-        at_1["transfer+rank"] = min(at_1["rank"], query.vote.quality.of_optimum)
+    joins = every and "rank" in at_1
+    if joins:
+        at_1["transfer+rank"] = _joined_share(query, model.card["machines"], at_1)
     joint = figures.get("transfer+rank", {})
     note = f"cost model {model.version} was never judged at {op} with groups held out"
     if not here:
@@ -321,9 +287,8 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
             featurizer=reads or str(model.card["featurizer"]["name"]),
             judged=at_1,
             judged_5=at_5,
-            weight=0.5 if joins else float(joint.get("weight", 0.5)),
+            weight=float(joint.get("weight", 0.5)),
             joins=joins,
-            tie=tie_of(model.card),
             joint_guard=float(joint["guard"]) if "guard" in joint else None,
             note="" if at_1 else f"{note}: it does not rank",
             unrun_first=bool(_unrun_first(model.card, op)),
@@ -332,13 +297,15 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
     )
 
 
-def _of_every_machine(model: CostModel | GraphModel) -> bool:
-    return bool(model.card.get("machines")) or getattr(model, "source", None) is not None
-
-
-def tie_of(card: Mapping[str, Any]) -> float:
-    """Share of the optimum by which the vote must be better than the model of a card to answer."""
-    return _TIE if card.get("machines") else 0.0
+def _joined_share(query: Query, machines: Collection[str], at_1: Mapping[str, float]) -> float:
+    """What answers by vote and a model of every machine reach, who were never judged together on
+    this machine: on one of the model's `machines` what the vote reaches there, on another no more
+    than where such machines were left out."""
+    voted = query.vote.quality.of_optimum
+    card = at_1.get("transfer+rank", at_1["rank"])
+    if query.vote.quality.judged_by != "here" or not math.isfinite(voted):
+        return card
+    return voted if query.platform.id in machines else min(voted, card)
 
 
 def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:

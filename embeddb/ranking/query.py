@@ -163,8 +163,7 @@ class Vote:
 class Prediction:
     """What a cost model says of p configurations (how many is stated at
     `embeddb.ranking.prediction.MOST_PREDICTED`): `gain` float64[p] log gains (centred; higher is
-    faster), `spread` float64[p] their standard deviations, `source` float64[p] the gains by the
-    model that it corrects (None: it corrects none), `guard` the log gain that must be
+    faster), `spread` float64[p] their standard deviations, `guard` the log gain that must be
     promised over the default to be preferred to it (`joint_guard` by what votes and model say
     together; None: the part of `guard` with which the model counts), and `predict` for any other
     configurations.
@@ -172,18 +171,15 @@ class Prediction:
     `version` is the model's (empty: none) and `featurizer` what it read. `judged` says what share
     of the optimum answers reached by method (`transfer`, `rank`, `transfer+rank`) when groups were
     held out; empty: never judged; `judged_5` the same of the best of the first five. `weight` is
-    how far the model counts against the vote in the last, 0 to 1; the vote alone answers only where
-    it is better by more than `tie`. `unrun_first`: hidden
-    configurations have shown that one which ran nowhere may be the first. `joins`: a model of every
-    machine, refined or not, where this machine's runs have judged the vote: it ranks with it.
-    `plain`: the first few are those best predicted, not a set. `note` says why a model that is
-    there does not rank.
+    how far the model counts against the vote in the last, 0 to 1. `unrun_first`: hidden
+    configurations have shown that one which ran nowhere may be the first. `joins`: the model is of
+    every machine and ranks with the vote. `plain`: the first few are those best predicted, not a
+    set. `note` says why a model that is there does not rank.
     """
 
     configs: tuple[Config, ...] = ()
     gain: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    source: NDArray[np.float64] | None = None
     guard: float = 0.0
     joint_guard: float | None = None
     predict: Predict | None = None
@@ -193,7 +189,6 @@ class Prediction:
     judged: Mapping[str, float] = field(default_factory=dict)
     judged_5: Mapping[str, float] = field(default_factory=dict)
     weight: float = 0.5
-    tie: float = 0.0
     unrun_first: bool = False
     joins: bool = False
     plain: bool = False

@@ -35,8 +35,8 @@ class GainTerm(msgspec.Struct, frozen=True, kw_only=True):
 
     `term` names it: `neighbour` (the vote of `pattern_id`, with its `weight`, a share of the vote,
     and the gain `voted`: measured there and corrected for the queried machine; None: it did not run
-    there), `platform average`, `few neighbours ran it`, `mean held-out error`, `cost model`,
-    `refined by local runs`, `rest` (of what no neighbour ran).
+    there), `platform average`, `few neighbours ran it`, `mean held-out error`, `cost model`, `rest`
+    (of what no neighbour ran).
     """
 
     term: str

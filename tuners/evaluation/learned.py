@@ -193,14 +193,16 @@ def seen_by(bench: Bench, scorer: Scorer, train: Rows, test: Rows) -> list[Seen]
     return _seen(bench, scorer, bench.queries_of(train, test))
 
 
-def held_out(by_fold: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
+def held_out(
+    by_fold: Sequence[Sequence[Seen]], *, weight: float | None = None
+) -> dict[str, dict[str, float]]:
     """The figures of a model's card: `of_optimum@1` and `@5` of `transfer`, `rank` (the model
-    alone) and `transfer+rank`, whose `weight` is the best on all folds, and the number of `groups`
-    that each was judged on. `by_fold` has what `seen_by` gave for each fold and the scorer that
-    learned without it.
+    alone) and `transfer+rank`, with a given `weight` or the best on all folds, and the number of
+    `groups` that each was judged on. `by_fold` has what `seen_by` gave for each fold and the scorer
+    that learned without it.
 
-    The figures of `transfer+rank` are made with the weight that is best on the other folds, so
-    that they do not flatter it.
+    Where no weight is given, the figures of `transfer+rank` are made with the one that is best on
+    the other folds, so that they do not flatter it.
 
     Raises: NothingFound if nothing was held out.
     """
@@ -212,8 +214,9 @@ def held_out(by_fold: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
         )
     both: list[Outcome] = []
     for at, part in enumerate(by_fold):
-        weight = best_weight([s for n, other in enumerate(by_fold) if n != at for s in other])
-        both += [outcome_of(s, weight) for s in part]
+        others = [s for n, other in enumerate(by_fold) if n != at for s in other]
+        counts = best_weight(others) if weight is None else weight
+        both += [outcome_of(s, counts) for s in part]
     voted = [judge(s.truth, _voted(s.query)) for s in everything]
     alone = [outcome_of(s, 1.0) for s in everything]
     groups = {s.query.pattern.group or s.query.pattern.id for s in everything}
@@ -221,7 +224,11 @@ def held_out(by_fold: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
     return {
         "transfer": {**_shares(voted), **judged_on},
         "rank": {**_shares(alone), **judged_on},
-        "transfer+rank": {**_shares(both), **judged_on, "weight": best_weight(everything)},
+        "transfer+rank": {
+            **_shares(both),
+            **judged_on,
+            "weight": best_weight(everything) if weight is None else weight,
+        },
     }
 
 

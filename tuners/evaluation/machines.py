@@ -14,6 +14,9 @@ from indexer.training.cost_model.machines import LeftOut
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.learned import Seen, held_out, seen_by
 
+#: How far such a model counts against the vote. The best weight differs by operation and machine,
+#: by less than noise (docs/results/machines.md).
+WEIGHT = 0.5
 #: Questions on a machine at most: one that ran many more matrices would outweigh the others.
 _MOST_ASKED = 60
 
@@ -48,6 +51,6 @@ def judge_machines(
 
 def _figures(by_machine: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
     try:
-        return held_out(by_machine)
+        return held_out(by_machine, weight=WEIGHT)
     except NothingFound:
         return {}

@@ -21,9 +21,8 @@ FEWEST_NEIGHBOURS = 3
 def ranker_of(query: Query) -> type[Ranker]:
     """Return the vote, the cost model or both joined: the best by the evidence there is of each at
     1, of equals at 5 (under a guard that lets only the default go first, all are equal at 1), of
-    equals still the simplest. The vote alone must be better than a model by its `tie`. A model
-    of every machine is joined with the vote of a machine that has runs: live on an AMD Zen 3 either
-    alone was two points worse, now the one, now the other (docs/results/machines.md)."""
+    equals still the simplest. A model of every machine is joined with the vote, which is worse
+    alone, as the model is where there are local runs (docs/results/machines.md)."""
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     at_1, at_5 = query.prediction.judged, query.prediction.judged_5
     able: list[type[Ranker]] = [NeighbourVote] if near else []
@@ -37,8 +36,8 @@ def ranker_of(query: Query) -> type[Ranker]:
         able += [one for one in [JointRanker] * near if one.card_name() in at_1]
 
     def judged(ranker: type[Ranker]) -> tuple[float, float]:
-        card, behind = ranker.card_name(), 0.0 if ranker.by_model else query.prediction.tie
-        return at_1.get(card, -math.inf) - behind, at_5.get(card, -math.inf)
+        card = ranker.card_name()
+        return at_1.get(card, -math.inf), at_5.get(card, -math.inf)
 
     return max(able, key=judged, default=NeighbourVote)
 

@@ -17,7 +17,6 @@ from embeddb.index.held_out import split_groups
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.samples import Samples
 from embeddb.platforms.machines import same_machine
-from indexer.training.cost_model.refinement import Replay, refined
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import tree_card, tree_columns
 from indexer.training.cost_model.trees import fit_member, require, tables
@@ -56,8 +55,7 @@ def train_for_machines(
 
     One member for each machine learns from all the others, and their mean answers. It is calibrated
     by others: each is judged by a third of the families on one machine, and has seen neither the
-    machine nor these families anywhere. These also give the prior by which a machine's own runs
-    refine the model, and the figures of it (`indexer.training.cost_model.refinement`).
+    machine nor these families anywhere.
 
     Raises: UsageError for fewer than two machines or too few samples; MissingDependency without
     LightGBM.
@@ -89,25 +87,14 @@ def train_for_machines(
     card["machines"] = sorted({one.id for one in samples.machines})
     model = calibrated({**card, "metrics": {}}, tensors, samples, [scores])
     single = {**model.card, "settings": {**card["settings"], "members": 1}}
-    replays = [
-        Replay(CostModel(single, own), trial.judged, trial.out & ~_family(samples, trial.judged))
-        for trial, own in apart
-    ]
-    tensors, figures = refined(samples, machine, replays, seed=settings.seed, progress=progress)
-    whole = CostModel({**model.card, "refined": figures}, {**model.tensors, **tensors})
-    return whole, [_left_out(samples, replay) for replay in replays]
+    return model, [_left_out(samples, trial, CostModel(single, own)) for trial, own in apart]
 
 
-def _family(samples: Samples, rows: Mask) -> Mask:
-    """bool[r]: rows, on any machine, of the groups of some rows."""
-    return np.isin(samples.groups, np.unique(samples.groups[rows]))
-
-
-def _left_out(samples: Samples, replay: Replay) -> LeftOut:
-    rows = np.flatnonzero(replay.judged).tolist()
+def _left_out(samples: Samples, trial: _Trial, model: CostModel) -> LeftOut:
+    rows = np.flatnonzero(trial.judged).tolist()
     machines = frozenset(samples.machines[row].id for row in rows)
     groups = frozenset(samples.rows[row].group for row in rows)
-    return LeftOut(replay.model, machines, groups)
+    return LeftOut(model, machines, groups)
 
 
 def machine_of(samples: Samples) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""First answers ran on this machine or on two others; refined models are joined with the vote."""
+"""First answers ran on this machine or on two others; models of every machine join the vote."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_models_keep_to_it_unless_hidden_configurations_allow_more() -> None:
             assert sorted(c.json for c in candidates) == sorted(c.json for c in CONFIGS)
 
 
-def test_where_local_runs_judged_the_vote_both_are_joined() -> None:
+def test_a_model_of_every_machine_is_joined_with_the_vote() -> None:
     query = asked(known_to({ONE: ALL, TWO: ALL, THREE: ALL}))
     both = {"rank": 0.9, "transfer": 0.8, "transfer+rank": 0.8}
     assert ranker_of(predicted(query, joins=False, judged=both)) is CostModelRanker

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,24 +12,25 @@ import pytest
 from command_line import run_verb
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
-from embeddb.ranking import prediction
 from embeddb.ranking.build import build_query
+from embeddb.ranking.prediction import with_judgement
+from embeddb.ranking.rankers.choose import ranker_of
+from embeddb.ranking.rankers.joint import JointRanker
 
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
 
-from embeddb.cost_model import Problem
-from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.samples import samples_of_machines
 from indexer.embed import embed
 from indexer.training.cost_model import trees
 from indexer.training.cost_model.machines import machine_of, mean_facts
+from tuners.evaluation.machines import WEIGHT
 
 OP = Op("spmm", 32)
 #: Starting a piece costs more where registers are wide, and short rows fill no long piece.
@@ -116,176 +119,128 @@ def test_its_file_and_card(place: Path) -> None:
     assert model.members == len(VECTOR_BYTES) and model.instance == "lanes"
     assert dict(model.card["facts"]).keys() == {"l2_bytes", "vector_bytes"}
     assert 0.8 < model.card["held_out"][str(OP)]["rank"]["of_optimum@1"] <= 1.0
-    replayed = model.card["refined"][str(OP)]
-    assert [each["matrices"] for each in replayed] == [0, 1, 3, 10]
-    assert replayed[0]["of_optimum@1"] <= replayed[-1]["of_optimum@1"]
-    assert all(0.7 < each["of_optimum@1"] <= 1.0 for each in replayed)
 
 
-@pytest.fixture
-def preferred(opened: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model answers though neighbours, too, see through a law this simple."""
-    model, _ = opened.index.usable_model(machine("new", 32), OP)
-    assert model is not None
-    monkeypatch.setitem(model.card["held_out"][str(OP)]["rank"], "of_optimum@1", 0.999)
-
-
-@pytest.mark.usefixtures("preferred")
 def test_an_unknown_machine_is_answered_by_its_facts(opened: Database) -> None:
     for vector_bytes in (32, 64):
         new = machine(f"new{vector_bytes}", vector_bytes, l2_bytes="1000000")
         shares = []
         for matrix in matrices(6, first=50):
             answer = opened.query(matrix, platform=new, op=OP)
-            assert answer.link == "model"
+            assert answer.tuner == "transfer-rank" and answer.model
             assert not any("are unknown for" in line for line in answer.warnings)
             best = min(seconds(matrix, new, c) for c in new.space(OP).enumerate())
             shares.append(best / seconds(matrix, new, Config(answer.candidates[0].config)))
         assert np.mean(shares) > 0.85
 
 
-@pytest.mark.usefixtures("preferred")
 def test_a_missing_fact_is_named(opened: Database) -> None:
     answer = opened.query(matrices(1, first=50)[0], platform=machine("new", 32), op=OP)
     assert any("l2_bytes, which are unknown" in line for line in answer.warnings)
 
 
-def test_where_neighbours_are_better_they_answer(
-    opened: Database, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_it_is_joined_with_the_vote_whatever_the_card_says(
+    opened: Database, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
     new = machine("newest", 32, l2_bytes="1000000")
     model, _ = opened.index.usable_model(new, OP)
     assert model is not None
     methods = model.card["held_out"][str(OP)]
-    monkeypatch.delitem(methods, "transfer+rank", raising=False)
-    voted = methods["transfer"]["of_optimum@1"]
-    for share, link in ((voted - 0.02, "neighbours"), (voted - 0.005, "model"), (1.0, "model")):
-        monkeypatch.setitem(methods["rank"], "of_optimum@1", share)
-        assert opened.query(matrices(1, first=50)[0], platform=new, op=OP).link == link
+    assert methods["transfer+rank"]["weight"] == WEIGHT
+    monkeypatch.setitem(methods["rank"], "of_optimum@1", share)
+    monkeypatch.setitem(methods, "transfer+rank", {"of_optimum@1": 0.7, "weight": 0.3})
+    asked = matrices(1, first=50)[0]
+    query = build_query(opened.index, asked, new, OP)
+    assert ranker_of(query) is JointRanker and query.prediction.weight == 0.3
+    assert query.prediction.judged["transfer+rank"] == 0.7
+    told = " ".join(opened.query(asked, platform=new, op=OP).warnings)
+    assert "by neighbours and cost model, on machines left out, reach only 70 %" in told
 
 
-def test_local_runs_refine_it(place: Path) -> None:
+def test_a_card_without_figures_does_not_rank(
+    opened: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = machine("newer", 32, l2_bytes="1000000")
+    model, _ = opened.index.usable_model(new, OP)
+    assert model is not None
+    monkeypatch.setitem(model.card, "held_out", {})
+    answer = opened.query(matrices(1, first=50)[0], platform=new, op=OP)
+    assert answer.tuner == "transfer" and not answer.model
+    assert any("never judged" in line for line in answer.warnings)
+
+
+def test_it_ranks_at_a_width_near_the_judged_one(opened: Database) -> None:
+    """Others ran no such width: the figures of the nearest one are believed."""
+    new, wide = machine("wider", 32, l2_bytes="1000000"), Op("spmm", 64)
+    query = build_query(opened.index, matrices(1, first=50)[0], new, wide)
+    assert ranker_of(query) is JointRanker
+
+
+def test_without_figures_it_does_not_keep_the_machines_own_model_away(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = machine("judging", 32, l2_bytes="1000000")
+    with Database.open(place) as db:
+        fill(db, new, matrices(8, first=90), order=(1.6, 1.0, 1.3))
+        embed(db.index)
+        model, _ = db.index.usable_model(new, OP)
+        assert model is not None
+        assert db.query(matrices(1, first=50)[0], platform=new, op=OP).model == model.version
+        assert db.index.models.learned(new, OP) is None
+        monkeypatch.setitem(model.card, "held_out", {})
+        db.query(matrices(1, first=51)[0], platform=new, op=OP)
+        assert db.index.models.learned(new, OP) is not None
+
+
+def test_a_machine_that_it_knows_has_its_own_figures(opened: Database) -> None:
+    known = machine("two", VECTOR_BYTES["two"], l2_bytes="1000000")
+    query = build_query(opened.index, matrices(1, first=50)[0], known, OP)
+    assert ranker_of(query) is JointRanker and query.vote.quality.judged_by == "here"
+    assert query.prediction.judged["transfer+rank"] == query.vote.quality.of_optimum
+    assert opened.index.models.learned(known, OP) is None
+
+
+@pytest.mark.parametrize(
+    ("judged_by", "known", "voted", "believed"),
+    [
+        ("machines", False, 0.95, 0.8),
+        ("here", False, 0.95, 0.8),
+        ("here", False, 0.7, 0.7),
+        ("here", True, 0.95, 0.95),
+        ("here", True, math.nan, 0.8),
+    ],
+)
+def test_the_share_that_is_believed(
+    opened: Database, judged_by: str, known: bool, voted: float, believed: float
+) -> None:
+    platform = machine("two" if known else "stranger", 32, l2_bytes="1000000")
+    model, _ = opened.index.usable_model(platform, OP)
+    assert model is not None
+    query = build_query(opened.index, matrices(1, first=50)[0], platform, OP)
+    quality = query.vote.quality._replace(judged_by=judged_by, of_optimum=voted)
+    query = replace(query, vote=replace(query.vote, quality=quality))
+    for figures in ({"transfer+rank": {"of_optimum@1": 0.8}}, {"rank": {"of_optimum@1": 0.8}}):
+        held = {str(OP): {"rank": {"of_optimum@1": 0.85}, **figures}}
+        card = {**model.card, "held_out": held}
+        found = with_judgement(query, CostModel(card, model.tensors))
+        assert found.prediction.joins and found.prediction.judged["transfer+rank"] == believed
+
+
+def test_local_runs_correct_its_answers(place: Path) -> None:
     """On this machine another order is the fastest, which its facts do not say."""
     new = machine("local", 32, l2_bytes="1000000")
     with Database.open(place) as db:
+        asked = matrices(1, first=50)[0]
+        before = db.query(asked, platform=new, op=OP).candidates[0]
         fill(db, new, matrices(8, first=60), order=(1.6, 1.0, 1.3))
         embed(db.index)
-        asked = matrices(1, first=50)[0]
-        answer = db.query(asked, platform=new, op=OP)
-        learned = db.index.models.learned(new, OP)
-        vector, lengths = db.index.vector(asked, "stats"), db.index.lengths(asked)
-    assert learned is not None and learned.source is not None
-    assert answer.candidates[0].config["order"] == "b"
-    assert (answer.tuner, answer.model) == ("transfer-rank", learned.version)
-    figures = learned.card["held_out"][str(OP)]
-    assert figures["rank"]["of_optimum@1"] > figures["source"]["of_optimum@1"]
-    # An explanation tells what the model of every machine said before.
-    problem = Problem(vector, new, OP, asked.sizes, lengths)
-    configs = list(new.space(OP).enumerate())
-    scores = learned.scores(problem, configs)
-    alone = learned.source.score(problem, configs)[0]
-    slope = learned.card["calibration"]["slope"]
-    assert scores.source == pytest.approx(slope * (alone - alone.mean()))
-    assert learned.source.scores(problem, configs).source is None
-    first = answer.candidates[0]
-    assert {"cost model", "refined by local runs"} <= {term.term for term in first.terms}
-
-
-def test_a_refinement_within_an_error_of_the_vote_is_joined_with_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The vote was judged among matrices that are nearer to one another than to a user's. Where the
-    refinement is worse, the model as it is is joined."""
-    new = machine("nearly", 32, l2_bytes="1000000")
-    with Database.open(place) as db:
-        fill(db, new, matrices(8, first=80), order=(1.6, 1.0, 1.3))
-        embed(db.index)
-        asked = matrices(1, first=50)[0]
-        quality = build_query(db.index, asked, new, OP).vote.quality
-        assert quality.judged_by == "here"
-        for behind, refined in ((0.03, True), (0.05, False)):
-            rank = {
-                "of_optimum@1": quality.of_optimum - behind,
-                "of_optimum@5": 1.0,
-                "error@1": 0.04,
-            }
-            figures = {"rank": rank, "source": {"of_optimum@1": 0.0}}
-            monkeypatch.setattr(prediction, "judged", lambda *_, f=figures, **__: f)
-            answer, learned = db.query(asked, platform=new, op=OP), db.index.models.learned(new, OP)
-            assert learned is not None and answer.tuner == "transfer-rank"
-            assert answer.model and (answer.model == learned.version) is refined
-
-
-def test_matrices_that_the_source_has_seen_do_not_judge(place: Path) -> None:
-    """Other machines ran these matrices, so the trees know something of what it measured: its
-    figures are those of as many matrices of machines left out."""
-    new = machine("again", 32, l2_bytes="1000000")
-    with Database.open(place) as db:
-        fill(db, new, matrices(8), order=(1.6, 1.0, 1.3))
-        embed(db.index)
-        answer = db.query(matrices(1, first=50)[0], platform=new, op=OP)
-        learned = db.index.models.learned(new, OP)
-    assert learned is not None and learned.source is not None
-    figures = learned.card["held_out"][str(OP)]["rank"]
-    assert learned.card["replayed"] and figures["matrices"] == 3
-    assert figures in learned.source.card["refined"][str(OP)]
-    assert learned.card["calibration"] == learned.source.card["calibration"]
-    assert answer.model == learned.version and answer.candidates[0].config["order"] == "b"
-
-
-@pytest.mark.parametrize("gained", [0.01, -0.01])
-def test_two_matrices_refine_it_if_as_few_did_elsewhere(
-    place: Path, monkeypatch: pytest.MonkeyPatch, gained: float
-) -> None:
-    new = machine(f"two{gained > 0}", 32, l2_bytes="1000000")
-    with Database.open(place) as db:
+        query = build_query(db.index, asked, new, OP)
+        after = db.query(asked, platform=new, op=OP)
         model, _ = db.index.usable_model(new, OP)
-        assert model is not None
-        before, after, *_ = model.card["refined"][str(OP)]
-        monkeypatch.setitem(after, "of_optimum@1", before["of_optimum@1"] + gained)
-        monkeypatch.setitem(after, "of_optimum@5", before["of_optimum@5"])
-        fill(db, new, matrices(2, first=70), order=(1.6, 1.0, 1.3))
-        embed(db.index)
-        answer = db.query(matrices(1, first=50)[0], platform=new, op=OP)
-        learned = db.index.models.learned(new, OP)
-    if gained > 0:
-        assert answer.candidates[0].config["order"] == "b" and answer.link == "model"
-    assert (learned is not None) == (gained > 0)
-
-
-def test_a_prior_that_does_not_fit_is_refused(opened: Database) -> None:
-    model, _ = opened.index.usable_model(machine("new", 32), OP)
-    assert model is not None
-    prior = model.differences(Op("spmm", 64))
-    measured = Measured(Inputs(np.ones((4, 1)), np.ones((4, 2)), np.ones((4, 1))),
-                        np.arange(4.0), np.zeros(4, dtype=np.int64))  # fmt: skip
-    with pytest.raises(ModelError, match="other columns"):
-        GaussianProcess.fit(measured, residual=True, prior=prior)
-    with pytest.raises(ModelError):
-        CostModel({**model.card, "refined": {str(OP): [{"share": 1.0}]}}, model.tensors)
-    for name in ("spread", "unit", "scale.config"):
-        tensor = f"differences.{OP}.{name}"
-        with pytest.raises(ModelError, match="not positive"):
-            CostModel(model.card, {**model.tensors, tensor: 0 * model.tensors[tensor]})
-        with pytest.raises(ModelError, match="lacks"):
-            CostModel(model.card, {n: a for n, a in model.tensors.items() if n != tensor})
-
-
-def test_a_source_without_a_replay_answers_itself(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its refinement by matrices that other machines ran cannot be judged."""
-    new = machine("unjudged", 32, l2_bytes="1000000")
-    with Database.open(place) as db:
-        model, _ = db.index.usable_model(new, OP)
-        assert model is not None
-        monkeypatch.setitem(model.card, "refined", {})
-        fill(db, new, matrices(8), order=(1.6, 1.0, 1.3))
-        embed(db.index)
-        answer = db.query(matrices(1, first=50)[0], platform=new, op=OP)
-        learned = db.index.models.learned(new, OP)
-    assert learned is not None and learned.card["held_out"] == {str(OP): {}}
-    assert answer.model != learned.version
+    assert model is not None and after.model == model.version
+    assert (before.config["order"], after.candidates[0].config["order"]) == ("a", "b")
+    assert ranker_of(query) is JointRanker and query.vote.quality.judged_by == "here"
 
 
 def test_builds_for_one_processor_are_one_machine(opened: Database) -> None:

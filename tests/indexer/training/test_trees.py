@@ -385,6 +385,17 @@ def _helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costmodel, "grow", judged)
 
 
+def test_facts_that_a_source_reads_are_asked_for(
+    sources: dict[str, CostModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _helps(monkeypatch)
+    made = train(samples(matrices=10), forest(members=1), start=sources["trees"])
+    assert made.source is not None and made.imputed(SPADE) == []
+    made.source.card["facts"] = [["l2_bytes", 20.0]]
+    assert made.imputed(SPADE) == ["l2_bytes"]
+    assert made.imputed(SPADE.at("here", {"l2_bytes": "1000"})) == []
+
+
 @pytest.mark.parametrize("kind", ["mlp", "trees"])
 def test_a_source_travels_in_the_file(
     sources: dict[str, CostModel], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

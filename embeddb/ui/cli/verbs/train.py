@@ -83,7 +83,7 @@ def costmodel_verb(
 
     --every-machine makes one model for all machines of a portable platform, those without runs too:
     trees that also read a machine's facts (vector width, caches, bandwidths). It is judged with
-    whole machines left out. A machine's own runs refine it when they are queried.
+    whole machines left out. Queries of any of them, and of others, join it with the vote.
 
     --preset trains COGNATE as published: its sparse network reads the patterns' coordinates (in at
     most --sites squared cells) and is trained end to end on run times, from random weights or those

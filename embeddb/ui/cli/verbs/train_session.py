@@ -14,7 +14,6 @@ from click.core import ParameterSource
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.core.wording import plural, share
-from embeddb.ranking.prediction import tie_of
 from embeddb.store.model_files import MODELS
 from embeddb.ui.cli.arguments import Number
 from embeddb.ui.cli.output import Progress, note, say
@@ -163,13 +162,12 @@ def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
     if not figures:
         return f"{op}: queries do not rank by it: it was not cross-validated"
     able = [method for method in _BY if method in figures]
-    behind = {"transfer": tie_of(document)}
 
     def judged(method: str) -> tuple[float, float]:
-        at_1 = figures[method]["of_optimum@1"] - behind.get(method, 0.0)
-        return at_1, figures[method].get("of_optimum@5", 0.0)
+        return figures[method]["of_optimum@1"], figures[method].get("of_optimum@5", 0.0)
 
-    best = max(able, key=judged)
+    joins = bool(document.get("machines")) and "transfer+rank" in able
+    best = "transfer+rank" if joins else max(able, key=judged)
     shares = ", ".join(f"{_BY[m]} {share(figures[m]['of_optimum@1'])}" for m in able)
     of = "of the fastest configuration on each matrix, cross-validated by group"
     if Path(document["file"]).parent.name != MODELS:
