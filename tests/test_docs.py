@@ -53,8 +53,10 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def commands(page: Path) -> list[str]:
-    """Lines of blocks that start with `embeddb`, with continued lines joined."""
-    text = "\n".join(body for language, body in blocks(page) if language != "python")
+    """Lines of blocks that start with `embeddb`, with continued lines joined; not of Python, nor of
+    output that is marked as `text`."""
+    shell = (body for language, body in blocks(page) if language not in ("python", "text"))
+    text = "\n".join(shell)
     lines = text.replace("\\\n", " ").splitlines()
     return [line.strip().removeprefix("$ ") for line in lines if _is_command(line)]
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.core.small_matrices import cholesky, product
 from embeddb.ranking.query import Query
 from embeddb.ranking.recommendation import LIKELY, Candidate
 
@@ -46,7 +47,7 @@ def order_to_try(configs: Sequence[Config], gain: Floats, spread: Floats) -> NDA
         return order
     own = np.where(np.isfinite(spread[near]), spread[near], np.median(known))
     alike = _alike(tuple(configs[i] for i in near))
-    draws = gain[near] + own * (_noise(len(near)) @ alike.T)
+    draws = gain[near] + own * product(_noise(len(near)), alike)
     chosen = [0]
     best = draws[:, 0].copy()
     while len(chosen) < min(MOST_CHOSEN, len(near)):
@@ -107,7 +108,7 @@ def _alike(configs: tuple[Config, ...]) -> Floats:
     for column in codes.T:
         differ += column[:, None] != column[None, :]
     correlation = np.exp(-differ / max(len(names), 1) / REACH)
-    return np.asarray(np.linalg.cholesky(correlation + 1e-6 * np.eye(len(configs))), np.float64)
+    return cholesky(correlation + 1e-6 * np.eye(len(configs)))
 
 
 #: Log gains that differ by less are rounding, and ties. Within the noise of a measurement the first
