@@ -174,7 +174,8 @@ def _half(runs: Runs, asked: np.ndarray, local: np.ndarray, others: np.ndarray) 
 
 
 def _by_local(runs: Runs, asked: np.ndarray, known: Samples, here: Samples, count: int) -> Shares:
-    """What the local samples say alone, and stock trees by all samples."""
+    """Shares of the best fixed set and the process of the local samples, and of stock trees of all
+    samples."""
     yield from _scored(runs, asked, f"best fixed of {count} local", fixed(here))
     if len(here.gain) < LEAST_RUNS or np.unique(here.groups).size < LEAST_GROUPS:
         return

@@ -4,6 +4,7 @@
     python benchmarks/query_latency.py DATABASE --only nests
     python benchmarks/query_latency.py DATABASE --only whole > benchmarks/results/whole_query.json
     python benchmarks/query_latency.py starter --only first > FILE
+    python benchmarks/query_latency.py DATABASE --only model > FILE
 
 DATABASE holds CPU SpMM runs and runs of nests (the starter database). The pattern is a scale-free
 graph made here, read from a compressed .npz each time. Reading and answering are interleaved. The
@@ -12,7 +13,8 @@ whole call, `depth_D` that of nests of so many loops, `embed` and `network` one 
 `whole` DATABASE holds a model that was trained whole (`train costmodel --preset`): `embed` is its
 network on the pattern of a million, `score` its ranking of 500 configurations. `first` asks the
 shipped starter as commands of a new user: the first question of all, then the first one about each
-operation, at a width that was never measured, and one that was asked before.
+operation, at a width that was never measured, and one that was asked before. `model` asks an open
+database about random matrices, with the models of every CPU and without, in turn.
 """
 
 from __future__ import annotations
@@ -163,6 +165,30 @@ def first_questions(file: Path) -> dict[str, list[float]]:
     return seen
 
 
+def with_and_without_model(database: Path) -> dict[str, list[float]]:
+    """Seconds of answers in three rounds, the first of each database and operation left out."""
+    rng = np.random.default_rng(0)
+    sizes = np.geomspace(1_000, 100_000, 20).astype(int).tolist()
+    matrices = [sp.random_array((n, n), density=8 / n, rng=rng, format="csr") for n in sizes]
+    seen: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("vote and model", "vote"):
+            shutil.copytree(database, Path(folder) / name)
+        for file in (Path(folder) / "vote" / "models").glob("costmodel-cpu-*"):
+            file.unlink()
+        for _ in range(3):
+            for name in ("vote and model", "vote"):
+                with Database.open(Path(folder) / name) as db:
+                    for op in ("spmm:32", "spmm:128", "spmv"):
+                        for at, matrix in enumerate(matrices):
+                            started = time.perf_counter()
+                            db.query(matrix, platform="cpu", op=op)
+                            if at:
+                                took = time.perf_counter() - started
+                                seen.setdefault(f"{op}, {name}", []).append(took)
+    return seen
+
+
 def whole_model(database: Path, file: Path) -> dict[str, list[float]]:
     """What a model that embeds patterns itself adds to a question."""
     pattern, rng = read_pattern(file), np.random.default_rng(0)
@@ -199,6 +225,10 @@ def main(database: Path, only: str) -> None:
                 json.dumps({"about": about(), "first": spreads(first_questions(small))}, indent=1)
             )
             return
+        if only == "model":
+            seen = spreads(with_and_without_model(database))
+            print(json.dumps({"about": about(), "open": seen}, indent=1))
+            return
         copy = Path(folder) / "db"
         shutil.copytree(database, copy)
         with Database.open(copy) as db:
@@ -224,6 +254,8 @@ def spreads(seen: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database", type=Path)
-    parser.add_argument("--only", choices=["matrices", "nests", "whole", "first"], default="")
+    parser.add_argument(
+        "--only", choices=["matrices", "nests", "whole", "first", "model"], default=""
+    )
     told = parser.parse_args()
     main(told.database, told.only)

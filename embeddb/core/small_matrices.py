@@ -32,6 +32,5 @@ def cholesky(matrix: Floats) -> Floats:
 
 
 def product(left: Floats, right: Floats) -> Floats:
-    """left float64[r,n] times the transpose of right float64[c,n]: float64[r,c]."""
-    rows = [left[at : at + _ROWS] @ right.T for at in range(0, len(left), _ROWS)]
-    return np.concatenate(rows) if rows else left @ right.T
+    """left float64[r,n], r > 0, times the transpose of right float64[c,n]: float64[r,c]."""
+    return np.concatenate([left[at : at + _ROWS] @ right.T for at in range(0, len(left), _ROWS)])

@@ -298,9 +298,9 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
 
 
 def _joined_share(query: Query, machines: Collection[str], at_1: Mapping[str, float]) -> float:
-    """What answers by vote and a model of every machine reach, who were never judged together on
-    this machine: on one of the model's `machines` what the vote reaches there, on another no more
-    than where such machines were left out."""
+    """The share of the optimum believed of answers by vote and model together, which were judged on
+    machines left out only: on one of the model's `machines` the vote's own share there, on another
+    the smaller of the two."""
     voted = query.vote.quality.of_optimum
     card = at_1.get("transfer+rank", at_1["rank"])
     if query.vote.quality.judged_by != "here" or not math.isfinite(voted):

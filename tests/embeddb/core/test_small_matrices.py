@@ -25,7 +25,7 @@ def test_a_matrix_that_is_not_positive_definite_is_refused(rows: int) -> None:
         cholesky(matrix)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 8, 9, 384])
+@pytest.mark.parametrize("rows", [1, 8, 9, 384])
 def test_a_product_is_that_of_the_whole(rows: int) -> None:
     rng = np.random.default_rng(rows)
     left, right = rng.normal(size=(rows, 70)), rng.normal(size=(50, 70))

@@ -154,8 +154,8 @@ def test_it_is_joined_with_the_vote_whatever_the_card_says(
     query = build_query(opened.index, asked, new, OP)
     assert ranker_of(query) is JointRanker and query.prediction.weight == 0.3
     assert query.prediction.judged["transfer+rank"] == 0.7
-    told = " ".join(opened.query(asked, platform=new, op=OP).warnings)
-    assert "by neighbours and cost model, on machines left out, reach only 70 %" in told
+    warnings = " ".join(opened.query(asked, platform=new, op=OP).warnings)
+    assert "by neighbours and cost model, on machines left out, reach only 70 %" in warnings
 
 
 def test_a_card_without_figures_does_not_rank(

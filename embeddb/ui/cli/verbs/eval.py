@@ -60,8 +60,9 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
 
     With --across, each machine (instance of a portable platform) is held out whole, with the
     matrices of a fold; then 0, 1, 2, 5, 10, 20, 50 of its other matrices are added. This evaluates
-    answers for a machine with no or few measurements, beside its own runs alone and the other
-    machines alone, and the calibration of predicted gains and intervals.
+    the neighbours' vote on a machine with no or few measurements, without the cost model that
+    queries join with it where there is one, beside its own runs alone and the other machines alone,
+    and the calibration of predicted gains and intervals.
 
     \b
     Example:
