@@ -32,7 +32,7 @@ from machine import about
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.cost_model.encoders.inputs import ProcessColumns
+from embeddb.cost_model.encoders.inputs import ConfigColumns
 from embeddb.database import Database
 from embeddb.index.held_out import split_groups
 from embeddb.index.vote import effects, greedy_cover, plain_metric
@@ -183,7 +183,7 @@ def extra_trees(draw: Draw, seed: int, *, derived: bool) -> Score:
     samples = draw.samples
 
     def table(of: Samples, row: int) -> Floats:
-        inputs = ProcessColumns(of.platform, of.rows[row].op, of.ran(row)).on(of.problem(row))
+        inputs = ConfigColumns(of.platform, of.rows[row].op, of.ran(row)).on(of.problem(row))
         return np.hstack(inputs if derived else inputs[:2])
 
     trees = ExtraTreesRegressor(200, min_samples_leaf=2, max_features=0.5, random_state=seed)

@@ -158,6 +158,9 @@ class Config(Mapping[str, Value]):
     def __contains__(self, name: object) -> bool:
         return name in self._values
 
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name, default)
+
     def keys(self) -> KeysView[str]:
         return self._values.keys()
 

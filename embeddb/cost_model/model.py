@@ -29,7 +29,7 @@ from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import (
-    ProcessColumns,
+    ConfigColumns,
     TreeTable,
     nest_inputs,
     numeric_facts,
@@ -100,7 +100,7 @@ class CostModel:
         self.source: CostModel | None = None
         self._remembered: OrderedDict[Any, _Prepared] = OrderedDict()
         self._processes: dict[Op, GaussianProcess] = {}
-        self._columns: OrderedDict[Any, ProcessColumns] = OrderedDict()
+        self._columns: OrderedDict[Any, ConfigColumns] = OrderedDict()
         try:
             self._check()
         except EmbeddbError as e:
@@ -287,16 +287,15 @@ class CostModel:
     def _by_trees(self, asked: Problem, configs: tuple[Config, ...]) -> Floats:
         """float64[members,c]."""
         said = None if self.source is None else self.source.score(asked, configs)[0]
-        own = self.table.derived and "latent" in self.table.parts
-        quantities = self._columns_of(asked, configs).quantities if own else None
-        return self._forest.score(self.table.of(asked, configs, said, quantities))
+        columns = self._columns_of(asked, configs)
+        return self._forest.score(self.table.of(asked, configs, said, columns))
 
-    def _columns_of(self, asked: Problem, configs: tuple[Config, ...]) -> ProcessColumns:
+    def _columns_of(self, asked: Problem, configs: tuple[Config, ...]) -> ConfigColumns:
         """Configurations prepared for any matrix; of the last few sets they are kept."""
         key = (asked.platform.id, asked.platform.digest, asked.op, configs)
         columns = self._columns.get(key)
         if columns is None:
-            columns = ProcessColumns(asked.platform, asked.op, configs)
+            columns = ConfigColumns(asked.platform, asked.op, configs)
             self._columns[key] = columns
             while len(self._columns) > _REMEMBERED:
                 # Another thread may have dropped it already.

@@ -43,8 +43,9 @@ TENSORS = {
     "value": np.float32,
 }
 _ALL = np.uint32(0xFFFFFFFF)
-#: Of all members; and trees times rows that are scored at once. Both bound the memory.
-_MOST_TREES, _CELLS = 1 << 16, 1 << 20
+#: Of all members; and trees times rows that are scored at once, and that are remembered. Both bound
+#: the memory.
+_MOST_TREES, _CELLS = 1 << 16, 1 << 22
 #: Splits times rows that are looked at together: what is known of them stays in a cache.
 _TOGETHER = 1 << 18
 #: Where the exponent of a float32 is, and what is added to it.
@@ -84,12 +85,14 @@ class Forest:
     def score(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
         """float64[members,c]: the sum of each member's trees, of rows float32[c,columns]."""
         out = np.empty((len(self._first), len(table)))
-        most = max(1, _CELLS // len(self._full))
+        trees = len(self._full)
+        most = max(1, _CELLS // trees)
         for start in range(0, len(table), most):
             rows = table[start : start + most]
-            bits = np.broadcast_to(self._full, (len(rows), len(self._full))).copy()
+            bits = np.broadcast_to(self._full, (len(rows), trees)).copy()
             for block in self._blocks:
-                block.narrow(bits, rows)
+                leaves, at = block.leaves(rows, trees)
+                bits &= leaves[at]
             # One bit is left, and a power of two is its exponent.
             leaf = (bits.astype(np.float32).view(np.int32) >> _EXPONENT) - _BIAS
             leaf += self._leaf.astype(np.int32)
@@ -98,11 +101,13 @@ class Forest:
         return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Block:
     """The splits on some columns, by tree: `feature` int64[n] is a place among these columns,
     `kept` uint32[2,n] the leaves that stay where a row goes left and right; `trees` are those that
-    have such splits, which begin at `first`."""
+    have such splits, which begin at `first`. `seen` are places of earlier rows, by their bytes, in
+    their leaves uint32[r,trees]: columns of configurations recur from matrix to matrix. It is
+    replaced, never changed: threads may share a forest."""
 
     columns: slice
     feature: Ints
@@ -110,19 +115,36 @@ class _Block:
     kept: Bits
     trees: Ints
     first: Ints
+    seen: tuple[dict[bytes, int], Bits] = ({}, np.zeros((0, 0), np.uint32))
 
-    def narrow(self, bits: Bits, rows: NDArray[np.float32]) -> None:
-        """Take from bits uint32[c,trees] the leaves where rows float32[c,columns] do not go."""
+    def leaves(self, rows: NDArray[np.float32], trees: int) -> tuple[Bits, Ints]:
+        """Leaves uint32[r,trees] that are left by these splits, and where among these each row of
+        float32[c,columns] has its own, int64[c]; int64[1] if all rows are alike."""
         distinct, at = _distinct(rows[:, self.columns])
-        found = np.full((len(distinct), bits.shape[1]), _ALL)
+        keys = [row.tobytes() for row in distinct]
+        places, known = self.seen
+        new = [i for i, key in enumerate(keys) if key not in places]
+        if len(new) == len(keys) or (len(places) + len(new)) * trees > _CELLS:
+            places = {key: i for i, key in enumerate(keys)}
+            known = self._left(distinct, trees)
+            self.seen = places, known
+        elif new:
+            places = {**places, **{keys[i]: len(known) + n for n, i in enumerate(new)}}
+            known = np.concatenate([known, self._left(distinct[new], trees)])
+            self.seen = places, known
+        own = np.array([places[key] for key in keys])
+        return known, own if len(own) == 1 else own[at]
+
+    def _left(self, rows: NDArray[np.float32], trees: int) -> Bits:
+        """uint32[r,trees]: the leaves that distinct rows can end in by these splits."""
+        found = np.full((len(rows), trees), _ALL)
         most = max(1, _TOGETHER // len(self.feature))
-        for start in range(0, len(distinct), most):
-            rows = distinct[start : start + most]
-            left = rows.T[self.feature] <= self.threshold[:, None]
+        for start in range(0, len(rows), most):
+            left = rows[start : start + most].T[self.feature] <= self.threshold[:, None]
             each = np.where(left, self.kept[0][:, None], self.kept[1][:, None])
             kept = np.bitwise_and.reduceat(each, self.first, axis=0)
             found[start : start + most, self.trees] = kept.T
-        bits &= found if len(distinct) == 1 else found[at]
+        return found
 
 
 def _distinct(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], Ints]:

@@ -143,7 +143,7 @@ def emit_answer(
 
 def _is_library(config: Config) -> bool:
     """True if the configuration calls NVIDIA's library, which has no source."""
-    return config.get("work") == "cusparse"
+    return bool(config.get("work") == "cusparse")
 
 
 def emit_tensor(

@@ -30,9 +30,10 @@ from embeddb.kernels.called import code_place, is_built
 NO_COMPILER = "no C compiler found: install gcc to run the faster kernel"
 #: Multiply-adds below which scipy computes: a kernel call costs more than it saves.
 SMALL = 4096
-#: Non-zeros below which scipy's SpMV on one thread may be as fast: waking the others takes tens of
-#: microseconds (benchmarks/handle_grid.py).
-_LEVEL_SPMV = 300_000
+#: Non-zeros below which scipy's SpMV on one thread may be as fast, and from which a team may be
+#: faster than one thread: waking the others takes 0.1 ms, or none where calls follow each other
+#: (benchmarks/handle_grid.py).
+_LEVEL_SPMV, _TEAM_SPMV = 300_000, 20_000
 #: Seconds that a kernel saves over scipy per multiply-add, measured by benchmarks/handle.py; of a
 #: query with a cached answer; and of copying, checking and converting per non-zero.
 _SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.01, 2e-8
@@ -49,16 +50,18 @@ _SHORT_COLUMNS = 1 << 16
 _LEAST_OWED_S = 1e-3
 #: Most processors on which one thread replaces the team while other programs keep them busy.
 _FEW_PROCESSORS = 4
-_USUAL_SPMV = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=4"
-_SLICES = "format={},order=ij,sigma={},slice={},threads={}"
+_TEAM_ROWS = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=4"
+_SLICES = "format={},order=ij,sigma={},slice={},threads=one"
 _LONG_ROWS = "format=csr,lanes={},order=ij,reorder=none,threads=one,unroll=4"
 #: Mean entries of a row from which vectors of a row's products are full.
 _LONG = 32
 #: Windows of rows that slices may sort, and the largest bound of fill per non-zero: filled up by a
 #: third, slices are no faster than half of what they are without.
 _WINDOWS, _MOST_FILL = (256, 16_384), 0.6
-#: Parameters of the launch on several threads.
+#: Parameters of the launch on several threads, and their values for SpMV: rows sorted by length
+#: are unequal work.
 _TEAM = ("schedule", "chunk")
+_TEAM_LAUNCH = {"threads": "all", "schedule": "dynamic", "chunk": 32}
 #: Orders of loops that one thread runs with the same code.
 _ROW_ORDERS = ("ijk", "ik1jk0", "i1k1i0jk0", "k1ijk0", "j1ik1j0k0", "ij", "j1ij0")
 _USUAL_DENSE = "format=csr,ktile={},order=ik1jk0,reorder=none,schedule=guided,threads=all,unroll={}"
@@ -124,23 +127,43 @@ def too_costly(op: Op, choice: Choice, matrix: Matrix, options: CompileOptions) 
     )
 
 
-def level_with_scipy(op: Op, matrix: Matrix) -> bool:
+def level_with_scipy(op: Op, matrix: Matrix, config: Config) -> bool:
     """True if scipy may be as fast as any kernel."""
-    return op.name == "spmv" and matrix.values.size < _LEVEL_SPMV
+    few = matrix.values.size < _LEVEL_SPMV
+    return op.name == "spmv" and (few or config.get("format") == "csr")
+
+
+def team_of(op: Op, matrix: Matrix, config: Config) -> Config | None:
+    """SpMV of the same code by all threads, where a configuration is for one and they may be
+    faster; only calls can tell (docs/howto/compile.md)."""
+    one = op.name == "spmv" and config.get("threads") == "one"
+    if not one or matrix.values.size < _TEAM_SPMV or not _has_team():
+        return None
+    return _on_team(config)
+
+
+@lru_cache(maxsize=64)
+def _on_team(config: Config) -> Config:
+    return config.replace(**_TEAM_LAUNCH)
+
+
+def _has_team() -> bool:
+    return cpu_build.threads_used(0) > 1 and not crowded()
 
 
 def usual_config(op: Op, matrix: Matrix) -> Config | None:
     """The static best configuration: on plain CSR that of the highest geometric mean share of the
     optimum over the matrices of the starter, on most of its instances; for other widths, over eight
     matrices on one machine (docs/howto/compile.md). For SpMV slices, with 16-bit columns where
-    those suffice, which are converted to in a few calls' time; None if they would be mostly fill.
-    Long rows that 16 bits do not count stay CSR, summed in vectors."""
+    those suffice, which are converted to in a few calls' time. Long rows that 16 bits do not count
+    stay CSR, summed in vectors, and so do rows that would be mostly fill, if there is a team for
+    them; else None."""
     if op.name == "spmv":
         if _wide(matrix) and _long_rows(matrix):
             return Config.parse(_LONG_ROWS.format(4 if op.dtype == "f64" else 8))
+        team = matrix.values.size >= _LEVEL_SPMV and _has_team()
         if not (rows := window(matrix)):
-            return None
-        team = matrix.values.size >= _LEVEL_SPMV and not crowded()
+            return Config.parse(_TEAM_ROWS) if team else None
         form = "sell" if _wide(matrix) else "sell16"
         return _slices(op, form, rows, team)
     usual = _usual_dense(op)
@@ -158,8 +181,8 @@ def _long_rows(matrix: Matrix) -> bool:
 @lru_cache(maxsize=16)
 def _slices(op: Op, form: str, sigma: int, team: bool) -> Config:
     rows = 4 if form == "sell" and op.dtype == "f64" else 8
-    threads = "all,schedule=static" if team else "one"
-    return Config.parse(_SLICES.format(form, sigma, rows, threads))
+    config = Config.parse(_SLICES.format(form, sigma, rows))
+    return _on_team(config) if team else config
 
 
 def window(matrix: Matrix) -> int:
@@ -212,6 +235,13 @@ def crowded() -> bool:
     processors = cpu_build.threads_used(0)
     if processors == 1 or processors > _FEW_PROCESSORS:
         return False
+    return _busy(int(time.monotonic()))
+
+
+@lru_cache(maxsize=1)
+def _busy(_second: int) -> bool:
+    """Whether more programs want to run than the machine has processors; read once a second, since
+    the load is an average over a minute and reading it takes as long as a small product."""
     try:
         return os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1) + 0.5
     except OSError:
@@ -372,10 +402,11 @@ class Trial:
         self._clock = time.perf_counter if team else time.thread_time
 
     def compute(self, b: Any, c: Any, out: Any) -> NDArray[Any]:
-        """`KernelCall.compute` by the rival with fewest calls."""
+        """`KernelCall.compute` by the first rival that lacks calls: one after the other, each finds
+        its own data in the caches and its threads awake, as it will later."""
         with self._lock:
             counts = [len(seconds) for seconds in self._seconds]
-        at = counts.index(min(counts))
+        at = next((i for i, count in enumerate(counts) if count < TRIED), 0)
         start = self._clock()
         result = self.rivals[at][0].compute(b, c, out)
         with self._lock:

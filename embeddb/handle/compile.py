@@ -21,6 +21,7 @@ from embeddb.handle.autotune import (
     crowded,
     level_with_scipy,
     measured,
+    team_of,
     too_costly,
     too_little,
     too_soon,
@@ -253,8 +254,9 @@ def _tried(
     *,
     sure: bool = True,
 ) -> Handle:
-    """Let the first calls also try the static best configuration, and scipy if it may be as fast,
-    provided that calls are many enough and need not be reproducible."""
+    """Let the first calls also try the static best configuration, a team in place of one thread and
+    scipy if these may be as fast, provided that calls are many enough and need not be
+    reproducible."""
     op, rivals = handle.op, [handle.running]
     if options.reproducible or handle.config is None:
         return handle
@@ -263,7 +265,12 @@ def _tried(
         with suppress(EmbeddbError):
             if is_ready(usual, op) or worth_building(op, matrix, options):
                 rivals.append((by_kernel(matrix, op, usual, like=handle.running[0]), usual))
-    if level_with_scipy(op, matrix) and _many(options, len(rivals) + 1, _LEVEL_TIMES):
+    team = team_of(op, matrix, handle.config)
+    if team is not None and _many(options, len(rivals) + 1):
+        with suppress(EmbeddbError):
+            rivals.append((by_kernel(matrix, op, team, like=handle.running[0]), team))
+    level = level_with_scipy(op, matrix, handle.config)
+    if level and _many(options, len(rivals) + 1, _LEVEL_TIMES):
         rivals.append((by_scipy(matrix, op), None))
     if len(rivals) > 1 and _many(options, len(rivals)):
         handle.try_first(Trial(tuple(rivals)))

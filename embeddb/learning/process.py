@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.reports import Progress
-from embeddb.cost_model.encoders.inputs import ProcessColumns
+from embeddb.cost_model.encoders.inputs import ConfigColumns
 from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured, joined
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.calibration import calibrated
@@ -116,7 +116,7 @@ def _inputs(samples: Samples, row: int, configs: Sequence[Config]) -> Inputs:
     """Configurations on the matrix of a row, as a process reads them: derived quantities are those
     of the machine that ran the row."""
     problem = samples.problem(row)
-    return ProcessColumns(problem.platform, problem.op, configs).on(problem)
+    return ConfigColumns(problem.platform, problem.op, configs).on(problem)
 
 
 def process_of(model: CostModel, op: Op) -> GaussianProcess:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ Floats = NDArray[np.float64]
 _FEWEST_SHARED = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Posterior:
     """`configs` u configurations; `mean` float64[u] log gain over the default (-inf: known to
     fail); `spread` float64[u] its standard deviation, `apart` float64[u] that of the difference to
@@ -45,7 +46,11 @@ class Posterior:
     over_default: bool
 
     def place(self, config: Config) -> int | None:
-        return self.configs.index(config) if config in self.configs else None
+        return self._places.get(config)
+
+    @cached_property
+    def _places(self) -> dict[Config, int]:
+        return {config: at for at, config in enumerate(self.configs)}
 
 
 def over_default_of(

@@ -290,6 +290,7 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
             weight=float(joint.get("weight", 0.5)),
             joins=joins,
             joint_guard=float(joint["guard"]) if "guard" in joint else None,
+            joint_width=float(joint.get("width", 1.0)),
             note="" if at_1 else f"{note}: it does not rank",
             unrun_first=bool(_unrun_first(model.card, op)),
             plain=model.plain,
@@ -342,9 +343,9 @@ def _sensible(figures: Any) -> bool:
         return False
     known = {name: figures[name] for name in ("of_optimum@5", "weight") if name in figures}
     shares = [figures["of_optimum@1"], *known.values()]
-    guard = figures.get("guard", 0.0)
-    told = all(type(v) in (int, float) for v in (*shares, guard))
-    return told and all(0 <= v <= 1 for v in shares) and guard >= 0
+    others = [figures.get(name, 0.0) for name in ("guard", "width")]
+    told = all(type(v) in (int, float) for v in (*shares, *others))
+    return told and all(0 <= v <= 1 for v in shares) and all(0 <= v <= MOST_LOG for v in others)
 
 
 #: Log gains and spreads beyond this are no predictions; e to a few times it is still a number.

@@ -165,8 +165,8 @@ class Prediction:
     `embeddb.ranking.prediction.MOST_PREDICTED`): `gain` float64[p] log gains (centred; higher is
     faster), `spread` float64[p] their standard deviations, `guard` the log gain that must be
     promised over the default to be preferred to it (`joint_guard` by what votes and model say
-    together; None: the part of `guard` with which the model counts), and `predict` for any other
-    configurations.
+    together; None: the part of `guard` with which the model counts), `joint_width` the factor on
+    the intervals of answers by both, and `predict` for any other configurations.
 
     `version` is the model's (empty: none) and `featurizer` what it read. `judged` says what share
     of the optimum answers reached by method (`transfer`, `rank`, `transfer+rank`) when groups were
@@ -182,6 +182,7 @@ class Prediction:
     spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     guard: float = 0.0
     joint_guard: float | None = None
+    joint_width: float = 1.0
     predict: Predict | None = None
     version: str = ""
     featurizer: str = ""

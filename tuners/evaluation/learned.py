@@ -21,6 +21,7 @@ from embeddb.index.held_out import split_groups
 from embeddb.index.vote import surely_positive
 from embeddb.ranking.prediction import Scorer
 from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import NINETIETH
 from embeddb.ranking.rankers.joint import guard_of, joined
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, scores
 from embeddb.ranking.rankers.order import behind_default, order_to_try, settled
@@ -39,6 +40,8 @@ _UNPROVEN = 0.5
 #: One part of this many is held out of the training groups to choose the weight by.
 _INNER_PARTS = 4
 _K = 5
+#: Share of matrices whose gain an interval holds, and the fewest errors that say how wide that is.
+_INTERVAL, _FEWEST_ERRORS = 0.8, 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,8 +201,8 @@ def held_out(
 ) -> dict[str, dict[str, float]]:
     """The figures of a model's card: `of_optimum@1` and `@5` of `transfer`, `rank` (the model
     alone) and `transfer+rank`, with a given `weight` or the best on all folds, and the number of
-    `groups` that each was judged on. `by_fold` has what `seen_by` gave for each fold and the scorer
-    that learned without it.
+    `groups` that each was judged on; of the last the `width` of intervals, too. `by_fold` has what
+    `seen_by` gave for each fold and the scorer that learned without it.
 
     Where no weight is given, the figures of `transfer+rank` are made with the one that is best on
     the other folds, so that they do not flatter it.
@@ -221,15 +224,41 @@ def held_out(
     alone = [outcome_of(s, 1.0) for s in everything]
     groups = {s.query.pattern.group or s.query.pattern.id for s in everything}
     judged_on = {"groups": float(len(groups))}
+    used = best_weight(everything) if weight is None else weight
     return {
         "transfer": {**_shares(voted), **judged_on},
         "rank": {**_shares(alone), **judged_on},
         "transfer+rank": {
             **_shares(both),
             **judged_on,
-            "weight": best_weight(everything) if weight is None else weight,
+            "weight": used,
+            "width": _width(everything, used),
         },
     }
+
+
+def _width(seen: Sequence[Seen], weight: float) -> float:
+    """The factor on the model's spread with which intervals of first answers by both hold the gain
+    over the default on four of five matrices; 1 where the default did not run on ten."""
+    off = [error for one in seen if (error := _error(one, weight)) is not None]
+    if len(off) < _FEWEST_ERRORS:
+        return 1.0
+    return float(np.quantile(off, _INTERVAL)) / NINETIETH
+
+
+def _error(seen: Seen, weight: float) -> float | None:
+    """What the gain of the first answer over the default is off, in standard deviations of the
+    model's; None where either did not run, or they are the same."""
+    query, times = seen.query, seen.truth.times
+    both = joined(replace(query, prediction=replace(query.prediction, weight=weight)))
+    first = next(iter(_first(seen, both.score, weight)), query.default)
+    ran = math.isfinite(times.get(first, math.inf)) and query.default in times
+    if first == query.default or not ran or query.default not in both.configs:
+        return None
+    at, base = both.configs.index(first), both.configs.index(query.default)
+    got = math.log(times[query.default] / times[first])
+    promised, spread = float(both.score[at] - both.score[base]), float(both.spread[at])
+    return abs(got - promised) / spread if spread > 0 and math.isfinite(promised) else None
 
 
 def _voted(query: Query) -> list[Config]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -96,16 +97,17 @@ class TreeTable:
         asked: Problem,
         configs: Sequence[Config],
         said: NDArray[Any] | None,
-        quantities: DerivedQuantities | None = None,
+        columns: ConfigColumns | None = None,
     ) -> Floats32:
         """float32[c,width] for one matrix; `said` float64[c] is the other model's score of these
-        configurations, and `quantities` are theirs, if they were prepared before.
+        configurations, and `columns` are theirs, if they were prepared before.
 
         Raises: as `homogeneous`; UsageError if the platform's own parameters are not `own` columns.
         """
         matrix, nest, hint, own, derived, machine = self.blocks
         vector, platform, op, sizes, lengths = asked
         table = np.zeros((len(configs), self.width), dtype=np.float32)
+        columns = columns or ConfigColumns(platform, op, configs)
         if "featurizer" in self.parts:
             table[:, : self.vector] = vector
         table[:, matrix.stop - 1] = math.log2(max(op.width, 1))
@@ -118,7 +120,7 @@ class TreeTable:
         if said is not None:
             table[:, hint.start] = said
         if "latent" in self.parts:
-            raw = Layout(platform.kernel(op)).raw(configs)
+            raw = columns.own
             if raw.shape[1] != self.own:
                 raise UsageError(
                     f"the trees read {self.own} numbers of own parameters, not {raw.shape[1]}",
@@ -126,8 +128,7 @@ class TreeTable:
                 )
             table[:, own] = raw
         if self.derived and "latent" in self.parts:
-            quantities = quantities or DerivedQuantities(platform, op, configs)
-            table[:, derived] = quantities.inputs(sizes, lengths)
+            table[:, derived] = columns.quantities.inputs(sizes, lengths)
         if self.facts:
             table[:, machine] = machine_facts(platform, self.facts)
         return table
@@ -154,15 +155,29 @@ def numeric_facts(platform: Platform) -> dict[str, float]:
     return numbers
 
 
-class ProcessColumns:
-    """Configurations as a Gaussian process reads them, prepared for any number of matrices: all
-    parameters of the space and the derived quantities of the platform's file."""
+class ConfigColumns:
+    """Columns of configurations for any number of matrices, each prepared when it is first read:
+    parameters, and the derived quantities of the platform's file."""
 
     def __init__(self, platform: Platform, op: Op, configs: Sequence[Config]) -> None:
-        """Raises: SpaceError for a configuration that is not of the platform's space."""
-        layout = Layout(platform.kernel(op), whole=True)
-        self.config = layout.raw(configs).astype(np.float64)
-        self.quantities = DerivedQuantities(platform, op, configs)
+        self._of = platform, op, configs
+
+    @cached_property
+    def config(self) -> NDArray[np.float64]:
+        """float64[c,a]: all parameters of the space. Raises: SpaceError for a configuration that is
+        not of it."""
+        platform, op, configs = self._of
+        return Layout(platform.kernel(op), whole=True).raw(configs).astype(np.float64)
+
+    @cached_property
+    def own(self) -> Floats32:
+        """float32[c,h]: the platform's own parameters. Raises: as `config`."""
+        platform, op, configs = self._of
+        return Layout(platform.kernel(op)).raw(configs)
+
+    @cached_property
+    def quantities(self) -> DerivedQuantities:
+        return DerivedQuantities(*self._of)
 
     def on(self, asked: Problem) -> Inputs:
         """All of them on one matrix."""

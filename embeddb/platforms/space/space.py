@@ -26,6 +26,8 @@ __all__ = ["SYMBOLS", "ConfigSpace", "Kind", "Param"]
 
 #: `size()` counts up to here.
 COUNT_LIMIT = 1_000_000
+#: Spaces of at most so many configurations keep them; and widths whose spaces are kept.
+_MOST_KEPT, _MOST_WIDTHS = 4096, 16
 
 
 class ConfigSpace:
@@ -76,6 +78,8 @@ class ConfigSpace:
         self.rules = rules
         self.symbols = dict(symbols)
         self.prefer = prefer
+        self._wider: ConfigSpace | None = None
+        self._by_width: dict[int, ConfigSpace] = {}
         self.params = rules.params
         own = (c for c in rules.constraints if c is not rules.judge)
         self.constraints = tuple(c.text for c in own if c.text not in rules.reasons)
@@ -131,8 +135,22 @@ class ConfigSpace:
         known = {s: int(symbols[s]) for s in self.rules.symbols if s in symbols}
         if not known:
             return self
+        wider = self if len(known) == 1 else self._at_width(known.get("WIDTH"))
         space = ConfigSpace.__new__(ConfigSpace)
-        return space._setup(self.rules, {**self.symbols, **known}, self.prefer)
+        space._setup(self.rules, {**self.symbols, **known}, self.prefer)
+        space._wider = wider
+        return space
+
+    def _at_width(self, width: int | None) -> ConfigSpace:
+        """The space with the width alone, whose configurations serve every matrix."""
+        if width is None:
+            return self
+        space = self._by_width.get(width)
+        if space is None:
+            space = self.bind({"WIDTH": width})
+            others = self._by_width if len(self._by_width) < _MOST_WIDTHS else {}
+            self._by_width = {**others, width: space}
+        return space
 
     def without(self, conditions: Sequence[str], reason: str) -> ConfigSpace:
         """The space less the configurations for which one of the conditions is true; `reason` says
@@ -333,11 +351,33 @@ class ConfigSpace:
 
     def size(self) -> int | None:
         """How many legal configurations there are, or None above `COUNT_LIMIT`."""
+        if self._kept is not None:
+            return len(self._kept)
         total = self._total()
         return total if total is not None and total <= COUNT_LIMIT else None
 
     def enumerate(self) -> Iterator[Config]:
         """All legal configurations, in an order that depends on the declaration only."""
+        return self._enumerated() if self._kept is None else iter(self._kept)
+
+    @cached_property
+    def _kept(self) -> tuple[Config, ...] | None:
+        """All legal configurations; None if they are too many to keep. Sizes that only constraints
+        mention leave some of those out that are legal without these sizes."""
+        wider = self._wider
+        new = self.symbols.keys() - wider.symbols.keys() if wider is not None else set()
+        shaped = set().union(*(when.names for when in self.rules.whens.values()))
+        if wider is not None and not self.rules.symbolic and not new & shaped and wider._kept:
+            narrowing = [rule for rule in self.judging if not new.isdisjoint(rule.names)]
+            return tuple(c for c in wider._kept if self._all_hold(narrowing, c))
+        total = self._total()
+        return tuple(self._enumerated()) if total is not None and total <= _MOST_KEPT else None
+
+    def _all_hold(self, rules: Sequence[Expression | Judge], config: Config) -> bool:
+        env = self.environment(config)
+        return all(rule.holds(env) is not False for rule in rules)
+
+    def _enumerated(self) -> Iterator[Config]:
         for parts in itertools.product(*(p.listed for p in self.parts if p.listed is not None)):
             base = {n: v for part in parts for n, v in part.items()}
             yield from map(Config, product_of(base, [p for p in self.parts if p.listed is None]))

@@ -18,7 +18,7 @@ from embeddb.ranking.recommendation import Candidate
 Floats = NDArray[np.float64]
 
 #: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
-_NINETIETH = 1.2815515655446004
+NINETIETH = 1.2815515655446004
 #: Rankers that the card of a cost model has under another name.
 _IN_CARDS = {"transfer-rank": "transfer+rank", "search": "rank"}
 
@@ -110,7 +110,7 @@ def between(query: Query, gain: float, spread: float) -> tuple[float | None, flo
     where the default was never run or the spread is not known."""
     if not query.vote.knows_default or not math.isfinite(spread):
         return None, None
-    return math.exp(gain - _NINETIETH * spread), math.exp(gain + _NINETIETH * spread)
+    return math.exp(gain - NINETIETH * spread), math.exp(gain + NINETIETH * spread)
 
 
 def by_score(scores: NDArray[np.float64]) -> NDArray[np.int64]:

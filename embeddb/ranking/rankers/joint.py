@@ -85,7 +85,7 @@ class JointRanker(Ranker):
         query, both = self.query, self._both
         voters, gain = int(both.voters[at]), float(both.score[at]) - base
         spread = 0.0 if both.configs[at] == query.default else float(both.spread[at])
-        low, high = between(query, gain, spread)
+        low, high = between(query, gain, query.prediction.joint_width * spread)
         return Candidate(
             config=dict(both.configs[at]),
             score=-min(gain, most),

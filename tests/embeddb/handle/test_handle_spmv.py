@@ -106,6 +106,43 @@ def test_slices_of_mostly_fill_are_left_to_scipy(
     np.testing.assert_allclose(f(x), a @ x, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("processors", "teams"), [(1, False), (2, True)])
+def test_first_calls_of_spmv_try_a_team_where_there_is_one(
+    processors: int, cache: Path, monkeypatch: pytest.MonkeyPatch, *, teams: bool
+) -> None:
+    monkeypatch.setattr(cpu_build, "threads_used", lambda _: processors)
+    monkeypatch.setattr(autotune, "crowded", lambda: False)
+    a = random_matrix(3000, 2000, 30_000)
+    one = autotune.usual_config(SPMV, matrix_of(a))
+    assert one is not None and one["threads"] == "one"
+    embeddb.compile(a, "spmv", config=one)
+    f = embeddb.compile(a, "spmv", calls=100)
+    x = np.random.default_rng(0).random(2000, dtype=np.float32)
+    for _ in range(2 * autotune.TRIED + 1):
+        np.testing.assert_allclose(f(x), a @ x, rtol=1e-4)
+    assert ("threads=all" in f.why()) == teams
+    assert autotune.team_of(SPMV, matrix_of(random_matrix(50, 50, 500)), one) is None
+    assert embeddb.compile(a, "spmv", calls=20)._trial is None  # too few to try
+
+
+@pytest.mark.parametrize(("processors", "rows"), [(1, False), (2, True)])
+def test_many_rows_of_mostly_fill_are_left_to_a_team_on_csr(
+    processors: int, monkeypatch: pytest.MonkeyPatch, *, rows: bool
+) -> None:
+    monkeypatch.setattr(cpu_build, "threads_used", lambda _: processors)
+    monkeypatch.setattr(autotune, "crowded", lambda: False)
+    lengths = np.where(np.arange(40_000) % 40_000 == 0, 200_000, 6)
+    where = (np.repeat(np.arange(40_000), lengths), np.arange(lengths.sum()) % 200_000)
+    a = sparse.coo_array((np.ones(where[0].size, np.float32), where), shape=(40_000, 200_000))
+    held = matrix_of(a)
+    assert autotune.window(held) == 0
+    usual = autotune.usual_config(SPMV, held)
+    assert (None if usual is None else (usual["format"], usual["threads"])) == (
+        ("csr", "all") if rows else None
+    )
+    assert usual is None or autotune.level_with_scipy(SPMV, held, usual)
+
+
 @pytest.mark.parametrize(
     ("processors", "load", "busy"),
     [(1, 9.0, False), (2, 0.5, False), (2, 2.5, False), (2, 9.0, True), (64, 90.0, False)],
@@ -116,6 +153,7 @@ def test_one_thread_replaces_a_small_team_on_a_busy_machine(
     monkeypatch.setattr(cpu_build, "threads_used", lambda _: processors)
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(autotune, "_busy", autotune._busy.__wrapped__)
     assert autotune.crowded() == busy
     held = matrix_of(random_matrix(50, 50, 500))
     usual = autotune.usual_config(Op("spmm", 32), held)

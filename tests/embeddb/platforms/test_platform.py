@@ -56,6 +56,16 @@ def test_built_in_platforms_pass_the_contract(name: str) -> None:
     assert check_platform(platform) == []
 
 
+@pytest.mark.parametrize("op", ["spmm:32", "spmm:128", "spmv", "sddmm:7"])
+@pytest.mark.parametrize("sizes", [Sizes(9, 100, 500), Sizes(9, 5000, 9000), Sizes(9, 9**6, 1)])
+def test_a_space_enumerates_on_a_matrix_what_is_legal_there(op: str, sizes: Sizes) -> None:
+    platform, asked = load_platform("cpu"), Op.parse(op)
+    there, anywhere = platform.space(asked, sizes), platform.space(asked)
+    legal = [config for config in anywhere.enumerate() if there.reason(config) is None]
+    assert list(there.enumerate()) == legal and there.size() == len(legal) > 0
+    assert list(platform.space(asked, Sizes(9, 400, 9)).enumerate()) != list(anywhere.enumerate())
+
+
 def test_the_built_in_platforms_are_these() -> None:
     names = "autotvm cpu cuda gpu-hyb gpu-kernels gpu-sparsetir lcm-tiles morpheus-formats nest-cpu"
     assert builtin_platforms() == [

@@ -224,6 +224,17 @@ def test_what_was_not_predicted_counts_by_its_votes() -> None:
     assert found["c"].gain_low is None and found["b"].gain_low is not None
 
 
+def test_what_held_out_answers_say_of_intervals_narrows_those_of_both() -> None:
+    query = _known({"a": 0.0, "b": 0.1})
+    narrow = replace(query, prediction=replace(query.prediction, joint_width=0.5))
+    wide, half = (TransferRankTuner(asked, rng=rng()).ask(1)[0] for asked in (query, narrow))
+    assert wide.config == half.config and wide.expected_gain == half.expected_gain
+    assert wide.gain_low is not None and half.gain_low is not None and wide.expected_gain
+    assert math.log(wide.expected_gain / half.gain_low) == pytest.approx(
+        0.5 * math.log(wide.expected_gain / wide.gain_low)
+    )
+
+
 def test_without_a_model_the_neighbours_answer() -> None:
     query = sample_queries()["neighbours"]
     told = TransferRankTuner(query, rng=rng()).ask(50)

@@ -268,6 +268,15 @@ def test_saved_and_loaded_it_is_the_same_without_lightgbm(model: CostModel, tmp_
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+def test_what_was_asked_before_does_not_change_scores(model: CostModel) -> None:
+    whole, asked_before = samples(), CostModel(model.card, model.tensors)
+    for row, step in ((3, 1), (5, 2), (3, 1), (4, 3), (5, 1), (3, 2)):
+        info, chosen = whole.rows[row], [whole.configs[c] for c in whole.column[whole.part(row)]]
+        problem = Problem(whole.vectors[row], SPADE, OP, info.sizes)
+        fresh = CostModel(model.card, model.tensors).score(problem, chosen[::step])
+        np.testing.assert_array_equal(asked_before.score(problem, chosen[::step]), fresh)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"vector": None}, {"vector": 0}, {"vector": 10**6}, {"layout": 7}, {"vector": True}],

@@ -218,6 +218,20 @@ def test_the_better_of_the_two_gets_the_weight(chance: Database) -> None:
     assert best_weight([]) in WEIGHTS
 
 
+def test_the_width_of_intervals_holds_four_of_five_gains(chance: Database) -> None:
+    """Each promise is 0.2 too high, with a spread of 0.1 each for configuration and default."""
+    seen = []
+    for one in _seen(chance, 1.0):
+        query = one.query
+        gain = query.prediction.gain.copy()
+        gain[query.vote.configs.index(query.default)] -= 0.2
+        spread = np.full(len(gain), 0.1)
+        asked = replace(query, prediction=replace(query.prediction, gain=gain, spread=spread))
+        seen.append(Seen(asked, one.truth))
+    width = held_out([seen], weight=1.0)["transfer+rank"]["width"]
+    assert width == pytest.approx(0.2 / math.hypot(0.1, 0.1) / 1.2815515655446004)
+
+
 def _by_fold(db: Database, scorer: Any) -> list[list[Seen]]:
     bench = Bench(db.index, OP, "tiny")
     return [seen_by(bench, scorer, *rows) for rows in bench.folds(5, 0)]
@@ -233,6 +247,7 @@ def test_held_out_figures_of_a_card(lawful: Database) -> None:
         "of_optimum@5": pytest.approx(1.0),
         "groups": 5.0,
         "weight": 0.0,
+        "width": 1.0,  # fewer than ten errors
     }
 
 
