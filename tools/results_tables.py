@@ -106,15 +106,13 @@ def _libraries(data: Any) -> Table:
 
 @table("live", "across_zen3")
 def _live(data: Any) -> Table:
-    lines = [["operation", "answers by", "at 1 / at 5", "gain: obtained / predicted"]]
+    titles = ["at 1 / at 5", "gain: obtained / predicted", "within the interval"]
+    lines = [["operation", "answers by", *titles]]
     names = {
         "zero-shot": "other machines, nothing measured here",
         "calibrated": "and five minutes of `calibrate`",
         "all": "and 52 matrices of this machine",
         "vote": "neighbours alone, nothing measured here",
-        "model": "model alone, nothing measured here",
-        "vote calibrated": "neighbours alone, after `calibrate`",
-        "vote all": "neighbours alone, 52 matrices",
         "static best of zero-shot": "best fixed schedule of the other machines",
         "static best of calibrated": "best fixed schedule after `calibrate`",
         "fastest of one round": "fastest of one round, judged by the others",
@@ -123,8 +121,9 @@ def _live(data: Any) -> Table:
         for key, name in names.items():
             row = data[op][key]
             predicted = f"{row['promised']:.2f}×" if "promised" in row else "–"
+            covered = f"{100 * row['covered']:.0f} %" if "covered" in row else "–"
             at = f"{row['of_best@1']:.3f} / {row['of_best@5']:.3f}"
-            lines.append([op, name, at, f"{row['got']:.2f}× / {predicted}"])
+            lines.append([op, name, at, f"{row['got']:.2f}× / {predicted}", covered])
     return lines
 
 
