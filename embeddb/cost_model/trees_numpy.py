@@ -43,8 +43,8 @@ TENSORS = {
     "value": np.float32,
 }
 _ALL = np.uint32(0xFFFFFFFF)
-#: Of all members; and trees times rows that are scored at once, and that are remembered. Both bound
-#: the memory.
+#: Of all members; and trees times rows that are scored at once, and that each block remembers. Both
+#: bound the memory.
 _MOST_TREES, _CELLS = 1 << 16, 1 << 22
 #: Splits times rows that are looked at together: what is known of them stays in a cache.
 _TOGETHER = 1 << 18
@@ -126,16 +126,16 @@ class _Block:
         new = [i for i, key in enumerate(keys) if key not in places]
         if len(new) == len(keys) or (len(places) + len(new)) * trees > _CELLS:
             places = {key: i for i, key in enumerate(keys)}
-            known = self._left(distinct, trees)
+            known = self._remaining(distinct, trees)
             self.seen = places, known
         elif new:
             places = {**places, **{keys[i]: len(known) + n for n, i in enumerate(new)}}
-            known = np.concatenate([known, self._left(distinct[new], trees)])
+            known = np.concatenate([known, self._remaining(distinct[new], trees)])
             self.seen = places, known
         own = np.array([places[key] for key in keys])
         return known, own if len(own) == 1 else own[at]
 
-    def _left(self, rows: NDArray[np.float32], trees: int) -> Bits:
+    def _remaining(self, rows: NDArray[np.float32], trees: int) -> Bits:
         """uint32[r,trees]: the leaves that distinct rows can end in by these splits."""
         found = np.full((len(rows), trees), _ALL)
         most = max(1, _TOGETHER // len(self.feature))

@@ -22,7 +22,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.files.safe_write import whole_file
 from embeddb.handle.choice import Choice, CompileOptions
-from embeddb.handle.kernel_call import KernelCall, by_kernel, is_ready
+from embeddb.handle.kernel_call import KernelCall, by_kernel, forked, is_ready
 from embeddb.handle.matrix import Matrix
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import code_place, is_built
@@ -31,7 +31,7 @@ NO_COMPILER = "no C compiler found: install gcc to run the faster kernel"
 #: Multiply-adds below which scipy computes: a kernel call costs more than it saves.
 SMALL = 4096
 #: Non-zeros below which scipy's SpMV on one thread may be as fast, and from which a team may be
-#: faster than one thread: waking the others takes 0.1 ms, or none where calls follow each other
+#: faster than one thread: waking the others takes 0.1 ms, or nothing where calls follow each other
 #: (benchmarks/handle_grid.py).
 _LEVEL_SPMV, _TEAM_SPMV = 300_000, 20_000
 #: Seconds that a kernel saves over scipy per multiply-add, measured by benchmarks/handle.py; of a
@@ -148,7 +148,9 @@ def _on_team(config: Config) -> Config:
 
 
 def _has_team() -> bool:
-    return cpu_build.threads_used(0) > 1 and not crowded()
+    """True if kernels have several threads here and processors for them."""
+    alone = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip() == "1" or forked()
+    return not alone and cpu_build.threads_used(0) > 1 and not crowded()
 
 
 def usual_config(op: Op, matrix: Matrix) -> Config | None:

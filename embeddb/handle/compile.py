@@ -266,7 +266,8 @@ def _tried(
             if is_ready(usual, op) or worth_building(op, matrix, options):
                 rivals.append((by_kernel(matrix, op, usual, like=handle.running[0]), usual))
     team = team_of(op, matrix, handle.config)
-    if team is not None and _many(options, len(rivals) + 1):
+    times = _MANY_TIMES if handle.config == usual else times
+    if team is not None and team != usual and _many(options, len(rivals) + 1, times):
         with suppress(EmbeddbError):
             rivals.append((by_kernel(matrix, op, team, like=handle.running[0]), team))
     level = level_with_scipy(op, matrix, handle.config)

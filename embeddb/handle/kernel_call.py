@@ -40,6 +40,11 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+def forked() -> bool:
+    """True in a child of a process that used threads: kernels run on one there."""
+    return _Process.most == 1
+
+
 class FormRefused(EmbeddbError):
     """A form is refused for a matrix: too large, or too slow to convert."""
 

@@ -208,7 +208,7 @@ def _library(path: str) -> ctypes.CDLL:
 
 @contextmanager
 def _short_waits() -> Iterator[None]:
-    """Load OpenMP, with the first kernel, so that its waiting threads spin for about 0.1 ms: calls
+    """Load OpenMP, with the first kernel, so that its waiting threads spin for about 0.05 ms: calls
     that follow each other find them awake.
 
     By default they spin for milliseconds, which blocks processors for the threads of the caller's
@@ -217,7 +217,7 @@ def _short_waits() -> Iterator[None]:
     if _SPIN in os.environ or _POLICY in os.environ:
         yield
         return
-    os.environ[_SPIN] = "4000"
+    os.environ[_SPIN] = "2000"
     try:
         yield
     finally:

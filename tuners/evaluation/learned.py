@@ -40,8 +40,9 @@ _UNPROVEN = 0.5
 #: One part of this many is held out of the training groups to choose the weight by.
 _INNER_PARTS = 4
 _K = 5
-#: Share of matrices whose gain an interval holds, and the fewest errors that say how wide that is.
-_INTERVAL, _FEWEST_ERRORS = 0.8, 10
+#: Share of matrices whose gain an interval holds, the fewest errors that say how wide that is, and
+#: the bounds of the factor.
+_INTERVAL, _FEWEST_ERRORS, _WIDTHS = 0.8, 10, (0.1, 10.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,7 +244,7 @@ def _width(seen: Sequence[Seen], weight: float) -> float:
     off = [error for one in seen if (error := _error(one, weight)) is not None]
     if len(off) < _FEWEST_ERRORS:
         return 1.0
-    return float(np.quantile(off, _INTERVAL)) / NINETIETH
+    return float(np.clip(np.quantile(off, _INTERVAL) / NINETIETH, *_WIDTHS))
 
 
 def _error(seen: Seen, weight: float) -> float | None:

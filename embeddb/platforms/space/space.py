@@ -135,10 +135,10 @@ class ConfigSpace:
         known = {s: int(symbols[s]) for s in self.rules.symbols if s in symbols}
         if not known:
             return self
-        wider = self if len(known) == 1 else self._at_width(known.get("WIDTH"))
+        own = known.keys() == {"WIDTH"} or not known.keys().isdisjoint(self.symbols)
         space = ConfigSpace.__new__(ConfigSpace)
         space._setup(self.rules, {**self.symbols, **known}, self.prefer)
-        space._wider = wider
+        space._wider = None if own else self._at_width(known.get("WIDTH"))
         return space
 
     def _at_width(self, width: int | None) -> ConfigSpace:
@@ -362,16 +362,19 @@ class ConfigSpace:
 
     @cached_property
     def _kept(self) -> tuple[Config, ...] | None:
-        """All legal configurations; None if they are too many to keep. Sizes that only constraints
-        mention leave some of those out that are legal without these sizes."""
+        """All legal configurations; None if they are too many to keep, or cannot be shared with the
+        space without the last sizes. Of a size that only constraints mention, each value leaves out
+        some of the configurations there."""
         wider = self._wider
-        new = self.symbols.keys() - wider.symbols.keys() if wider is not None else set()
+        if wider is None:
+            total = self._total()
+            return tuple(self._enumerated()) if total is not None and total <= _MOST_KEPT else None
+        new = self.symbols.keys() - wider.symbols.keys()
         shaped = set().union(*(when.names for when in self.rules.whens.values()))
-        if wider is not None and not self.rules.symbolic and not new & shaped and wider._kept:
-            narrowing = [rule for rule in self.judging if not new.isdisjoint(rule.names)]
-            return tuple(c for c in wider._kept if self._all_hold(narrowing, c))
-        total = self._total()
-        return tuple(self._enumerated()) if total is not None and total <= _MOST_KEPT else None
+        if self.rules.symbolic or new & shaped or wider._kept is None:
+            return None
+        narrowing = [rule for rule in self.judging if not new.isdisjoint(rule.names)]
+        return tuple(c for c in wider._kept if self._all_hold(narrowing, c))
 
     def _all_hold(self, rules: Sequence[Expression | Judge], config: Config) -> bool:
         env = self.environment(config)

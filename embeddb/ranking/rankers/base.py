@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 
 #: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
 NINETIETH = 1.2815515655446004
+#: Largest distance, as a logarithm, of the ends of an interval from the gain.
+_MOST_REACH = 200.0
 #: Rankers that the card of a cost model has under another name.
 _IN_CARDS = {"transfer-rank": "transfer+rank", "search": "rank"}
 
@@ -110,7 +112,8 @@ def between(query: Query, gain: float, spread: float) -> tuple[float | None, flo
     where the default was never run or the spread is not known."""
     if not query.vote.knows_default or not math.isfinite(spread):
         return None, None
-    return math.exp(gain - NINETIETH * spread), math.exp(gain + NINETIETH * spread)
+    reach = min(NINETIETH * spread, _MOST_REACH)
+    return math.exp(gain - reach), math.exp(gain + reach)
 
 
 def by_score(scores: NDArray[np.float64]) -> NDArray[np.int64]:

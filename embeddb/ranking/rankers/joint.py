@@ -98,7 +98,8 @@ class JointRanker(Ranker):
 
     def posterior(self, answer: Config) -> Posterior:
         both = self._both
-        return with_spread(self.query, both.configs, both.score, both.own_spread, answer)
+        spread = self.query.prediction.joint_width * both.own_spread
+        return with_spread(self.query, both.configs, both.score, spread, answer)
 
 
 def guard_of(query: Query) -> float:

@@ -6,7 +6,10 @@ import os
 
 import pytest
 
+from embeddb.handle import autotune
+
 
 @pytest.fixture(autouse=True)
 def _idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(autotune, "_busy", autotune._busy.__wrapped__)

@@ -321,7 +321,7 @@ def test_openmp_is_told_to_wait_briefly_unless_the_user_says_how(
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     with _short_waits():
-        assert os.environ["GOMP_SPINCOUNT"] == "4000"
+        assert os.environ["GOMP_SPINCOUNT"] == "2000"
     assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     with _short_waits():

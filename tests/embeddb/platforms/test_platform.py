@@ -64,6 +64,8 @@ def test_a_space_enumerates_on_a_matrix_what_is_legal_there(op: str, sizes: Size
     legal = [config for config in anywhere.enumerate() if there.reason(config) is None]
     assert list(there.enumerate()) == legal and there.size() == len(legal) > 0
     assert list(platform.space(asked, Sizes(9, 400, 9)).enumerate()) != list(anywhere.enumerate())
+    again = platform.space(asked, Sizes(9, 400, 9)).bind(sizes.symbols)
+    assert list(again.enumerate()) == legal
 
 
 def test_the_built_in_platforms_are_these() -> None:

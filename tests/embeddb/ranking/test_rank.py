@@ -233,6 +233,10 @@ def test_what_held_out_answers_say_of_intervals_narrows_those_of_both() -> None:
     assert math.log(wide.expected_gain / half.gain_low) == pytest.approx(
         0.5 * math.log(wide.expected_gain / wide.gain_low)
     )
+    spread = np.full(len(query.prediction.configs), 100.0)
+    known = replace(query.prediction, joint_width=100.0, spread=spread)
+    far = TransferRankTuner(replace(query, prediction=known), rng=rng()).ask(1)[0]
+    assert far.gain_high is not None and math.isfinite(far.gain_high)
 
 
 def test_without_a_model_the_neighbours_answer() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError, UsageError
 from embeddb.core.sizes import Sizes
-from embeddb.cost_model import Problem
+from embeddb.cost_model import Problem, trees_numpy
 from embeddb.cost_model.trees_numpy import TENSORS, Forest
 from embeddb.platforms.platform import load_platform
 
@@ -268,7 +268,11 @@ def test_saved_and_loaded_it_is_the_same_without_lightgbm(model: CostModel, tmp_
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_what_was_asked_before_does_not_change_scores(model: CostModel) -> None:
+@pytest.mark.parametrize("cells", [1 << 22, 2_000, 200])
+def test_what_was_asked_before_does_not_change_scores(
+    model: CostModel, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees_numpy, "_CELLS", cells)  # remembers all, some, and a row or two
     whole, asked_before = samples(), CostModel(model.card, model.tensors)
     for row, step in ((3, 1), (5, 2), (3, 1), (4, 3), (5, 1), (3, 2)):
         info, chosen = whole.rows[row], [whole.configs[c] for c in whole.column[whole.part(row)]]
