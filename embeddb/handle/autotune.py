@@ -58,10 +58,10 @@ _LONG = 32
 #: Windows of rows that slices may sort, and the largest bound of fill per non-zero: filled up by a
 #: third, slices are no faster than half of what they are without.
 _WINDOWS, _MOST_FILL = (256, 16_384), 0.6
-#: Parameters of the launch on several threads, and their values for SpMV: rows sorted by length
-#: are unequal work.
+#: Parameters of the launch on several threads. Those of SpMV take chunks of rows or slices as they
+#: come, since rows sorted by length are unequal work: large chunks if each thread has two of them.
 _TEAM = ("schedule", "chunk")
-_TEAM_LAUNCH = {"threads": "all", "schedule": "dynamic", "chunk": 32}
+_LARGE_CHUNK, _SMALL_CHUNK = 32, 4
 #: Orders of loops that one thread runs with the same code.
 _ROW_ORDERS = ("ijk", "ik1jk0", "i1k1i0jk0", "k1ijk0", "j1ik1j0k0", "ij", "j1ij0")
 _USUAL_DENSE = "format=csr,ktile={},order=ik1jk0,reorder=none,schedule=guided,threads=all,unroll={}"
@@ -139,12 +139,18 @@ def team_of(op: Op, matrix: Matrix, config: Config) -> Config | None:
     one = op.name == "spmv" and config.get("threads") == "one"
     if not one or matrix.values.size < _TEAM_SPMV or not _has_team():
         return None
-    return _on_team(config)
+    return _on_team(config, matrix)
+
+
+def _on_team(config: Config, matrix: Matrix) -> Config:
+    pieces = matrix.pattern.shape[0] // int(config.get("slice", 1))
+    large = pieces >= 2 * _LARGE_CHUNK * cpu_build.threads_used(0)
+    return _in_chunks(config, _LARGE_CHUNK if large else _SMALL_CHUNK)
 
 
 @lru_cache(maxsize=64)
-def _on_team(config: Config) -> Config:
-    return config.replace(**_TEAM_LAUNCH)
+def _in_chunks(config: Config, chunk: int) -> Config:
+    return config.replace(threads="all", schedule="dynamic", chunk=chunk)
 
 
 def _has_team() -> bool:
@@ -167,7 +173,8 @@ def usual_config(op: Op, matrix: Matrix) -> Config | None:
         if not (rows := window(matrix)):
             return Config.parse(_TEAM_ROWS) if team else None
         form = "sell" if _wide(matrix) else "sell16"
-        return _slices(op, form, rows, team)
+        one = _slices(op, form, rows)
+        return _on_team(one, matrix) if team else one
     usual = _usual_dense(op)
     return one_thread(usual) if crowded() else usual
 
@@ -181,10 +188,9 @@ def _long_rows(matrix: Matrix) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _slices(op: Op, form: str, sigma: int, team: bool) -> Config:
+def _slices(op: Op, form: str, sigma: int) -> Config:
     rows = 4 if form == "sell" and op.dtype == "f64" else 8
-    config = Config.parse(_SLICES.format(form, sigma, rows))
-    return _on_team(config) if team else config
+    return Config.parse(_SLICES.format(form, sigma, rows))
 
 
 def window(matrix: Matrix) -> int:
@@ -242,8 +248,8 @@ def crowded() -> bool:
 
 @lru_cache(maxsize=1)
 def _busy(_second: int) -> bool:
-    """Whether more programs want to run than the machine has processors; read once a second, since
-    the load is an average over a minute and reading it takes as long as a small product."""
+    """True if the load average exceeds the number of processors; read once a second, since it is an
+    average over a minute, and reading it takes as long as a small product."""
     try:
         return os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1) + 0.5
     except OSError:

@@ -344,8 +344,8 @@ def _sensible(figures: Any) -> bool:
     known = {name: figures[name] for name in ("of_optimum@5", "weight") if name in figures}
     shares = [figures["of_optimum@1"], *known.values()]
     others = [figures.get(name, 0.0) for name in ("guard", "width")]
-    told = all(type(v) in (int, float) for v in (*shares, *others))
-    return told and all(0 <= v <= 1 for v in shares) and all(0 <= v <= MOST_LOG for v in others)
+    numeric = all(type(v) in (int, float) for v in (*shares, *others))
+    return numeric and all(0 <= v <= 1 for v in shares) and all(0 <= v <= MOST_LOG for v in others)
 
 
 #: Log gains and spreads beyond this are no predictions; e to a few times it is still a number.

@@ -239,8 +239,8 @@ def held_out(
 
 
 def _width(seen: Sequence[Seen], weight: float) -> float:
-    """The factor on the model's spread with which intervals of first answers by both hold the gain
-    over the default on four of five matrices; 1 where the default did not run on ten."""
+    """Factor on the model's spread with which intervals of joined first answers contain the gain
+    over the default on four of five matrices; 1 with fewer than ten errors."""
     off = [error for one in seen if (error := _error(one, weight)) is not None]
     if len(off) < _FEWEST_ERRORS:
         return 1.0
@@ -248,8 +248,8 @@ def _width(seen: Sequence[Seen], weight: float) -> float:
 
 
 def _error(seen: Seen, weight: float) -> float | None:
-    """What the gain of the first answer over the default is off, in standard deviations of the
-    model's; None where either did not run, or they are the same."""
+    """Error of the first answer's predicted log gain over the default, in standard deviations of
+    the model; None if either did not run, or if they are the same."""
     query, times = seen.query, seen.truth.times
     both = joined(replace(query, prediction=replace(query.prediction, weight=weight)))
     first = next(iter(_first(seen, both.score, weight)), query.default)

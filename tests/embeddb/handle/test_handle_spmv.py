@@ -127,6 +127,21 @@ def test_first_calls_of_spmv_try_a_team_where_there_is_one(
     assert autotune.team_of(SPMV, matrix_of(a), one) is None
 
 
+@pytest.mark.parametrize(
+    ("rows", "processors", "chunk"), [(9000, 2, 32), (900, 2, 4), (9000, 64, 4)]
+)
+def test_each_thread_of_a_team_has_work(
+    rows: int, processors: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_build, "threads_used", lambda _: processors)
+    monkeypatch.setattr(autotune, "crowded", lambda: False)
+    held = matrix_of(random_matrix(rows, 3000, 40_000))
+    one = autotune.usual_config(SPMV, held)
+    assert one is not None and one["threads"] == "one"
+    team = autotune.team_of(SPMV, held, one)
+    assert team is not None and (team["threads"], team["chunk"]) == ("all", chunk)
+
+
 @pytest.mark.parametrize(("processors", "rows"), [(1, False), (2, True)])
 def test_many_rows_of_mostly_fill_are_left_to_a_team_on_csr(
     processors: int, monkeypatch: pytest.MonkeyPatch, *, rows: bool
