@@ -6,10 +6,10 @@ DB holds runs of several machines (the starter, or with `embeddb db import` of f
 of the families is asked about on one machine; the other half teaches: on all other machines and, as
 local runs, here. Shares of the fastest run of a matrix, of the first answer and the best of five,
 by the code that answers queries, but for the model's threshold, among the configurations that ran
-on the matrix. The model is one forest of all other machines; what `train --every-machine` makes is
-the mean of forests that leave out a machine each. `stock trees` is one forest of the same inputs
-and runs, local ones weighed eight times; `trained here, too` are answers with a model that learned
-from the local runs.
+on the matrix. The model is one forest of all other machines' runs and of the local ones, which
+count more, as `calibrate` trains it; `before learning` are answers by a forest of the others' runs
+alone (what `train --every-machine` makes is the mean of forests that leave out a machine each), and
+`trained here, too` those of one for which all local runs count as others' do.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import Scorer
 from embeddb.ranking.query import Query
 from indexer.training.cost_model import trees
+from indexer.training.cost_model.local import JOINED_WEIGHT, OWN_WEIGHT
 from indexer.training.cost_model.machines import machine_of, mean_facts
 from indexer.training.cost_model.settings import forest
 from indexer.training.cost_model.train import tree_card, tree_columns
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
+from tuners.evaluation.machines import WEIGHT
 
 LOCAL = (0, 1, 2, 5, 10, 20, 52)
 #: Rows that are asked about in each half, and runs of each row that are learned from.
 ASKED, PER_ROW = 40, 60
-#: What local runs weigh in stock trees.
-LOCAL_WEIGHT = 8.0
 
 
 def main() -> None:
@@ -165,41 +165,62 @@ def _half(runs: Runs, asked: np.ndarray, local: np.ndarray, others: np.ndarray) 
     for count in (n for n in LOCAL if n <= len(local)):
         here = np.sort(local[:count])
         given = runs.with_local(index, here) if count else index
-        yield from _answered(runs, asked, given, model, f"{count} local")
+        own = samples.take(here).thinned(PER_ROW, 0)
+        learned = _with_own(known, own) if count else model
+        weight = JOINED_WEIGHT if count else WEIGHT
+        yield from _answered(runs, asked, given, learned, f"{count} local", weight)
         if count:
-            yield from _by_local(runs, asked, known, samples.take(here).thinned(PER_ROW, 0), count)
+            yield from _joined(runs, asked, given, model, f"before learning, {count} local", WEIGHT)
+            yield from _by_local(runs, asked, own, count)
     both = np.concatenate([others, local])
     model = forest_of(samples.take(both).thinned(PER_ROW, 0))
-    yield from _answered(runs, asked, runs.index(both), model, "trained here, too")
+    yield from _answered(runs, asked, runs.index(both), model, "trained here, too", WEIGHT)
 
 
-def _by_local(runs: Runs, asked: np.ndarray, known: Samples, here: Samples, count: int) -> Shares:
-    """Shares of the best fixed set and the process of the local samples, and of stock trees of all
-    samples."""
+def _with_own(known: Samples, own: Samples) -> CostModel:
+    """Trees of all samples, those of the machine itself counting more."""
+    both = join([known, own])
+    weight = np.where(np.arange(len(both.rows)) < len(known.rows), 1.0, OWN_WEIGHT)
+    return forest_of(both, weight)
+
+
+def _by_local(runs: Runs, asked: np.ndarray, here: Samples, count: int) -> Shares:
+    """Shares of the best fixed set and the process of the local samples."""
     yield from _scored(runs, asked, f"best fixed of {count} local", fixed(here))
     if len(here.gain) < LEAST_RUNS or np.unique(here.groups).size < LEAST_GROUPS:
         return
     process = learn(here, process_card(here))
     yield from _scored(runs, asked, f"process, {count} local alone", process)
-    both = join([known, here])
-    weight = np.where(np.arange(len(both.rows)) < len(known.rows), 1.0, LOCAL_WEIGHT)
-    yield from _scored(runs, asked, f"stock trees, {count} local", forest_of(both, weight))
 
 
 def _answered(
-    runs: Runs, asked: np.ndarray, index: AnswerIndex, model: CostModel, what: str
+    runs: Runs, asked: np.ndarray, index: AnswerIndex, model: CostModel, what: str, weight: float
 ) -> Shares:
     """Answers, and those of the vote and the model alone."""
     for at in asked:
         query = runs.bench.query(int(runs.row[at]), index)
         yield f"vote, {what}", _judged(runs, at, query)
         yield f"model, {what}", _judged(runs, at, _predicted(runs, at, query, model, {"rank": 1.0}))
-        joined = _predicted(runs, at, query, model, {"rank": 1.0, "transfer+rank": 1.0})
-        yield f"answer, {what}", _judged(runs, at, joined)
+    yield from _joined(runs, asked, index, model, f"answer, {what}", weight)
+
+
+def _joined(
+    runs: Runs, asked: np.ndarray, index: AnswerIndex, model: CostModel, what: str, weight: float
+) -> Shares:
+    """Answers of the vote and the model together."""
+    for at in asked:
+        query = runs.bench.query(int(runs.row[at]), index)
+        judged = {"rank": 1.0, "transfer+rank": 1.0}
+        yield what, _judged(runs, at, _predicted(runs, at, query, model, judged, weight))
 
 
 def _predicted(
-    runs: Runs, at: int, query: Query, model: CostModel, judged: dict[str, float]
+    runs: Runs,
+    at: int,
+    query: Query,
+    model: CostModel,
+    judged: dict[str, float],
+    weight: float = 1.0,
 ) -> Query:
     """The query with the model's predictions for what ran on a row; joined with the vote where both
     are among the `judged` methods."""
@@ -207,7 +228,13 @@ def _predicted(
     gain, spread = model.score(runs.samples.problem(at), configs)
     joins = "transfer+rank" in judged
     prediction = replace(
-        query.prediction, configs=configs, gain=gain, spread=spread, judged=judged, joins=joins
+        query.prediction,
+        configs=configs,
+        gain=gain,
+        spread=spread,
+        judged=judged,
+        joins=joins,
+        weight=weight,
     )
     return replace(query, prediction=prediction)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import InputError, UsageError
+from embeddb.core.errors import EmbeddbError, InputError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
 from embeddb.core.reports import Progress, ignore_progress
@@ -45,6 +45,7 @@ from indexer.calibration.choice import (
 )
 from indexer.calibration.report import CalibrationReport, Tally, op_report
 from indexer.runners.base import RunOptions
+from indexer.training.cost_model.local import expected_s, learn_from_runs
 
 #: What stored runs are called.
 CAMPAIGN = "calibrate"
@@ -56,6 +57,8 @@ _MOST_PASSES = 6
 #: The largest part of the time that one task may be guessed to take, on a generated matrix and on a
 #: user's own, that the report at the end may, and that a task may run over.
 _GENERATED_SHARE, _GIVEN_SHARE, _END_SHARE, _OVER_SHARE = 1 / 12, 1 / 4, 0.15, 0.04
+#: The largest part of the time that learning from the runs may take.
+_LEARN_SHARE = 0.3
 #: The part of the time left in which questions are asked before measuring goes on.
 _ASKING_SHARE = 0.25
 #: Seconds that building a partition takes per entry of evidence, starting torch, and the vectors of
@@ -63,6 +66,7 @@ _ASKING_SHARE = 0.25
 _REBUILD_S, _TORCH_S, _VECTOR_S = 5e-5, 5.0, 0.2
 #: By how much longer than the choice of a panel a report takes: both look at all evidence.
 _REPORTS = 6.0
+_NOT_LEARNED = "the cost models did not learn from these runs"
 #: Non-zeros of a matrix that is never too large.
 _SMALL = 20_000
 _COMPILED_AT_ONCE = 2 * (os.cpu_count() or 1)
@@ -137,6 +141,7 @@ class Calibration:
             self.db.learns = True
         report.too_large, report.problems = work.candidates.too_large, work.candidates.problems
         report.indexed = work.index()
+        work.learn(report)
         for at, op in enumerate(self.wish.ops):
             self.progress("report", at, len(self.wish.ops))
             partition = self.db.partition(op, here)
@@ -163,6 +168,7 @@ class _Work:
         self._fullest = max(found.values(), key=lambda p: len(p.ids) if p else 0)
         self._rebuild_s = sum(_entries(p) * _REBUILD_S for p in found.values())
         self._lacking = self._without_vectors()
+        self._learn_s = expected_s(self._db, here, self._ops)
         self._pace = Pace()
         self._built: set[tuple[Op, Config]] = set()
         self.tally = {op: Tally() for op in self._ops}
@@ -175,13 +181,18 @@ class _Work:
 
     @property
     def _until_s(self) -> float:
-        """When measuring has to end, so that the report, and if that is not too much the index, are
-        made in time."""
+        """When measuring has to end, so that the report, and if that is not too much the index and
+        the models, are made in time."""
         total = self._timer.total_s
         wanted = self._report_s + self._index_s
         if wanted > _END_SHARE * total:
             wanted = min(self._report_s, _END_SHARE * total)
-        return total - wanted
+        return total - wanted - (self._learn_s if self._learns else 0.0)
+
+    @property
+    def _learns(self) -> bool:
+        """Whether learning from the runs takes a small enough part of the time."""
+        return 0 < self._learn_s <= _LEARN_SHARE * self._timer.total_s
 
     # -- which matrices --------------------------------------------------------------------
 
@@ -339,11 +350,12 @@ class _Work:
     def index(self) -> bool:
         """Build the partitions anew, with the vectors that were left out, if there is time for all
         of that; else the next question takes in the new runs, and `embeddb embed` the rest."""
-        if self._timer.left_s < self._index_s + self._report_s:
+        after_s = self._report_s + (self._learn_s if self._learns else 0.0)
+        if self._timer.left_s < self._index_s + after_s:
             return False
         with _one_thread():
             for pattern_id in sorted(self._lacking):
-                if self._timer.left_s < self._rebuild_s + self._report_s:
+                if self._timer.left_s < self._rebuild_s + after_s:
                     return False
                 pattern = self._db.store.structure(pattern_id)
                 if pattern is not None:
@@ -351,6 +363,25 @@ class _Work:
         for op in self._ops:
             self._db.refresh(op, scope_of(self._here))
         return True
+
+    def learn(self, report: CalibrationReport) -> None:
+        """Let the models of every machine learn from this machine's runs, if there is time."""
+        if self._learns:
+            learn(report, self._db, self._here, self._ops, self._asked.progress)
+        elif self._learn_s:
+            took = f"takes about {self._learn_s:.0f} s: give more --minutes"
+            report.problems.append(f"{_NOT_LEARNED}, which {took}")
+
+
+def learn(
+    report: CalibrationReport, db: Lookup, here: Platform, ops: Sequence[Op], progress: Progress
+) -> None:
+    """Let the models of every machine learn from this machine's runs; a failure is one of the
+    report's problems."""
+    try:
+        report.learned = [str(op) for op in learn_from_runs(db, here, ops, progress)]
+    except EmbeddbError as e:
+        report.problems.append(f"{_NOT_LEARNED}: {e}")
 
 
 @contextmanager

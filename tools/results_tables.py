@@ -133,7 +133,7 @@ def _every_machine(data: Any) -> Table:
         "answer, {}": "answer",
         "vote, {}": "vote alone",
         "model, {}": "model alone",
-        "stock trees, {}": "stock trees",
+        "before learning, {}": "before learning",
         "process, {} alone": "local runs alone",
         "best fixed of {}": "best fixed, local",
         "best fixed of others": "best fixed, others",

@@ -26,7 +26,7 @@ from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import matrices_only
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
-from indexer.calibrate import CalibrationRequest
+from indexer.calibrate import CalibrationRequest, learn
 from indexer.calibration.choice import (
     AGAIN,
     TASK,
@@ -193,6 +193,8 @@ class NodesCalibration:
         report.seconds = sum(campaign.spent_s(task) for task in campaign.tasks())
         report.complete = not any(campaign.missing(task) for task in campaign.tasks())
         report.indexed = True
+        if report.complete:
+            learn(report, self.db, here, self.wish.ops, self.progress)
         for op in self.wish.ops:
             partition = self.db.partition(op, here)
             report.ops.append(op_report(partition, here, op, tally[op]))

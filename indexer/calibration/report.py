@@ -69,14 +69,16 @@ class OpReport:
 @dataclass(slots=True)
 class CalibrationReport:
     """One call of `calibrate`. `complete`: nothing is left that would be worth measuring;
-    `indexed`: there was time to build the partitions anew; `too_large` counts matrices that would
-    have taken too much of it."""
+    `indexed`: there was time to build the partitions anew; `learned` are the ops whose cost model
+    learned from this machine's runs; `too_large` counts matrices that would have taken too much of
+    the time."""
 
     platform: str
     asked_s: float
     seconds: float = 0.0
     complete: bool = False
     indexed: bool = False
+    learned: list[str] = field(default_factory=list)
     too_large: int = 0
     problems: list[str] = field(default_factory=list)
     ops: list[OpReport] = field(default_factory=list)
@@ -89,6 +91,7 @@ class CalibrationReport:
             "seconds": self.seconds,
             "complete": self.complete,
             "indexed": self.indexed,
+            "learned": self.learned,
             "runs": sum(op.runs for op in self.ops),
             "failures": sum(op.failures for op in self.ops),
             "too_large": self.too_large,

@@ -13,12 +13,13 @@ import pytest
 import scipy.sparse as sp
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import InputError, MatrixError, SpaceError, UsageError
+from embeddb.core.errors import InputError, MatrixError, ModelError, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
+from indexer import calibrate
 from indexer.calibrate import CAMPAIGN, Calibration, CalibrationRequest
 from indexer.calibration.choice import (
     Candidates,
@@ -287,6 +288,52 @@ def test_indexes_are_built_anew_where_there_is_time(db: Database, folder: Path) 
     assert calibrated(db, Runner(Clock(), each_s=0.01), 60.0, folder).indexed
     partition = db.index.partition(OPS[0], machine("mine"))
     assert partition is not None and len(set(mine(db)) & set(partition.ids)) == 9
+
+
+@pytest.mark.parametrize(
+    ("learning_s", "learns"), [(0.0, False), (10.0, True), (14.0, True), (20.0, False)]
+)
+def test_cost_models_learn_where_there_is_time(
+    db: Database,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    learning_s: float,
+    learns: bool,
+) -> None:
+    runner = Runner(Clock(), each_s=0.2)
+    learned_at = []
+
+    def learn(_db: Any, here: Platform, ops: Sequence[Op], _progress: Any) -> list[Op]:
+        learned_at.append((runner.clock.now - 100.0, here.id, len(runner.asked)))
+        runner.clock.now += learning_s
+        return list(ops)
+
+    monkeypatch.setattr(calibrate, "expected_s", lambda *_: learning_s)
+    monkeypatch.setattr(calibrate, "learn_from_runs", learn)
+    report = calibrated(db, runner, 60.0, folder)
+    assert report.document()["learned"] == (["spmm:32", "spmm:64"] if learns else [])
+    if learns:
+        ((at_s, where, runs),) = learned_at
+        assert at_s <= 1.05 * 60.0 - learning_s and where == "board@mine"
+        assert runs == len(runner.asked) and report.seconds <= 1.1 * 60.0
+    told = [line for line in report.problems if "did not learn" in line]
+    assert told == (
+        ["the cost models did not learn from these runs, which takes about 20 s: "
+         "give more --minutes"] if learning_s > 18.0 else []
+    )  # fmt: skip
+
+
+def test_what_cannot_learn_is_told(
+    db: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learn(*_: Any) -> list[Op]:
+        raise ModelError("no space left on the device")
+
+    monkeypatch.setattr(calibrate, "expected_s", lambda *_: 1.0)
+    monkeypatch.setattr(calibrate, "learn_from_runs", learn)
+    report = calibrated(db, Runner(Clock(), each_s=0.2), 60.0, folder)
+    assert report.learned == [] and report.ops[0].runs
+    assert any("did not learn" in p and "no space left" in p for p in report.problems)
 
 
 def test_a_machine_like_the_others_is_told_so(db: Database, folder: Path) -> None:

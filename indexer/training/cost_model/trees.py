@@ -23,7 +23,6 @@ from embeddb.cost_model.trees_numpy import MOST_SPLITS, TENSORS
 from embeddb.index.vote import effects
 from embeddb.learning.calibration import centred
 from embeddb.learning.samples import Samples
-from indexer.training.cost_model.losses import figures
 
 _TREES = 400
 SETTINGS: dict[str, Any] = {
@@ -119,6 +118,8 @@ def fit_member(
 
     Raises: MissingDependency without LightGBM.
     """
+    from indexer.training.cost_model.losses import figures  # imports torch
+
     known = np.flatnonzero(~held)
     table = np.concatenate([rows[i] for i in known.tolist()])
     leaf = max(1, min(LEAF, len(table) // _LEAF_SHARE))

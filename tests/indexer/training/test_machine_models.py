@@ -25,10 +25,12 @@ from embeddb.ranking.rankers.joint import JointRanker
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
 
+from embeddb.cost_model import Problem
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.samples import samples_of_machines
 from indexer.embed import embed
 from indexer.training.cost_model import trees
+from indexer.training.cost_model.local import JOINED_WEIGHT, learn_from_runs
 from indexer.training.cost_model.machines import machine_of, mean_facts
 from tuners.evaluation.machines import WEIGHT
 
@@ -243,6 +245,78 @@ def test_local_runs_correct_its_answers(place: Path) -> None:
     assert ranker_of(query) is JointRanker and query.vote.quality.judged_by == "here"
 
 
+@pytest.fixture
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "_TREES", 60)
+
+
+def first_order(model: CostModel, db: Database, platform: Platform) -> str:
+    """The order of the configuration that the model alone ranks first for an unknown matrix."""
+    query = build_query(db.index, matrices(1, first=50)[0], platform, OP)
+    configs = list(platform.space(OP).enumerate())
+    vector = db.index.vector(matrices(1, first=50)[0], "stats")
+    lengths = db.index.lengths(matrices(1, first=50)[0])
+    problem = Problem(vector, platform, OP, query.pattern.sizes, lengths)
+    return str(configs[int(np.argmax(model.score(problem, configs)[0]))]["order"])
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_it_learns_from_the_runs_of_one_machine(place: Path) -> None:
+    new, other = machine("own", 32, l2_bytes="1000000"), machine("another", 32)
+    with Database.open(place) as db:
+        source, _ = db.index.usable_model(new, OP)
+        fill(db, new, matrices(4, first=60), order=(1.6, 1.0, 1.3))
+        embed(db.index)
+        assert learn_from_runs(db.index, new, [OP]) == [OP]
+        model, _ = db.index.usable_model(new, OP)
+        elsewhere, _ = db.index.usable_model(other, OP)
+        assert source is not None and model is not None and elsewhere is not None
+        assert (first_order(source, db, new), first_order(model, db, new)) == ("a", "b")
+        query = build_query(db.index, matrices(1, first=50)[0], new, OP)
+        assert db.index.models.learned(new, OP) is None
+    assert (place / "models" / "costmodel-lanes@own-spmm.safetensors").is_file()
+    assert model.instance == new.id in model.machines and model.card["own_rows"] == 4
+    assert model.card["parent"] == source.version == elsewhere.version
+    assert ranker_of(query) is JointRanker and query.prediction.weight == JOINED_WEIGHT
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_it_learns_anew_each_time(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = machine("again", 32, l2_bytes="1000000")
+    words = ["train", "costmodel", str(place), "--platform", new.id, "--op", str(OP)]
+    with Database.open(place) as db:
+        source, _ = db.index.usable_model(new, OP)
+        fill(db, new, matrices(1, first=60))
+        embed(db.index)
+        assert learn_from_runs(db.index, new, [OP]) == []
+    assert run_verb([*words, "--every-machine"]) == 2
+    assert "lanes@again ran fewer than 2 matrices of spmm" in capsys.readouterr().err
+    with Database.open(place) as db:
+        fill(db, new, matrices(2, first=61))
+        embed(db.index)
+        assert learn_from_runs(db.index, new, [OP]) == [OP]
+    assert run_verb([*words, "--every-machine"]) == 0
+    assert "queries rank by both together" in capsys.readouterr().out
+    model = CostModel.load(place / "models" / "costmodel-lanes@again-spmm.safetensors")
+    assert source is not None and model.card["parent"] == source.version
+    assert model.card["own_rows"] == 3
+
+
+def test_a_model_of_the_machine_alone_stays(place: Path) -> None:
+    new = machine("mine", 32, l2_bytes="1000000")
+    file = place / "models" / "costmodel-lanes@mine-spmm.safetensors"
+    with Database.open(place) as db:
+        source, _ = db.index.usable_model(new, OP)
+        assert source is not None
+        card = {name: value for name, value in source.card.items() if name != "machines"}
+        CostModel(card, source.tensors).save(file)
+        fill(db, new, matrices(3, first=60))
+        embed(db.index)
+        before = file.read_bytes()
+        assert learn_from_runs(db.index, new, [OP]) == []
+        assert file.read_bytes() == before
+
+
 def test_builds_for_one_processor_are_one_machine(opened: Database) -> None:
     samples = samples_of_machines(opened.index, parse_platform(TOML), [OP])
     assert np.unique(machine_of(samples)).size == len({m.id for m in samples.machines})
@@ -260,5 +334,8 @@ def test_one_machine_is_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[st
     words = ["train", "costmodel", folder, "--platform", "lanes", "--op", str(OP)]
     assert run_verb([*words, "--every-machine"]) == 2
     assert "two or more instances" in capsys.readouterr().err
+    words[words.index("lanes")] = "lanes@one"
+    assert run_verb([*words, "--every-machine"]) == 2
+    assert "no model of every machine is in use" in capsys.readouterr().err
     assert run_verb([*words, "--every-machine", "--from", "starter"]) == 2
     assert "leave out --preset and --from" in capsys.readouterr().err

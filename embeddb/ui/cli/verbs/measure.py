@@ -406,6 +406,8 @@ def _show_report(report: CalibrationReport) -> None:
     say()
     head = ("op", "matrices", "now", "runs", "noise", "differs", "shift", "before", "after")
     table(head, [_row(op) for op in report.ops])
+    if report.learned:
+        say(f"learned from these runs: the cost model of {', '.join(report.learned)}")
     say()
     _legend(report)
     if report.complete:

@@ -83,7 +83,9 @@ def costmodel_verb(
 
     --every-machine makes one model for all machines of a portable platform, those without runs too:
     trees that also read a machine's facts (vector width, caches, bandwidths). It is judged with
-    whole machines left out. Queries of any of them, and of others, join it with the vote.
+    whole machines left out. Queries of any of them, and of others, join it with the vote. With the
+    id of one machine as --platform, that model learns again for it, its own runs counting more, as
+    `calibrate` does at its end.
 
     --preset trains COGNATE as published: its sparse network reads the patterns' coordinates (in at
     most --sites squared cells) and is trained end to end on run times, from random weights or those
@@ -153,18 +155,25 @@ def _train_for_machines(
 ) -> dict[str, Any]:
     with needing("training"):
         from embeddb.learning.samples import samples_of_machines
+        from indexer.training.cost_model.local import samples_for, source_of, trained_for
         from indexer.training.cost_model.machines import train_for_machines
         from indexer.training.cost_model.model_place import save_model
         from tuners.evaluation.machines import judge_machines
     request = _request({**options, "predictor": "trees"})
     with open_database(db, readonly=True) as opened:
-        where, wanted = opened.platform(platform), _ops(ops)
-        samples = samples_of_machines(opened.index, where, wanted, featurizer=request.featurizer)
-        file, folder = _place(opened.store, samples, out, options["resume"])
-        model, parts = train_for_machines(samples, request.settings("trees"), progress=progress)
-        if request.judged:
-            model.card["held_out"] = judge_machines(opened.index, where, parts, progress)
-        home = opened.store.path
+        where, wanted, home = opened.platform(platform), _ops(ops), opened.store.path
+        if where.instance:
+            source = source_of(opened.index, where, wanted[0])
+            samples = samples_for(opened.index, where, source)
+            file, folder = _place(opened.store, samples, out, options["resume"])
+            model = trained_for(where, source, samples)
+        else:
+            name = request.featurizer
+            samples = samples_of_machines(opened.index, where, wanted, featurizer=name)
+            file, folder = _place(opened.store, samples, out, options["resume"])
+            model, parts = train_for_machines(samples, request.settings("trees"), progress=progress)
+            if request.judged:
+                model.card["held_out"] = judge_machines(opened.index, where, parts, progress)
     version, problems = save_model(model, file, home, lambda: open_database(db).index)
     return _saved(db, model, (file, folder), (version, problems), samples)
 
