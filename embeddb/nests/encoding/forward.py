@@ -26,9 +26,7 @@ from embeddb.core.files import model_file
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
 from embeddb.nests.encoding.features import FEATURES
-from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
-from embeddb.nests.nest import Nest
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.encoding.graph import NestGraph
 
 #: Dimension of the embeddings of a node, a graph and a nest.
 DIM = 128
@@ -118,11 +116,6 @@ class NestNetwork:
             passed = self._attended(f"layers.{at}", x, flow)
             x = layer_norm(x + relu(passed), self._weights, f"norms.{at}")
         return x
-
-    def node_vectors(self, nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], Floats]:
-        """Nodes of a nest under that schedule, and their `node_embeddings`."""
-        graph = graph_of(nest, schedule)
-        return graph.nodes, self.node_embeddings(graph)
 
     def embedding(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
         """float32[128] of the nest; `counters` float32[c], nan where absent (None: all are)."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_shapes import contraction, product, sparse_product, stencil, sweep, transpose
 
+from benchmarks.nest_matchers import by_slot, loop_vectors, slot_copy, step_by_step
 from embeddb import platforms
 from embeddb.core.errors import NestError
 from embeddb.nests.check import Legality
@@ -22,11 +23,7 @@ from embeddb.nests.matching.transfer import (
     NodeVectors,
     Transfer,
     at_once,
-    by_slot,
-    loop_vectors,
     raw_vectors,
-    slot_copy,
-    step_by_step,
     transfer,
 )
 from embeddb.nests.nest import Nest
