@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Mapping
@@ -74,7 +75,16 @@ def make(connection: psycopg.Connection, schema: str) -> None:
         if there.fetchone() is None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         for table in TABLES:
-            _make_table(connection, sql.Identifier(schema, table), packed=table in _PACKED)
+            own = sql.Identifier(schema, table)
+            connection.execute(
+                sql.SQL(
+                    "CREATE TABLE IF NOT EXISTS {} (k bytea PRIMARY KEY"
+                    " CHECK (octet_length(k) BETWEEN 1 AND 511), v bytea NOT NULL)"
+                ).format(own)
+            )
+            if table in _PACKED:
+                packed = sql.SQL("ALTER TABLE {} ALTER COLUMN v SET STORAGE EXTERNAL")
+                connection.execute(packed.format(own))
         about, writer = sql.Identifier(schema, "about"), sql.Identifier(schema, "writer")
         connection.execute(
             sql.SQL(
@@ -94,23 +104,8 @@ def make(connection: psycopg.Connection, schema: str) -> None:
         Tallies(schema).count(connection)
 
 
-def _make_table(connection: psycopg.Connection, table: sql.Identifier, *, packed: bool) -> None:
-    connection.execute(
-        sql.SQL(
-            "CREATE TABLE IF NOT EXISTS {} (k bytea PRIMARY KEY"
-            " CHECK (octet_length(k) BETWEEN 1 AND 511), v bytea NOT NULL)"
-        ).format(table)
-    )
-    if packed:
-        connection.execute(
-            sql.SQL("ALTER TABLE {} ALTER COLUMN v SET STORAGE EXTERNAL").format(table)
-        )
-
-
 def lock_key(schema: str) -> int:
     """Number of the lock held by a writer in a schema: signed 64 bits."""
-    import hashlib
-
     digest = hashlib.blake2b(b"embeddb\0" + schema.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
