@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -73,3 +74,13 @@ class Sizes(_OfMatrix):
 
 
 UNKNOWN = Sizes()
+
+
+def log_size(size: float) -> float:
+    """log2(1 + |size|), as models read sizes and counts."""
+    return math.log2(1 + abs(size))
+
+
+def signed_log(value: float) -> float:
+    """`log_size` with the sign of the value."""
+    return math.copysign(log_size(value), value)

@@ -11,14 +11,10 @@ from typing import Any
 
 from embeddb.core.config import Value
 from embeddb.core.errors import NestError
-from embeddb.nests.dependence.legality import (
-    MOST_PRIVATE,
-    Legality,
-    dependences,
-    packable,
-    parallel_loops,
-    reduction_loops,
-)
+from embeddb.nests.dependence.legality import Legality as Legality
+from embeddb.nests.dependence.legality import packable as packable
+from embeddb.nests.dependence.legality import parallel_loops as parallel_loops
+from embeddb.nests.dependence.legality import reduction_loops as reduction_loops
 from embeddb.nests.nest import Nest, index_range, loop_range, values_of
 from embeddb.nests.parts import (
     DTYPES,
@@ -32,23 +28,6 @@ from embeddb.nests.parts import (
     Statement,
 )
 from embeddb.nests.schedule import Schedule, parameters
-
-__all__ = [
-    "LARGEST",
-    "MOST_DIMENSIONS",
-    "MOST_PRIVATE",
-    "Legality",
-    "NestJudge",
-    "canonical_schedule",
-    "check",
-    "dependences",
-    "in_order",
-    "legality_of",
-    "packable",
-    "parallel_loops",
-    "reduction_loops",
-]
-
 
 #: Largest number in a nest: products of two stay far below 2**63.
 LARGEST = 1 << 40

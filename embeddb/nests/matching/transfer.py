@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NestError
-from embeddb.nests.check import packable
+from embeddb.nests.dependence.legality import packable
 from embeddb.nests.encoding.graph import Node, graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import (
@@ -220,11 +220,6 @@ class Transfer:
 
     schedule: Schedule
     steps: tuple[StepOutcome, ...]
-
-    @property
-    def applied(self) -> int:
-        """Number of applied steps."""
-        return sum(step.applied for step in self.steps)
 
     def document(self) -> dict[str, Any]:
         """Plain values, for explanations."""
