@@ -76,6 +76,15 @@ class Sizes(_OfMatrix):
 UNKNOWN = Sizes()
 
 
+def positive(text: str | None) -> float | None:
+    """The number in a text, such as a fact of a machine; None unless it is positive and finite."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
+
+
 def log_size(size: float) -> float:
     """log2(1 + |size|), as models read sizes and counts."""
     return math.log2(1 + abs(size))

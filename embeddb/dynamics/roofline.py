@@ -4,7 +4,6 @@ Tensor Processing Units" (Appendix A), for the C that the cpu platform generates
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import positive
 from embeddb.dynamics.record import LINE_BYTES
 from embeddb.dynamics.traffic import VALUE_BYTES, assign, matrix_bytes
 from embeddb.dynamics.walk import Execution, entries_of, execution_of, middle_of, plain, tiling_of
@@ -54,7 +54,7 @@ class Machine:
     def of(cls, facts: Mapping[str, str]) -> Machine:
         """Machine from the environment of an instance (`embeddb.platforms.machines`); missing and
         invalid facts have the defaults `USUAL`."""
-        values = {name: _number(facts.get(name, ""), usual) for name, usual in USUAL.items()}
+        values = {name: positive(facts.get(name)) or usual for name, usual in USUAL.items()}
         lanes = values["vector_bytes"] / 4
         return cls(
             max(1, int(values["threads"])),
@@ -68,14 +68,6 @@ class Machine:
             ),
             values["wake_us"] * 1e-6,
         )
-
-
-def _number(text: str, usual: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return usual
-    return value if 0 < value < math.inf else usual
 
 
 _LOADS, _MULTIPLIES, _LATENCY, _IN_FLIGHT = 2, 2, 4.0, 256.0

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
-from embeddb.core.files.model_file import read_card, version_of
+from embeddb.core.files.model_file import read_card
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import FromWeights
 from embeddb.tensors.encoding.features import KernelGraph, graph_of, hidden, tile_rows
@@ -41,10 +41,8 @@ class KernelEmbedding:
     def __init__(self, weights: Path) -> None:
         """Read the weights. Raises: ModelError if they are invalid."""
         self.weights = weights
-        self.version = version_of(weights)
         self.network = KernelNetwork.load(weights)
-        if version_of(weights) != self.version:
-            raise ModelError("it changed while it was read", where=str(weights))
+        self.version = self.network.version
         self.dim = self.network.spec.embedding
         self.names = tuple(f"{self.version[:8]}.{at}" for at in range(self.dim))
         self.learned_from = _families(self.network.card)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError, NestError
-from embeddb.core.files.model_file import version_of
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import (
     CountersOf,
@@ -48,10 +47,8 @@ class NestEmbedding(Exported):
         """Read the weights (None: those of the package). Raises: ModelError if they are missing or
         invalid."""
         self.weights = SHIPPED if weights is None else weights
-        self.version = version_of(self.weights)
         self.network = NestNetwork.load(self.weights)
-        if version_of(self.weights) != self.version:
-            raise ModelError("it changed while it was read", where=str(self.weights))
+        self.version = self.network.version
         self.names = tuple(f"{self.version[:8]}.{at}" for at in range(DIM))
 
     @classmethod

@@ -220,10 +220,6 @@ class Platform:
         """Parameters that the loop nest is made from."""
         return self.kernel(op).homogeneous
 
-    def heterogeneous(self, op: Op) -> tuple[str, ...]:
-        """The platform's own parameters, in declared order; may overlap with `homogeneous`."""
-        return self.kernel(op).heterogeneous
-
     def at(self, instance: str = "", environment: Mapping[str, str] | None = None) -> Platform:
         """The platform on one device or machine. Without a label, the instance is 8 hex digits
         of the environment's digest; without both, the platform itself, of no instance.

@@ -85,7 +85,10 @@ def _count(spec: Mapping[str, Any], key: str) -> int:
 
 
 class NestNetwork:
-    """Weights and their card, ready for inference. Deterministic, and callable from any thread."""
+    """Weights and their card, ready for inference. Deterministic, and callable from any thread.
+    `version` is that of the file, empty without one."""
+
+    version = ""
 
     def __init__(
         self, card: Mapping[str, Any], weights: Mapping[str, Floats], *, where: str = ""
@@ -102,7 +105,9 @@ class NestNetwork:
     def load(cls, path: str | Path) -> NestNetwork:
         """The network of a file. Raises: ModelError naming the file."""
         file = model_file.read(path, kind="nests")
-        return cls(file.card, file.tensors, where=str(path))
+        network = cls(file.card, file.tensors, where=str(path))
+        network.version = file.version
+        return network
 
     @property
     def targets(self) -> tuple[str, ...]:

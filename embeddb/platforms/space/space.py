@@ -305,12 +305,6 @@ class ConfigSpace:
         """Whether a condition waits for a size, so that a parameter may be there or not."""
         return when.holds(env) is None and bool(when.names & set(self.unresolved))
 
-    def shaped(self, config: Mapping[str, Any]) -> bool:
-        """Whether a configuration has the parameters that the structural sizes call for: one of a
-        nest of another depth has not. Quicker than `reason`."""
-        names = config.keys()
-        return self.needed <= names and self.barred.isdisjoint(names)
-
     def check(self, config: Mapping[str, Any]) -> None:
         """Raises: SpaceError with `reason`'s line if the configuration is not legal."""
         reason = self.reason(config)
