@@ -82,8 +82,7 @@ def _in_state(
     samples: Sequence[tuple[float, float | None]],
     normal: Callable[[], State],
 ) -> list[tuple[float, float | None]]:
-    """Samples of the runs made in the usual state; empty if there are none, or no run has a
-    state."""
+    """Samples of the runs made in the usual state; empty if there are none."""
     contexts = [run.measurement.context for run in runs]
     if not any(has_state(context) for context in contexts):
         return []

@@ -145,8 +145,7 @@ def _localities(p: Parts, counters: Mapping[str, Counter]) -> dict[str, Counter]
 
 
 def _bytes(p: Parts) -> tuple[int, int]:
-    """Bytes with every operand read once; and with a memory access for every access to a dense
-    row."""
+    """Bytes with every operand read once, and with every access to a dense row from memory."""
     row = p.op.width * p.value
     columns = int(np.unique(p.pattern.indices).size)
     rows = int(np.count_nonzero(np.diff(p.pattern.indptr))) if p.sampled else p.pattern.shape[0]

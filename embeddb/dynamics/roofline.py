@@ -84,8 +84,7 @@ _HELD = 8
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """`each`: cycles of a stored entry or block, for all dense columns; `row`: additional cycles of
-    a segment."""
+    """Cycles of a stored entry or block, for all dense columns, and those of a segment beside."""
 
     each: float
     row: float
@@ -443,8 +442,7 @@ class Walks:
         self._known: dict[tuple[Execution, bool], Walk] = {}
 
     def of(self, ex: Execution, op: Op) -> Walk:
-        """Walk of an execution: executions that differ in tiles of dense columns, strips and
-        schedules share one."""
+        """Walk of an execution, whatever its tiles of dense columns, strips and schedule."""
         key = _bare(ex), op.width == 1
         if key not in self._known:
             self._known[key] = self._looked_at(*key)

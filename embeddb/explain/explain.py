@@ -94,8 +94,7 @@ def explain(recommendation: Recommendation, store: Store) -> Explanation:
 
 
 def _meaning(platform: Platform, answer: Config) -> dict[str, str]:
-    """Meaning of the answer's values, from the platform file; a shipped one may be newer than the
-    stored text."""
+    """Meaning of the answer's values, from a shipped file where the stored text has none."""
     shipped = platform.name in builtin_platforms() and not platform.meaning
     return (load_platform(platform.name) if shipped else platform).meanings(answer)
 
@@ -325,8 +324,7 @@ def _evidence(
 
 
 def _thinned(order: list[Config], *required: Config) -> list[Config]:
-    """At most `_MOST_RATIOS` configurations, evenly by rank, with the first, the last and the
-    required ones."""
+    """At most `_MOST_RATIOS` configurations, evenly by rank, with the required ones."""
     if len(order) <= _MOST_RATIOS:
         return order
     even = np.linspace(0, len(order) - 1, _MOST_RATIOS - len(required)).astype(np.int64)

@@ -44,8 +44,7 @@ class NestEmbedding(Exported):
     dim = DIM
 
     def __init__(self, weights: Path | None = None) -> None:
-        """Read the weights (None: those of the package). Raises: ModelError if they are missing or
-        invalid."""
+        """Read the weights (None: those of the package). Raises: ModelError."""
         self.weights = SHIPPED if weights is None else weights
         self.network = NestNetwork.load(self.weights)
         self.version = self.network.version
@@ -89,8 +88,7 @@ class NestEmbedding(Exported):
         return vector
 
     def with_counters(self, platform: str, counters_of: CountersOf) -> CountedEmbedding | None:
-        """The same featurizer with the counters of a platform instance; None if the network reads
-        none."""
+        """The same featurizer with the counters of an instance; None if the network reads none."""
         source = str(self.network.card.get("source"))
         if self.network.spec["inputs"] == "static" or source not in SOURCES:
             return None
@@ -121,8 +119,7 @@ class CountedEmbedding:
         return stored if stored is not None and stored.source == self.source else None
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Nest`. Raises: ModelError as `NestEmbedding.embed_counted`, and for a
-        nest without counters."""
+        """float32[d] of a `Nest`. Raises: ModelError, also for a nest without counters."""
         counters = self.counters(pattern.id)
         if counters is None:
             raise ModelError(

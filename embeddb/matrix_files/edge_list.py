@@ -69,8 +69,7 @@ _OTHER = "a METIS graph is named .graph, a hypergraph .hgr; an edge list has two
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """Header of a network. `kind`: bip, sym, asym or nothing; `edges` 0 and `shape` (0, 0) where
-    unstated."""
+    """`kind`: bip, sym, asym or nothing; `edges` 0 and `shape` (0, 0) where unstated."""
 
     kind: str = ""
     edges: int = 0

@@ -97,8 +97,7 @@ def members(
 
 
 def _body(source: Source, lines: NumberLines, n: int, skipped: int) -> NumberLines:
-    """Lines of the vertices. Trailing blank ones may be missing: the number of edges shows if
-    anything else is."""
+    """Lines of the vertices. Blank ones at the end may be missing."""
     more = lines.counts[n:] > 0
     if more.any():
         line = lines.place(n + int(np.argmax(more)))
@@ -151,8 +150,7 @@ def read_hypergraph(source: Source) -> Pattern:
 
 
 def _check_lines(source: Source, body: NumberLines, edges: int, weights: int) -> None:
-    """Check that the lines of the edges are followed by `weights` lines of one number. Raises:
-    MatrixError."""
+    """Check that `weights` lines of one number follow those of edges. Raises: MatrixError."""
     line_count = int(np.flatnonzero(body.counts)[-1]) + 1 if body.counts.any() else 0
     if line_count < edges + weights:
         raise source.error(

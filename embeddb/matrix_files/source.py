@@ -275,8 +275,7 @@ def read_text(source: Source) -> bytes:
 
 
 def words_by_line(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[l]: number of words of each line; `starts` int64[l] are the positions of first
-    bytes."""
+    """int64[l]: words of each line; `starts` int64[l] are the positions of first bytes."""
     begins = data > _SPACE
     begins[1:] &= data[:-1] <= _SPACE
     words = np.flatnonzero(begins)

@@ -137,8 +137,7 @@ def _check_inside(nest: Nest, access: Access) -> None:
 
 
 def in_order(nest: Nest) -> Nest:
-    """The nest without unused arrays, the others by first access: target first, then operands, then
-    bounds."""
+    """The nest without unused arrays, others by first access: target, operands, then bounds."""
     met: list[int] = []
     of_bounds = [a for at, a, _ in nest.accesses() if at < 0]
     for statement in nest.body:

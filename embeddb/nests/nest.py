@@ -178,8 +178,7 @@ class Nest:
 
     @cached_property
     def trips(self) -> tuple[int, ...]:
-        """Trip count of each loop for fixed outer loops: exact where it does not vary, else the
-        mean, rounded up."""
+        """Trip count of each loop for fixed outer loops: the mean, rounded up, where it varies."""
         return trips(self.loops, self.arrays)
 
     @property

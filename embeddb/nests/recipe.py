@@ -18,8 +18,7 @@ from embeddb.nests.schedule import INNER, PLACES, POLICIES, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Run the loops in this order, from the outermost, in their current positions; other loops stay
-    in place."""
+    """Run these loops in this order, from the outermost; others stay in place."""
 
     loops: tuple[int, ...]
 

@@ -69,8 +69,7 @@ class Schedule:
 
     @property
     def config(self) -> Config:
-        """Parameters that apply: no policy without a parallel loop, no chunk except for
-        `dynamic`."""
+        """Parameters that apply: no policy without parallel loop, a chunk only for `dynamic`."""
         depth = len(self.order)
         values: dict[str, Any] = {f"tile_{at + 1}": t for at, t in enumerate(self.tiles)}
         if depth > 1:

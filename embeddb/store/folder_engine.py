@@ -120,8 +120,7 @@ class FolderEngine(Engine):
         return self._used().size_bytes()
 
     def compact(self) -> None:
-        """Rewrite the file without free pages. Raises: StoreLocked while another process has the
-        database open."""
+        """Rewrite the file. Raises: StoreLocked while another process has the database open."""
         self._written().compact()
 
     def refuse_damage(self) -> None:

@@ -223,8 +223,7 @@ class LmdbEngine(Engine):
 
     @contextmanager
     def still(self, wait_s: float) -> Iterator[None]:
-        """Context in which no thread of this process reads or writes. Raises: StoreLocked,
-        StoreError."""
+        """Context without reads and writes in this process. Raises: StoreLocked, StoreError."""
         if not self._writing.acquire(timeout=wait_s):
             raise StoreLocked(f"{self._folder}: a write has not ended for {wait_s:g} s")
         try:
@@ -368,8 +367,7 @@ class LmdbEngine(Engine):
             self._writing.release()
 
     def close(self) -> None:
-        """Close the environment; in a forked child too, which may then open the folder for
-        itself."""
+        """Close the environment; a forked child may then open the folder for itself."""
         self._env.close()
         if self._fd >= 0:
             os.close(self._fd)

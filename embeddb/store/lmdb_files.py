@@ -254,8 +254,7 @@ def page_faults(data: BinaryIO) -> str:
 
 
 def has_no_table(data: BinaryIO) -> bool:
-    """Return true if the last commit contains no table; false also for any file that is not a data
-    file of LMDB."""
+    """Return true if the last commit has no table; false for any other file than LMDB's."""
     try:
         return _last_meta(data)[1].entries == 0
     except (_Broken, struct.error):

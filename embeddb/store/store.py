@@ -271,8 +271,7 @@ class Store:
             return [key[4:].hex() for key, _ in rows]
 
     def members(self, partition: RunTable) -> dict[str, int]:
-        """Workload ids with runs in a table, and the generation that last added a run or a
-        vector."""
+        """Workload ids with runs in a table, and the generation of their last run or vector."""
         with self._engine.read() as txn:
             rows = txn.scan("member", partition.prefix)
             return {key[4:].hex(): int.from_bytes(raw, "big") for key, raw in rows}

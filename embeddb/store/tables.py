@@ -58,8 +58,7 @@ class VectorTable:
     def put(
         self, featurizer: str, version: str, vectors: Mapping[str, NDArray[np.float32]]
     ) -> None:
-        """Store vectors; their workloads count as changed in every table in which they have
-        runs."""
+        """Store vectors; their workloads count as changed in every table with their runs."""
         rows = _rows({(featurizer, version): vectors})
 
         def body(txn: Txn) -> None:

@@ -32,8 +32,7 @@ class Region:
 
 
 def region_text(region: Region) -> str | None:
-    """Text of a region; None where the text cannot express it: arrays, attributes of other
-    kinds."""
+    """Text of a region; None where it cannot be expressed: arrays, other attributes."""
     parts: list[str] = []
     for op in region.operations:
         word = _WORDS.get(op.opcode)

@@ -1,5 +1,4 @@
-"""Construction of a tensor graph from untrusted input: checked, and in the canonical order of its
-id."""
+"""Construction of tensor graphs from untrusted input: checked, in the canonical order of the id."""
 
 from __future__ import annotations
 

@@ -201,8 +201,7 @@ class OwnFolder:
             yield file
 
     def read(self, name: str, most: int) -> bytes:
-        """Return the content of a file of at most `most` bytes. Raises: OSError, also for a larger
-        one."""
+        """Content of a file of at most `most` bytes. Raises: OSError, also for a larger one."""
         with self.open(name, "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
@@ -210,8 +209,7 @@ class OwnFolder:
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file whole or not at all, as `whole_file`; creates the folder. Raises:
-        OSError."""
+        """Write a file as `whole_file`; creates the folder. Raises: OSError."""
         with self.whole(name) as out:
             out.write(data)
 

@@ -83,8 +83,7 @@ class KernelMap:
 
     @property
     def same_sites(self) -> bool:
-        """True for a submanifold map: outputs are the input sites, and `mirror` maps a pair to its
-        reverse."""
+        """True for a submanifold map, whose outputs are the input sites."""
         return self.source is self.target
 
     @property
@@ -171,8 +170,7 @@ class Level:
         return counts
 
     def coarser(self, factor: int) -> Level:
-        """Every site rounded down to a multiple of `factor` times the stride, without
-        duplicates."""
+        """Every site, once, rounded down to a multiple of `factor` times the stride."""
         if factor == 1:
             return self
         if factor not in self._cache:

@@ -189,8 +189,7 @@ class Legality:
             yield f"pack {shape.pack}: there is no {word} array that is only read, at plain indices"
 
     def _once(self, rule: Callable[..., Iterator[str]], *arguments: Any) -> str | None:
-        """First line of a rule, cached by its arguments: schedules are many, but a rule depends on
-        little of them."""
+        """First line of a rule, cached by its arguments, which are few of a schedule's parts."""
         key = (rule, *arguments)
         if key not in self._ruled:
             self._ruled[key] = next(rule(*arguments), None)

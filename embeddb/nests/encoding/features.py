@@ -284,7 +284,8 @@ class Encoder:
         }
         if writer is not None and writer.reduction:
             values[f"reduction.{writer.combine}"] = 1.0
-        strides, through = strides_of(nest, group), _through(group)
+        strides = strides_of(nest, group)
+        through = {at for i in group.accesses[0].at if i.of for at in i.of.loops}
         runs = {
             "stride.l-1": [signed_log(strides[at]) for at in self._inwards],
             "random.l-1": [float(at in through) for at in self._inwards],
@@ -328,11 +329,6 @@ def _elements(array: Array, touched: list[Span | None]) -> int:
     """Number of elements in spans; an index read from an array may have any value."""
     sizes = zip(reversed(array.shape), touched, strict=True)
     return math.prod(extent if span is None else span.most for extent, span in sizes)
-
-
-def _through(group: Group) -> frozenset[int]:
-    """Loops on which an index depends through another array."""
-    return frozenset(at for i in group.accesses[0].at if i.of for at in i.of.loops)
 
 
 def _of_data(loop: Loop) -> bool:

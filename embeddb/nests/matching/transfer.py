@@ -39,8 +39,7 @@ NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float3
 
 
 def remembered(vectors: NodeVectors) -> NodeVectors:
-    """Cache vectors by nest and schedule: every transfer to a target begins with the same schedules
-    of it."""
+    """Cache vectors by nest and schedule: all transfers to a target begin with the same."""
     return lru_cache(maxsize=512)(vectors)
 
 
@@ -72,8 +71,7 @@ def assign(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
 
 
 def _augmented(cost: list[list[float]], columns: int) -> list[int]:
-    """Row assigned to each column, -1 for none. Rows are added one by one along the cheapest
-    augmenting path."""
+    """Row of each column, -1 for none, added one by one along the cheapest augmenting path."""
     row_price = [0.0] * len(cost)
     column_price = [0.0] * columns
     taken_by = [-1] * columns
@@ -191,8 +189,7 @@ TILES = (4, 8, 16, 32, 64, 128, 256)
 
 
 class Pair(NamedTuple):
-    """Names of a loop or an array of the source and of its match in the target, and their
-    distance."""
+    """Names of a loop or an array of the source and of its match, and their distance."""
 
     source: str
     target: str

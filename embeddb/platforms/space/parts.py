@@ -77,8 +77,7 @@ class Part:
 
     @cached_property
     def listed(self) -> tuple[Assignment, ...] | None:
-        """Every legal assignment, or None where there are too many to list, or each would take a
-        judge's time."""
+        """Every legal assignment, or None for too many, or where each would take a judge's time."""
         if self.space.rules.judge is not None:
             return None
         budget: list[float] = [NODE_LIMIT]

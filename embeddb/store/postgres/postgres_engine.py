@@ -193,8 +193,7 @@ class PostgresEngine(Engine):
     # -- the whole -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connections; in a forked child too, which may then open the database for
-        itself."""
+        """Close the connections; a forked child may then open the database for itself."""
         self._server.close()
 
     def size_bytes(self) -> int:

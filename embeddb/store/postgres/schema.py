@@ -35,8 +35,7 @@ class SchemaState:
 
 
 def inspect(connection: psycopg.Connection, schema: str, place: str) -> SchemaState:
-    """State of a schema. Raises: StoreError where this user may not look; StoreVersion for one that
-    lacks tables."""
+    """State of a schema. Raises: StoreError if this user may not look; StoreVersion."""
     rows = connection.execute(
         "SELECT c.relname, has_schema_privilege(n.oid, 'USAGE'),"
         " has_table_privilege(c.oid, 'INSERT') AND NOT pg_is_in_recovery(),"
@@ -236,8 +235,7 @@ class WriterLock:
         connection.execute("SELECT pg_advisory_unlock(%s)", (self._key,))
 
     def _locked(self, connection: psycopg.Connection) -> StoreLocked:
-        """Error that names the holder of the lock: process and host that its client reported, or
-        the server's text."""
+        """Error that names the holder of the lock: its process and host, or the server's text."""
         key = self._key & ((1 << 64) - 1)
         row = connection.execute(
             "SELECT a.application_name, a.pid, a.usename FROM pg_locks l"

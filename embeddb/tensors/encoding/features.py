@@ -184,8 +184,7 @@ def graph_of(kernel: TensorGraph) -> KernelGraph:
 
 
 def hidden(graph: KernelGraph, at: int) -> KernelGraph:
-    """The graph with one operation hidden except for its edges: unknown opcode, as in training, and
-    every feature 0."""
+    """The graph with one operation hidden but for its edges: an unknown opcode, all features 0."""
     opcodes, features = graph.opcodes.copy(), graph.features.copy()
     opcodes[at], features[at] = 0, 0.0
     return replace(graph, opcodes=opcodes, features=features)

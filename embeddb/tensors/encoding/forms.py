@@ -46,8 +46,7 @@ def combine_number(op: Operation) -> float:
 
 
 def _transpose(op: Operation, operands: Sequence[Shape]) -> Form:
-    """`run`: contiguous before and after; `along`: distance in the operand of neighbours in the
-    result."""
+    """`run`: contiguous before and after; `along`: distance of the result's neighbours before."""
     shape, order = operands[0], op.dims("dimensions")
     before, after = shape.layout, tuple(order[d] for d in op.shape.layout)
     run = 1
@@ -87,8 +86,7 @@ def _broadcast(op: Operation, operands: Sequence[Shape]) -> Form:
 
 
 def _slice(op: Operation, operands: Sequence[Shape]) -> Form:
-    """Features of a slice, a pad or a dynamic slice: contiguous pieces of the smaller array in the
-    larger."""
+    """Slice, pad or dynamic slice: contiguous pieces of the smaller array in the larger."""
     part, whole = op.shape, operands[0]
     if part.elements > whole.elements:
         part, whole = whole, part

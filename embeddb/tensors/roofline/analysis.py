@@ -1,5 +1,4 @@
-"""Predictions of the analytical model for the tiles of kernels on one machine, as inputs of learned
-models."""
+"""Predictions of the analytical model for tiles on one machine, as inputs of learned models."""
 
 from __future__ import annotations
 
@@ -105,8 +104,7 @@ class TileModel:
         return cycles
 
     def _moved(self, extents: Extents, levels: Sequence[Levels], cache: Cache) -> Floats:
-        """float64[n,c] by nest. Data that several nests find where another left it is loaded
-        once."""
+        """float64[n,c] by nest. Data that one nest finds where another left it is loaded once."""
         traffic_cycles = np.zeros((len(self.nests), len(extents)))
         footprints = [held_by(n, own, cache) for n, own in zip(self.nests, levels, strict=True)]
         within = self._within(extents)
@@ -215,8 +213,7 @@ class Analysis:
     def logs(
         self, kernel: TensorGraph, configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
-        """float64[c] natural logarithms of seconds. Raises: TensorError for a kernel without
-        tiles."""
+        """float64[c] natural logarithms of seconds. Raises: TensorError without tiles."""
         return np.log(TileModel(kernel, Machine.of(self.facts)).seconds(configs))
 
     def rows(
@@ -342,8 +339,7 @@ class Arithmetic:
         return sum(step.share * self._step(step)[1] for step in own)
 
     def innermost(self) -> Floats:
-        """float64[c] of all iterations of the rows and of the loop inside; without the outer
-        loops."""
+        """float64[c] of all iterations of the rows and of the loop inside, without outer loops."""
         rows, inner = self.loops.rows, self.loops.inner
         lanes = np.where(self._in_vectors(), self.machine.lanes(self.nest.each), 1)
         one = self._turn(1)
@@ -433,8 +429,7 @@ class Arithmetic:
         return vectorised
 
     def _stride(self, access: Access, layout: Layout) -> Ints | None:
-        """int64[c] elements from one iteration of the innermost loop to the next; None where that
-        varies."""
+        """int64[c] elements between iterations of the innermost loop; None where that varies."""
         total = np.zeros(len(self.extents), dtype=np.int64)
         for terms, stride in zip(access.terms, layout.strides, strict=True):
             for var, by in terms:

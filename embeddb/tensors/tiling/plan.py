@@ -101,8 +101,7 @@ class Loops:
     def worth(
         self, value: Value, vars_: tuple[Var, ...], operand: int, forms: Forms, inner: Var | None
     ) -> bool:
-        """Return true if an operand of a sum is worth a copy: read often, and computed or read with
-        a stride."""
+        """Return true if an operand of a sum is worth a copy: read often, and not contiguously."""
         source = self.values[operand]
         if source.what != "hold" or self._reuse(value, vars_, operand) < _WORTH:
             return False
@@ -213,8 +212,7 @@ class Plan:
         return math.prod(-(-d // t) for d, t in zip(self.dims, self.whole(tile), strict=True))
 
     def depth(self, depends: Iterable[int], tile: Sequence[int]) -> int:
-        """Number of loops over dimensions, in the order of `order`, around it: 0 is outside of
-        all."""
+        """Number of loops over dimensions around it, in the order of `order`."""
         open_ = [self.order.index(d) + 1 for d in depends if tile[d]]
         return max(open_, default=0)
 

@@ -138,8 +138,7 @@ class NestSample:
 
 
 def sample_of(nest: Nest, counted: CounterVector, seconds: float) -> NestSample:
-    """Sample of a nest from the counters of its canonical schedule and the `seconds` of an
-    uncounted run."""
+    """Sample of a nest from counters of its canonical schedule and `seconds` without counting."""
     graph = graph_of(nest, canonical_schedule(nest))
     return NestSample(nest.id, nest.group, graph, counted.values, targets_of(counted, seconds))
 

@@ -33,8 +33,7 @@ _SETTINGS = MappingProxyType(
 
 
 def evenly(families: Sequence[str]) -> NDArray[np.float64]:
-    """float64[x] weight of each row, such that all families have the same total weight; 1 on
-    average."""
+    """float64[x] weight of each row, the same in total for all families; 1 on average."""
     counts = Counter(families)
     share = len(families) / len(counts)
     return np.array([share / counts[family] for family in families], dtype=np.float64)

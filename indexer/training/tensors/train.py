@@ -64,8 +64,7 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A candidate model: its part of the card, its weights, and its predictions float64[c] of each
-    sample, by part."""
+    """Its part of the card, its weights, and its predictions float64[c] by part and sample."""
 
     card: dict[str, Any]
     weights: dict[str, NDArray[Any]]
