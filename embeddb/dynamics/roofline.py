@@ -200,11 +200,8 @@ class Roofline:
     def seconds(
         self, platform: Platform, op: Op, configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
-        """float64[c], of one call with warm caches.
-
-        Raises: UsageError for a platform without a loop nest for this op; MissingDependency without
-        numba.
-        """
+        """float64[c], of one call with warm caches. Raises: UsageError for a platform without a
+        loop nest for this op; MissingDependency without numba."""
         return np.array([self._of(platform, op, config) for config in configs], dtype=np.float64)
 
     def _of(self, platform: Platform, op: Op, config: Mapping[str, Any]) -> float:

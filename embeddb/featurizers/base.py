@@ -51,10 +51,8 @@ class Featurizer(Protocol):
     def dim(self) -> int: ...
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of the structure of a `Pattern`, or of a workload of its `kinds`.
-
-        Raises: MissingDependency or ModelError where it cannot be computed on this machine.
-        """
+        """float32[d] of the structure of a `Pattern`, or of a workload of its `kinds`. Raises:
+        MissingDependency or ModelError where it cannot be computed on this machine."""
 
     def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """float32[d] from the facts of a stub; None where they do not suffice."""

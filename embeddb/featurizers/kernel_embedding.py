@@ -50,20 +50,15 @@ class KernelEmbedding:
     @classmethod
     def for_database(cls, folder: Path | None) -> KernelEmbedding | None:
         """Featurizer with the database's own network of tiles, the first by name; None without one:
-        trees have no embedding.
-
-        Raises: ModelError if it is invalid.
-        """
+        trees have no embedding. Raises: ModelError if it is invalid."""
         there = sorted(folder.glob(OWN)) if folder is not None else []
         networks = (path for path in there if not reads_rows(read_card(path, kind="kernels")))
         first = next(networks, None)
         return None if first is None else cls(first)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `TensorGraph` of kind `kernel`; its names and group do not enter.
-
-        Raises: ModelError if the result is not finite.
-        """
+        """float32[d] of a `TensorGraph` of kind `kernel`; its names and group do not enter. Raises:
+        ModelError if the result is not finite."""
         kernel: TensorGraph = pattern
         return self._embedded(kernel, graph_of(kernel))
 

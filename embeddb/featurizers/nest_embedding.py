@@ -53,26 +53,19 @@ class NestEmbedding(Exported):
     @classmethod
     def for_database(cls, folder: Path | None) -> NestEmbedding | None:
         """Featurizer with the database's own weights, else the package's; None where there are
-        neither.
-
-        Raises: ModelError if they are invalid.
-        """
+        neither. Raises: ModelError if they are invalid."""
         weights = own_weights(folder, OWN, SHIPPED)
         return None if weights is None else cls(weights)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Nest` without counters; its names and group do not enter.
-
-        Raises: ModelError if the result is not finite.
-        """
+        """float32[d] of a `Nest` without counters; its names and group do not enter. Raises:
+        ModelError if the result is not finite."""
         return self.embed_counted(pattern, None)
 
     def embed_counted(self, nest: Nest, counters: CounterVector | None) -> NDArray[np.float32]:
-        """float32[d] of a nest with the counters of its canonical schedule, or None.
-
-        Raises: ModelError as `embed`, and for counters of another source than those of the training
-        data, which are not comparable.
-        """
+        """float32[d] of a nest with the counters of its canonical schedule, or None. Raises:
+        ModelError as `embed`, and for counters of another source than those of the training data,
+        which are not comparable."""
         learned = self.network.card.get("source")
         if counters is not None and counters.source != learned:
             raise ModelError(
@@ -137,10 +130,8 @@ PLUGIN: type[Travelling] = NestEmbedding
 
 
 def install(weights: Path, folder: Path) -> str:
-    """Make weights the database's own; returns their version.
-
-    Raises: ModelError if they are invalid.
-    """
+    """Make weights the database's own; returns their version. Raises: ModelError if they are
+    invalid."""
     version = NestEmbedding(weights).version
     adopt(weights, folder, OWN, version=version)
     return version

@@ -63,10 +63,7 @@ class Scnn(Exported):
     @classmethod
     def for_database(cls, folder: Path | None) -> Scnn | None:
         """Featurizer with the database's own weights, else the package's; None where there are
-        neither.
-
-        Raises: ModelError if their card cannot be read.
-        """
+        neither. Raises: ModelError if their card cannot be read."""
         weights = own_weights(folder, OWN, SHIPPED)
         return None if weights is None else cls(weights)
 
@@ -85,11 +82,9 @@ class Scnn(Exported):
         return f"{gone} ({_HINT})" if gone else self._failure
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
-        """float32[d] of the structure; the name and group of the pattern do not enter.
-
-        Raises: MissingDependency without torch; ModelError if the weights do not fit, or the result
-        is not finite.
-        """
+        """float32[d] of the structure; the name and group of the pattern do not enter. Raises:
+        MissingDependency without torch; ModelError if the weights do not fit, or the result is not
+        finite."""
         network, reduction, channels = self._network()
         import torch
 
@@ -147,11 +142,9 @@ def _dim(card: dict[str, Any], where: str) -> int:
 
 
 def _read(weights: Path, version: str) -> tuple[Any, Any, int]:
-    """The network, reduction and channels of a model file, ready to embed with.
-
-    Raises: ModelError if they do not fit together, or the file is no longer of that version;
-    MissingDependency without torch.
-    """
+    """The network, reduction and channels of a model file, ready to embed with. Raises: ModelError
+    if they do not fit together, or the file is no longer of that version; MissingDependency without
+    torch."""
     gone = _gone()
     if gone:
         raise MissingDependency(f"scnn: {gone}", hint=_HINT)

@@ -146,10 +146,7 @@ def _without_headings(text: bytes) -> tuple[bytes, bool]:
 
 def pairs(source: Source, text: bytes, *, named: bool = False) -> NDArray[np.int64]:
     """int64[e, 2]: the first two integers of each row; comments are skipped. Unless its columns are
-    `named`, rows of numbers have equally many.
-
-    Raises: MatrixError, with the line.
-    """
+    `named`, rows of numbers have equally many. Raises: MatrixError, with the line."""
     _check_lines(source, text)
     # Comments are removed here: numpy handles two kinds of comments line by line in Python.
     bare = _without_comments(text) if any(mark in text for mark in _COMMENTS) else text

@@ -71,10 +71,8 @@ def members(
     source: Source, body: NumberLines, most: int, *, skipped: int, step: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(counts, members) int64[l], int64[k]: number of vertices that each line names after `skipped`
-    numbers, every `step`-th of them, and these vertices counted from 0.
-
-    Raises: MatrixError, with the line of a vertex beyond `most` or a line of another length.
-    """
+    numbers, every `step`-th of them, and these vertices counted from 0. Raises: MatrixError, with
+    the line of a vertex beyond `most` or a line of another length."""
     wrong = (body.counts < skipped) | ((body.counts - skipped) % step != 0)
     if wrong.any():
         at = int(np.argmax(wrong))

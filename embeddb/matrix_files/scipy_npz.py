@@ -240,10 +240,8 @@ class NpyHeader(NamedTuple):
 
 
 def npy_header(stream: IO[bytes]) -> NpyHeader:
-    """Read the header at the beginning of a stream, which is then positioned at the data.
-
-    Raises: ValueError, and any exception of Python's own parser; call it inside `refusing`.
-    """
+    """Read the header at the beginning of a stream, which is then positioned at the data. Raises:
+    ValueError, and any exception of Python's own parser; call it inside `refusing`."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"is of an unknown .npy version {version}")

@@ -43,10 +43,8 @@ _FILL = re.compile(
 
 def check(nest: Nest) -> Nest:
     """Check a nest; return it with its arrays in the order of their first access and without unused
-    ones.
-
-    Raises: NestError for an invalid nest, or one that could access memory outside its arrays.
-    """
+    ones. Raises: NestError for an invalid nest, or one that could access memory outside its
+    arrays."""
     if not nest.loops or not nest.body:
         raise NestError("a nest needs a loop and a statement")
     if len(nest.loops) > MOST_LOOPS:

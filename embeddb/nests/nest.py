@@ -53,10 +53,8 @@ def index_range(loops: Sequence[Loop], arrays: Sequence[Array], index: Index) ->
 
 
 def values_of(array: Array) -> tuple[int, int]:
-    """Smallest and largest value of an integer array, from its fill.
-
-    Raises: NestError where they are unknown.
-    """
+    """Smallest and largest value of an integer array, from its fill. Raises: NestError where they
+    are unknown."""
     kind, *arguments = array.fill.split(":")
     if array.dtype not in ("i32", "i64"):
         raise NestError(f"an index is read from an array of {array.dtype}, not of integers")
@@ -227,10 +225,8 @@ class Nest:
         return {at: text for at, text in last.items() if len(text) == _ID}
 
     def with_matrices(self, matrices: Iterable[Pattern]) -> Nest:
-        """The nest with those of the matrices that its fills name.
-
-        Raises: NestError where a fill or a shape contradicts its matrix.
-        """
+        """The nest with those of the matrices that its fills name. Raises: NestError where a fill
+        or a shape contradicts its matrix."""
         wanted = set(self.matrix_ids.values())
         available = {m.id: m for m in (*self.matrices, *matrices) if m.id in wanted}
         for at, matrix in self.matrix_ids.items():
@@ -242,9 +238,7 @@ class Nest:
 
     def matrix_values(self, array: int) -> NDArray[Any] | None:
         """Values of an array from the matrix that its fill names, int[elements]; None without one.
-
-        Raises: NestError for a missing matrix.
-        """
+        Raises: NestError for a missing matrix."""
         wanted = self.matrix_ids.get(array)
         if wanted is None:
             return None
@@ -273,10 +267,8 @@ class Nest:
 
 def fills_of(matrix: Pattern) -> tuple[str, str]:
     """Fills of the arrays of row offsets and columns of a matrix. The unevenness of its rows is
-    rounded down to thousandths, in integers: the same on every machine.
-
-    Raises: NestError for a matrix without entries.
-    """
+    rounded down to thousandths, in integers: the same on every machine. Raises: NestError for a
+    matrix without entries."""
     (rows, columns), entries = matrix.shape, matrix.nnz
     if not entries:
         raise NestError(f"matrix {matrix.name or matrix.id} has no entries")

@@ -242,10 +242,8 @@ class KernelSpace:
 
 def read_space(table: Table) -> KernelSpace:
     """The space of a section. Faults of single parameters, constraints and defaults are collected
-    in the table, for `Table.refuse`.
-
-    Raises: PlatformError naming file and key, for a section that cannot be read further.
-    """
+    in the table, for `Table.refuse`. Raises: PlatformError naming file and key, for a section that
+    cannot be read further."""
     kernels = table.texts("kernels")
     try:
         operations = [operation_of(kernel) for kernel in kernels]
@@ -328,10 +326,8 @@ class _Reading:
         return self.tried(lambda: Config(_plain(chosen)), "default", Config({}))
 
     def space(self, constraints: Sequence[str], default: Config, kind: str) -> ConfigSpace:
-        """The space without the conditions and constraints that are at fault.
-
-        Raises: PlatformError for a fault of another part, which nothing can be read without.
-        """
+        """The space without the conditions and constraints that are at fault. Raises: PlatformError
+        for a fault of another part, which nothing can be read without."""
         left = dict(enumerate(constraints))
         while True:
             try:

@@ -51,11 +51,9 @@ class CopyReport(Report):
 
 
 def copy_database(source: Store, place: str, *, progress: Progress | None = None) -> CopyReport:
-    """Make `place` a copy of an open database, of its state when the copy begins.
-
-    Raises: StoreError where something exists already; an interrupted copy of the same source is
-    continued. StoreReadOnly, StoreFull, StoreLocked as every write.
-    """
+    """Make `place` a copy of an open database, of its state when the copy begins. Raises:
+    StoreError where something exists already; an interrupted copy of the same source is continued.
+    StoreReadOnly, StoreFull, StoreLocked as every write."""
     started = time.monotonic()
     there = is_database(place)
     target = open_engine(place, create=not there)
@@ -73,10 +71,7 @@ def copy_database(source: Store, place: str, *, progress: Progress | None = None
 
 def _begun(source: Store, target: Engine) -> bool:
     """Mark the target as unfinished; return true if an earlier copy of the same source had marked
-    it.
-
-    Raises: StoreError for a target that is a database of its own.
-    """
+    it. Raises: StoreError for a target that is a database of its own."""
     name = source.place.encode()
     with target.read() as txn:
         refuse_other_schema(txn.get("meta", b"schema"), target.place)

@@ -77,10 +77,8 @@ def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
 
 
 def refuse_other_schema(raw: bytes | None, place: str) -> None:
-    """Check the value of `meta` `schema`; None where there is none yet.
-
-    Raises: StoreVersion if the data was written with another schema than this program's.
-    """
+    """Check the value of `meta` `schema`; None where there is none yet. Raises: StoreVersion if the
+    data was written with another schema than this program's."""
     schema = SCHEMA if raw is None else int(raw) if raw.isdigit() and len(raw) < 9 else 0
     if schema > SCHEMA:
         raise StoreVersion(
@@ -206,10 +204,8 @@ class Engine(Protocol):
         return
 
     def refuse_damage(self) -> None:
-        """Check the data quickly, before all of it is read for another database.
-
-        Raises: StoreCorrupt.
-        """
+        """Check the data quickly, before all of it is read for another database. Raises:
+        StoreCorrupt."""
         return
 
     def problems(self) -> list[str]:

@@ -248,15 +248,15 @@ class LmdbEngine(Engine):
         """Open the handles. LMDB uses a write transaction of its own for that unless the
         environment is read-only: done under the writer lock, so that opening cannot wait for ever.
         """
-        return {name: self._handle(name) for name in TABLES}
-
-    def _handle(self, name: str) -> Any:
-        try:
-            return self._env.open_db(name.encode(), create=False)
-        except lmdb.NotFoundError:
-            if name not in ADDED:
-                raise
-            return None
+        handles: dict[str, Any] = {}
+        for name in TABLES:
+            try:
+                handles[name] = self._env.open_db(name.encode(), create=False)
+            except lmdb.NotFoundError:
+                if name not in ADDED:
+                    raise
+                handles[name] = None
+        return handles
 
     def _add_tables(self) -> None:
         """Create tables that a database of an older program lacks, in a transaction of its own."""
@@ -378,10 +378,7 @@ class LmdbEngine(Engine):
 
     def compact(self) -> None:
         """Rewrite the file without free pages, with no other process using it: its writes to the
-        old file would be lost.
-
-        Raises: StoreLocked while another process has the database open.
-        """
+        old file would be lost. Raises: StoreLocked while another process has the database open."""
         self._refuse_write()
         with (
             self._writer_lock(False),

@@ -63,10 +63,8 @@ def name_key(name: str) -> bytes:
 
 
 def resolved(txn: Txn, key: bytes) -> bytes:
-    """The workload that adopted a stub, else the workload itself.
-
-    Raises: StoreCorrupt for a cycle of adoptions.
-    """
+    """The workload that adopted a stub, else the workload itself. Raises: StoreCorrupt for a cycle
+    of adoptions."""
     passed = set[bytes]()
     while (target := txn.get("alias", key)) is not None:
         passed.add(key)

@@ -27,10 +27,7 @@ def computation(
     names: Sequence[str] = (),
 ) -> TensorGraph:
     """A graph of the operations that the outputs depend on, operands first, with parameters
-    numbered in order.
-
-    Raises: TensorError, one line that names the operation.
-    """
+    numbered in order. Raises: TensorError, one line that names the operation."""
     if kind not in KINDS:
         raise TensorError(f"{kind!r} is neither a kernel nor a program")
     if not outputs:

@@ -132,10 +132,8 @@ NETWORKS: dict[str, tuple[type[nn.Module], bool]] = {
 
 
 def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec with every key, checked.
-
-    Raises: ModelError for an unknown name or key, or an invalid value.
-    """
+    """A spec with every key, checked. Raises: ModelError for an unknown name or key, or an invalid
+    value."""
     name = spec.get("name")
     if not isinstance(name, str) or name not in NETWORKS:
         raise ModelError(f"network {name!r} is none of {', '.join(NETWORKS)}", where="network")

@@ -131,10 +131,8 @@ def reduce(pattern: Pattern, reduction: Reduction) -> Input:
 
 def seen_through(item: Input, channels: int) -> Input:
     """The input with so many features per site: all of them, or for one channel only a 1, the
-    binary sites of the data-selection paper (Section 3.1).
-
-    Raises: InputError for any other number.
-    """
+    binary sites of the data-selection paper (Section 3.1). Raises: InputError for any other
+    number."""
     if channels == CHANNELS:
         return item
     if channels != 1:

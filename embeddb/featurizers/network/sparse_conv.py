@@ -68,10 +68,8 @@ class SparseConv2d(nn.Module):
 
 class SparseMaxPool2d(nn.Module):
     """Maximum of the stored sites under a kernel, per channel. Among equal values the first in the
-    order of offsets receives the gradient.
-
-    Raises: InputError for a stride of 1 or one larger than the kernel (windows could be empty).
-    """
+    order of offsets receives the gradient. Raises: InputError for a stride of 1 or one larger than
+    the kernel (windows could be empty)."""
 
     def __init__(self, kernel: int = 2, stride: int = 2) -> None:
         super().__init__()
@@ -87,9 +85,7 @@ class SparseMaxPool2d(nn.Module):
 
 def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, sites: KernelMap) -> Tensor:
     """[n_out,cout] from `features` [n_in,cin] and `weight` [k*k,cin,cout], differentiable once.
-
-    Raises: InputError if the sizes do not fit.
-    """
+    Raises: InputError if the sizes do not fit."""
     if features.shape != (sites.source.sites, weight.shape[1]):
         raise InputError(
             f"{sites.source.sites} sites and a layer of {weight.shape[1]} channels "

@@ -136,10 +136,8 @@ class Level:
 
     @classmethod
     def of(cls, coords: Tensor, *, entries: int | None = None) -> Level:
-        """Sites at full resolution; `entries` defaults to the largest entry plus one.
-
-        Raises: InputError unless `coords` is int64[n,3], sorted, unique and within bounds.
-        """
+        """Sites at full resolution; `entries` defaults to the largest entry plus one. Raises:
+        InputError unless `coords` is int64[n,3], sorted, unique and within bounds."""
         if coords.ndim != 2 or coords.shape[1] != 3 or coords.dtype != torch.int64:
             raise InputError("sites are not an int64[n,3] array of entry, row and column")
         top = coords.amax(0).tolist() if coords.shape[0] else [-1, 0, 0]

@@ -47,10 +47,7 @@ def encoding_version() -> str:
 def shapes_of(spec: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Shape of every weight by name. `spec` is a card's `network`: integers `layers` and `heads` (a
     divisor of 128), `counters` (their number), names `targets`, `inputs`, one of `INPUTS`, and
-    `encoding`.
-
-    Raises: ModelError naming an invalid entry.
-    """
+    `encoding`. Raises: ModelError naming an invalid entry."""
     layers, heads, counters = (_count(spec, key) for key in ("layers", "heads", "counters"))
     targets = spec.get("targets")
     if not isinstance(targets, list) or not 0 < len(targets) <= _MOST["targets"]:

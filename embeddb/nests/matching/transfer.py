@@ -236,10 +236,8 @@ def transfer(
     steps: Sequence[Step], source: Nest, *, target: Nest, legal: Legal, matcher: Matcher
 ) -> Transfer:
     """Transfer the recipe of `source` to `target`, whose legality `legal` decides; `matcher`
-    matches these two (`embeddb.nests.matching.transfer`).
-
-    Raises: NestError for a step that does not fit the source.
-    """
+    matches these two (`embeddb.nests.matching.transfer`). Raises: NestError for a step that does
+    not fit the source."""
     source_schedule, schedule = identity_schedule(source), identity_schedule(target)
     outcomes: list[StepOutcome] = []
     for step in steps:

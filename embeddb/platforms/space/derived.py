@@ -36,10 +36,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class Quantities:
-    """Derived quantities in declared order; none in a space that declares none.
-
-    Raises: SpaceError whose `where` is the quantity at fault.
-    """
+    """Derived quantities in declared order; none in a space that declares none. Raises: SpaceError
+    whose `where` is the quantity at fault."""
 
     def __init__(self, quantities: Sequence[Quantity], rules: Rules) -> None:
         self.quantities = tuple(quantities)

@@ -232,10 +232,8 @@ class Rules:
 
     def expression(self, text: Any, where: str, *, condition: bool = False) -> Expression:
         """Parse an expression over these parameters; of sizes a condition may use structural ones
-        only, so that which parameters a configuration has never depends on the data.
-
-        Raises: SpaceError whose `where` is the given place.
-        """
+        only, so that which parameters a configuration has never depends on the data. Raises:
+        SpaceError whose `where` is the given place."""
         if not isinstance(text, str):
             raise SpaceError("an expression is written as text", where=where)
         try:

@@ -209,10 +209,8 @@ class PostgresEngine(Engine):
 
     def compact(self) -> None:
         """VACUUM FULL, which only the owner may do: readers wait meanwhile, one table at a time.
-
         Raises: StoreLocked during another client's write, or a read that takes longer than
-        `wait_s`.
-        """
+        `wait_s`."""
         self._refuse_write()
         if not self._owns:  # the server would only warn
             raise StoreReadOnly(f"{self.place}: only its owner may compact it")
@@ -265,10 +263,8 @@ _INHERITED: list[psycopg.Connection] = []
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The address for libpq, and the schema: `postgresql://host/team?schema=kernels`.
-
-    Raises: UsageError for an invalid schema name, and for an invalid address.
-    """
+    """The address for libpq, and the schema: `postgresql://host/team?schema=kernels`. Raises:
+    UsageError for an invalid schema name, and for an invalid address."""
     base, _, query = url.partition("?")
     words = [word for word in query.split("&") if word]
     named = [unquote(word.partition("=")[2]) for word in words if word.startswith("schema=")]
@@ -286,10 +282,8 @@ def split_url(url: str) -> tuple[str, str]:
 
 class Connections:
     """Pool of connections to one server. Passwords, TLS and services are those of libpq: its
-    environment variables, `~/.pgpass`, `pg_service.conf`, and the address.
-
-    Raises: StoreError where the server cannot be reached.
-    """
+    environment variables, `~/.pgpass`, `pg_service.conf`, and the address. Raises: StoreError where
+    the server cannot be reached."""
 
     def __init__(self, url: str, *, wait_s: float) -> None:
         self._address, self.schema = split_url(url)

@@ -190,10 +190,8 @@ class WriterLock:
         self._milliseconds = sql.Literal(max(1, int(1000 * wait_s)))
 
     def begin(self, connection: psycopg.Connection) -> None:
-        """Begin a transaction that holds the lock, in one round trip.
-
-        Raises: StoreLocked, StoreVersion.
-        """
+        """Begin a transaction that holds the lock, in one round trip. Raises: StoreLocked,
+        StoreVersion."""
         text = sql.SQL(
             "BEGIN; SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock({});"
             " SELECT v FROM {} WHERE k = 'schema'"

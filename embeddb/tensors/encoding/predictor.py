@@ -150,10 +150,8 @@ class NetworkSpec:
 
     @classmethod
     def of(cls, card: Mapping[str, Any]) -> Self:
-        """Read a card's `network`.
-
-        Raises: ModelError for another of the paper's networks or another encoding.
-        """
+        """Read a card's `network`. Raises: ModelError for another of the paper's networks or
+        another encoding."""
         spec = cls(card.get("task", ""), card.get("hidden", 0))
         own = spec.card
         if card.get("encoding") != own["encoding"]:

@@ -48,10 +48,8 @@ _TOGETHER = 512
 
 
 class TileModel:
-    """Model of one kernel on one machine.
-
-    Raises: TensorError for a kernel that is not computed tile by tile.
-    """
+    """Model of one kernel on one machine. Raises: TensorError for a kernel that is not computed
+    tile by tile."""
 
     def __init__(self, kernel: TensorGraph, machine: Machine) -> None:
         self.machine, self.plan = machine, plan_of(kernel)
@@ -156,10 +154,15 @@ class TileModel:
         return np.asarray(np.sum(list(by_array.values()), axis=0))
 
 
-#: In order of precedence: a kernel has the type of its heaviest operation.
-TYPES = ("convolution", "dot", "window", "reduce", "moving", "element-wise")
-_WINDOWS = frozenset(("reduce-window", "select-and-scatter"))
-_MOVING = frozenset(("gather", "scatter", "sort", "transpose", "concatenate", "pad", "reverse"))
+#: Opcodes by type, in order of precedence: a kernel has the type of its heaviest operation.
+_TYPES = {
+    "convolution": {"convolution"},
+    "dot": {"dot"},
+    "window": {"reduce-window", "select-and-scatter"},
+    "reduce": {"reduce"},
+    "moving": {"gather", "scatter", "sort", "transpose", "concatenate", "pad", "reverse"},
+}
+TYPES = (*_TYPES, "element-wise")
 #: Function whose cost on a vector of f32 stands for all.
 _FUNCTION = "exponential"
 
@@ -167,14 +170,7 @@ _FUNCTION = "exponential"
 def type_of(kernel: TensorGraph) -> str:
     """Type of a kernel, one of `TYPES`."""
     opcodes = {operation.opcode for operation in kernel.operations}
-    for name in ("convolution", "dot"):
-        if name in opcodes:
-            return name
-    if opcodes & _WINDOWS:
-        return "window"
-    if "reduce" in opcodes:
-        return "reduce"
-    return "moving" if opcodes & _MOVING else "element-wise"
+    return next((name for name, some in _TYPES.items() if some & opcodes), TYPES[-1])
 
 
 def fused_seconds(kernel: TensorGraph, machine: Machine) -> float:

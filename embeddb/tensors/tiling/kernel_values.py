@@ -332,10 +332,7 @@ def _labels(labels: str, rank: int) -> tuple[dict[str, int], ...]:
 
 def _seen(op: Operation, shapes: Sequence[Shape]) -> Callable[[Forms], Forms] | None:
     """Map from the index of a result element to the same element in the first operand; None where
-    elements are computed.
-
-    Raises: ValueError, IndexError where attributes do not fit the shapes.
-    """
+    elements are computed. Raises: ValueError, IndexError where attributes do not fit the shapes."""
     match op.opcode:
         case "broadcast":
             to, of = op.dims("dimensions"), shapes[0].dims

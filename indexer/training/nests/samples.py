@@ -144,10 +144,8 @@ def sample_of(nest: Nest, counted: CounterVector, seconds: float) -> NestSample:
 
 
 def held_out(samples: Sequence[NestSample], seed: int) -> frozenset[str]:
-    """Groups for early stopping and the figures: a fifth of them, by seed.
-
-    Raises: InputError for fewer than `FEWEST_GROUPS`.
-    """
+    """Groups for early stopping and the figures: a fifth of them, by seed. Raises: InputError for
+    fewer than `FEWEST_GROUPS`."""
     groups = sorted({sample.group for sample in samples})
     if len(groups) < FEWEST_GROUPS:
         raise InputError(
@@ -160,10 +158,8 @@ def held_out(samples: Sequence[NestSample], seed: int) -> frozenset[str]:
 
 
 def targets_there(samples: Sequence[NestSample]) -> NDArray[np.int64]:
-    """Indices of the targets that enough of the samples have.
-
-    Raises: InputError if there is none.
-    """
+    """Indices of the targets that enough of the samples have. Raises: InputError if there is
+    none."""
     shares = np.mean([~np.isnan(sample.targets) for sample in samples], axis=0)
     present = np.flatnonzero(shares >= _FEWEST_THERE)
     if not present.size:

@@ -360,10 +360,8 @@ def families() -> tuple[str, ...]:
 
 def synthetic(seed: int) -> Nest:
     """A nest that is a function of the seed alone, of the group `synthetic/FAMILY`: at most
-    `MOST_POINTS` iterations of the body, at most `MOST_BYTES` of arrays.
-
-    Raises: ValueError for a negative seed.
-    """
+    `MOST_POINTS` iterations of the body, at most `MOST_BYTES` of arrays. Raises: ValueError for a
+    negative seed."""
     rng = np.random.default_rng([seed, len(_FAMILIES)])
     family = families()[seed % len(_FAMILIES)]
     while True:
