@@ -61,10 +61,8 @@ def explain(recommendation: Recommendation, store: Store) -> Explanation:
     answer, counts, whose = Config(recommendation.best), Counter[str](), Provenances(store)
     shown = list(_neighbours(recommendation, store, answer, counts, whose))
     gain = _measured_gain(recommendation)
-    platform, pattern = (
-        store.sound_platform(recommendation.platform),
-        _pattern(recommendation, store),
-    )
+    platform = store.sound_platform(recommendation.platform)
+    pattern = _pattern(recommendation, store)
     winners = [(best, n.weight) for n in shown if (best := best_here(recommendation, n))]
     done = Explanation(
         recommendation=recommendation,
@@ -142,10 +140,8 @@ def _own(
     op = Op.parse(recommendation.op)
     if platform is None or op.name not in platform.ops:
         return
-    stored, pattern_id = (
-        platform.space(op, pattern.sizes).canonical,
-        store.resolve(recommendation.pattern_id),
-    )
+    stored = platform.space(op, pattern.sizes).canonical
+    pattern_id = store.resolve(recommendation.pattern_id)
     runs_of: dict[Config, list[Run]] = {}
     for run in without_search(list(store.runs(recommendation.platform, op, pattern_id))):
         if run.measurement.ok and 0.0 < run.measurement.seconds < math.inf:

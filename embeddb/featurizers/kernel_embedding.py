@@ -86,8 +86,5 @@ def _families(card: Any) -> frozenset[str]:
     parts = card.get("parts")
     train = parts.get("train") if isinstance(parts, dict) else None
     families = train.get("families") if isinstance(train, dict) else None
-    return (
-        frozenset(f for f in families if isinstance(f, str))
-        if isinstance(families, list)
-        else frozenset()
-    )
+    listed = families if isinstance(families, list) else []
+    return frozenset(family for family in listed if isinstance(family, str))

@@ -33,7 +33,6 @@ OWN = Path("models", "scnn.safetensors")
 #: Prefix of the names of encoders trained within a cost model; the rest is the name of that model,
 #: whose folder has the weights.
 TRAINED = "scnn@"
-_NEEDS = ("torch",)
 _HINT = install_hint("learn")
 _TRAIN = "train weights anew with `embeddb train featurizer`"
 #: Default length of an embedding (COGNATE, Table 6), and the largest.
@@ -129,9 +128,8 @@ def install(weights: Path, folder: Path) -> str:
 
 
 def _gone() -> str:
-    """Packages to install before anything can be embedded; torch itself is not imported."""
-    gone = [name for name in _NEEDS if find_spec(name) is None]
-    return f"{' and '.join(gone)} not installed" if gone else ""
+    """The package to install before anything can be embedded; it is not imported."""
+    return "" if find_spec("torch") else "torch not installed"
 
 
 def _dim(card: dict[str, Any], where: str) -> int:

@@ -116,10 +116,7 @@ Seen = tuple[Sequence[Node], NDArray[np.float32]]
 def at_once(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
     """Matcher of all loops of the source at once, with vectors of both nests under the identity
     schedule: one vector for each node of a nest, for all recipes, and no loop is matched twice."""
-    here, there = (
-        vectors(source, identity_schedule(source)),
-        vectors(target, identity_schedule(target)),
-    )
+    here, there = (vectors(nest, identity_schedule(nest)) for nest in (source, target))
     loops = match_loops(here, entry_rows(here, False), there, entry_rows(there, False))
 
     def matching(step: Step, source_schedule: Schedule, target_schedule: Schedule) -> Matching:

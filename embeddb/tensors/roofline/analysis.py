@@ -404,11 +404,8 @@ class Arithmetic:
     def _in_vectors(self) -> NDArray[np.bool_]:
         """bool[c]: true if a compiler vectorises the innermost loop: it is no loop of rows, no
         index is divided by it, and it writes contiguously or can scatter."""
-        nest, inner, vectorised = (
-            self.nest,
-            self.loops.inner,
-            np.ones(len(self.extents), dtype=bool),
-        )
+        nest, inner = self.nest, self.loops.inner
+        vectorised = np.ones(len(self.extents), dtype=bool)
         if inner is None or (nest.summed and inner != nest.inner and not self.loops.written):
             return ~vectorised
         if any(step.opcode == INDEX and inner in step.variables for step in nest.steps):

@@ -263,7 +263,7 @@ def read_dataset(
         valid=tuple(s for s in reading.samples if s.group in held_out),
         patterns=len(reading.ids),
         groups=len({sample.group for sample in reading.samples}),
-        hash=_hash(list(reading.ids)),
+        hash=hashlib.blake2b("\n".join(sorted(reading.ids)).encode(), digest_size=8).hexdigest(),
         problems=tuple(reading.problems),
     )
 
@@ -317,7 +317,3 @@ def _held_out(groups: set[str], seed: int, folder: Path) -> set[str]:
     count = max(round(len(groups) * _VALID_SHARE), 2)
     order = np.random.default_rng(seed).permutation(sorted(groups))
     return set(order[:count].tolist())
-
-
-def _hash(ids: list[str]) -> str:
-    return hashlib.blake2b("\n".join(sorted(ids)).encode(), digest_size=8).hexdigest()
