@@ -246,7 +246,6 @@ Ints = NDArray[np.int64]
 #: Keys row * columns + column of cells, sorted, their counts, and the rows and columns of the grid.
 _Grid = tuple[Ints, Ints, tuple[int, int]]
 
-#: Number of nonzeros sorted at once: bounds the memory to some 50 MB beside the pattern.
 #: Largest grid, in cells, that is counted instead of sorted.
 _COUNTED = 1 << 22
 

@@ -330,11 +330,7 @@ class _Planning:
         for operand, forms in zip(value.operands, operand_forms, strict=True):
             if self.loops.worth(value, vars_, operand, forms, inner):
                 self.copied.add(operand)
-                self._lay(operand, forms, inner)
-
-    def _lay(self, operand: int, forms: Forms, inner: Var | None) -> None:
-        """Make the dimension of the inner loop the last one of the copy."""
-        along = [d for d, f in enumerate(forms) if inner is not None and f.coef(inner) != 0]
-        if along:
-            dims = self.values[operand].dims
-            self.last[operand] = identity(dims, f"s{operand}_")[0][along[-1]]
+                along = [d for d, f in enumerate(forms) if inner is not None and f.coef(inner) != 0]
+                if along:  # the dimension of the inner loop is the last one of the copy
+                    dims = self.values[operand].dims
+                    self.last[operand] = identity(dims, f"s{operand}_")[0][along[-1]]
