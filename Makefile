@@ -102,7 +102,7 @@ $(VENV)/.minkowski: | $(VENV)/.installed
 		--config-settings="--global-option=--blas=openblas" MinkowskiEngine==0.5.4
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--force-reinstall $(VENV)/wheels/[Mm]inkowski[Ee]ngine-0.5.4-*.whl
-	$(BIN)/python -c "from embeddb.featurizers.network.minkowski import engine; engine()"
+	$(BIN)/python -c "from tools.minkowski import engine; engine()"
 	touch $@
 
 clean:

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from machine import about
+from nest_matchers import learned_vectors, loop_vectors, slot_copy, step_by_step
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
@@ -38,11 +39,8 @@ from embeddb.nests.matching.transfer import (
     Matcher,
     NodeVectors,
     at_once,
-    loop_vectors,
     raw_vectors,
     remembered,
-    slot_copy,
-    step_by_step,
     transfer,
 )
 from embeddb.nests.nest import Nest
@@ -151,14 +149,8 @@ def carriers(db: Database) -> dict[str, Carry]:
         "by hand at once": matching(loop_vectors, at_once),
         "raw": matching(raw_vectors()),
     }
-    learned = learned_vectors(db)
-    return found if learned is None else {**found, "learned": matching(learned)}
-
-
-def learned_vectors(db: Database) -> NodeVectors | None:
-    """The network's vectors of nodes; None where there is no network."""
     plug = db.index.featurizers().get("nest-embedding")
-    return None if plug is None else plug.network.node_vectors  # type: ignore[attr-defined]
+    return found if plug is None else {**found, "learned": matching(learned_vectors(plug.network))}
 
 
 # -- proposals -------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ BY_NAME = {
     "embeddb": "the public face loads its names on first use",
     "embeddb.core.kinds": "the kinds of workload that ship, plug-ins in order",
     "embeddb.core.plugins": "the plug-in loader",
-    "embeddb.featurizers.network.networks": "the table of backends",
     "embeddb.matrix_files": "the table of formats",
     "embeddb.ranking": "names of the room are loaded on first use",
     "embeddb.ui.cli.main": "verbs are loaded one at a time",

@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from embeddb.featurizers.network.minkowski import engine
+from minkowski import engine
 
 #: Layer: kernel, channels in, channels out, stride.
 LAYERS = {

@@ -49,8 +49,7 @@ class Op:
 
     @classmethod
     def parse(cls, text: str) -> Op:
-        """Read the text form. Raises: UsageError for anything but `spmv`, `spmm:128`,
-        `sddmm:64:f64`, ..."""
+        """Read `spmv`, `spmm:128`, `sddmm:64:f64`, ... Raises: UsageError for any other text."""
         if not isinstance(text, str):
             raise UsageError("an operation must be a string", hint="write it as spmm:128")
         match = re.fullmatch(r"(\w+)(?::(\d{1,7}))?(?::(\w+))?", text.strip().lower())
@@ -119,8 +118,7 @@ class Config(Mapping[str, Value]):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Config:
-        """Read a configuration from JSON. Raises: UsageError for anything but an object of
-        values."""
+        """Read a JSON object of values. Raises: UsageError for anything else."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as e:
@@ -131,8 +129,7 @@ class Config(Mapping[str, Value]):
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Read the command-line form. Raises: UsageError naming the part that is not
-        `name=value`."""
+        """Read the command-line form. Raises: UsageError naming a part that is not `name=value`."""
         values: dict[str, Any] = {}
         for part in _split(text):
             name, sep, raw = part.partition("=")
@@ -184,8 +181,7 @@ class Config(Mapping[str, Value]):
 
 @lru_cache(maxsize=4096)
 def _name(name: Any) -> str:
-    """Return a valid parameter name, checked once per name; UsageError for one `str()` cannot
-    write."""
+    """Return a valid parameter name, checked once. Raises: UsageError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not _is_text(name):
         raise UsageError(f"{name!r} cannot name a parameter", hint="no spaces and none of = , [ ]")
     return name

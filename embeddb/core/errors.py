@@ -20,8 +20,7 @@ class EmbeddbError(Exception):
 
 
 class UsageError(EmbeddbError):
-    """The request is invalid: an unknown name, a value out of range, options that exclude
-    others."""
+    """The request is invalid: an unknown name, a value out of range, conflicting options."""
 
     exit_code = 2
 

@@ -85,13 +85,11 @@ class WorkloadKind:
     # -- platforms -----------------------------------------------------------------------------
 
     def sample_sizes(self) -> Sequence[Any]:
-        """`Sizes` with which a platform's spaces are checked, the degenerate and the huge
-        included."""
+        """`Sizes` with which a platform's spaces are checked, also degenerate and huge ones."""
         return ()
 
     def samples(self) -> Iterable[Any]:
-        """Small workloads with which a platform's spaces are checked, where workloads restrict
-        them."""
+        """Small workloads that restrict a platform's spaces, with which these are checked."""
         return ()
 
     def judge(self, op: Any, workload: Any, parameters: frozenset[str], runner: str) -> Any:
@@ -130,8 +128,7 @@ class WorkloadKind:
         return zlib.compress(self.write(nameless(workload)), 6)
 
     def decode(self, raw: bytes, *, pattern_id: str, name: str, group: str) -> Any:
-        """Restore a workload. Raises: StoreCorrupt if the bytes do not give the workload of that
-        id."""
+        """Restore a workload. Raises: StoreCorrupt unless the bytes give that of this id."""
         return _decoded(self, raw, pattern_id, name, group)
 
     def complete(self, workload: Any, structure: Any) -> Any:
@@ -278,8 +275,7 @@ def nameless(workload: Any) -> Any:
 
 @lru_cache(maxsize=512)
 def _decoded(kind: WorkloadKind, raw: bytes, pattern_id: str, name: str, group: str) -> Any:
-    """Decode a workload, cached: queries read their neighbours over and over, and a nest takes
-    milliseconds."""
+    """Decode a workload, cached: queries read their neighbours over and over."""
     try:
         text = zlib.decompressobj().decompress(raw, _MAX_BYTES + 1)
         workload = replace(kind.read(text), name=name, group=group)

@@ -71,10 +71,8 @@ class Pattern:
     def from_csr(
         cls, shape: tuple[int, int], indptr: Any, indices: Any, *, name: str = "", group: str = ""
     ) -> Pattern:
-        """Build from CSR arrays in any order, duplicates allowed (they are merged).
-
-        Raises: MatrixError if the arrays do not describe a CSR matrix of that shape.
-        """
+        """Build from CSR arrays in any order, duplicates allowed (they are merged). Raises:
+        MatrixError if the arrays do not describe a CSR matrix of that shape."""
         m, n = _checked_shape(shape)
         ptr, raw = _checked_compressed(m, n, indptr, indices, kind=("row", "column"), name=name)
         ptr, idx = _canonical(n, ptr, raw)
@@ -84,10 +82,8 @@ class Pattern:
     def from_csc(
         cls, shape: tuple[int, int], indptr: Any, indices: Any, *, name: str = "", group: str = ""
     ) -> Pattern:
-        """Build from CSC arrays in any order, duplicates allowed (they are merged).
-
-        Raises: MatrixError if the arrays do not describe a CSC matrix of that shape.
-        """
+        """Build from CSC arrays in any order, duplicates allowed (they are merged). Raises:
+        MatrixError if the arrays do not describe a CSC matrix of that shape."""
         from scipy.sparse import csc_array
 
         m, n = _checked_shape(shape)
@@ -100,10 +96,8 @@ class Pattern:
     def from_coo(
         cls, shape: tuple[int, int], rows: Any, cols: Any, *, name: str = "", group: str = ""
     ) -> Pattern:
-        """Build from zero-based coordinates in any order, duplicates merged.
-
-        Raises: MatrixError if a coordinate lies outside the shape.
-        """
+        """Build from zero-based coordinates in any order, duplicates merged. Raises: MatrixError if
+        a coordinate lies outside the shape."""
         from scipy.sparse import coo_array
 
         m, n = _checked_shape(shape)

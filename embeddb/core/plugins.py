@@ -40,12 +40,9 @@ def available(kind: str) -> list[str]:
 
 
 def load(kind: str, name: str) -> Any:
-    """The `PLUGIN` object of one plug-in.
-
-    Raises: UsageError if there is none of that name (the message lists the available ones) or if
-    its file is no plug-in; MissingDependency if an import of it is not installed; PluginError for
-    anything else that its import raises.
-    """
+    """The `PLUGIN` object of one plug-in. Raises: UsageError if there is none of that name (the
+    message lists the available ones) or if its file is no plug-in; MissingDependency if an import
+    of it is not installed; PluginError for anything else that its import raises."""
     plugins = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
     if name not in plugins:
         names = ", ".join(sorted(plugins)) or "none"

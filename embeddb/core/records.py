@@ -124,8 +124,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Digest of the content. Raises: UsageError if the measurement holds values that cannot be
-        stored."""
+        """Digest of the content. Raises: UsageError if the measurement cannot be stored."""
         op, ends = str(self.op), (self.replaces, self.campaign)
         try:
             before, behind = id_parts(self.pattern_id, op, self.platform, ends)
@@ -186,8 +185,7 @@ class WorkloadInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def whole(cls, workload: Workload) -> WorkloadInfo:
-        """All facts that are stored beside a workload, including those computed from its
-        content."""
+        """All facts that are stored beside a workload, also those computed from its content."""
         facts = kind_of(workload.kind).facts(workload)
         return msgspec.structs.replace(cls.of(workload), **facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -73,3 +74,22 @@ class Sizes(_OfMatrix):
 
 
 UNKNOWN = Sizes()
+
+
+def positive(text: str | None) -> float | None:
+    """The number in a text, such as a fact of a machine; None unless it is positive and finite."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
+
+
+def log_size(size: float) -> float:
+    """log2(1 + |size|), as models read sizes and counts."""
+    return math.log2(1 + abs(size))
+
+
+def signed_log(value: float) -> float:
+    """`log_size` with the sign of the value."""
+    return math.copysign(log_size(value), value)

@@ -17,10 +17,8 @@ _BLOCK, _ROWS = 32, 8
 
 
 def cholesky(matrix: Floats) -> Floats:
-    """The Cholesky factor float64[n,n] of a positive definite matrix float64[n,n].
-
-    Raises: numpy.linalg.LinAlgError if it is not positive definite.
-    """
+    """The Cholesky factor float64[n,n] of a positive definite matrix float64[n,n]. Raises:
+    numpy.linalg.LinAlgError if it is not positive definite."""
     lower = np.zeros_like(matrix)
     for at in range(0, len(matrix), _BLOCK):
         end = min(at + _BLOCK, len(matrix))

@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import InputError
 from embeddb.core.pattern import Pattern
 
 SIDE = 32
@@ -24,18 +23,6 @@ def thumbnail(pattern: Pattern) -> bytes:
     full = cells > 0
     out[full] = np.clip(np.round(255 + _STEPS * np.log2(cells[full])), 1, 255)
     return out.tobytes()
-
-
-def thumbnail_array(data: bytes) -> NDArray[np.float32]:
-    """float32[32,32] densities in 0..1 of a thumbnail, within 4 percent.
-
-    Raises: InputError if `data` is not 1024 bytes.
-    """
-    if len(data) != SIDE * SIDE:
-        raise InputError(f"a thumbnail has {SIDE * SIDE} bytes, not {len(data)}", where="thumbnail")
-    steps = np.frombuffer(data, dtype=np.uint8).reshape(SIDE, SIDE).astype(np.float32)
-    cells = np.exp2((steps - 255) / np.float32(_STEPS))
-    return np.where(steps > 0, cells, np.float32(0))
 
 
 def density(pattern: Pattern) -> NDArray[np.float64]:

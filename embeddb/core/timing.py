@@ -50,46 +50,22 @@ def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> TimingSu
     # Fast path: this is called for every configuration of a table.
     if len(runs) == 1 and 0 < (seconds := (only := runs[0]).seconds) < math.inf:
         return TimingSummary(seconds, 0.0, only.measurement.conversion_s or 0.0, 1, "ok")
-    samples = [(r.seconds, r.measurement.conversion_s) for r in runs]
-    timed = [(s, c) for s, c in samples if 0 < s < math.inf]
+    timed = [(s, run.measurement) for run in runs if 0 < (s := run.seconds) < math.inf]
     if not timed:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
         return TimingSummary(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
     if len(timed) > 1:
         if runs[0].op.traits.minimum:
-            timed = _of_program(runs, samples) or timed
-        elif normal is not None:
-            timed = _in_state(runs, samples, normal) or timed
+            timed = [(s, m) for s, m in timed if m.of_program] or timed
+        elif normal is not None and any(has_state(m.context) for _, m in timed):
+            usual = normal()
+            timed = [(s, m) for s, m in timed if not is_outlier(m.context, usual)] or timed
     times = sorted(s for s, _ in timed)
     seconds = joined_seconds(runs[0].op, times)
-    conversions = [c for _, c in timed if c is not None]
+    conversions = [m.conversion_s for _, m in timed if m.conversion_s is not None]
     spread = (times[-1] - times[0]) / (2 * seconds)
-    return TimingSummary(
-        seconds, spread, statistics.median(conversions) if conversions else 0.0, len(runs), "ok"
-    )
-
-
-def _of_program(
-    runs: Sequence[Run], samples: Sequence[tuple[float, float | None]]
-) -> list[tuple[float, float | None]]:
-    """Samples of the runs that were timed on the arrays of their program."""
-    pairs = zip(runs, samples, strict=True)
-    return [m for run, m in pairs if run.measurement.of_program and 0 < m[0] < math.inf]
-
-
-def _in_state(
-    runs: Sequence[Run],
-    samples: Sequence[tuple[float, float | None]],
-    normal: Callable[[], State],
-) -> list[tuple[float, float | None]]:
-    """Samples of the runs made in the usual state; empty if there are none, or no run has a
-    state."""
-    contexts = [run.measurement.context for run in runs]
-    if not any(has_state(context) for context in contexts):
-        return []
-    typical = normal()
-    pairs = zip(contexts, samples, strict=True)
-    return [m for context, m in pairs if 0 < m[0] < math.inf and not is_outlier(context, typical)]
+    conversion_s = statistics.median(conversions) if conversions else 0.0
+    return TimingSummary(seconds, spread, conversion_s, len(runs), "ok")
 
 
 # State of a machine at the time of a run: hosts are shared, and load varies over hours.

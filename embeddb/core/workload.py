@@ -42,8 +42,7 @@ def is_workload(value: object) -> TypeGuard[Workload]:
 
 
 def matrices_only(ops: Iterable[Op], what: str) -> None:
-    """Check that all operations are on matrices. Raises: UsageError naming `what`, the feature that
-    needs it."""
+    """Check that all operations are on matrices, for `what`. Raises: UsageError."""
     for op in ops:
         if not op.workload.sparse:
             raise UsageError(

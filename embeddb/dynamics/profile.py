@@ -59,7 +59,10 @@ def profile(
     )
     parts = Parts(pattern, op, ex, entries, tasks, owner, tiling, reuse, tuple(caches))
     threads = by_thread(parts)
-    counters = {**_other_type(op), **_lines(threads)}
+    # The value type that an op does not have has no arithmetic.
+    _, other = TYPES.get(op.dtype, ("", ""))
+    names = [name for name in TABLE_5 if other and name.endswith(other)]
+    counters = {name: Counter(0.0, "instructions", "model") for name in names} | _lines(threads)
     missing = {name: _reason(name, counters) for name in TABLE_5 if name not in counters}
     counts = reuse.counts.sum(axis=0)
     top = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
@@ -94,13 +97,6 @@ def _imbalance(tasks: Tasks, ex: Execution) -> float:
     longest = float(busy.reshape(phases, ex.threads).max(axis=1).sum())
     mean = float(tasks.work.sum()) / ex.threads
     return longest / mean if mean else 1.0
-
-
-def _other_type(op: Op) -> dict[str, Counter]:
-    """Arithmetic of the value type that an op does not have."""
-    _, other = TYPES.get(op.dtype, ("", ""))
-    names = [name for name in TABLE_5 if other and name.endswith(other)]
-    return {name: Counter(0.0, "instructions", "model") for name in names}
 
 
 def _lines(counts: NDArray[np.float64]) -> dict[str, Counter]:
@@ -145,8 +141,7 @@ def _localities(p: Parts, counters: Mapping[str, Counter]) -> dict[str, Counter]
 
 
 def _bytes(p: Parts) -> tuple[int, int]:
-    """Bytes with every operand read once; and with a memory access for every access to a dense
-    row."""
+    """Bytes with every operand read once, and with every access to a dense row from memory."""
     row = p.op.width * p.value
     columns = int(np.unique(p.pattern.indices).size)
     rows = int(np.count_nonzero(np.diff(p.pattern.indptr))) if p.sampled else p.pattern.shape[0]

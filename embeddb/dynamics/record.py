@@ -48,10 +48,8 @@ TABLE_5 = (
 @dataclass(frozen=True, slots=True)
 class Counter:
     """One value: its unit (`instructions`, `lines` of 64 bytes, `flops`, `bytes`, `ratio`) and its
-    source, one of `SOURCES`. `note` names omissions of the value, if any.
-
-    Raises: InputError for an unknown source or a value that is not finite.
-    """
+    source, one of `SOURCES`. `note` names omissions of the value, if any. Raises: InputError for an
+    unknown source or a value that is not finite."""
 
     value: float
     unit: str
@@ -125,10 +123,8 @@ class Dynamics:
         notes: tuple[str, ...] = (),
     ) -> Dynamics:
         """Merge counts of a tool: a value replaces one of a less trusted source; a reason replaces
-        the old one where there is still no value.
-
-        Raises: InputError for a name that is not in `TABLE_5`.
-        """
+        the old one where there is still no value. Raises: InputError for a name that is not in
+        `TABLE_5`."""
         counters = dict(self.counters)
         for name, counter in counted.items():
             if name not in TABLE_5:
@@ -158,10 +154,8 @@ class Cache:
 
 def caches_of(traits: Mapping[str, Any], *, folder: Path = _MACHINE) -> tuple[Cache, ...]:
     """L1 to L3, from the traits `l1_bytes`, `l2_bytes`, `l3_bytes` of a platform if it has any (L3
-    is then taken as shared), else from the system's description of the first processor.
-
-    Raises: NothingFound if neither has a cache; InputError for an invalid trait.
-    """
+    is then taken as shared), else from the system's description of the first processor. Raises:
+    NothingFound if neither has a cache; InputError for an invalid trait."""
     stated = [(level, traits.get(f"l{level}_bytes", 0)) for level in (1, 2, 3)]
     for level, size in stated:
         number = isinstance(size, int | float) and not isinstance(size, bool)

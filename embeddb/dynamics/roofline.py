@@ -4,7 +4,6 @@ Tensor Processing Units" (Appendix A), for the C that the cpu platform generates
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import positive
 from embeddb.dynamics.record import LINE_BYTES
 from embeddb.dynamics.traffic import VALUE_BYTES, assign, matrix_bytes
 from embeddb.dynamics.walk import Execution, entries_of, execution_of, middle_of, plain, tiling_of
@@ -54,7 +54,7 @@ class Machine:
     def of(cls, facts: Mapping[str, str]) -> Machine:
         """Machine from the environment of an instance (`embeddb.platforms.machines`); missing and
         invalid facts have the defaults `USUAL`."""
-        values = {name: _number(facts.get(name, ""), usual) for name, usual in USUAL.items()}
+        values = {name: positive(facts.get(name)) or usual for name, usual in USUAL.items()}
         lanes = values["vector_bytes"] / 4
         return cls(
             max(1, int(values["threads"])),
@@ -68,14 +68,6 @@ class Machine:
             ),
             values["wake_us"] * 1e-6,
         )
-
-
-def _number(text: str, usual: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return usual
-    return value if 0 < value < math.inf else usual
 
 
 _LOADS, _MULTIPLIES, _LATENCY, _IN_FLIGHT = 2, 2, 4.0, 256.0
@@ -92,8 +84,7 @@ _HELD = 8
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """`each`: cycles of a stored entry or block, for all dense columns; `row`: additional cycles of
-    a segment."""
+    """Cycles of a stored entry or block, for all dense columns, and those of a segment beside."""
 
     each: float
     row: float
@@ -209,11 +200,8 @@ class Roofline:
     def seconds(
         self, platform: Platform, op: Op, configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
-        """float64[c], of one call with warm caches.
-
-        Raises: UsageError for a platform without a loop nest for this op; MissingDependency without
-        numba.
-        """
+        """float64[c], of one call with warm caches. Raises: UsageError for a platform without a
+        loop nest for this op; MissingDependency without numba."""
         return np.array([self._of(platform, op, config) for config in configs], dtype=np.float64)
 
     def _of(self, platform: Platform, op: Op, config: Mapping[str, Any]) -> float:
@@ -451,8 +439,7 @@ class Walks:
         self._known: dict[tuple[Execution, bool], Walk] = {}
 
     def of(self, ex: Execution, op: Op) -> Walk:
-        """Walk of an execution: executions that differ in tiles of dense columns, strips and
-        schedules share one."""
+        """Walk of an execution, whatever its tiles of dense columns, strips and schedule."""
         key = _bare(ex), op.width == 1
         if key not in self._known:
             self._known[key] = self._looked_at(*key)

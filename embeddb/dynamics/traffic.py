@@ -211,7 +211,7 @@ def by_thread(p: Parts) -> NDArray[np.float64]:
     """float64[threads, 19], nan where unknown: lines of 64 bytes that enter and leave each level,
     and arithmetic, reported as scalar since its width is the compiler's choice."""
     table = np.full((p.ex.threads, len(TABLE_5)), np.nan)
-    own, scalar, other = _work_shares(p), *TYPES.get(p.op.dtype, ("", ""))
+    own, scalar, other = _shares(p, p.tasks.work), *TYPES.get(p.op.dtype, ("", ""))
     for at, name in enumerate(TABLE_5):
         if other and name.endswith(other):
             table[:, at] = 0.0
@@ -222,7 +222,7 @@ def by_thread(p: Parts) -> NDArray[np.float64]:
     zeros = 0.0 if p.sampled else empty * p.op.width * p.value / LINE_BYTES
     for at, cache in enumerate(p.caches):
         columns, rows = p.reuse.by_thread[:, :, at].T * p.reuse.unit_lines
-        rows = rows + zeros * _task_shares(p)
+        rows = rows + zeros * _shares(p, None)
         passes = _passes(p, cache)
         result = own * passes * p.entries.stored * p.value / LINE_BYTES * p.sampled
         read = columns + rows + own * passes * p.matrix / LINE_BYTES + result
@@ -232,20 +232,12 @@ def by_thread(p: Parts) -> NDArray[np.float64]:
     return table
 
 
-def _work_shares(p: Parts) -> NDArray[np.float64]:
-    """float64[threads]: fraction of the stored values of each thread."""
+def _shares(p: Parts, weights: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    """float64[threads]: fraction of the tasks of each thread, by weight."""
     if p.ex.tiles_parallel:
         return tile_shares(p.tiling, p.ex.threads)
-    work = np.bincount(p.owner, weights=p.tasks.work, minlength=p.ex.threads)
-    return work / max(float(work.sum()), 1.0)
-
-
-def _task_shares(p: Parts) -> NDArray[np.float64]:
-    """float64[threads]: fraction of the tasks of each thread."""
-    if p.ex.tiles_parallel:
-        return tile_shares(p.tiling, p.ex.threads)
-    tasks = np.bincount(p.owner, minlength=p.ex.threads).astype(np.float64)
-    return tasks / max(float(tasks.sum()), 1.0)
+    own = np.bincount(p.owner, weights=weights, minlength=p.ex.threads).astype(np.float64)
+    return own / max(float(own.sum()), 1.0)
 
 
 def _passes(p: Parts, cache: Cache) -> int:

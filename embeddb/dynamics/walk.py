@@ -56,8 +56,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Parallel tasks: `of` int64[e] the task of each entry, `work` int64[tasks], `starts`
-    int64[phases + 1]."""
+    """Tasks: `of` int64[e] that of each entry, `work` int64[tasks], `starts` int64[phases + 1]."""
 
     of: NDArray[np.int64]
     work: NDArray[np.int64]

@@ -89,20 +89,19 @@ def partial_dependence(posterior: Posterior) -> list[ParameterEffect]:
         for config, gain in zip(configs, gains, strict=True):
             by_value.setdefault(value_text(config.get(name)), []).append(float(gain))
         if len(by_value) > 1:
-            rows = [_effect(name, value, value_gains) for value, value_gains in by_value.items()]
+            rows = [
+                ParameterEffect(
+                    parameter=name,
+                    value=value,
+                    configs=len(own),
+                    best_gain=max(own),
+                    median_gain=float(np.median(own)),
+                )
+                for value, own in by_value.items()
+            ]
             rows.sort(key=lambda e: (-e.best_gain, e.value))
             effects += rows[:_MOST_VALUES]
     return effects
-
-
-def _effect(name: str, value: str, gains: list[float]) -> ParameterEffect:
-    return ParameterEffect(
-        parameter=name,
-        value=value,
-        configs=len(gains),
-        best_gain=max(gains),
-        median_gain=float(np.median(gains)),
-    )
 
 
 # -- which feature -----------------------------------------------------------------------------

@@ -61,10 +61,8 @@ def explain(recommendation: Recommendation, store: Store) -> Explanation:
     answer, counts, whose = Config(recommendation.best), Counter[str](), Provenances(store)
     shown = list(_neighbours(recommendation, store, answer, counts, whose))
     gain = _measured_gain(recommendation)
-    platform, pattern = (
-        store.sound_platform(recommendation.platform),
-        _pattern(recommendation, store),
-    )
+    platform = store.sound_platform(recommendation.platform)
+    pattern = _pattern(recommendation, store)
     winners = [(best, n.weight) for n in shown if (best := best_here(recommendation, n))]
     done = Explanation(
         recommendation=recommendation,
@@ -94,8 +92,7 @@ def explain(recommendation: Recommendation, store: Store) -> Explanation:
 
 
 def _meaning(platform: Platform, answer: Config) -> dict[str, str]:
-    """Meaning of the answer's values, from the platform file; a shipped one may be newer than the
-    stored text."""
+    """Meaning of the answer's values, from a shipped file where the stored text has none."""
     shipped = platform.name in builtin_platforms() and not platform.meaning
     return (load_platform(platform.name) if shipped else platform).meanings(answer)
 
@@ -143,10 +140,8 @@ def _own(
     op = Op.parse(recommendation.op)
     if platform is None or op.name not in platform.ops:
         return
-    stored, pattern_id = (
-        platform.space(op, pattern.sizes).canonical,
-        store.resolve(recommendation.pattern_id),
-    )
+    stored = platform.space(op, pattern.sizes).canonical
+    pattern_id = store.resolve(recommendation.pattern_id)
     runs_of: dict[Config, list[Run]] = {}
     for run in without_search(list(store.runs(recommendation.platform, op, pattern_id))):
         if run.measurement.ok and 0.0 < run.measurement.seconds < math.inf:
@@ -325,8 +320,7 @@ def _evidence(
 
 
 def _thinned(order: list[Config], *required: Config) -> list[Config]:
-    """At most `_MOST_RATIOS` configurations, evenly by rank, with the first, the last and the
-    required ones."""
+    """At most `_MOST_RATIOS` configurations, evenly by rank, with the required ones."""
     if len(order) <= _MOST_RATIOS:
         return order
     even = np.linspace(0, len(order) - 1, _MOST_RATIOS - len(required)).astype(np.int64)

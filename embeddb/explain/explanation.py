@@ -250,8 +250,14 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         return not self.open and max(self.votes, key=self.votes.__getitem__) != self.answer
 
 
-#: Keys of the JSON document that describe the platform.
-_OF_PLATFORM = ("runnable", "machines", "machine", "meaning")
+#: Keys of the JSON document, in order.
+_KEYS = """
+    id pattern_id pattern_name platform op link answer expected_gain measured_gain confidence
+    neighbours differences agreement evidence near_ties rejected warnings simulated time_unit tuner
+    featurizer model model_featurizer learned candidates default default_seconds created generation
+    evidence_op pattern novelty insight within_interval own calls noise runnable machines machine
+    meaning transfers counters platform_name why quantities computed
+    """.split()  # noqa: SIM905 - a table of words
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -393,53 +399,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     def document(self) -> dict[str, Any]:
         """The JSON document of answer and evidence; keys are stable (docs/reference/json.md)."""
-        answered = self.recommendation
-        document: dict[str, Any] = {
-            "id": answered.id,
-            "pattern_id": answered.pattern_id,
-            "pattern_name": answered.pattern_name,
-            "platform": answered.platform,
-            "op": answered.op,
-            "link": answered.link,
-            "answer": self.answer,
-            "expected_gain": self.expected_gain,
-            "measured_gain": self.measured_gain,
-            "confidence": answered.confidence,
-            "neighbours": self.neighbours,
-            "differences": self.differences,
-            "agreement": self.agreement,
-            "evidence": self.evidence,
-            "near_ties": self.near_ties,
-            "rejected": answered.rejected,
-            "warnings": answered.warnings,
-            "simulated": answered.simulated,
-            "time_unit": answered.time_unit,
-            "tuner": answered.tuner,
-            "featurizer": answered.featurizer,
-            "model": answered.model,
-            "model_featurizer": answered.model_featurizer,
-            "learned": self.learned,
-            "candidates": answered.candidates,
-            "default": answered.default,
-            "default_seconds": answered.default_seconds,
-            "created": answered.created,
-            "generation": answered.generation,
-            "evidence_op": answered.evidence_op,
-            "pattern": self.pattern,
-            "novelty": self.novelty,
-            "insight": answered.insight,
-            "within_interval": self.within_interval,
-            "own": self.own,
-            "calls": answered.calls,
-            "noise": answered.noise,
-            **{name: getattr(self, name) for name in _OF_PLATFORM},
-            "transfers": answered.transfers,
-            "counters": answered.counters,
-            "platform_name": self.platform_name,
-            "why": self.why,
-            "quantities": self.quantities,
-            "computed": self.computed,
-        }
+        own = {*self.__struct_fields__, "answer", "expected_gain"}
+        document = {k: getattr(self if k in own else self.recommendation, k) for k in _KEYS}
         return _plain(document, sparse=kind_of(self.pattern.kind).sparse)
 
     def __repr__(self) -> str:

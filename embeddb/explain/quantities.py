@@ -46,10 +46,8 @@ def quantity_views(
     sizes: Sizes,
     lengths: RowLengths | None,
 ) -> list[QuantityView]:
-    """The quantities of an answer and the default that apply to either, in declared order.
-
-    Raises: UsageError if the platform does not run this kernel.
-    """
+    """The quantities of an answer and the default that apply to either, in declared order. Raises:
+    UsageError if the platform does not run this kernel."""
     space = platform.space(op, sizes)
     derived = DerivedQuantities(platform, op, [space.canonical(Config(c)) for c in configs])
     answer, default = derived.values(sizes, lengths).tolist()

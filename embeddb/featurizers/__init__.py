@@ -90,11 +90,8 @@ class Featurizers(Mapping[str, Featurizer]):
         return [f for f in self.counting(platform).values() if isinstance(f, WithCounters)]
 
     def named(self, name: str) -> Featurizer:
-        """The featurizer of a name given by the user.
-
-        Raises: UsageError if there is none of that name or it has no weights; ModelError if the
-        weights cannot be read.
-        """
+        """The featurizer of a name given by the user. Raises: UsageError if there is none of that
+        name or it has no weights; ModelError if the weights cannot be read."""
         featurizer = self._get(name)
         if isinstance(featurizer, ModelError):
             raise featurizer

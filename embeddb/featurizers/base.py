@@ -51,10 +51,8 @@ class Featurizer(Protocol):
     def dim(self) -> int: ...
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of the structure of a `Pattern`, or of a workload of its `kinds`.
-
-        Raises: MissingDependency or ModelError where it cannot be computed on this machine.
-        """
+        """float32[d] of the structure of a `Pattern`, or of a workload of its `kinds`. Raises:
+        MissingDependency or ModelError where it cannot be computed on this machine."""
 
     def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """float32[d] from the facts of a stub; None where they do not suffice."""
@@ -107,8 +105,7 @@ class MayLack(Protocol):
     """Needs a dependency that may be absent on this machine."""
 
     def missing(self) -> str:
-        """The missing dependency, one line; empty if none. Stored vectors can be read all the
-        same."""
+        """The missing dependency, one line; empty if none. Stored vectors remain readable."""
 
 
 @runtime_checkable
@@ -124,8 +121,7 @@ class Joint(Protocol):
 
 @runtime_checkable
 class Travelling(Featurizer, Protocol):
-    """Its vectors are included in exports, as features of the workload; `from_info` is the
-    inverse."""
+    """Its vectors are exported as features of the workload; `from_info` is the inverse."""
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
         """float32[d] by name, keys `NAME.COORDINATE` with the featurizer's name."""
@@ -158,8 +154,7 @@ class WithCounters(Featurizer, Protocol):
         """Source of the counters that it reads (`embeddb.nests.counters.SOURCES`)."""
 
     def counters(self, nest_id: str) -> CounterVector | None:
-        """Counters that it reads of a nest; None where there are none, or only of another
-        source."""
+        """Counters that it reads of a nest; None without any of its source."""
 
 
 @runtime_checkable
@@ -167,8 +162,7 @@ class Counting(Featurizer, Protocol):
     """Can read counters too."""
 
     def with_counters(self, platform: str, counters_of: CountersOf) -> WithCounters | None:
-        """The same featurizer with the counters of a platform instance; None if it does not read
-        any."""
+        """The same featurizer with the counters of a platform instance; None if it reads none."""
 
 
 def counted_name(plain: str, platform: str) -> str:

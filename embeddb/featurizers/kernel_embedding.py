@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
-from embeddb.core.files.model_file import read_card, version_of
+from embeddb.core.files.model_file import read_card
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import FromWeights
 from embeddb.tensors.encoding.features import KernelGraph, graph_of, hidden, tile_rows
@@ -41,10 +41,8 @@ class KernelEmbedding:
     def __init__(self, weights: Path) -> None:
         """Read the weights. Raises: ModelError if they are invalid."""
         self.weights = weights
-        self.version = version_of(weights)
         self.network = KernelNetwork.load(weights)
-        if version_of(weights) != self.version:
-            raise ModelError("it changed while it was read", where=str(weights))
+        self.version = self.network.version
         self.dim = self.network.spec.embedding
         self.names = tuple(f"{self.version[:8]}.{at}" for at in range(self.dim))
         self.learned_from = _families(self.network.card)
@@ -52,20 +50,15 @@ class KernelEmbedding:
     @classmethod
     def for_database(cls, folder: Path | None) -> KernelEmbedding | None:
         """Featurizer with the database's own network of tiles, the first by name; None without one:
-        trees have no embedding.
-
-        Raises: ModelError if it is invalid.
-        """
+        trees have no embedding. Raises: ModelError if it is invalid."""
         there = sorted(folder.glob(OWN)) if folder is not None else []
         networks = (path for path in there if not reads_rows(read_card(path, kind="kernels")))
         first = next(networks, None)
         return None if first is None else cls(first)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `TensorGraph` of kind `kernel`; its names and group do not enter.
-
-        Raises: ModelError if the result is not finite.
-        """
+        """float32[d] of a `TensorGraph` of kind `kernel`; its names and group do not enter. Raises:
+        ModelError if the result is not finite."""
         kernel: TensorGraph = pattern
         return self._embedded(kernel, graph_of(kernel))
 
@@ -93,8 +86,5 @@ def _families(card: Any) -> frozenset[str]:
     parts = card.get("parts")
     train = parts.get("train") if isinstance(parts, dict) else None
     families = train.get("families") if isinstance(train, dict) else None
-    return (
-        frozenset(f for f in families if isinstance(f, str))
-        if isinstance(families, list)
-        else frozenset()
-    )
+    listed = families if isinstance(families, list) else []
+    return frozenset(family for family in listed if isinstance(family, str))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.sizes import log_size
 from embeddb.featurizers.base import Exported, Travelling
 from embeddb.tensors.analysis import TRANSCENDENTAL, work_of
 from embeddb.tensors.tensor_graph import DTYPES, Shape, TensorGraph
@@ -71,20 +72,16 @@ class KernelStats(Exported):
 PLUGIN: type[Travelling] = KernelStats
 
 
-def _log(count: float) -> float:
-    return math.log2(1 + count)
-
-
 def _root(root: Shape) -> dict[str, float]:
     """Log sizes by the role of a dimension in memory."""
     outwards = [root.dims[d] for d in root.layout]
     columns, lines = [*outwards, 1, 1][:2]
     return {
-        "log_rank": _log(root.rank),
-        "log_columns": _log(columns),
-        "log_lines": _log(lines),
-        "log_batch": _log(math.prod(outwards[2:])),
-        "log_elements": _log(root.elements),
+        "log_rank": log_size(root.rank),
+        "log_columns": log_size(columns),
+        "log_lines": log_size(lines),
+        "log_batch": log_size(math.prod(outwards[2:])),
+        "log_elements": log_size(root.elements),
         "columns_first": not root.dims or root.layout[0] == root.rank - 1,
         "element_bytes": DTYPES[root.dtype],
         "floats": root.dtype.startswith(("f", "bf", "c")),
@@ -96,28 +93,28 @@ def _dims(kernel: TensorGraph) -> dict[str, float]:
     sizes = kernel.sizes.symbols
     lengths = {at: sizes.get(f"DIM_{at}", 0) for at in range(1, _MOST_DIMS + 1)}
     return {
-        **{f"log_dim_{at}": _log(dim) for at, dim in lengths.items()},
-        "log_reduced": _log(kernel.reduced),
+        **{f"log_dim_{at}": log_size(dim) for at, dim in lengths.items()},
+        "log_reduced": log_size(kernel.reduced),
     }
 
 
 def _work(kernel: TensorGraph) -> dict[str, float]:
     work = work_of(kernel)
     return {
-        "log_flops": _log(work.flops),
-        "log_calls": _log(work.transcendentals),
-        "log_bytes_in": _log(work.bytes_read),
-        "log_bytes_out": _log(work.bytes_written),
-        "log_flops_a_byte": _log((work.flops + work.transcendentals) / max(work.bytes, 1)),
-        "log_in_over_out": _log(work.bytes_read) - _log(work.bytes_written),
+        "log_flops": log_size(work.flops),
+        "log_calls": log_size(work.transcendentals),
+        "log_bytes_in": log_size(work.bytes_read),
+        "log_bytes_out": log_size(work.bytes_written),
+        "log_flops_a_byte": log_size((work.flops + work.transcendentals) / max(work.bytes, 1)),
+        "log_in_over_out": log_size(work.bytes_read) - log_size(work.bytes_written),
     }
 
 
 def _made_of(kernel: TensorGraph) -> dict[str, float]:
     classes = Counter(_CLASS_OF.get(op.opcode, "arithmetic") for op in kernel.operations)
     return {
-        "log_given": _log(len(kernel.parameters)),
-        "log_results": _log(len(kernel.outputs)),
-        "log_nodes": _log(len(kernel.operations)),
-        **{f"log_{name}_nodes": _log(classes[name]) for name in _CLASSES},
+        "log_given": log_size(len(kernel.parameters)),
+        "log_results": log_size(len(kernel.outputs)),
+        "log_nodes": log_size(len(kernel.operations)),
+        **{f"log_{name}_nodes": log_size(classes[name]) for name in _CLASSES},
     }

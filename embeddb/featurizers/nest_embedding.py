@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError, NestError
-from embeddb.core.files.model_file import version_of
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import (
     CountersOf,
@@ -45,38 +44,28 @@ class NestEmbedding(Exported):
     dim = DIM
 
     def __init__(self, weights: Path | None = None) -> None:
-        """Read the weights (None: those of the package). Raises: ModelError if they are missing or
-        invalid."""
+        """Read the weights (None: those of the package). Raises: ModelError."""
         self.weights = SHIPPED if weights is None else weights
-        self.version = version_of(self.weights)
         self.network = NestNetwork.load(self.weights)
-        if version_of(self.weights) != self.version:
-            raise ModelError("it changed while it was read", where=str(self.weights))
+        self.version = self.network.version
         self.names = tuple(f"{self.version[:8]}.{at}" for at in range(DIM))
 
     @classmethod
     def for_database(cls, folder: Path | None) -> NestEmbedding | None:
         """Featurizer with the database's own weights, else the package's; None where there are
-        neither.
-
-        Raises: ModelError if they are invalid.
-        """
+        neither. Raises: ModelError if they are invalid."""
         weights = own_weights(folder, OWN, SHIPPED)
         return None if weights is None else cls(weights)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Nest` without counters; its names and group do not enter.
-
-        Raises: ModelError if the result is not finite.
-        """
+        """float32[d] of a `Nest` without counters; its names and group do not enter. Raises:
+        ModelError if the result is not finite."""
         return self.embed_counted(pattern, None)
 
     def embed_counted(self, nest: Nest, counters: CounterVector | None) -> NDArray[np.float32]:
-        """float32[d] of a nest with the counters of its canonical schedule, or None.
-
-        Raises: ModelError as `embed`, and for counters of another source than those of the training
-        data, which are not comparable.
-        """
+        """float32[d] of a nest with the counters of its canonical schedule, or None. Raises:
+        ModelError as `embed`, and for counters of another source than those of the training data,
+        which are not comparable."""
         learned = self.network.card.get("source")
         if counters is not None and counters.source != learned:
             raise ModelError(
@@ -92,8 +81,7 @@ class NestEmbedding(Exported):
         return vector
 
     def with_counters(self, platform: str, counters_of: CountersOf) -> CountedEmbedding | None:
-        """The same featurizer with the counters of a platform instance; None if the network reads
-        none."""
+        """The same featurizer with the counters of an instance; None if the network reads none."""
         source = str(self.network.card.get("source"))
         if self.network.spec["inputs"] == "static" or source not in SOURCES:
             return None
@@ -124,8 +112,7 @@ class CountedEmbedding:
         return stored if stored is not None and stored.source == self.source else None
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
-        """float32[d] of a `Nest`. Raises: ModelError as `NestEmbedding.embed_counted`, and for a
-        nest without counters."""
+        """float32[d] of a `Nest`. Raises: ModelError, also for a nest without counters."""
         counters = self.counters(pattern.id)
         if counters is None:
             raise ModelError(
@@ -143,10 +130,8 @@ PLUGIN: type[Travelling] = NestEmbedding
 
 
 def install(weights: Path, folder: Path) -> str:
-    """Make weights the database's own; returns their version.
-
-    Raises: ModelError if they are invalid.
-    """
+    """Make weights the database's own; returns their version. Raises: ModelError if they are
+    invalid."""
     version = NestEmbedding(weights).version
     adopt(weights, folder, OWN, version=version)
     return version

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.sizes import log_size
 from embeddb.featurizers.base import Exported, Travelling
-from embeddb.nests.check import canonical_schedule, parallel_loops, reduction_loops
+from embeddb.nests.check import canonical_schedule
+from embeddb.nests.dependence.legality import parallel_loops, reduction_loops
 from embeddb.nests.encoding.features import (
     FEATURES,
     KINDS,
     OPERATIONS,
     Group,
     groups_of,
-    log_size,
     operations,
     spans,
     strides_of,

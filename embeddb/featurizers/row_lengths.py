@@ -47,8 +47,7 @@ class RowHistograms:
         return from_vector(vector, info.m, info.nnz)
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
-        """A vector by name, keys `row_lengths.LENGTH`: the form that travels in
-        `WorkloadInfo.features`."""
+        """A vector by name, keys `row_lengths.LENGTH`, as in `WorkloadInfo.features`."""
         values, times = vector.reshape(2, -1)
         counts = times.astype(np.float64).tolist()
         return {f"{_PREFIX}{value!s}": count for value, count in zip(values, counts, strict=True)}

@@ -33,7 +33,6 @@ OWN = Path("models", "scnn.safetensors")
 #: Prefix of the names of encoders trained within a cost model; the rest is the name of that model,
 #: whose folder has the weights.
 TRAINED = "scnn@"
-_NEEDS = ("torch",)
 _HINT = install_hint("learn")
 _TRAIN = "train weights anew with `embeddb train featurizer`"
 #: Default length of an embedding (COGNATE, Table 6), and the largest.
@@ -63,10 +62,7 @@ class Scnn(Exported):
     @classmethod
     def for_database(cls, folder: Path | None) -> Scnn | None:
         """Featurizer with the database's own weights, else the package's; None where there are
-        neither.
-
-        Raises: ModelError if their card cannot be read.
-        """
+        neither. Raises: ModelError if their card cannot be read."""
         weights = own_weights(folder, OWN, SHIPPED)
         return None if weights is None else cls(weights)
 
@@ -85,11 +81,9 @@ class Scnn(Exported):
         return f"{gone} ({_HINT})" if gone else self._failure
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
-        """float32[d] of the structure; the name and group of the pattern do not enter.
-
-        Raises: MissingDependency without torch; ModelError if the weights do not fit, or the result
-        is not finite.
-        """
+        """float32[d] of the structure; the name and group of the pattern do not enter. Raises:
+        MissingDependency without torch; ModelError if the weights do not fit, or the result is not
+        finite."""
         network, reduction, channels = self._network()
         import torch
 
@@ -134,9 +128,8 @@ def install(weights: Path, folder: Path) -> str:
 
 
 def _gone() -> str:
-    """Packages to install before anything can be embedded; torch itself is not imported."""
-    gone = [name for name in _NEEDS if find_spec(name) is None]
-    return f"{' and '.join(gone)} not installed" if gone else ""
+    """The package to install before anything can be embedded; it is not imported."""
+    return "" if find_spec("torch") else "torch not installed"
 
 
 def _dim(card: dict[str, Any], where: str) -> int:
@@ -147,11 +140,9 @@ def _dim(card: dict[str, Any], where: str) -> int:
 
 
 def _read(weights: Path, version: str) -> tuple[Any, Any, int]:
-    """The network, reduction and channels of a model file, ready to embed with.
-
-    Raises: ModelError if they do not fit together, or the file is no longer of that version;
-    MissingDependency without torch.
-    """
+    """The network, reduction and channels of a model file, ready to embed with. Raises: ModelError
+    if they do not fit together, or the file is no longer of that version; MissingDependency without
+    torch."""
     gone = _gone()
     if gone:
         raise MissingDependency(f"scnn: {gone}", hint=_HINT)

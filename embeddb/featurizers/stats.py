@@ -226,20 +226,15 @@ def _positions(pattern: Pattern) -> dict[str, float]:
         filled += rows.size
         below += float(left.sum())
         span += float((last - first + 1).sum())
+    places = _evenly(min(pattern.shape), _PROBES)
     out = (
         float(np.log1p(farthest) / np.log1p(n)),
         below / filled / n,
         span / filled / n,
-        _diagonal_share(pattern),
+        float(contains(pattern, places, places).mean()),
         pattern_symmetry(pattern),
     )
     return dict(zip(names, out, strict=True))
-
-
-def _diagonal_share(pattern: Pattern) -> float:
-    """Fraction of diagonal places that are nonzeros, over at most `_PROBES` places."""
-    places = _evenly(min(pattern.shape), _PROBES)
-    return float(contains(pattern, places, places).mean())
 
 
 def pattern_symmetry(pattern: Pattern) -> float:

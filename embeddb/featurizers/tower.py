@@ -94,10 +94,8 @@ class Tower:
 
     @classmethod
     def for_database(cls, folder: Path | None) -> Tower | None:
-        """With the database's own weights; None without any.
-
-        Raises: ModelError if they cannot be used.
-        """
+        """With the database's own weights; None without any. Raises: ModelError if they cannot be
+        used."""
         return cls(folder / OWN) if folder is not None and (folder / OWN).is_file() else None
 
     @property
@@ -128,10 +126,8 @@ PLUGIN: type[FromWeights] = Tower
 
 
 def install(weights: Path, folder: Path) -> str:
-    """Copy weights to where the database in `folder` keeps its own; returns their version.
-
-    Raises: ModelError if they cannot be used.
-    """
+    """Copy weights to where the database in `folder` keeps its own; returns their version. Raises:
+    ModelError if they cannot be used."""
     version = Tower(weights).version.partition("+")[0]
     adopt(weights, folder, OWN, version=version)
     return version

@@ -79,9 +79,7 @@ def read_pattern(
 
 
 def sniff(path: str | Path) -> str:
-    """The format of a file, one of `FORMATS`: by its suffix, else by its first bytes.
-
-    Raises: MatrixError if neither identifies the format.
-    """
+    """The format of a file, one of `FORMATS`: by its suffix, else by its first bytes. Raises:
+    MatrixError if neither identifies the format."""
     with refusing(MatrixError, where=plain_text(path)):
         return format_of(Path(path))

@@ -69,8 +69,7 @@ _OTHER = "a METIS graph is named .graph, a hypergraph .hgr; an edge list has two
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """Header of a network. `kind`: bip, sym, asym or nothing; `edges` 0 and `shape` (0, 0) where
-    unstated."""
+    """`kind`: bip, sym, asym or nothing; `edges` 0 and `shape` (0, 0) where unstated."""
 
     kind: str = ""
     edges: int = 0
@@ -147,10 +146,7 @@ def _without_headings(text: bytes) -> tuple[bytes, bool]:
 
 def pairs(source: Source, text: bytes, *, named: bool = False) -> NDArray[np.int64]:
     """int64[e, 2]: the first two integers of each row; comments are skipped. Unless its columns are
-    `named`, rows of numbers have equally many.
-
-    Raises: MatrixError, with the line.
-    """
+    `named`, rows of numbers have equally many. Raises: MatrixError, with the line."""
     _check_lines(source, text)
     # Comments are removed here: numpy handles two kinds of comments line by line in Python.
     bare = _without_comments(text) if any(mark in text for mark in _COMMENTS) else text

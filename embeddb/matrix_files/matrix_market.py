@@ -124,8 +124,7 @@ def is_right_hand_side(path: Path) -> bool:
 
 
 def read(source: Source) -> Pattern:
-    """Read the structure. Raises: MatrixError, with the line for malformed or out-of-range
-    entries."""
+    """Read the structure. Raises: MatrixError, with the line for a wrong entry."""
     from scipy.io import mmread
 
     with open_stream(source) as stream:
@@ -192,10 +191,9 @@ def _array(
         values = _values(source, header, first, lines)
         count += values.size
         if count > header.nnz:
-            more = _line_of(lines, values.size - (count - header.nnz))
-            raise source.error(
-                f"more than the {header.nnz} values of the header", line=first + more
-            )
+            full = [line for line, text in enumerate(lines, first) if text.strip()]
+            line = full[values.size - (count - header.nnz)]
+            raise source.error(f"more than the {header.nnz} values of the header", line=line)
         chunks.append(values)
     if count < header.nnz:
         raise source.error(f"truncated: the header states {header.nnz} values, there are {count}")
@@ -254,11 +252,6 @@ def _wrong(source: Source, width: int, first: int, lines: list[bytes]) -> NoRetu
             shown = text[:60].decode("latin-1").strip()
             raise source.error(f"{shown!r} is not a number", line=line) from None
     raise AssertionError("every line is right")
-
-
-def _line_of(lines: list[bytes], value: int) -> int:
-    """Index of the line that holds a value; blank lines hold none."""
-    return [at for at, line in enumerate(lines) if line.strip()][value]
 
 
 def _sizes(source: Source, text: bytes, count: int, line: int) -> list[int]:

@@ -71,10 +71,8 @@ def members(
     source: Source, body: NumberLines, most: int, *, skipped: int, step: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(counts, members) int64[l], int64[k]: number of vertices that each line names after `skipped`
-    numbers, every `step`-th of them, and these vertices counted from 0.
-
-    Raises: MatrixError, with the line of a vertex beyond `most` or a line of another length.
-    """
+    numbers, every `step`-th of them, and these vertices counted from 0. Raises: MatrixError, with
+    the line of a vertex beyond `most` or a line of another length."""
     wrong = (body.counts < skipped) | ((body.counts - skipped) % step != 0)
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -97,8 +95,7 @@ def members(
 
 
 def _body(source: Source, lines: NumberLines, n: int, skipped: int) -> NumberLines:
-    """Lines of the vertices. Trailing blank ones may be missing: the number of edges shows if
-    anything else is."""
+    """Lines of the vertices. Blank ones at the end may be missing."""
     more = lines.counts[n:] > 0
     if more.any():
         line = lines.place(n + int(np.argmax(more)))
@@ -151,8 +148,7 @@ def read_hypergraph(source: Source) -> Pattern:
 
 
 def _check_lines(source: Source, body: NumberLines, edges: int, weights: int) -> None:
-    """Check that the lines of the edges are followed by `weights` lines of one number. Raises:
-    MatrixError."""
+    """Check that `weights` lines of one number follow those of edges. Raises: MatrixError."""
     line_count = int(np.flatnonzero(body.counts)[-1]) + 1 if body.counts.any() else 0
     if line_count < edges + weights:
         raise source.error(

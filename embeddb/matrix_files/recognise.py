@@ -167,8 +167,7 @@ def _by_lines(lines: list[bytes]) -> str:
 
 
 def _first_row(lines: list[bytes]) -> tuple[int, bytes]:
-    """Number (from 1) and text of the first line that is not a comment; (0, b"") if there is
-    none."""
+    """Number (from 1) and text of the first line without comments; (0, b"") without any."""
     rows = ((at, line) for at, line in enumerate(lines, 1) if line.strip())
     return next(((at, line) for at, line in rows if line.lstrip()[:1] not in b"#%"), (0, b""))
 
@@ -235,7 +234,9 @@ def matrix_names(files: Iterable[Path], root: Path) -> dict[Path, str]:
     for file, name in bare.items():
         folders.setdefault(name, set()).add(file.parent)
     return {
-        file: name if len(folders[name]) == 1 else _with_folders(file, name, root)
+        file: name
+        if len(folders[name]) == 1
+        else "/".join([*map(plain_text, file.relative_to(root).parts[:-1]), name])
         for file, name in bare.items()
     }
 
@@ -251,10 +252,6 @@ def name_beside(file: Path) -> str:
             if folder.name != own.name and Path(folder.path, file.name).is_file():
                 return f"{plain_text(own.name)}/{name}"
     return name
-
-
-def _with_folders(file: Path, name: str, root: Path) -> str:
-    return "/".join([*map(plain_text, file.relative_to(root).parts[:-1]), name])
 
 
 def _below(root: Path) -> Iterator[tuple[Path, bool]]:

@@ -27,8 +27,7 @@ _POINTER_BYTES, _ENTRY_BYTES, _VALUE_BYTES = 16, 6, 64
 
 
 def read(source: Source) -> Pattern:
-    """Read the structure. Raises: MatrixError, and exceptions of zipfile and numpy for a damaged
-    archive."""
+    """Read the structure. Raises: MatrixError, and exceptions of zipfile and numpy."""
     with open_regular(source.path) as file, zipfile.ZipFile(file) as archive:
         return _read(source, NpzArchive(source, archive, "scipy.sparse.save_npz"))
 
@@ -66,8 +65,7 @@ def _shape(source: Source, archive: NpzArchive, prefix: str = "") -> tuple[int, 
 
 
 def _check_count(source: Source, member: Member, times: int = 1) -> None:
-    """Check the number of entries, held `times` in arrays of that type. Raises: MatrixError if
-    there are too many."""
+    """Check the number of entries, which are in memory `times`. Raises: MatrixError."""
     count = member.shape[0]
     if count > source.max_nnz:
         raise source.error(f"{count} entries are more than the limit of {source.max_nnz}")
@@ -76,8 +74,7 @@ def _check_count(source: Source, member: Member, times: int = 1) -> None:
 
 
 def _check_values(source: Source, member: Member) -> None:
-    """Check the number of values to scan, zeros included. Raises: MatrixError if there are too
-    many."""
+    """Check the number of values to scan, zeros included. Raises: MatrixError."""
     count = prod(member.shape)
     source.check_memory(_VALUE_BYTES * count, f"{count} values")
 
@@ -85,8 +82,7 @@ def _check_values(source: Source, member: Member) -> None:
 def _compressed(
     source: Source, archive: NpzArchive, kind: str, shape: tuple[int, int], prefix: str = ""
 ) -> Pattern:
-    """CSR or CSC. Entries beyond the last pointer are ignored: scipy keeps such space until it is
-    pruned."""
+    """CSR or CSC. Entries beyond the last pointer, which scipy keeps, are ignored."""
     lines = shape[0 if kind == "csr" else 1]
     source.check_memory(_POINTER_BYTES * lines, f"{lines} lines")
     pointers = archive.vector(prefix + "indptr", lines + 1)
@@ -125,8 +121,7 @@ def _blocks(
 def _diagonals(
     source: Source, archive: NpzArchive, shape: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """DIA. Whole diagonals are stored, so a zero is padding; data[d, j] is entry (j - offset[d],
-    j)."""
+    """DIA. A zero is padding; data[d, j] is entry (j - offset[d], j)."""
     member = archive.member("data")
     if len(member.shape) != 2:
         raise archive.error(f"'data' of a dia matrix has two dimensions, not {member.shape}")
@@ -168,8 +163,7 @@ class Member:
 
 
 class NpzArchive:
-    """Members of one archive; `kind` names it in errors. Every array is checked before it is
-    unpacked."""
+    """Members of an archive, checked before they are unpacked; `kind` names it in errors."""
 
     def __init__(self, source: Source, file: zipfile.ZipFile, kind: str) -> None:
         self._source, self._file, self._kind = source, file, kind
@@ -246,10 +240,8 @@ class NpyHeader(NamedTuple):
 
 
 def npy_header(stream: IO[bytes]) -> NpyHeader:
-    """Read the header at the beginning of a stream, which is then positioned at the data.
-
-    Raises: ValueError, and any exception of Python's own parser; call it inside `refusing`.
-    """
+    """Read the header at the beginning of a stream, which is then positioned at the data. Raises:
+    ValueError, and any exception of Python's own parser; call it inside `refusing`."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"is of an unknown .npy version {version}")

@@ -158,10 +158,8 @@ def without_mark(text: bytes) -> bytes:
 
 
 def head_bytes(path: Path, count: int = 4096) -> tuple[bytes, int]:
-    """The first bytes of a file, unpacked if it is gzipped, and its size on disk.
-
-    Raises: OSError, EOFError, zlib.error.
-    """
+    """The first bytes of a file, unpacked if it is gzipped, and its size on disk. Raises: OSError,
+    EOFError, zlib.error."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(count)
@@ -275,8 +273,7 @@ def read_text(source: Source) -> bytes:
 
 
 def words_by_line(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[l]: number of words of each line; `starts` int64[l] are the positions of first
-    bytes."""
+    """int64[l]: words of each line; `starts` int64[l] are the positions of first bytes."""
     begins = data > _SPACE
     begins[1:] &= data[:-1] <= _SPACE
     words = np.flatnonzero(begins)
@@ -290,10 +287,8 @@ def line_starts(data: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def number_lines(source: Source, text: bytes) -> NumberLines:
-    """Lines of non-negative integers; those that begin with % are comments.
-
-    Raises: MatrixError, with the line of anything else.
-    """
+    """Lines of non-negative integers; those that begin with % are comments. Raises: MatrixError,
+    with the line of anything else."""
     source.check_memory(_TEXT_BYTES * len(text), f"{len(text)} bytes of text")
     data = np.frombuffer(text, np.uint8)
     lines = text.count(b"\n") + 1

@@ -11,14 +11,10 @@ from typing import Any
 
 from embeddb.core.config import Value
 from embeddb.core.errors import NestError
-from embeddb.nests.dependence.legality import (
-    MOST_PRIVATE,
-    Legality,
-    dependences,
-    packable,
-    parallel_loops,
-    reduction_loops,
-)
+from embeddb.nests.dependence.legality import Legality as Legality
+from embeddb.nests.dependence.legality import packable as packable
+from embeddb.nests.dependence.legality import parallel_loops as parallel_loops
+from embeddb.nests.dependence.legality import reduction_loops as reduction_loops
 from embeddb.nests.nest import Nest, index_range, loop_range, values_of
 from embeddb.nests.parts import (
     DTYPES,
@@ -32,23 +28,6 @@ from embeddb.nests.parts import (
     Statement,
 )
 from embeddb.nests.schedule import Schedule, parameters
-
-__all__ = [
-    "LARGEST",
-    "MOST_DIMENSIONS",
-    "MOST_PRIVATE",
-    "Legality",
-    "NestJudge",
-    "canonical_schedule",
-    "check",
-    "dependences",
-    "in_order",
-    "legality_of",
-    "packable",
-    "parallel_loops",
-    "reduction_loops",
-]
-
 
 #: Largest number in a nest: products of two stay far below 2**63.
 LARGEST = 1 << 40
@@ -64,10 +43,8 @@ _FILL = re.compile(
 
 def check(nest: Nest) -> Nest:
     """Check a nest; return it with its arrays in the order of their first access and without unused
-    ones.
-
-    Raises: NestError for an invalid nest, or one that could access memory outside its arrays.
-    """
+    ones. Raises: NestError for an invalid nest, or one that could access memory outside its
+    arrays."""
     if not nest.loops or not nest.body:
         raise NestError("a nest needs a loop and a statement")
     if len(nest.loops) > MOST_LOOPS:
@@ -158,8 +135,7 @@ def _check_inside(nest: Nest, access: Access) -> None:
 
 
 def in_order(nest: Nest) -> Nest:
-    """The nest without unused arrays, the others by first access: target first, then operands, then
-    bounds."""
+    """The nest without unused arrays, others by first access: target, operands, then bounds."""
     met: list[int] = []
     of_bounds = [a for at, a, _ in nest.accesses() if at < 0]
     for statement in nest.body:

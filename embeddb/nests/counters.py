@@ -107,34 +107,9 @@ class CounterVector:
         """float32[19,5]"""
         return self.values.reshape(len(COUNTERS), len(STATISTICS))
 
-    @property
-    def present(self) -> NDArray[np.bool_]:
-        """bool[95]: true where `values` has a number."""
-        return ~np.isnan(self.values)
-
     def of(self, counter: str, statistic: str = "sum") -> float:
         """One value; nan where it is absent."""
         return float(self.table[COUNTERS.index(counter), STATISTICS.index(statistic)])
-
-    @property
-    def memory_bytes(self) -> float:
-        """Bytes read from and written to main memory by all threads; reads alone where writes are
-        not counted; nan where neither is."""
-        return self._moved("memory_reads", "memory_writes")
-
-    @property
-    def l3_bytes(self) -> float:
-        """Bytes moved between L2 and the next level, by all threads."""
-        return self._moved("l2_lines_in", "l2_writebacks")
-
-    @property
-    def l2_bytes(self) -> float:
-        """Bytes moved between L1 and L2, by all threads."""
-        return self._moved("l1_lines_in", "l1_modified_evictions")
-
-    def _moved(self, reads: str, writes: str) -> float:
-        out = self.of(writes)
-        return LINE_BYTES * (self.of(reads) + (0.0 if math.isnan(out) else out))
 
     @property
     def text(self) -> str:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,7 +45,7 @@ def loop_range(loops: Sequence[Loop], arrays: Sequence[Array], loop: int) -> tup
 
 def index_range(loops: Sequence[Loop], arrays: Sequence[Array], index: Index) -> tuple[int, int]:
     """Smallest and largest value. Raises: NestError where an array's values are unknown."""
-    low, high = (_furthest(loops, arrays, index.affine, up) for up in (False, True))
+    low, high = (furthest(loops, arrays, index.affine, up).constant for up in (False, True))
     if index.of is None:
         return low, high
     least, most = values_of(arrays[index.of.array])
@@ -52,10 +53,8 @@ def index_range(loops: Sequence[Loop], arrays: Sequence[Array], index: Index) ->
 
 
 def values_of(array: Array) -> tuple[int, int]:
-    """Smallest and largest value of an integer array, from its fill.
-
-    Raises: NestError where they are unknown.
-    """
+    """Smallest and largest value of an integer array, from its fill. Raises: NestError where they
+    are unknown."""
     kind, *arguments = array.fill.split(":")
     if array.dtype not in ("i32", "i64"):
         raise NestError(f"an index is read from an array of {array.dtype}, not of integers")
@@ -70,24 +69,34 @@ def values_of(array: Array) -> tuple[int, int]:
     raise NestError(f"an index is read from an array whose fill {array.fill!r} does not bound it")
 
 
-def _furthest(loops: Sequence[Loop], arrays: Sequence[Array], affine: Affine, up: bool) -> int:
-    """Largest (or smallest) value: the innermost loop is replaced by the bound that attains it,
-    then the next one. Where an outer loop makes an inner one empty, this exceeds any actual value.
-    """
+def furthest(
+    loops: Sequence[Loop],
+    arrays: Sequence[Array],
+    affine: Affine,
+    up: bool,
+    fixed: Mapping[int, int] = MappingProxyType({}),
+) -> Affine:
+    """Largest (or smallest) value, affine in the loops of `fixed`, whose own indices are at most so
+    much larger: the others are replaced, from the innermost outwards, by the bound that attains it.
+    Where an outer loop makes an inner one empty, this exceeds any actual value."""
     constant, coefs = affine.constant, list(affine.coefs)
-    for loop in range(len(coefs) - 1, -1, -1):
-        coef = coefs[loop]
+    coefs += [0] * (len(loops) - len(coefs))
+    for at in range(len(coefs) - 1, -1, -1):
+        coef = coefs[at]
+        far = (coef > 0) == up
         if not coef:
             continue
-        last = (coef > 0) == up
-        bound = loops[loop].upper if last else loops[loop].lower
-        constant += coef * (bound.affine.constant - last)
+        if at in fixed:
+            constant += coef * fixed[at] * far
+            continue
+        bound = loops[at].upper if far else loops[at].lower
+        constant += coef * (bound.affine.constant - far)
+        coefs[at] = 0
         for outer, by in enumerate(bound.affine.coefs):
             coefs[outer] += coef * by
         if bound.of is not None:
-            constant += coef * values_of(arrays[bound.of.array])[last]
-        coefs[loop] = 0
-    return constant
+            constant += coef * values_of(arrays[bound.of.array])[far]
+    return Affine(constant, tuple(coefs))
 
 
 def trips(loops: Sequence[Loop], arrays: Sequence[Array]) -> tuple[int, ...]:
@@ -148,8 +157,9 @@ class Nest:
 
     @cached_property
     def id(self) -> str:
-        text = b"nest\0" + code_text(self.loops, self.arrays, self.body)
-        return hashlib.blake2b(text, digest_size=16).hexdigest()
+        code = code_of(self.loops, self.arrays, self.body)
+        text = json.dumps(code, separators=(",", ":"), allow_nan=False)
+        return hashlib.blake2b(f"nest\0{text}".encode(), digest_size=16).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nest) and self.id == other.id
@@ -166,8 +176,7 @@ class Nest:
 
     @cached_property
     def trips(self) -> tuple[int, ...]:
-        """Trip count of each loop for fixed outer loops: exact where it does not vary, else the
-        mean, rounded up."""
+        """Trip count of each loop for fixed outer loops: the mean, rounded up, where it varies."""
         return trips(self.loops, self.arrays)
 
     @property
@@ -216,26 +225,20 @@ class Nest:
         return {at: text for at, text in last.items() if len(text) == _ID}
 
     def with_matrices(self, matrices: Iterable[Pattern]) -> Nest:
-        """The nest with those of the matrices that its fills name.
-
-        Raises: NestError where a fill or a shape contradicts its matrix.
-        """
+        """The nest with those of the matrices that its fills name. Raises: NestError where a fill
+        or a shape contradicts its matrix."""
         wanted = set(self.matrix_ids.values())
         available = {m.id: m for m in (*self.matrices, *matrices) if m.id in wanted}
         for at, matrix in self.matrix_ids.items():
             if matrix in available:
                 self._check_matrix(at, available[matrix])
-        return (
-            replace(self, matrices=tuple(available.values()))
-            if available or self.matrices
-            else self
-        )
+        if not (available or self.matrices):
+            return self
+        return replace(self, matrices=tuple(available.values()))
 
     def matrix_values(self, array: int) -> NDArray[Any] | None:
         """Values of an array from the matrix that its fill names, int[elements]; None without one.
-
-        Raises: NestError for a missing matrix.
-        """
+        Raises: NestError for a missing matrix."""
         wanted = self.matrix_ids.get(array)
         if wanted is None:
             return None
@@ -264,10 +267,8 @@ class Nest:
 
 def fills_of(matrix: Pattern) -> tuple[str, str]:
     """Fills of the arrays of row offsets and columns of a matrix. The unevenness of its rows is
-    rounded down to thousandths, in integers: the same on every machine.
-
-    Raises: NestError for a matrix without entries.
-    """
+    rounded down to thousandths, in integers: the same on every machine. Raises: NestError for a
+    matrix without entries."""
     (rows, columns), entries = matrix.shape, matrix.nnz
     if not entries:
         raise NestError(f"matrix {matrix.name or matrix.id} has no entries")
@@ -283,11 +284,6 @@ def _numbers(array: Array, matrix: Pattern) -> NDArray[Any]:
 
 
 # -- The code of a nest as plain JSON values: input of its id, and main part of its file ----------
-
-
-def code_text(loops: Sequence[Loop], arrays: Sequence[Array], body: Sequence[Statement]) -> bytes:
-    """`code_of` as canonical JSON, without any name."""
-    return json.dumps(code_of(loops, arrays, body), separators=(",", ":"), allow_nan=False).encode()
 
 
 def code_of(

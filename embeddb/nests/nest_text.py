@@ -64,10 +64,8 @@ def nest_text(nest: Nest) -> bytes:
 
 
 def nest_from_text(text: bytes | str, *, where: str = "") -> Nest:
-    """Read the file form and check it; arrays are in the order of their first access.
-
-    Raises: NestError, one line that names the part.
-    """
+    """Read the file form and check it; arrays are in the order of their first access. Raises:
+    NestError, one line that names the part."""
     with refusing(NestError, where=where):
         if len(text) > MOST_TEXT:
             raise NestError(f"a nest has at most {MOST_TEXT} characters")

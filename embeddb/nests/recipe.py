@@ -11,19 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from embeddb.core.errors import NestError
-from embeddb.nests.check import packable
+from embeddb.nests.dependence.legality import packable
 from embeddb.nests.nest import Nest
-from embeddb.nests.schedule import Schedule
-
-_POLICIES = ("static", "dynamic", "guided")
-_INNER = ("plain", "simd", "unroll4", "jam4")
-_PLACES = ("outer", "second")
+from embeddb.nests.schedule import INNER, PLACES, POLICIES, Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Run the loops in this order, from the outermost, in their current positions; other loops stay
-    in place."""
+    """Run these loops in this order, from the outermost; others stay in place."""
 
     loops: tuple[int, ...]
 
@@ -117,13 +112,13 @@ def apply(nest: Nest, schedule: Schedule, step: Step) -> Schedule:
             tiles = (*schedule.tiles[:loop], size, *schedule.tiles[loop + 1 :])
             return replace(schedule, tiles=tiles)
         case Parallel(loop, block, policy, chunk):
-            if policy not in _POLICIES or chunk < 1:
+            if policy not in POLICIES or chunk < 1:
                 raise NestError(f"no policy {policy[:20]!r} by {chunk}")
             place = _place(nest, schedule, loop, block)
             return replace(schedule, parallel=place, policy=policy, chunk=chunk)
         case Inner(loop, how):
-            if how not in _INNER:
-                raise NestError(f"no innermost loop {how[:20]!r}; there are {', '.join(_INNER)}")
+            if how not in INNER:
+                raise NestError(f"no innermost loop {how[:20]!r}; there are {', '.join(INNER)}")
             if loop != schedule.innermost:
                 name, inmost = nest.loop_name(loop), nest.loop_name(schedule.innermost)
                 raise NestError(f"loop {name} is not the innermost, {inmost} is")
@@ -171,7 +166,7 @@ def _reordered(order: tuple[int, ...], loops: Sequence[int]) -> tuple[int, ...]:
 
 
 def _place(nest: Nest, schedule: Schedule, loop: int, block: bool) -> str:
-    for place, piece in zip(_PLACES, schedule.pieces(nest), strict=False):
+    for place, piece in zip(PLACES, schedule.pieces(nest), strict=False):
         if (piece.loop, piece.block) == (loop, block):
             return place
     what = f"{'the loop over blocks of ' * block}{nest.loop_name(loop)}"

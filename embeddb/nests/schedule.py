@@ -19,6 +19,10 @@ from embeddb.nests.parts import MOST_LOOPS
 
 #: Number of iterations of the second innermost loop that `jam4` runs together.
 JAMMED = 4
+#: Values of `schedule` and `inner`, and of `parallel` for the loops that can run in parallel.
+POLICIES = ("static", "dynamic", "guided")
+INNER = ("plain", "simd", "unroll4", "jam4")
+PLACES = ("outer", "second")
 
 
 class Piece(NamedTuple):
@@ -65,8 +69,7 @@ class Schedule:
 
     @property
     def config(self) -> Config:
-        """Parameters that apply: no policy without a parallel loop, no chunk except for
-        `dynamic`."""
+        """Parameters that apply: no policy without parallel loop, a chunk only for `dynamic`."""
         depth = len(self.order)
         values: dict[str, Any] = {f"tile_{at + 1}": t for at, t in enumerate(self.tiles)}
         if depth > 1:
@@ -90,9 +93,7 @@ class Schedule:
 
     def parallel_piece(self, nest: Nest) -> Piece | None:
         """The parallel generated loop; None without one."""
-        at = {"outer": 0, "second": 1}.get(self.parallel)
-        pieces = self.pieces(nest)
-        return None if at is None or at >= len(pieces) else pieces[at]
+        return dict(zip(PLACES, self.pieces(nest), strict=False)).get(self.parallel)
 
     @property
     def innermost(self) -> int:
@@ -148,7 +149,7 @@ def _rest(orders: list[tuple[int, ...]]) -> Iterator[Schedule]:
     depth = len(orders[0])
     whole = (0,) * depth
     for order in orders:
-        for inner in ("plain", "simd", "unroll4", "jam4"):
+        for inner in INNER:
             yield Schedule(order, whole, "outer", inner=inner)
         yield Schedule(order, whole, "none")
         yield Schedule(order, whole, "second", inner="simd")

@@ -51,9 +51,7 @@ class Argument:
 
     def expand(self, values: Mapping[str, str]) -> str:
         """The argument with values put in as they are; what they hold is not expanded again.
-
-        Raises: KeyError for a placeholder that has neither value nor default.
-        """
+        Raises: KeyError for a placeholder that has neither value nor default."""
         return "".join(p if isinstance(p, str) else _value(p, values) for p in self.parts)
 
 

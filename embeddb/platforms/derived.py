@@ -51,21 +51,6 @@ class DerivedQuantities:
         return as_inputs(self.values(sizes, lengths))
 
 
-def derived(
-    platform: Platform,
-    op: Op,
-    configs: Sequence[Mapping[str, Any]],
-    sizes: Sizes,
-    lengths: RowLengths | None = None,
-) -> NDArray[np.float32]:
-    """float32[c,q] on one workload, as models read them. For several workloads make one
-    `DerivedQuantities`.
-
-    Raises: UsageError if the platform does not run this kernel.
-    """
-    return DerivedQuantities(platform, op, configs).inputs(sizes, lengths)
-
-
 def as_inputs(values: NDArray[np.float64]) -> NDArray[np.float32]:
     """log2(1 + 1024 x): 0 for 0 and where a quantity does not apply, at most 74, a logarithm from
     about a thousandth up, so that shares and counts of millions are both told apart."""

@@ -67,10 +67,13 @@ def _at(domains: Mapping[str, Sequence[int]], place: int) -> dict[str, int]:
 
 
 def _domains(space: ConfigSpace, default: Config) -> dict[str, list[int]]:
-    return {
-        name: [v for v in _values(space, name) if _alone(space, default, name, v)]
-        for name in default
-    }
+    """Values that can be part of a tile: alone it may only be one of too many tiles."""
+    params = {param.name: param for param in space.params}
+    domains = {}
+    for name in default:
+        values = [v for v in space.domain(params[name]) if isinstance(v, int)]
+        domains[name] = [v for v in values if v == default[name] or v < _whole(space, name)]
+    return domains
 
 
 def _legal(
@@ -88,17 +91,6 @@ def _legal(
         if drawn not in seen and space.reason(drawn) is None:
             seen.add(drawn)
             yield drawn
-
-
-def _values(space: ConfigSpace, name: str) -> list[int]:
-    param = next(p for p in space.params if p.name == name)
-    return [int(value) for value in space.domain(param) if isinstance(value, int)]
-
-
-def _alone(space: ConfigSpace, default: Config, name: str, value: int) -> bool:
-    """Whether the value can be part of a tile: alone it may only be one of too many tiles."""
-    size = _whole(space, name)
-    return value == default[name] or value < size
 
 
 def _whole(space: ConfigSpace, name: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import PlatformError, SpaceError, UsageError
@@ -168,42 +168,28 @@ class LoopMapping:
         return value  # type: ignore[no-any-return]  # LoopNest checks that it is an int
 
 
-class Numerics(NamedTuple):
-    """Conditions: `varying` hold for configurations whose sums run in an order that varies from
-    call to call (None: not stated), `inexact` for those that round operands to a shorter type."""
+@dataclass(eq=False)
+class KernelSpace:
+    """The space, default and mapping of the kernels that one section serves. `varying` are
+    conditions of configurations whose sums run in an order that varies from call to call (None: not
+    stated), `inexact` of those that round operands to a shorter type; `quantities` are derived from
+    configurations; `left_out` has the reasons for which configurations were removed from the space:
+    `VARYING`, `INEXACT`."""
 
+    kernels: tuple[str, ...]
+    space: ConfigSpace
+    default: Config
+    mapping: LoopMapping | None
+    heterogeneous: tuple[str, ...]
+    quantities: Quantities
     varying: tuple[str, ...] | None = None
     inexact: tuple[str, ...] = ()
+    left_out: frozenset[str] = frozenset()
 
-
-class KernelSpace:
-    """The space, default and mapping of the kernels that one section serves. `quantities` are
-    derived from configurations; `left_out` has the reasons for which configurations were removed
-    from the space: `VARYING`, `INEXACT`."""
-
-    def __init__(
-        self,
-        kernels: tuple[str, ...],
-        space: ConfigSpace,
-        *,
-        default: Config,
-        mapping: LoopMapping | None,
-        heterogeneous: tuple[str, ...],
-        numerics: Numerics = Numerics(),  # noqa: B008  # it cannot change
-        quantities: Quantities | None = None,
-    ) -> None:
-        self.kernels = kernels
-        self.space = space
-        self.default = default
-        self.mapping = mapping
-        used = mapping.names() if mapping else set()
-        self.homogeneous = tuple(p.name for p in space.params if p.name in used)
-        self.heterogeneous = heterogeneous
-        self.numerics = numerics
-        self.varying, self.inexact = numerics
-        self.quantities = quantities or Quantities((), space.rules)
-        self.left_out: frozenset[str] = frozenset()
-        self._bound = lru_cache(maxsize=256)(lambda known: space.bind(dict(known)))
+    def __post_init__(self) -> None:
+        used = self.mapping.names() if self.mapping else set()
+        self.homogeneous = tuple(p.name for p in self.space.params if p.name in used)
+        self._bound = lru_cache(maxsize=256)(lambda known: self.space.bind(dict(known)))
 
     def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
         """The space with these sizes, remembered: only sizes that it uses tell spaces apart."""
@@ -223,17 +209,8 @@ class KernelSpace:
 
     def without(self, conditions: Sequence[str], reason: str) -> KernelSpace:
         """The same without configurations for which one of these conditions holds."""
-        rest = KernelSpace(
-            self.kernels,
-            self.space.without(conditions, reason),
-            default=self.default,
-            mapping=self.mapping,
-            heterogeneous=self.heterogeneous,
-            numerics=self.numerics,
-            quantities=self.quantities,
-        )
-        rest.left_out = self.left_out | {reason}
-        return rest
+        space = self.space.without(conditions, reason)
+        return replace(self, space=space, left_out=self.left_out | {reason})
 
     def is_exact(self, config: Mapping[str, Any]) -> bool:
         """True if a legal configuration computes at the full precision of its operands' type."""
@@ -265,10 +242,8 @@ class KernelSpace:
 
 def read_space(table: Table) -> KernelSpace:
     """The space of a section. Faults of single parameters, constraints and defaults are collected
-    in the table, for `Table.refuse`.
-
-    Raises: PlatformError naming file and key, for a section that cannot be read further.
-    """
+    in the table, for `Table.refuse`. Raises: PlatformError naming file and key, for a section that
+    cannot be read further."""
     kernels = table.texts("kernels")
     try:
         operations = [operation_of(kernel) for kernel in kernels]
@@ -303,11 +278,12 @@ def read_space(table: Table) -> KernelSpace:
     return KernelSpace(
         tuple(kernels),
         space,
-        default=default,
-        mapping=mapping,
-        heterogeneous=heterogeneous,
-        numerics=Numerics(varying, inexact or ()),
-        quantities=quantities,
+        default,
+        mapping,
+        heterogeneous,
+        quantities or Quantities((), space.rules),
+        varying,
+        inexact or (),
     )
 
 
@@ -350,10 +326,8 @@ class _Reading:
         return self.tried(lambda: Config(_plain(chosen)), "default", Config({}))
 
     def space(self, constraints: Sequence[str], default: Config, kind: str) -> ConfigSpace:
-        """The space without the conditions and constraints that are at fault.
-
-        Raises: PlatformError for a fault of another part, which nothing can be read without.
-        """
+        """The space without the conditions and constraints that are at fault. Raises: PlatformError
+        for a fault of another part, which nothing can be read without."""
         left = dict(enumerate(constraints))
         while True:
             try:

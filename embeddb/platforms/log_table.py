@@ -70,10 +70,8 @@ def read_log(
     table: Table, kernels: Collection[str], traits: Mapping[str, Any], *, command_unit: str = ""
 ) -> LogTable:
     """The `[log]` table; `command_unit` is the unit of the command's times, if there is one.
-
     Raises: PlatformError naming file and key, also for units of which one is cycles and the other
-    is not, where no clock relates them.
-    """
+    is not, where no clock relates them."""
     cycles = table.tried(lambda: _counts_cycles(table, traits, command_unit), False)
     log = LogTable(
         columns=table.tried(lambda: _texts(table.table("columns")), MappingProxyType({})),

@@ -36,11 +36,8 @@ LOOPS = ("i1", "i2", "j1", "j2", "k1", "k2", "k3")
 
 @dataclass(frozen=True, slots=True)
 class LoopNest:
-    """Split sizes (I, J, K, K2), each at least 1, and the loop numbers from outermost to
-    innermost, a permutation of 1..7.
-
-    Raises: SpaceError otherwise.
-    """
+    """Split sizes (I, J, K, K2), each at least 1, and the loop numbers from outermost to innermost,
+    a permutation of 1..7. Raises: SpaceError otherwise."""
 
     splits: tuple[int, int, int, int]
     order: tuple[int, ...]

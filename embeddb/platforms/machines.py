@@ -11,6 +11,8 @@ import math
 import re
 from collections.abc import Mapping
 
+from embeddb.core.sizes import positive
+
 Facts = Mapping[str, str]
 
 #: What a doubling of a number counts, by fact. Vector width and threads decide which schedule
@@ -181,7 +183,7 @@ def described(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _with_unit(text: str, unit: str) -> str:
-    value = _number(text)
+    value = positive(text)
     if not unit or value is None:
         return text
     for scale, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -199,8 +201,8 @@ def unlike(one: Facts, other: Facts) -> float:
         weight * abs(math.log2(first / second))
         for name, weight in _DOUBLINGS.items()
         if name in shared
-        and (first := _number(one[name])) is not None
-        and (second := _number(other[name])) is not None
+        and (first := positive(one[name])) is not None
+        and (second := positive(other[name])) is not None
     )
     far += sum(w for name, w in _OTHERS.items() if name in shared and one[name] != other[name])
     return far if shared & {*_DOUBLINGS, *_OTHERS} else _UNKNOWN
@@ -215,11 +217,3 @@ def _known(facts: Facts) -> dict[str, str]:
     if "compiler" in facts:
         found["compiler"] = "clang" if "clang" in facts["compiler"] else facts["compiler"][:3]
     return found
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 < value < math.inf else None

@@ -34,10 +34,8 @@ def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
 
 def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
     """The platform's default as it is stored for a subject: of a nest with its loops as they stand,
-    where that is legal, else the nearest that is.
-
-    Raises: UsageError if the platform does not run this kernel.
-    """
+    where that is legal, else the nearest that is. Raises: UsageError if the platform does not run
+    this kernel."""
     natural = op.workload.natural(subject)
     if natural is None:
         return platform.default(op, subject.sizes)

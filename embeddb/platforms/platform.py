@@ -144,18 +144,14 @@ class Platform:
 
     def space(self, op: Op, sizes: Sizes = UNKNOWN, **known: int) -> ConfigSpace:
         """The space of one operation on something of these sizes, or on a matrix of those given by
-        name (`m=9`); what is not known stays unresolved.
-
-        Raises: UsageError if the platform does not run this kernel.
-        """
+        name (`m=9`); what is not known stays unresolved. Raises: UsageError if the platform does
+        not run this kernel."""
         return self.kernel(op).bind(_symbols(op, sizes.knowing(known)))
 
     def reproducible(self, op: Op) -> Platform:
         """The platform with only those configurations of a kernel whose sums run in the same order
         in every call. A stored platform of an older file takes the word of the built-in one.
-
-        Raises: UsageError if the file does not say which these are.
-        """
+        Raises: UsageError if the file does not say which these are."""
         part = self.kernel(op)
         varying = part.varying
         if varying is None and self.name in builtin_platforms():
@@ -173,9 +169,7 @@ class Platform:
     def exact(self, op: Op) -> Platform:
         """The platform with only those configurations of a kernel that compute at the full
         precision of the operands' type: all, where the file declares none that is `inexact`.
-
-        Raises: UsageError if the platform does not run this kernel.
-        """
+        Raises: UsageError if the platform does not run this kernel."""
         part = self.kernel(op)
         return replace(self, kernels={**self.kernels, op.name: part.without(part.inexact, INEXACT)})
 
@@ -198,18 +192,14 @@ class Platform:
     def loopnest(
         self, op: Op, config: Mapping[str, Any], sizes: Sizes = UNKNOWN, **known: int
     ) -> LoopNest | None:
-        """The common loop nest of a legal configuration; None where the platform has none.
-
-        Raises: SpaceError if it needs a size of the matrix that is not given.
-        """
+        """The common loop nest of a legal configuration; None where the platform has none. Raises:
+        SpaceError if it needs a size of the matrix that is not given."""
         return self.kernel(op).nest(config, _symbols(op, sizes.knowing({**known, "nnz": -1})))
 
     def quantities(self, op: Op) -> Quantities:
         """The derived quantities of a kernel. A stored platform of an older file, which defines
-        none, takes those of the built-in one.
-
-        Raises: UsageError if the platform does not run this kernel.
-        """
+        none, takes those of the built-in one. Raises: UsageError if the platform does not run this
+        kernel."""
         part = self.kernel(op)
         if not part.quantities and self.name in builtin_platforms():
             current = _builtin(self.name)
@@ -220,16 +210,10 @@ class Platform:
         """Parameters that the loop nest is made from."""
         return self.kernel(op).homogeneous
 
-    def heterogeneous(self, op: Op) -> tuple[str, ...]:
-        """The platform's own parameters, in declared order; may overlap with `homogeneous`."""
-        return self.kernel(op).heterogeneous
-
     def at(self, instance: str = "", environment: Mapping[str, str] | None = None) -> Platform:
-        """The platform on one device or machine. Without a label, the instance is 8 hex digits
-        of the environment's digest; without both, the platform itself, of no instance.
-
-        Raises: PlatformError for a label that cannot be part of an id.
-        """
+        """The platform on one device or machine. Without a label, the instance is 8 hex digits of
+        the environment's digest; without both, the platform itself, of no instance. Raises:
+        PlatformError for a label that cannot be part of an id."""
         facts = {str(k): str(v) for k, v in sorted((environment or {}).items())}
         if not instance and facts:
             canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
@@ -253,11 +237,9 @@ def _shipped() -> tuple[str, ...]:
 
 
 def load_platform(source: str | Path) -> Platform:
-    """A platform by built-in name (`cpu`), `name@instance`, or path to a TOML file, which may
-    be followed by `@instance` too.
-
-    Raises: PlatformError if there is none, or naming file and key if the file is wrong.
-    """
+    """A platform by built-in name (`cpu`), `name@instance`, or path to a TOML file, which may be
+    followed by `@instance` too. Raises: PlatformError if there is none, or naming file and key if
+    the file is wrong."""
     text = str(source)
     base, at, instance = text.rpartition("@")
     if not at or isinstance(source, Path) or text.endswith(".toml"):
@@ -283,10 +265,8 @@ def platform_hint(text: str, known: Sequence[str] = ()) -> str:
 
 
 def parse_platform(text: str, *, where: str = "") -> Platform:
-    """`where` names the source in messages.
-
-    Raises: PlatformError naming file and key, on one line.
-    """
+    """`where` names the source in messages. Raises: PlatformError naming file and key, on one
+    line."""
     with refusing(PlatformError, where=where):
         return _parsed(text, where)
 
@@ -362,11 +342,9 @@ def runner_for(platform: Platform) -> Any:
 
 
 def platform_here(runner: Any, *, threads: int = 0) -> Platform:
-    """A runner's platform as this machine is, with the facts that the runner can measure; asked
-    for before something is run here, since measuring them may take seconds.
-
-    Raises: RunnerUnavailable if it cannot be measured here.
-    """
+    """A runner's platform as this machine is, with the facts that the runner can measure; asked for
+    before something is run here, since measuring them may take seconds. Raises: RunnerUnavailable
+    if it cannot be measured here."""
     if hasattr(runner, "facts"):
         runner.facts(threads=threads)
     found: Platform = runner.platform(threads=threads)
@@ -375,11 +353,8 @@ def platform_here(runner: Any, *, threads: int = 0) -> Platform:
 
 def this_machine(platform: Platform, *, threads: int = 0) -> tuple[Any, Platform]:
     """The runner of a platform, and the platform as this machine is with so many threads (0: all),
-    its facts measured.
-
-    Raises: RunnerUnavailable if it cannot be measured here; UsageError if another machine's
-    instance was named.
-    """
+    its facts measured. Raises: RunnerUnavailable if it cannot be measured here; UsageError if
+    another machine's instance was named."""
     runner = runner_for(platform)
     here = platform_here(runner, threads=threads)
     if platform.instance and platform.id != here.id:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from embeddb.core.errors import StoreError
@@ -50,11 +51,9 @@ class CopyReport(Report):
 
 
 def copy_database(source: Store, place: str, *, progress: Progress | None = None) -> CopyReport:
-    """Make `place` a copy of an open database, of its state when the copy begins.
-
-    Raises: StoreError where something exists already; an interrupted copy of the same source is
-    continued. StoreReadOnly, StoreFull, StoreLocked as every write.
-    """
+    """Make `place` a copy of an open database, of its state when the copy begins. Raises:
+    StoreError where something exists already; an interrupted copy of the same source is continued.
+    StoreReadOnly, StoreFull, StoreLocked as every write."""
     started = time.monotonic()
     there = is_database(place)
     target = open_engine(place, create=not there)
@@ -72,10 +71,7 @@ def copy_database(source: Store, place: str, *, progress: Progress | None = None
 
 def _begun(source: Store, target: Engine) -> bool:
     """Mark the target as unfinished; return true if an earlier copy of the same source had marked
-    it.
-
-    Raises: StoreError for a target that is a database of its own.
-    """
+    it. Raises: StoreError for a target that is a database of its own."""
     name = source.place.encode()
     with target.read() as txn:
         refuse_other_schema(txn.get("meta", b"schema"), target.place)
@@ -123,7 +119,7 @@ class _Copying:
     def _copy(self, table: str) -> None:
         copied = 0
         for rows in _batches(self._rows(table)):
-            self._report.written += self._target.write(_Batch(table, rows))
+            self._report.written += self._target.write(partial(_put, table=table, rows=rows))
             copied += len(rows)
             self._done += len(rows)
             self._progress(f"copy {table}", self._done, self._total)
@@ -145,29 +141,24 @@ class _Copying:
             there = self._source.get_many(table, piece)
             gone = [key for key in piece if key not in there]
 
-            def body(txn: Txn, gone: list[bytes] = gone) -> None:
-                txn.get_many(table, gone)
-                for key in gone:
-                    txn.delete(table, key)
-
             if gone:
-                self._target.write(body)
+                self._target.write(partial(_drop, table=table, keys=gone))
             self._report.removed += len(gone)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Rows of a table to write; called with a transaction, returns the number that it wrote."""
+def _put(txn: Txn, table: str, rows: list[Row]) -> int:
+    """Write the rows that differ from those in the target; return their number."""
+    there = txn.get_many(table, [key for key, _ in rows])
+    other = [row for row in rows if there.get(row[0]) != row[1]]
+    for key, value in other:
+        txn.put(table, key, value)
+    return len(other)
 
-    table: str
-    rows: list[Row]
 
-    def __call__(self, txn: Txn) -> int:
-        there = txn.get_many(self.table, [key for key, _ in self.rows])
-        other = [row for row in self.rows if there.get(row[0]) != row[1]]
-        for key, value in other:
-            txn.put(self.table, key, value)
-        return len(other)
+def _drop(txn: Txn, table: str, keys: list[bytes]) -> None:
+    txn.get_many(table, keys)
+    for key in keys:
+        txn.delete(table, key)
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:

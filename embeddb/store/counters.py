@@ -14,8 +14,7 @@ _PREFIX = "counters/"
 
 
 def counters_of(store: Store, nest_id: str, platform: str) -> CounterVector | None:
-    """Stored event counts of a nest on a platform instance. Raises: NestError for a damaged
-    note."""
+    """Stored event counts of a nest on an instance. Raises: NestError for a damaged note."""
     raw = store.notes.get(_key(nest_id, platform))
     where = f"counters of {nest_id}"
     return None if raw is None else CounterVector.from_text(raw, where=where)

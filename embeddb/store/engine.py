@@ -77,10 +77,8 @@ def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
 
 
 def refuse_other_schema(raw: bytes | None, place: str) -> None:
-    """Check the value of `meta` `schema`; None where there is none yet.
-
-    Raises: StoreVersion if the data was written with another schema than this program's.
-    """
+    """Check the value of `meta` `schema`; None where there is none yet. Raises: StoreVersion if the
+    data was written with another schema than this program's."""
     schema = SCHEMA if raw is None else int(raw) if raw.isdigit() and len(raw) < 9 else 0
     if schema > SCHEMA:
         raise StoreVersion(
@@ -155,6 +153,25 @@ class Txn(Protocol):
         return sum(1 for _ in self.scan(table, prefix))
 
 
+class SealedTxn(Txn, Protocol):
+    """A transaction of an engine that stores sealed values."""
+
+    def raw(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """As `scan`, with the values as they are stored."""
+
+    def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        for key, raw in self.raw(table, prefix):
+            yield key, unsealed(table, key, raw)
+
+    def damaged(self, table: str) -> Iterator[str]:
+        """A line for every damaged value."""
+        for key, raw in self.raw(table):
+            try:
+                unsealed(table, key, raw)
+            except StoreCorrupt as e:
+                yield str(e)
+
+
 class Engine(Protocol):
     """Storage of the tables. `path` is the folder for files beside them, None where there is none;
     `place` describes their location, without a password; `shared` is true for a server, whose
@@ -162,7 +179,7 @@ class Engine(Protocol):
 
     path: Path | None
     place: str
-    shared: bool
+    shared: bool = False
     readonly: bool
 
     def read(self) -> AbstractContextManager[Txn]: ...
@@ -178,24 +195,22 @@ class Engine(Protocol):
     def shared_state(self, make: Callable[[Engine], T]) -> T:
         """State that all openings of the same data in this process share beside the engine (they
         pass the same `make`): created from an engine that lives as long as any of them is open."""
-        ...
+        return make(self)
 
     def size_bytes(self) -> int: ...
 
     def compact(self) -> None:
         """Rewrite the data without free pages, atomically."""
-        ...
+        return
 
     def refuse_damage(self) -> None:
-        """Check the data quickly, before all of it is read for another database.
-
-        Raises: StoreCorrupt.
-        """
-        ...
+        """Check the data quickly, before all of it is read for another database. Raises:
+        StoreCorrupt."""
+        return
 
     def problems(self) -> list[str]:
         """All damage found by reading all data; empty if there is none."""
-        ...
+        return []
 
 
 # -- The reference engine: sorted dictionaries in memory ------------------------------------------
@@ -241,13 +256,11 @@ class _MemoryTxn(Txn):
         return self.tables[table]
 
 
-class MemoryEngine:
+class MemoryEngine(Engine):
     """A store in memory, gone with the process; used by tests and for single queries."""
 
-    shared = False
-
     def __init__(self) -> None:
-        self.path: Path | None = None
+        self.path = None
         self.place = "in memory"
         self.readonly = False
         self._tables: Tables = {name: {} for name in TABLES}
@@ -278,17 +291,5 @@ class MemoryEngine:
     def close(self) -> None:
         self._tables = {name: {} for name in TABLES}
 
-    def shared_state(self, make: Callable[[Engine], T]) -> T:
-        return make(self)
-
     def size_bytes(self) -> int:
         return sum(len(k) + len(v) for rows in self._tables.values() for k, v in rows.items())
-
-    def compact(self) -> None:
-        """No-op: memory has no free pages."""
-
-    def refuse_damage(self) -> None:
-        """No-op: no other process can write here."""
-
-    def problems(self) -> list[str]:
-        return []

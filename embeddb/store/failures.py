@@ -33,6 +33,20 @@ def no_database(place: Path | str) -> StoreError:
     return StoreError(f"{place}: no database there", hint=hint)
 
 
+def opened_readonly(place: Path | str) -> StoreReadOnly:
+    """Error for a write to a database that was opened for reading alone."""
+    return StoreReadOnly(f"{place}: opened read-only", hint="copy the database to change it")
+
+
+def refuse_fork(pid: int, place: str) -> None:
+    """Refuse use outside of the process that opened the database. Raises: StoreError."""
+    if os.getpid() != pid:
+        raise StoreError(
+            f"{place}: opened before a fork",
+            hint="in the child process, close it and open the database again",
+        )
+
+
 def is_full(e: BaseException) -> bool:
     """Return true for the error of a disk without space (or one that fails)."""
     return isinstance(e, lmdb.DiskError) or any(os.strerror(code) in str(e) for code in _FULL)

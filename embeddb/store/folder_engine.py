@@ -21,9 +21,9 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from embeddb.core.errors import StoreError, StoreReadOnly
+from embeddb.core.errors import StoreError
 from embeddb.store.engine import Engine, Txn
-from embeddb.store.failures import translating
+from embeddb.store.failures import opened_readonly, translating
 from embeddb.store.lmdb_engine import LmdbEngine
 
 T = TypeVar("T")
@@ -84,17 +84,15 @@ _lock = threading.Lock()
 _open: weakref.WeakValueDictionary[tuple[int, int], _Shared] = weakref.WeakValueDictionary()
 
 
-class FolderEngine:
+class FolderEngine(Engine):
     """One opening of a database folder: an `Engine` that shares the folder's `LmdbEngine`.
 
     An opening that is read-only refuses to write, even where others may. Raises: as `LmdbEngine`,
     and StoreError when used after `close`.
     """
 
-    shared = False
-
     def __init__(self, folder: Path, *, readonly: bool = False, create: bool = False) -> None:
-        self.path: Path | None = folder
+        self.path = folder
         self.place = str(folder)
         self._shared, self._engine = _joined(folder, readonly=readonly, create=create)
         self._leave = weakref.finalize(self, self._shared.drop)
@@ -122,8 +120,7 @@ class FolderEngine:
         return self._used().size_bytes()
 
     def compact(self) -> None:
-        """Rewrite the file without free pages. Raises: StoreLocked while another process has the
-        database open."""
+        """Rewrite the file. Raises: StoreLocked while another process has the database open."""
         self._written().compact()
 
     def refuse_damage(self) -> None:
@@ -140,9 +137,7 @@ class FolderEngine:
     def _written(self) -> LmdbEngine:
         engine = self._used()
         if self.readonly:
-            raise StoreReadOnly(
-                f"{self.place}: opened read-only", hint="copy the database to change it"
-            )
+            raise opened_readonly(self.place)
         return engine
 
 

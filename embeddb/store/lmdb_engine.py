@@ -23,15 +23,9 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from embeddb.core.errors import (
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreLocked,
-    StoreReadOnly,
-)
-from embeddb.store.engine import ADDED, TABLES, Engine, Txn, sealed, unsealed
-from embeddb.store.failures import translating
+from embeddb.core.errors import StoreError, StoreFull, StoreLocked
+from embeddb.store.engine import ADDED, TABLES, Engine, SealedTxn, Txn, sealed, unsealed
+from embeddb.store.failures import opened_readonly, refuse_fork, translating
 from embeddb.store.lmdb_files import (
     DATA_FILE,
     WRITER_FILE,
@@ -53,7 +47,7 @@ T = TypeVar("T")
 _SMALL_BYTES = 1 << 20
 
 
-class _LmdbTxn(Txn):
+class _LmdbTxn(SealedTxn):
     """A transaction; `dbs` holds the tables' handles by name, None for a missing table."""
 
     def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
@@ -83,11 +77,7 @@ class _LmdbTxn(Txn):
     def delete(self, table: str, key: bytes) -> bool:
         return bool(self._txn.delete(key, db=self._dbs[table]))
 
-    def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        for key, raw in self._raw(table, prefix):
-            yield key, unsealed(table, key, raw)
-
-    def _raw(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def raw(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         db = self._dbs[table]
         if db is None:
             return
@@ -117,13 +107,6 @@ class _LmdbTxn(Txn):
         """Number of the last commit that this transaction sees."""
         return int(self._txn.id())
 
-    def damaged(self, table: str) -> Iterator[str]:
-        for key, raw in self._raw(table, b""):
-            try:
-                unsealed(table, key, raw)
-            except StoreCorrupt as e:
-                yield str(e)
-
 
 def _identity(file: Path | int) -> tuple[int, int] | None:
     """Device and inode; None where nothing exists."""
@@ -141,7 +124,7 @@ def _clear(part: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
 
 
-class LmdbEngine:
+class LmdbEngine(Engine):
     """The LMDB environment of a database folder, of which a process may have only one: openings
     share it through `embeddb.store.folder_engine.FolderEngine`.
 
@@ -154,8 +137,6 @@ class LmdbEngine:
     header states; StoreLocked, StoreFull, StoreReadOnly from `write` and `compact`.
     """
 
-    shared = False
-
     def __init__(
         self,
         folder: Path,
@@ -165,7 +146,7 @@ class LmdbEngine:
         max_map_bytes: int = 1 << 40,
         wait_s: float = 60.0,
     ) -> None:
-        self.path: Path | None = folder
+        self.path = folder
         self.place = str(folder)
         self._folder = folder
         self._max_map = max_map_bytes
@@ -212,7 +193,7 @@ class LmdbEngine:
     def allow_writing(self) -> None:
         """Open the environment for writing too, between two reads of this process; without effect
         where this user may not write. Raises: StoreLocked, StoreFull as a write does."""
-        self._same_process()
+        refuse_fork(self._pid, self.place)
         if not os.access(self._folder, os.W_OK):
             return
         with (
@@ -242,8 +223,7 @@ class LmdbEngine:
 
     @contextmanager
     def still(self, wait_s: float) -> Iterator[None]:
-        """Context in which no thread of this process reads or writes. Raises: StoreLocked,
-        StoreError."""
+        """Context without reads and writes in this process. Raises: StoreLocked, StoreError."""
         if not self._writing.acquire(timeout=wait_s):
             raise StoreLocked(f"{self._folder}: a write has not ended for {wait_s:g} s")
         try:
@@ -268,15 +248,15 @@ class LmdbEngine:
         """Open the handles. LMDB uses a write transaction of its own for that unless the
         environment is read-only: done under the writer lock, so that opening cannot wait for ever.
         """
-        return {name: self._handle(name) for name in TABLES}
-
-    def _handle(self, name: str) -> Any:
-        try:
-            return self._env.open_db(name.encode(), create=False)
-        except lmdb.NotFoundError:
-            if name not in ADDED:
-                raise
-            return None
+        handles: dict[str, Any] = {}
+        for name in TABLES:
+            try:
+                handles[name] = self._env.open_db(name.encode(), create=False)
+            except lmdb.NotFoundError:
+                if name not in ADDED:
+                    raise
+                handles[name] = None
+        return handles
 
     def _add_tables(self) -> None:
         """Create tables that a database of an older program lacks, in a transaction of its own."""
@@ -290,7 +270,7 @@ class LmdbEngine:
 
     @contextmanager
     def read(self) -> Iterator[_LmdbTxn]:
-        self._same_process()
+        refuse_fork(self._pid, self.place)
         with translating(self._folder, lmdb.Error):
             txn, dbs, thread = self._begin()
             try:
@@ -331,11 +311,9 @@ class LmdbEngine:
                 self._remap(size)
 
     def _refuse_write(self) -> None:
-        self._same_process()
+        refuse_fork(self._pid, self.place)
         if self.readonly:
-            raise StoreReadOnly(
-                f"{self._folder}: opened read-only", hint="copy the database to change it"
-            )
+            raise opened_readonly(self._folder)
         self._gate.refuse_own_read()
         if self.was_replaced():
             raise StoreError(
@@ -388,33 +366,19 @@ class LmdbEngine:
             self._written += 1
             self._writing.release()
 
-    def _same_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise StoreError(
-                f"{self._folder}: opened before a fork",
-                hint="in the child process, close it and open the database again",
-            )
-
     def close(self) -> None:
-        """Close the environment; in a forked child too, which may then open the folder for
-        itself."""
+        """Close the environment; a forked child may then open the folder for itself."""
         self._env.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def shared_state(self, make: Callable[[Engine], T]) -> T:
-        return make(self)
 
     def size_bytes(self) -> int:
         return (self._folder / DATA_FILE).stat().st_size
 
     def compact(self) -> None:
         """Rewrite the file without free pages, with no other process using it: its writes to the
-        old file would be lost.
-
-        Raises: StoreLocked while another process has the database open.
-        """
+        old file would be lost. Raises: StoreLocked while another process has the database open."""
         self._refuse_write()
         with (
             self._writer_lock(False),
@@ -449,13 +413,13 @@ class LmdbEngine:
                 self._share_folder()
 
     def refuse_damage(self) -> None:
-        self._same_process()
+        refuse_fork(self._pid, self.place)
         # Pages that this reader can reach are not written to until it ends.
         with self.read(), translating(self._folder, OSError):
             refuse_broken(self._folder)
 
     def problems(self) -> list[str]:
-        self._same_process()
+        refuse_fork(self._pid, self.place)
         with self._writer_lock(self.readonly):
             faults = broken_pages(self._folder)  # a page being written looks damaged
         if faults:

@@ -35,9 +35,7 @@ _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", 
 
 def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
     """The LMDB environment of a folder; with `create`, an interrupted creation is completed.
-
-    Raises: StoreError, OSError, lmdb.Error.
-    """
+    Raises: StoreError, OSError, lmdb.Error."""
     data = folder / DATA_FILE
     _refuse_network(folder)
     size = own_size(data, hard=readonly)
@@ -69,10 +67,7 @@ def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
 def has_lock(folder: Path) -> bool:
     """Return true if there is a table of readers, or space for one. LMDB writes to a map of it: on
     a full disk, where a sparse file may have fewer blocks than its size, that would end the
-    process.
-
-    Raises: OSError where a link or another file type is in its place.
-    """
+    process. Raises: OSError where a link or another file type is in its place."""
     size = own_size(folder / LOCK_FILE)
     with open_own(folder / LOCK_FILE, "ab") as lock:
         if _room(lock, _LOCK_BYTES):
@@ -105,9 +100,7 @@ def is_begun(folder: Path) -> bool:
 
 def writable(folder: Path) -> bool:
     """Return true if this user may write in the folder, on the mount as it is, and may lock it.
-
-    Raises: OSError where a link or another file type is in the place of a file of ours.
-    """
+    Raises: OSError where a link or another file type is in the place of a file of ours."""
     data = folder / DATA_FILE
     if not os.access(folder, os.W_OK):
         return False
@@ -254,8 +247,7 @@ def page_faults(data: BinaryIO) -> str:
 
 
 def has_no_table(data: BinaryIO) -> bool:
-    """Return true if the last commit contains no table; false also for any file that is not a data
-    file of LMDB."""
+    """Return true if the last commit has no table; false for any other file than LMDB's."""
     try:
         return _last_meta(data)[1].entries == 0
     except (_Broken, struct.error):

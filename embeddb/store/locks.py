@@ -47,8 +47,7 @@ class ReadGate:
             self._changed.notify_all()
 
     def refuse_own_read(self) -> None:
-        """Refuse a write inside a read of the same thread: a write may have to wait for all reads
-        to end."""
+        """Refuse a write inside a read of the same thread: it may have to wait for that one."""
         if threading.get_ident() in self._readers:
             raise StoreError("a write inside a read of the same thread", hint="end the read first")
 

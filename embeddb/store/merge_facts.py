@@ -63,10 +63,8 @@ def name_key(name: str) -> bytes:
 
 
 def resolved(txn: Txn, key: bytes) -> bytes:
-    """The workload that adopted a stub, else the workload itself.
-
-    Raises: StoreCorrupt for a cycle of adoptions.
-    """
+    """The workload that adopted a stub, else the workload itself. Raises: StoreCorrupt for a cycle
+    of adoptions."""
     passed = set[bytes]()
     while (target := txn.get("alias", key)) is not None:
         passed.add(key)
@@ -185,8 +183,7 @@ def _merged(old: WorkloadInfo, new: WorkloadInfo) -> WorkloadInfo:
 
 
 def adopted_info(info: WorkloadInfo, stub: WorkloadInfo) -> WorkloadInfo:
-    """Facts of the real workload with the stub's group: folds must not change when a matrix
-    arrives."""
+    """Facts of the real workload in the stub's group: its arrival must not change folds."""
     return msgspec.structs.replace(
         info,
         group=stub.group or info.group,
@@ -224,8 +221,7 @@ def _incompatible(stored: Platform, platform: Platform) -> str:
 
 
 def changed_meaning(stored: Platform | None, platform: Platform) -> list[str]:
-    """A line for each attribute of an edited file that changes the meaning of the runs stored
-    before."""
+    """A line for each edited attribute that changes the meaning of the runs stored before."""
     return [
         f"platform {platform.id}: {name} was {_word(stored, name)}, is now {_word(platform, name)}"
         for name in (_MEANING if stored is not None else ())

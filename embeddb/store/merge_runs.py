@@ -85,8 +85,7 @@ def add_runs(
 def _placed(
     txn: Txn, keyed: Iterable[Keyed], against: list[Contradiction] | None
 ) -> Iterator[tuple[bytes, Run, RunOrigin]]:
-    """Each run with its key and origin, on the workload that adopted its own; without refused
-    ones."""
+    """Runs that are not refused, with key and origin, on the workload that adopted theirs."""
     runs = list(keyed)
     _look_ahead(txn, runs)
     heads: dict[tuple[str, Op, str], tuple[bytes, str]] = {}
@@ -216,8 +215,8 @@ def adopt(
         raise UsageError(f"stub {stub} cannot be adopted by itself")
     merge_info(txn, adopted_info(info, stub_info))
     moved = runs_of(txn, stub)
-    raws = txn.get_many("run", moved)
-    origins = {run_key[20:].hex(): _origin(row) for run_key, row in raws.items()}
+    rows = {k[20:].hex(): codec.decode_row(raw) for k, raw in txn.get_many("run", moved).items()}
+    origins = {old: RunOrigin(row.imported, row.source) for old, row in rows.items()}
     for run_key in moved:
         txn.delete("run", run_key)
         txn.delete("member", run_key[:20])
@@ -232,11 +231,6 @@ def adopt(
     renamed_marks(txn, ((k, k[:4] + target + new[k[20:].hex()]) for k in moved))
     raise_generation(txn)
     return len(moved)
-
-
-def _origin(raw: bytes) -> RunOrigin:
-    row = codec.decode_row(raw)
-    return RunOrigin(row.imported, row.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +281,7 @@ class ImportBatch:
 
 
 def _complete_code(txn: Txn, workload: Workload) -> Contradiction | None:
-    """Store the content of a workload whose facts are stored, if it is missing; it matches its
-    id."""
+    """Store the content of a workload with stored facts, if it is missing; it fits its id."""
     key = codec.pattern_key(workload.id)
     raw = txn.get("pattern", key)
     if raw is None:

@@ -22,26 +22,6 @@ _MOST_BYTES = 256 << 20
 _NOTE = "model-file/"
 
 
-def publish_files(store: Store, folder: OwnFolder, entries: Iterable[ModelEntry]) -> None:
-    """Upload the files of registered models that the database does not contain yet."""
-    for entry in entries:
-        if store.notes.get(_NOTE + entry.version) is None:
-            with suppress(OSError):  # removed since, or too large: used on this machine only
-                store.notes.put(_NOTE + entry.version, folder.read(entry.file, _MOST_BYTES))
-
-
-def fetch_files(store: Store, folder: OwnFolder, entries: Iterable[ModelEntry]) -> None:
-    """Download the files of the models in use into the folder, where the database contains them."""
-    for entry in entries:
-        with suppress(ModelError, OSError):  # missing here, or a folder that cannot be written to
-            if version_of(folder.path / entry.file) == entry.version:
-                continue
-        data = store.notes.get(_NOTE + entry.version)
-        if data is not None and digest(data) == entry.version:
-            with suppress(OSError):
-                folder.write(entry.file, data)
-
-
 #: Name of the folder of models in the database's folder.
 MODELS = "models"
 #: Descriptions of faulty states.
@@ -88,15 +68,27 @@ def publish_models(store: Store) -> None:
     """For a server: upload the files of registered models in the local folder."""
     if store.shared and store.path is not None:
         there = {entry.version for entry in model_entries(store)}
-        registered = [entry for entry in store.models.entries() if entry.version in there]
-        publish_files(store, OwnFolder(store.path, MODELS), registered)
+        folder = OwnFolder(store.path, MODELS)
+        for entry in store.models.entries():
+            if entry.version in there and store.notes.get(_NOTE + entry.version) is None:
+                with suppress(OSError):  # removed since, or too large: used on this machine only
+                    data = folder.read(entry.file, _MOST_BYTES)
+                    store.notes.put(_NOTE + entry.version, data)
 
 
 def fetch_models(store: Store) -> None:
     """For a server: download the files of the models in use, as the team registered them."""
     if store.shared and store.path is not None:
-        used = [e for e in in_use(store.models.entries()).values() if _is_model(e.file)]
-        fetch_files(store, OwnFolder(store.path, MODELS), used)
+        folder = OwnFolder(store.path, MODELS)
+        used = in_use(store.models.entries()).values()
+        for entry in (e for e in used if _is_model(e.file)):
+            with suppress(ModelError, OSError):  # missing, or a folder that cannot be written to
+                if version_of(folder.path / entry.file) == entry.version:
+                    continue
+            data = store.notes.get(_NOTE + entry.version)
+            if data is not None and digest(data) == entry.version:
+                with suppress(OSError):
+                    folder.write(entry.file, data)
 
 
 def model_entries(store: Store) -> list[ModelEntry]:

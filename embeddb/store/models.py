@@ -112,8 +112,7 @@ def _merged(by_version: Mapping[str, ModelEntry], new: ModelEntry) -> ModelEntry
 
 
 def checked(entry: ModelEntry) -> ModelEntry:
-    """The entry as it will be stored, with a time stamp where it has none. Raises: ModelError if it
-    is invalid."""
+    """The entry as it will be stored, with a time stamp. Raises: ModelError if it is invalid."""
     stamped = replace(entry, registered=entry.registered or time.time())
     try:
         return decode_entry(entry.version.encode(), _encoded(stamped))
@@ -130,8 +129,7 @@ def _encoded(entry: ModelEntry) -> bytes:
 
 
 def decode_entry(key: bytes, raw: bytes) -> ModelEntry:
-    """Decode an entry. Raises: StoreCorrupt, in one line, for anything that `register` cannot have
-    written."""
+    """Decode an entry. Raises: StoreCorrupt for anything that `register` cannot have written."""
     version = key.decode("ascii", "replace")
     where = f"registered model {version[:16]!r}"
     if not _VERSION.fullmatch(version):
@@ -166,8 +164,7 @@ def _fault(body: Any) -> str:
 
 
 def _plain(card: Any) -> bool:
-    """Return true if a card can be written out again: not nested too deeply, and all text is
-    UTF-8."""
+    """Return true if a card can be written again: not nested too deeply, all text UTF-8."""
     level, texts = [card], list[str]()
     for _ in range(_MOST_LEVELS):
         tables = [value for value in level if isinstance(value, dict)]

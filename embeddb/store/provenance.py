@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from embeddb.core.config import Config, Op
+from embeddb.core.config import Op
 from embeddb.core.records import Run
 from embeddb.core.wording import plural
 from embeddb.store import codec
-from embeddb.store.engine import Txn
-from embeddb.store.merge_runs import counting
 from embeddb.store.sources import Source
 from embeddb.store.store import RunTable, Store
-from embeddb.store.withdrawn import hidden_under
 
 #: Description of runs without a contributor: measured, read or imported here.
 HERE = "run or read in here"
-#: Approximate number of runs read in one transaction.
-_PIECE = 8192
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +55,11 @@ class Provenances:
         partition = self._store.partition(platform, op) if self._sources else None
         if partition is None:
             return []
-        with self._store.engine.read() as txn:
-            rows = list(filter(meant, _rows(txn, partition, pattern_id)))
         by_number: dict[int, list[codec.RunRow]] = {}
-        for row in rows:
-            by_number.setdefault(row.source, []).append(row)
+        for group in self._store.runs_with_rows(partition, [pattern_id]):
+            for row, _ in group:
+                if meant(row):
+                    by_number.setdefault(row.source, []).append(row)
         entries = [_provenance(self._sources.get(n), platform, own) for n, own in by_number.items()]
         return sorted(entries, key=lambda entry: (-entry.runs, entry.source))
 
@@ -85,41 +79,9 @@ def _provenance(source: Source | None, platform: str, rows: Sequence[codec.RunRo
 
 def runs_by_source(store: Store, partition: RunTable) -> Iterator[dict[int, list[Run]]]:
     """Valid runs of every workload of a table, by the number of their contributor. Read in pieces,
-    as `Store.runs` does."""
-    ids = deque(store.members(partition))
-    configs: dict[bytes, Config] = {}
-    while ids:
-        groups: list[dict[int, list[Run]]] = []
-        read = 0
-        with store.engine.read() as txn:
-            while ids and read < _PIECE:
-                pattern_id = ids.popleft()
-                rows = _rows(txn, partition, pattern_id)
-                read += len(rows)
-                _know(txn, configs, rows)
-                groups.append(_by_source(rows, partition, pattern_id, configs))
-        yield from groups
-
-
-def _by_source(
-    rows: Sequence[codec.RunRow], where: RunTable, pattern_id: str, configs: dict[bytes, Config]
-) -> dict[int, list[Run]]:
-    runs: dict[int, list[Run]] = {}
-    for row in rows:
-        run = row.run(pattern_id, where.op, where.platform, configs[row.config_id])
-        runs.setdefault(row.source, []).append(run)
-    return runs
-
-
-def _know(txn: Txn, configs: dict[bytes, Config], rows: Sequence[codec.RunRow]) -> None:
-    new = {row.config_id for row in rows}.difference(configs)
-    if new:
-        raws = txn.get_many("config", new)
-        configs |= {key: codec.decode_config(raw) for key, raw in raws.items()}
-
-
-def _rows(txn: Txn, partition: RunTable, pattern_id: str) -> list[codec.RunRow]:
-    head = partition.number.to_bytes(4, "big") + codec.pattern_key(pattern_id)
-    hidden = hidden_under(txn, head)
-    rows = {k: codec.decode_row(raw) for k, raw in txn.scan("run", head) if k not in hidden}
-    return list(counting(rows).values())
+    as `Store.runs_with_rows` does."""
+    for group in store.runs_with_rows(partition, store.members(partition)):
+        runs: dict[int, list[Run]] = {}
+        for row, run in group:
+            runs.setdefault(row.source, []).append(run)
+        yield runs

@@ -42,9 +42,7 @@ class Rows(Generic[T]):
 
     def frame(self, library: str = "") -> Any:
         """The columns as a data frame of `pandas` or `polars`, the named or an installed one.
-
-        Raises: MissingDependency if it is not installed; UsageError for another library.
-        """
+        Raises: MissingDependency if it is not installed; UsageError for another library."""
         if library not in ("", *_FRAMES):
             raise UsageError(f"no data frames of {library!r}", hint=f"one of {', '.join(_FRAMES)}")
         wanted = (library,) if library else _FRAMES
@@ -77,10 +75,7 @@ def pattern_rows(store: Store, kind: str = "") -> Rows[WorkloadInfo]:
 
 def run_rows(store: Store, *, platform: str, op: Op | None, pattern_id: str) -> Rows[Run]:
     """Valid runs of the named op and workload; `platform` is an id, or a name for all its
-    instances.
-
-    Raises: NothingFound if there are no runs of that platform and op.
-    """
+    instances. Raises: NothingFound if there are no runs of that platform and op."""
     there = store.partitions()
     named = [p for p in there if platform in ("", p.platform, p.platform.partition("@")[0])]
     chosen = [p for p in named if op in (None, p.op)]

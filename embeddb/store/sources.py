@@ -48,10 +48,8 @@ class Source(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Pushing:
-    """A push in progress: runs added in a transaction are recorded in the same one.
-
-    Raises: UsageError for an invalid name.
-    """
+    """A push in progress: runs added in a transaction are recorded in the same one. Raises:
+    UsageError for an invalid name."""
 
     source: str
     push: Push

@@ -68,6 +68,10 @@ class RunTable:
     op: Op
     platform: str
 
+    @property
+    def prefix(self) -> bytes:
+        return self.number.to_bytes(4, "big")
+
 
 class _StoredPlatform(msgspec.Struct, frozen=True):
     text: str
@@ -176,42 +180,44 @@ class Store:
         self, platform: str, op: Op, pattern_id: str | None = None, *, own: bool = False
     ) -> Iterator[Run]:
         """Valid runs of one table, grouped by workload; without replaced and withdrawn ones, and
-        with `own` without imported and pushed ones.
+        with `own` without imported and pushed ones."""
+        partition = self.partition(platform, op)
+        if partition is not None:
+            ids = self.members(partition) if pattern_id is None else [pattern_id]
+            for group in self.runs_with_rows(partition, ids):
+                yield from (run for row, run in group if not (own and row.imported))
+
+    def runs_with_rows(
+        self, partition: RunTable, pattern_ids: Iterable[str]
+    ) -> Iterator[list[tuple[codec.RunRow, Run]]]:
+        """Valid runs of each of these workloads, with their rows.
 
         Read in pieces, each of whole workloads, so that no transaction stays open in between: the
         runs of one workload are of one snapshot, and the caller may write meanwhile.
         """
-        partition = self.partition(platform, op)
-        if partition is None:
-            return
-        ids = deque(self.members(partition) if pattern_id is None else [pattern_id])
+        ids = deque(pattern_ids)
         while ids:
-            piece: list[Run] = []
+            groups: list[list[tuple[codec.RunRow, Run]]] = []
+            count = 0
             with self._engine.read() as txn:
-                while ids and len(piece) < _PIECE:
-                    piece += self._pattern_runs(txn, partition, ids.popleft(), own=own).values()
-            yield from piece
+                while ids and count < _PIECE:
+                    groups.append([*self._pattern_runs(txn, partition, ids.popleft()).values()])
+                    count += len(groups[-1])
+            yield from groups
 
     def _pattern_runs(
-        self,
-        txn: Txn,
-        partition: RunTable,
-        pattern_id: str,
-        *,
-        replaced: bool = False,
-        own: bool = False,
-    ) -> dict[bytes, Run]:
-        """Runs by key, in the order of keys; with or without the replaced and withdrawn ones."""
+        self, txn: Txn, partition: RunTable, pattern_id: str, *, replaced: bool = False
+    ) -> dict[bytes, tuple[codec.RunRow, Run]]:
+        """Rows and runs by ascending key, with or without the replaced and withdrawn ones."""
         op, platform = partition.op, partition.platform
-        head = _prefix(partition) + codec.pattern_key(pattern_id)
+        head = partition.prefix + codec.pattern_key(pattern_id)
         hidden = frozenset[bytes]() if replaced else hidden_under(txn, head)
         # A run that a withdrawn one replaced is valid again.
         rows = {k: codec.decode_row(raw) for k, raw in txn.scan("run", head) if k not in hidden}
         self._read_configs(txn, rows.values())
         return {
-            key: row.run(pattern_id, op, platform, self._configs[row.config_id])
+            key: (row, row.run(pattern_id, op, platform, self._configs[row.config_id]))
             for key, row in (rows if replaced else counting(rows)).items()
-            if not (own and row.imported)
         }
 
     def _read_configs(self, txn: Txn, rows: Iterable[codec.RunRow]) -> None:
@@ -249,7 +255,7 @@ class Store:
         drawn: list[Run] = []
         with self._engine.read() as txn:
             for pattern_id in ids[:: max(1, -(-len(ids) // patterns))]:
-                head = _prefix(partition) + codec.pattern_key(pattern_id)
+                head = partition.prefix + codec.pattern_key(pattern_id)
                 hidden = hidden_under(txn, head)
                 raws = (raw for key, raw in txn.scan("run", head) if key not in hidden)
                 rows = list(map(codec.decode_row, islice(raws, runs)))
@@ -261,15 +267,13 @@ class Store:
     def first_members(self, partition: RunTable, count: int) -> list[str]:
         """The first workload ids with runs in a table, at most `count`."""
         with self._engine.read() as txn:
-            return [
-                key[4:].hex() for key, _ in islice(txn.scan("member", _prefix(partition)), count)
-            ]
+            rows = islice(txn.scan("member", partition.prefix), count)
+            return [key[4:].hex() for key, _ in rows]
 
     def members(self, partition: RunTable) -> dict[str, int]:
-        """Workload ids with runs in a table, and the generation that last added a run or a
-        vector."""
+        """Workload ids with runs in a table, and the generation of their last run or vector."""
         with self._engine.read() as txn:
-            rows = txn.scan("member", _prefix(partition))
+            rows = txn.scan("member", partition.prefix)
             return {key[4:].hex(): int.from_bytes(raw, "big") for key, raw in rows}
 
     def count_runs(self, partition: RunTable | None = None) -> int:
@@ -277,8 +281,8 @@ class Store:
         with self._engine.read() as txn:
             if partition is None:
                 return txn.count("run") - txn.count("withdrawn")
-            prefix = _prefix(partition)
-            return txn.count_under("run", prefix) - len(hidden_under(txn, prefix))
+            hidden = hidden_under(txn, partition.prefix)
+            return txn.count_under("run", partition.prefix) - len(hidden)
 
     # -- workloads -------------------------------------------------------------------
 
@@ -372,8 +376,9 @@ class Store:
     def _moving(self, txn: Txn, pattern_id: str) -> dict[bytes, Run]:
         """All runs of a workload, in every table."""
         runs: dict[bytes, Run] = {}
-        for row in list(txn.scan("partition")):
-            runs |= self._pattern_runs(txn, _partition(*row), pattern_id, replaced=True)
+        for part in list(txn.scan("partition")):
+            pairs = self._pattern_runs(txn, _partition(*part), pattern_id, replaced=True)
+            runs |= {key: run for key, (_, run) in pairs.items()}
         return runs
 
     # -- platforms -------------------------------------------------------------------------
@@ -427,8 +432,7 @@ class Store:
         return None if raw is None else _read_platform(platform_id, raw)
 
     def sound_platform(self, platform_id: str) -> Platform | None:
-        """For lists: the platform of an id; None also for a damaged one, which `problems`
-        reports."""
+        """For lists: as `platform`, None also for a damaged one, which `problems` reports."""
         try:
             return self.platform(platform_id)
         except StoreCorrupt:
@@ -476,10 +480,8 @@ def _read_platform(platform_id: str, raw: bytes) -> Platform:
         return platform.at(instance, stored.environment) if instance else platform
 
 
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> Platform:
-    """Parse a text, cached: instances of a platform share it."""
-    return parse_platform(text)
+#: Cached, since instances of a platform share a text.
+_parsed = lru_cache(maxsize=64)(parse_platform)
 
 
 def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:
@@ -494,7 +496,3 @@ def _stamp_schema(txn: Txn) -> None:
 def _partition(key: bytes, raw: bytes) -> RunTable:
     op, platform = codec.decode_partition(key, raw)
     return RunTable(int.from_bytes(raw, "big"), op, platform)
-
-
-def _prefix(partition: RunTable) -> bytes:
-    return partition.number.to_bytes(4, "big")

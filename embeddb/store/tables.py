@@ -32,10 +32,7 @@ Vectors = Mapping[tuple[str, str], Mapping[str, NDArray[np.float32]]]
 @contextmanager
 def reading(what: str, *, hint: str = "") -> Iterator[None]:
     """Turn any exception on stored data into one `StoreCorrupt` that names it: the database may
-    come from others.
-
-    Raises: StoreCorrupt.
-    """
+    come from others. Raises: StoreCorrupt."""
     with refusing(StoreCorrupt, where=what, hint=hint):
         try:
             yield
@@ -58,8 +55,7 @@ class VectorTable:
     def put(
         self, featurizer: str, version: str, vectors: Mapping[str, NDArray[np.float32]]
     ) -> None:
-        """Store vectors; their workloads count as changed in every table in which they have
-        runs."""
+        """Store vectors; their workloads count as changed in every table with their runs."""
         rows = _rows({(featurizer, version): vectors})
 
         def body(txn: Txn) -> None:
@@ -105,10 +101,8 @@ class VectorTable:
         self, featurizer: str, version: str, pattern_ids: Iterable[str], *, dim: int | None = None
     ) -> dict[str, NDArray[np.float32]]:
         """The requested vectors that are stored; with `dim`, anything but a finite float32[dim]
-        counts as absent, so that it is computed again.
-
-        Raises: StoreCorrupt, without `dim`, for a damaged one.
-        """
+        counts as absent, so that it is computed again. Raises: StoreCorrupt, without `dim`, for a
+        damaged one."""
         prefix = _prefix(featurizer, version)
         vectors: dict[str, NDArray[np.float32]] = {}
         keys = {prefix + pattern_key(pattern_id): pattern_id for pattern_id in pattern_ids}
@@ -142,10 +136,7 @@ class VectorTable:
 
     def every(self, featurizer: str, version: str) -> dict[str, NDArray[np.float32]]:
         """All vectors of a featurizer, by a scan of the whole table: it reports a damaged key,
-        which a lookup by key would report as missing.
-
-        Raises: StoreCorrupt.
-        """
+        which a lookup by key would report as missing. Raises: StoreCorrupt."""
         prefix = _prefix(featurizer, version)
         with self._engine.read() as txn:
             return {

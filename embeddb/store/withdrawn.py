@@ -91,10 +91,8 @@ class WithdrawnTable:
             return _chosen(txn, selection, back=back).told()
 
     def withdraw(self, selection: RunSelection) -> list[WithdrawnRuns]:
-        """Withdraw the selected runs, in one transaction.
-
-        Raises: UsageError for a selection of everything, and for an unknown source.
-        """
+        """Withdraw the selected runs, in one transaction. Raises: UsageError for a selection of
+        everything, and for an unknown source."""
         if selection.all:
             raise UsageError(
                 "no runs are selected", hint="name platform, op, status, campaign, time or source"

@@ -32,8 +32,7 @@ class Region:
 
 
 def region_text(region: Region) -> str | None:
-    """Text of a region; None where the text cannot express it: arrays, attributes of other
-    kinds."""
+    """Text of a region; None where it cannot be expressed: arrays, other attributes."""
     parts: list[str] = []
     for op in region.operations:
         word = _WORDS.get(op.opcode)
@@ -225,7 +224,7 @@ def _convolution(op: Operation, operands: Sequence[Shape]) -> int:
         sizes = tuple(image.dims[d] for d in labels.spatial)
         outs = tuple(op.shape.dims[d] for d in labels.out_spatial)
         meets = spatial_meeting(op, sizes, outs)
-        batch = image.dims[labels.batch] // max(_whole(op, "batch_groups"), 1)
+        batch = image.dims[labels.batch] // max(op.number("batch_groups"), 1)
         features = op.shape.dims[labels.out_feature] * weights.dims[labels.weights_in]
         return 2 * meets * batch * features
     except (TensorError, IndexError, ValueError):
@@ -263,11 +262,6 @@ def _region(attributes: Mapping[str, Attribute], word: str, text: str) -> tuple[
         return 1, 0
     work = [_computed(op, [body[at].shape for at in op.operands]) for op in body]
     return sum(flops for flops, _ in work), sum(calls for _, calls in work)
-
-
-def _whole(op: Operation, name: str) -> int:
-    value = op.attributes.get(name, 1)
-    return value if isinstance(value, int) else 1
 
 
 def _read(graph: TensorGraph, at: int) -> int:

@@ -1,5 +1,4 @@
-"""Construction of a tensor graph from untrusted input: checked, and in the canonical order of its
-id."""
+"""Construction of tensor graphs from untrusted input: checked, in the canonical order of the id."""
 
 from __future__ import annotations
 
@@ -28,10 +27,7 @@ def computation(
     names: Sequence[str] = (),
 ) -> TensorGraph:
     """A graph of the operations that the outputs depend on, operands first, with parameters
-    numbered in order.
-
-    Raises: TensorError, one line that names the operation.
-    """
+    numbered in order. Raises: TensorError, one line that names the operation."""
     if kind not in KINDS:
         raise TensorError(f"{kind!r} is neither a kernel nor a program")
     if not outputs:

@@ -47,8 +47,7 @@ class Cut:
 
     @classmethod
     def read(cls, text: str, count: int) -> Cut:
-        """Parse the cut of a program with so many edges. Raises: TensorError for an invalid
-        text."""
+        """Parse the cut of a program with so many edges. Raises: TensorError."""
         if text in (WHOLE, SINGLE):
             return cls((text == SINGLE,) * count)
         number, colon, digits = text.partition(":")
@@ -139,8 +138,7 @@ class Edges:
         return components
 
     def mended(self, cut: Cut) -> Cut:
-        """The cut with kernels that depend on each other merged, and no edge cut inside a
-        kernel."""
+        """The cut with kernels that depend on each other merged, and no edge inside a kernel."""
         labels = self.labels(cut)
         strong = self.strong(labels)
         return self.between([-1 if at < 0 else strong[at] for at in labels])
@@ -193,8 +191,7 @@ class ConvolutionLabels:
 
     @classmethod
     def of(cls, operation: Operation) -> ConvolutionLabels:
-        """Parse the labels. Raises: TensorError where they are invalid or do not match the
-        window."""
+        """Parse the labels. Raises: TensorError if they are invalid or do not fit the window."""
         text = str(operation.attributes.get("labels", ""))
         operands, _, out = text.partition("->")
         lhs, _, weights = operands.partition("_")

@@ -71,14 +71,12 @@ class Partition:
 
     @cached_property
     def kernels(self) -> tuple[PlacedKernel, ...]:
-        """Kernels in topological order. A value used by other kernels is an output of its
-        kernel."""
+        """Kernels in topological order. A value that others use is an output of its kernel."""
         return tuple(placed_kernel(self.program, members) for members in self.members)
 
 
 def placed_kernel(program: TensorGraph, members: Sequence[int]) -> PlacedKernel:
-    """The kernel of these operations, by their positions in order; it does not depend on the rest
-    of the partition."""
+    """The kernel of these operations, by their positions in order, whatever the others are."""
     inside, given_out = frozenset(members), frozenset(program.outputs)
     # Several results are output by the operations that extract one of them.
     outputs = [
@@ -163,8 +161,7 @@ def why_not(program: TensorGraph, labels: Sequence[int]) -> str:
 
 
 def _in_order(program: TensorGraph, edges: Edges, labels: Sequence[int]) -> list[int]:
-    """Labels of kernels in topological order; among several candidates, the one whose first
-    operation is first."""
+    """Labels of kernels in topological order; among several, the one that begins first."""
     needs: dict[int, set[int]] = {}
     for label in labels:
         if label >= 0:

@@ -102,6 +102,11 @@ class Operation:
         value = self.attributes.get(name, ())
         return value if isinstance(value, tuple) else ()
 
+    def number(self, name: str, default: int = 1) -> int:
+        """An attribute of one number; `default` where it is absent or of another kind."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, int) else default
+
 
 def reduced(operation: Operation, operands: Sequence[Shape]) -> int:
     """Number of terms of one result element of a contraction, a convolution or a reduction; 1 for

@@ -90,11 +90,9 @@ def save(
 
 
 def read(path: str | Path, *, kind: str = "") -> ModelFile:
-    """Tensors, card and version of a model file, of any kind if none is given.
-
-    Raises: ModelError (one line that names the file) if it is missing, too large, truncated, not
-    safetensors, of another kind, or holds weights that are not finite.
-    """
+    """Tensors, card and version of a model file, of any kind if none is given. Raises: ModelError
+    (one line that names the file) if it is missing, too large, truncated, not safetensors, of
+    another kind, or holds weights that are not finite."""
     # Imported here: naming a version or a kind needs no library.
     from safetensors.numpy import load as deserialize
 
@@ -120,10 +118,8 @@ def read(path: str | Path, *, kind: str = "") -> ModelFile:
 
 
 def load(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name as torch's, on the CPU, and the card of a model file.
-
-    Raises: ModelError as `read`; MissingDependency without torch.
-    """
+    """Tensors by name as torch's, on the CPU, and the card of a model file. Raises: ModelError as
+    `read`; MissingDependency without torch."""
     with needing("a model file"):
         import torch
     file = read(path, kind=kind)
@@ -136,18 +132,14 @@ def read_card(path: str | Path, *, kind: str = "") -> dict[str, Any]:
 
 
 def version_of(path: str | Path) -> str:
-    """16 hex digits that stand for the file's whole content, weights and card.
-
-    Raises: ModelError if the file is missing or too large. Nothing else is checked.
-    """
+    """16 hex digits that stand for the file's whole content, weights and card. Raises: ModelError
+    if the file is missing or too large. Nothing else is checked."""
     return digest(_read(path))
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, where: str = "") -> None:
     """Load tensors into a module built for them: the same names, shapes and types, all of them.
-
-    Raises: ModelError that names the first difference; the module is then unchanged.
-    """
+    Raises: ModelError that names the first difference; the module is then unchanged."""
     hint = "the file was written for another architecture: build the network from its card"
     wanted = module.state_dict()
     for name in sorted(wanted.keys() ^ tensors.keys()):

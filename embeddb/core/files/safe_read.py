@@ -27,10 +27,8 @@ _KINDS = {
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file for reading, without blocking on a pipe.
-
-    Raises: OSError, also for anything but a regular file.
-    """
+    """Open a regular file for reading, without blocking on a pipe. Raises: OSError, also for
+    anything but a regular file."""
     # Without O_NONBLOCK, opening a pipe without a writer would block.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -45,10 +43,8 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def read_bounded(path: str | Path, most: int) -> bytes:
-    """Return the content of a regular file of at most `most` bytes.
-
-    Raises: OSError, also for a larger file.
-    """
+    """Return the content of a regular file of at most `most` bytes. Raises: OSError, also for a
+    larger file."""
     with open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -60,10 +56,7 @@ def read_bounded(path: str | Path, most: int) -> bytes:
 def refusing(kind: type[EmbeddbError], *, where: str = "", hint: str = "") -> Iterator[None]:
     """Turn any exception raised inside into an error of this kind that names `where`; an
     `InputError` that names a line keeps it. Errors that are not about the input (`UsageError`, a
-    missing dependency, `StoreError` …) pass.
-
-    Raises: `kind`.
-    """
+    missing dependency, `StoreError` …) pass. Raises: `kind`."""
     try:
         yield
     except InputError as error:

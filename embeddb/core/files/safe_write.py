@@ -33,11 +33,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 def open_own(path: str | Path, mode: str, *, folder: int | None = None) -> BinaryIO:
     """Open a file of embeddb's own in mode "rb", "ab", "a+b", "r+b" or "wb"; in the open `folder`
-    if that is given.
-
-    Raises: OSError, also for a link (symbolic, or hard and to be written to) and for anything but a
-    regular file; the file is then unchanged.
-    """
+    if that is given. Raises: OSError, also for a link (symbolic, or hard and to be written to) and
+    for anything but a regular file; the file is then unchanged."""
     try:
         fd = os.open(path, _MODES[mode] | _SAFE, 0o666, dir_fd=folder)
     except OSError as error:
@@ -62,10 +59,7 @@ def open_own(path: str | Path, mode: str, *, folder: int | None = None) -> Binar
 def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[BinaryIO]:
     """Write a file that takes its name when it is complete and on the disk; if the block raises, or
     the process is killed, the file of that name before stays. A link of that name is replaced, not
-    followed.
-
-    Raises: OSError.
-    """
+    followed. Raises: OSError."""
     target = Path(path)
     part = target.with_name(f".{target.name[:180]}.{uuid.uuid4().hex[:8]}.part")
     with _naming(target):
@@ -90,10 +84,8 @@ def _taking_its_name(fd: int, part: Path, target: Path, folder: int | None) -> I
 
 
 def check_place(file: Path) -> None:
-    """Check that a file named by the user can be written, before its content is computed.
-
-    Raises: UsageError for a missing parent folder, and for a folder in place of the file.
-    """
+    """Check that a file named by the user can be written, before its content is computed. Raises:
+    UsageError for a missing parent folder, and for a folder in place of the file."""
     if not file.parent.is_dir():
         raise UsageError(f"{file}: the folder {file.parent} does not exist")
     if file.is_dir():
@@ -103,9 +95,7 @@ def check_place(file: Path) -> None:
 def own_size(path: str | Path, *, hard: bool = False) -> int | None:
     """Size in bytes of a file of our own that another library will open; None if it does not exist.
     A file that is only read may have further hard links (`hard`): backups are made that way.
-
-    Raises: OSError for a link and for anything but a regular file.
-    """
+    Raises: OSError for a link and for anything but a regular file."""
     try:
         about = Path(path).lstat()
     except FileNotFoundError:
@@ -201,8 +191,7 @@ class OwnFolder:
             yield file
 
     def read(self, name: str, most: int) -> bytes:
-        """Return the content of a file of at most `most` bytes. Raises: OSError, also for a larger
-        one."""
+        """Content of a file of at most `most` bytes. Raises: OSError, also for a larger one."""
         with self.open(name, "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
@@ -210,8 +199,7 @@ class OwnFolder:
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file whole or not at all, as `whole_file`; creates the folder. Raises:
-        OSError."""
+        """Write a file as `whole_file`; creates the folder. Raises: OSError."""
         with self.whole(name) as out:
             out.write(data)
 

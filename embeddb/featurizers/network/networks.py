@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -27,15 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from embeddb.core.errors import ModelError
+from embeddb.featurizers.network import sparse_conv
 from embeddb.featurizers.network.reduction import Input
 from embeddb.featurizers.network.sparse_conv import SparseTensor
 from embeddb.featurizers.network.sparse_maps import Level
-
-#: Modules of layers. The weights are the same.
-BACKENDS = {
-    "own": "embeddb.featurizers.network.sparse_conv",
-    "minkowski": "embeddb.featurizers.network.minkowski",
-}
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 #: Largest value of each size in a spec, which comes from untrusted files.
@@ -138,10 +132,8 @@ NETWORKS: dict[str, tuple[type[nn.Module], bool]] = {
 
 
 def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec with every key, checked.
-
-    Raises: ModelError for an unknown name or key, or an invalid value.
-    """
+    """A spec with every key, checked. Raises: ModelError for an unknown name or key, or an invalid
+    value."""
     name = spec.get("name")
     if not isinstance(name, str) or name not in NETWORKS:
         raise ModelError(f"network {name!r} is none of {', '.join(NETWORKS)}", where="network")
@@ -162,23 +154,20 @@ def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
     return full
 
 
-def build(spec: Mapping[str, Any], *, seed: int = 0, backend: str = "own") -> nn.Module:
+def build(spec: Mapping[str, Any], *, seed: int = 0, layers: Any = sparse_conv) -> nn.Module:
     """The network of a spec with initial weights drawn from `seed`, on the CPU.
 
     `forward(tensor, shapes float32[b,3], owner int64[entries]) -> [b,dim]`, as `collate` returns
-    them. Equal specs and seeds give equal weights with every backend; the global random state is
-    unchanged.
+    them. Equal specs and seeds give equal weights, also with the `layers` of another module
+    (`tools/minkowski.py`); the global random state is unchanged.
 
-    Raises: ModelError for an invalid spec or an unknown backend. A missing backend raises when the
-    network is first used.
+    Raises: ModelError for an invalid spec.
     """
     full = complete(spec)
-    if backend not in BACKENDS:
-        raise ModelError(f"backend {backend!r} is none of {', '.join(BACKENDS)}", where="network")
     network, _ = NETWORKS[full["name"]]
     sizes = {key: full[key] for key in ("in_channels", "dim", "shape")}
     with torch.random.fork_rng(devices=[]):
-        module = network(import_module(BACKENDS[backend]), **sizes)
+        module = network(layers, **sizes)
     _first_weights(module, torch.Generator().manual_seed(seed))
     return module.to(_DTYPES[full["dtype"]])
 

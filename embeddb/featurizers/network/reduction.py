@@ -131,10 +131,8 @@ def reduce(pattern: Pattern, reduction: Reduction) -> Input:
 
 def seen_through(item: Input, channels: int) -> Input:
     """The input with so many features per site: all of them, or for one channel only a 1, the
-    binary sites of the data-selection paper (Section 3.1).
-
-    Raises: InputError for any other number.
-    """
+    binary sites of the data-selection paper (Section 3.1). Raises: InputError for any other
+    number."""
     if channels == CHANNELS:
         return item
     if channels != 1:
@@ -248,7 +246,6 @@ Ints = NDArray[np.int64]
 #: Keys row * columns + column of cells, sorted, their counts, and the rows and columns of the grid.
 _Grid = tuple[Ints, Ints, tuple[int, int]]
 
-#: Number of nonzeros sorted at once: bounds the memory to some 50 MB beside the pattern.
 #: Largest grid, in cells, that is counted instead of sorted.
 _COUNTED = 1 << 22
 

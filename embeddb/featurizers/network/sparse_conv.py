@@ -65,17 +65,11 @@ class SparseConv2d(nn.Module):
         sites = tensor.level.kernel_map(self.kernel, self.stride)
         return SparseTensor(convolve(tensor.features, self.weight, self.bias, sites), sites.target)
 
-    def extra_repr(self) -> str:
-        _, cin, cout = self.weight.shape
-        return f"{cin}, {cout}, kernel={self.kernel}, stride={self.stride}"
-
 
 class SparseMaxPool2d(nn.Module):
     """Maximum of the stored sites under a kernel, per channel. Among equal values the first in the
-    order of offsets receives the gradient.
-
-    Raises: InputError for a stride of 1 or one larger than the kernel (windows could be empty).
-    """
+    order of offsets receives the gradient. Raises: InputError for a stride of 1 or one larger than
+    the kernel (windows could be empty)."""
 
     def __init__(self, kernel: int = 2, stride: int = 2) -> None:
         super().__init__()
@@ -91,9 +85,7 @@ class SparseMaxPool2d(nn.Module):
 
 def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, sites: KernelMap) -> Tensor:
     """[n_out,cout] from `features` [n_in,cin] and `weight` [k*k,cin,cout], differentiable once.
-
-    Raises: InputError if the sizes do not fit.
-    """
+    Raises: InputError if the sizes do not fit."""
     if features.shape != (sites.source.sites, weight.shape[1]):
         raise InputError(
             f"{sites.source.sites} sites and a layer of {weight.shape[1]} channels "
@@ -107,13 +99,6 @@ def global_average(tensor: SparseTensor) -> Tensor:
     """[entries,c]: the mean over the sites of each pattern, 0 for a pattern without sites."""
     parts = tensor.features.split_with_sizes(tensor.level.counts)
     return torch.stack([part.sum(0) / max(part.shape[0], 1) for part in parts])
-
-
-def global_max(tensor: SparseTensor) -> Tensor:
-    """[entries,c]: the largest over the sites of each pattern, 0 for a pattern without sites."""
-    parts = tensor.features.split_with_sizes(tensor.level.counts)
-    zero = tensor.features.new_zeros(tensor.features.shape[1])
-    return torch.stack([part.max(0).values if part.shape[0] else zero for part in parts])
 
 
 class _Convolve(torch.autograd.Function):

@@ -83,8 +83,7 @@ class KernelMap:
 
     @property
     def same_sites(self) -> bool:
-        """True for a submanifold map: outputs are the input sites, and `mirror` maps a pair to its
-        reverse."""
+        """True for a submanifold map, whose outputs are the input sites."""
         return self.source is self.target
 
     @property
@@ -114,25 +113,9 @@ class KernelMap:
         area = self.kernel**2
         return tuple(reversed(range(area))) if self.same_sites else tuple(range(area))
 
-    def pairs(self, offset: int) -> tuple[Tensor, Tensor]:
-        """(input int64[p], output int64[p]) of one offset, by output site."""
-        if offset == self._centre:
-            every = torch.arange(self.target.sites, device=self.target.coords.device)
-            return every, every
-        sources, targets = [self._none()], [self._none()]
-        for chunk in self.plan.chunks:
-            if offset in chunk.offsets:
-                at = chunk.offsets.index(offset)
-                sources.append(chunk.source.split_with_sizes(chunk.sizes)[at].long())
-                targets.append(chunk.rows.split_with_sizes(chunk.sizes)[at].long() + chunk.start)
-        return torch.cat(sources), torch.cat(targets)
-
     @property
     def _centre(self) -> int | None:
         return self.kernel**2 // 2 if self.same_sites else None
-
-    def _none(self) -> Tensor:
-        return self.source.coords.new_empty(0)
 
     def _table(self) -> Tensor:
         return neighbours(self.target.coords, self.source.coords, self.kernel, self.source.stride)
@@ -153,10 +136,8 @@ class Level:
 
     @classmethod
     def of(cls, coords: Tensor, *, entries: int | None = None) -> Level:
-        """Sites at full resolution; `entries` defaults to the largest entry plus one.
-
-        Raises: InputError unless `coords` is int64[n,3], sorted, unique and within bounds.
-        """
+        """Sites at full resolution; `entries` defaults to the largest entry plus one. Raises:
+        InputError unless `coords` is int64[n,3], sorted, unique and within bounds."""
         if coords.ndim != 2 or coords.shape[1] != 3 or coords.dtype != torch.int64:
             raise InputError("sites are not an int64[n,3] array of entry, row and column")
         top = coords.amax(0).tolist() if coords.shape[0] else [-1, 0, 0]
@@ -187,8 +168,7 @@ class Level:
         return counts
 
     def coarser(self, factor: int) -> Level:
-        """Every site rounded down to a multiple of `factor` times the stride, without
-        duplicates."""
+        """Every site, once, rounded down to a multiple of `factor` times the stride."""
         if factor == 1:
             return self
         if factor not in self._cache:
@@ -250,26 +230,34 @@ def _cuts(counts: Tensor) -> Sequence[tuple[int, int]]:
 
 
 def _chunk(table: Tensor, start: int, stop: int) -> Chunk:
-    source, rows, sizes, order, bounds = arrange(table)
+    """Chunk of int32[stop-start,k*k] input sites."""
+    n, area = table.shape
+    by_offset = table.t().contiguous().view(-1)
+    occupied = by_offset >= 0
+    at = occupied.nonzero().view(-1)
+    sizes: list[int] = occupied.view(area, n).sum(1).tolist()
+    # The number of each pair, in the order of output sites, is the order of summation.
+    place = occupied.cumsum(0, dtype=torch.int32).sub_(1).view(area, n).t().reshape(-1)
+    by_site = table >= 0
+    bounds = torch.zeros(n + 1, dtype=torch.int32, device=table.device)
+    torch.cumsum(by_site.sum(1), 0, out=bounds[1:])
     return Chunk(
         start=start,
         stop=stop,
-        source=source,
-        rows=rows,
+        source=by_offset.index_select(0, at),
+        rows=(at % n).int(),
         offsets=tuple(o for o, size in enumerate(sizes) if size),
         sizes=tuple(size for size in sizes if size),
-        order=order,
+        order=place.index_select(0, by_site.view(-1).nonzero().view(-1)),
         bounds=bounds,
     )
 
 
-# Neighbours of sites: the input site at each kernel offset of each output site, and the pairs of
-# both in the two orders used by layers. Binary search over sorted keys, on any device.
+# Neighbours of sites: the input site at each kernel offset of each output site. Binary search over
+# sorted keys, on any device.
 
 #: Number of sites processed together: bounds the memory to some 10 MB.
 SITES = 16_384
-
-Arranged = tuple[Tensor, Tensor, list[int], Tensor, Tensor]
 
 
 def neighbours(targets: Tensor, sources: Tensor, kernel: int, step: int) -> Tensor:
@@ -330,24 +318,3 @@ def _lines(coords: Tensor, height: int) -> tuple[Tensor, Tensor]:
     lines = coords[:, 0] * height + coords[:, 1]
     keys, line = torch.unique_consecutive(lines, return_inverse=True)
     return keys, line
-
-
-def arrange(table: Tensor) -> Arranged:
-    """Arrange int32[n,k*k] input sites per output site and offset, -1 for none:
-
-    `source` int32[p] and `rows` int32[p], input and output site of the pairs by offset, then output
-    site; number of pairs of each offset; `order` int32[p], the pairs by output site, then offset;
-    `bounds` int32[n+1], begin of each output site in `order`.
-    """
-    n, area = table.shape
-    by_offset = table.t().contiguous().view(-1)
-    occupied = by_offset >= 0
-    at = occupied.nonzero().view(-1)
-    sizes: list[int] = occupied.view(area, n).sum(1).tolist()
-    # The number of each pair, in the order of output sites, is the order of summation.
-    place = occupied.cumsum(0, dtype=torch.int32).sub_(1).view(area, n).t().reshape(-1)
-    by_site = table >= 0
-    order = place.index_select(0, by_site.view(-1).nonzero().view(-1))
-    bounds = torch.zeros(n + 1, dtype=torch.int32, device=table.device)
-    torch.cumsum(by_site.sum(1), 0, out=bounds[1:])
-    return by_offset.index_select(0, at), (at % n).int(), sizes, order, bounds

@@ -37,8 +37,7 @@ class System:
         return cls({}, (), ())
 
     def joined(self, equal: Iterable[Row], least: Iterable[Row] = ()) -> System | None:
-        """The system with more equations and inequalities; None where the equations have no
-        solution."""
+        """The system with more equations and inequalities; None where these have no solution."""
         fixed = dict(self.fixed)
         rows = [*self.loose, *(_replaced(row, fixed) for row in equal)]
         more = [_replaced(row, fixed) for row in least]
@@ -129,8 +128,7 @@ def _replaced(row: Row, values: dict[int, Row]) -> Row:
 
 
 def _divided(row: Row) -> Row | None:
-    """The equation divided by the gcd of its coefficients; None where it has no integer
-    solution."""
+    """The equation divided by the gcd of its coefficients; None without integer solution."""
     divisor = math.gcd(*row[:-1])
     if not divisor:
         return None if row[-1] else row
@@ -244,8 +242,7 @@ class Distances:
         return still and fill in ("range", "permutation")
 
     def _bounds(self, at: int) -> list[Row]:
-        """Bounds of the source and of the sink; a value read from an array is bounded by the
-        array's fill."""
+        """Bounds of source and sink; a value read from an array is bounded by the array's fill."""
         loop = self.nest.loops[at]
         own = Affine(0, (*(0 for _ in range(at)), 1))
         low, high = loop_range(self.nest.loops, self.nest.arrays, at)

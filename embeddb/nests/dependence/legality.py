@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from embeddb.nests.dependence.distances import ZERO, Distances, Vector
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.schedule import PLACES, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +189,7 @@ class Legality:
             yield f"pack {shape.pack}: there is no {word} array that is only read, at plain indices"
 
     def _once(self, rule: Callable[..., Iterator[str]], *arguments: Any) -> str | None:
-        """First line of a rule, cached by its arguments: schedules are many, but a rule depends on
-        little of them."""
+        """First line of a rule, cached by its arguments, which are few of a schedule's parts."""
         key = (rule, *arguments)
         if key not in self._ruled:
             self._ruled[key] = next(rule(*arguments), None)
@@ -326,9 +325,7 @@ class _Shape(NamedTuple):
     @property
     def parallel_loop(self) -> int:
         """Loop of the parallel generated loop; -1 without one."""
-        at = {"outer": 0, "second": 1}.get(self.parallel, -1)
-        pieces = (*self.tiled, *self.order)
-        return pieces[at] if 0 <= at < len(pieces) else -1
+        return dict(zip(PLACES, (*self.tiled, *self.order), strict=False)).get(self.parallel, -1)
 
     @property
     def in_turn(self) -> tuple[int, ...]:

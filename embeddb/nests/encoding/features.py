@@ -17,8 +17,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from embeddb.nests.check import packable
-from embeddb.nests.nest import Nest, index_range, values_of
+from embeddb.core.sizes import log_size, signed_log
+from embeddb.nests.dependence.legality import packable
+from embeddb.nests.nest import Nest, furthest, index_range
 from embeddb.nests.parts import (
     COMBINES,
     DTYPES,
@@ -35,7 +36,7 @@ from embeddb.nests.parts import (
     Read,
     Statement,
 )
-from embeddb.nests.schedule import Piece, Schedule
+from embeddb.nests.schedule import INNER, POLICIES, Piece, Schedule
 
 #: Operators by class of cost.
 OPERATIONS = {
@@ -137,34 +138,14 @@ def spans(nest: Nest, group: Group, fixed: Mapping[int, int]) -> list[Span | Non
             continue
         constants = [a.at[dimension].affine.constant for a in group.accesses]
         coefs = index.affine.coefs
-        first = _end(nest, Affine(min(constants), coefs), fixed, up=False)
-        last = _end(nest, Affine(max(constants), coefs), fixed, up=True)
+        ends = ((min(constants), False), (max(constants), True))
+        first, last = (
+            furthest(nest.loops, nest.arrays, Affine(constant, coefs), up, fixed)
+            for constant, up in ends
+        )
         between = index_range(nest.loops, nest.arrays, Index(_less(last, first)))[1] + 1
         ranges.append(Span(first, last, max(between, 1), _step(nest, index.affine, fixed)))
     return ranges
-
-
-def _end(nest: Nest, affine: Affine, fixed: Mapping[int, int], *, up: bool) -> Affine:
-    """The largest (or smallest) value with the fixed loops fixed: the others are replaced, from the
-    innermost outwards, by the bound that attains it."""
-    constant = affine.constant
-    coefs = [affine.coef(at) for at in range(nest.depth)]
-    for at in range(nest.depth - 1, -1, -1):
-        coef = coefs[at]
-        far = (coef > 0) == up
-        if not coef:
-            continue
-        if at in fixed:
-            constant += coef * fixed[at] * far
-            continue
-        bound = nest.loops[at].upper if far else nest.loops[at].lower
-        constant += coef * (bound.affine.constant - far)
-        coefs[at] = 0
-        for outer, by in enumerate(bound.affine.coefs):
-            coefs[outer] += coef * by
-        if bound.of is not None:
-            constant += coef * values_of(nest.arrays[bound.of.array])[far]
-    return Affine(constant, tuple(coefs))
 
 
 def _step(nest: Nest, affine: Affine, fixed: Mapping[int, int]) -> int:
@@ -180,8 +161,6 @@ def _less(last: Affine, first: Affine) -> Affine:
 
 KINDS = ("array", "entry", "exit", "body", "memlet")
 _FILLS = ("uniform", "zero", "range", "permutation", "below", "offsets")
-_POLICIES = ("static", "dynamic", "guided")
-_INNER = ("simd", "unroll4", "jam4")
 _DIMENSIONS, _LOOPS = 4, MOST_LOOPS
 
 _DIMS = tuple(f"d-{at + 1}" for at in range(_DIMENSIONS))
@@ -197,8 +176,8 @@ FEATURES: tuple[str, ...] = (
     *(f"array.fill.{name}" for name in _FILLS),
     *(f"entry.{name}" for name in ("level", "inside", "trip", "turns", "step", "block")),
     *(f"entry.{name}" for name in ("dynamic", "triangular", "parallel", "chunk")),
-    *(f"entry.policy.{name}" for name in _POLICIES),
-    *(f"entry.{name}" for name in _INNER),
+    *(f"entry.policy.{name}" for name in POLICIES),
+    *(f"entry.{name}" for name in INNER[1:]),
     *(f"body.{name}" for name in ("statements", *OPERATIONS, "reads", "masked", "loop_index")),
     *(f"memlet.{name}" for name in ("writes", "level", "inside", "of_bound", "accesses")),
     *(f"memlet.start.{d}.{c}" for d in _DIMS for c in _COLUMNS),
@@ -266,7 +245,7 @@ class Encoder:
             values |= {"parallel": 1.0, f"policy.{schedule.policy}": 1.0}
             if schedule.policy == "dynamic":
                 values["chunk"] = log_size(schedule.chunk)
-        if level == len(pieces) - 1 and schedule.inner in _INNER:
+        if level == len(pieces) - 1 and schedule.inner in INNER[1:]:
             values[schedule.inner] = 1.0
         return _row("entry", values)
 
@@ -305,9 +284,10 @@ class Encoder:
         }
         if writer is not None and writer.reduction:
             values[f"reduction.{writer.combine}"] = 1.0
-        strides, through = strides_of(nest, group), _through(group)
+        strides = strides_of(nest, group)
+        through = {at for i in group.accesses[0].at if i.of for at in i.of.loops}
         runs = {
-            "stride.l-1": [_signed(strides[at]) for at in self._inwards],
+            "stride.l-1": [signed_log(strides[at]) for at in self._inwards],
             "random.l-1": [float(at in through) for at in self._inwards],
         }
         for name, span in zip(_DIMS, touched, strict=False):
@@ -315,8 +295,8 @@ class Encoder:
                 values[f"step.{name}"] = log_size(span.step)
                 values[f"extent.{name}"] = log_size(span.most)
                 for end, affine in (("start", span.first), ("stop", span.last)):
-                    values[f"{end}.{name}.constant"] = _signed(affine.constant)
-                    row = [_signed(affine.coef(at)) for at in self._inwards]
+                    values[f"{end}.{name}.constant"] = signed_log(affine.constant)
+                    row = [signed_log(affine.coef(at)) for at in self._inwards]
                     runs[f"{end}.{name}.l-1"] = row
         return _row("memlet", values, runs)
 
@@ -329,15 +309,6 @@ def strides_of(nest: Nest, group: Group) -> tuple[int, ...]:
         for at, coef in enumerate(index.affine.coefs):
             strides[at] += coef * stride * DTYPES[array.dtype] * nest.loops[at].step
     return tuple(strides)
-
-
-def log_size(size: float) -> float:
-    """log2(1 + size)."""
-    return math.log2(1.0 + size)
-
-
-def _signed(value: float) -> float:
-    return math.copysign(math.log2(1.0 + abs(value)), value) if value else 0.0
 
 
 def _row(
@@ -358,11 +329,6 @@ def _elements(array: Array, touched: list[Span | None]) -> int:
     """Number of elements in spans; an index read from an array may have any value."""
     sizes = zip(reversed(array.shape), touched, strict=True)
     return math.prod(extent if span is None else span.most for extent, span in sizes)
-
-
-def _through(group: Group) -> frozenset[int]:
-    """Loops on which an index depends through another array."""
-    return frozenset(at for i in group.accesses[0].at if i.of for at in i.of.loops)
 
 
 def _of_data(loop: Loop) -> bool:

@@ -26,9 +26,7 @@ from embeddb.core.files import model_file
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
 from embeddb.nests.encoding.features import FEATURES
-from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
-from embeddb.nests.nest import Nest
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.encoding.graph import NestGraph
 
 #: Dimension of the embeddings of a node, a graph and a nest.
 DIM = 128
@@ -49,10 +47,7 @@ def encoding_version() -> str:
 def shapes_of(spec: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Shape of every weight by name. `spec` is a card's `network`: integers `layers` and `heads` (a
     divisor of 128), `counters` (their number), names `targets`, `inputs`, one of `INPUTS`, and
-    `encoding`.
-
-    Raises: ModelError naming an invalid entry.
-    """
+    `encoding`. Raises: ModelError naming an invalid entry."""
     layers, heads, counters = (_count(spec, key) for key in ("layers", "heads", "counters"))
     targets = spec.get("targets")
     if not isinstance(targets, list) or not 0 < len(targets) <= _MOST["targets"]:
@@ -87,7 +82,10 @@ def _count(spec: Mapping[str, Any], key: str) -> int:
 
 
 class NestNetwork:
-    """Weights and their card, ready for inference. Deterministic, and callable from any thread."""
+    """Weights and their card, ready for inference. Deterministic, and callable from any thread.
+    `version` is that of the file, empty without one."""
+
+    version = ""
 
     def __init__(
         self, card: Mapping[str, Any], weights: Mapping[str, Floats], *, where: str = ""
@@ -104,7 +102,9 @@ class NestNetwork:
     def load(cls, path: str | Path) -> NestNetwork:
         """The network of a file. Raises: ModelError naming the file."""
         file = model_file.read(path, kind="nests")
-        return cls(file.card, file.tensors, where=str(path))
+        network = cls(file.card, file.tensors, where=str(path))
+        network.version = file.version
+        return network
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -118,11 +118,6 @@ class NestNetwork:
             passed = self._attended(f"layers.{at}", x, flow)
             x = layer_norm(x + relu(passed), self._weights, f"norms.{at}")
         return x
-
-    def node_vectors(self, nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], Floats]:
-        """Nodes of a nest under that schedule, and their `node_embeddings`."""
-        graph = graph_of(nest, schedule)
-        return graph.nodes, self.node_embeddings(graph)
 
     def embedding(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
         """float32[128] of the nest; `counters` float32[c], nan where absent (None: all are)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NestError
-from embeddb.nests.check import packable
-from embeddb.nests.encoding.features import FEATURES
-from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
+from embeddb.nests.dependence.legality import packable
+from embeddb.nests.encoding.graph import Node, graph_of
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access
 from embeddb.nests.recipe import (
     Inner,
     Order,
@@ -32,7 +30,6 @@ from embeddb.nests.recipe import (
     apply,
     identity_schedule,
     named,
-    recipe_of,
     step_text,
 )
 from embeddb.nests.schedule import Schedule
@@ -40,96 +37,20 @@ from embeddb.nests.schedule import Schedule
 #: The nodes of a nest under a schedule, and float32[n,d], a vector for each.
 NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float32]]]
 
-#: Doublings of a size that weigh as much as a binary property.
-_DOUBLINGS = 8.0
-
 
 def remembered(vectors: NodeVectors) -> NodeVectors:
-    """Cache vectors by nest and schedule: every transfer to a target begins with the same schedules
-    of it."""
+    """Cache vectors by nest and schedule: all transfers to a target begin with the same."""
     return lru_cache(maxsize=512)(vectors)
 
 
-def raw_vectors(spread: NDArray[np.float32] | None = None) -> NodeVectors:
-    """Vectors of the graph's features, divided by `spread` float32[f] (`spreads`)."""
+def raw_vectors() -> NodeVectors:
+    """Vectors of the graph's features."""
 
     def vectors(nest: Nest, schedule: Schedule) -> tuple[Sequence[Node], NDArray[np.float32]]:
         graph = graph_of(nest, schedule)
-        return graph.nodes, graph.features if spread is None else graph.features / spread
+        return graph.nodes, graph.features
 
     return vectors
-
-
-def spreads(graphs: Iterable[NestGraph]) -> NDArray[np.float32]:
-    """float32[f]: standard deviation of each feature over the nodes of its kind; 1 for a constant
-    one."""
-    rows = np.concatenate([graph.features for graph in graphs]).astype(np.float64)
-    deviations = np.ones(len(FEATURES), dtype=np.float32)
-    kinds = [name.removeprefix("is.") for name in FEATURES if name.startswith("is.")]
-    for kind in kinds:
-        own = [n for n, name in enumerate(FEATURES) if name.startswith(f"{kind}.")]
-        those = rows[rows[:, FEATURES.index(f"is.{kind}")] == 1.0]
-        if len(those):
-            deviation = those[:, own].std(axis=0)
-            deviations[own] = np.where(deviation > 1e-6, deviation, 1.0)
-    return deviations
-
-
-def loop_vectors(nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], NDArray[np.float32]]:
-    """Four handcrafted features of each generated loop and of each array that is read.
-
-    A loop: fraction of targets whose element it changes (none: a reduction), of accesses that it
-    moves to the next element, of accesses that it does not move, and its trip count. An array:
-    fraction of loops that move through it and that move to its next element, of reductions among
-    the latter, and its size.
-    """
-    nodes: list[Node] = []
-    rows: list[tuple[float, ...]] = []
-    by_loop, by_array = _by_hand(nest)
-    for piece in schedule.pieces(nest):
-        nodes.append(Node("entry", piece.loop, piece.block))
-        rows.append((*by_loop[piece.loop], math.log2(1 + piece.trip) / _DOUBLINGS))
-    for array, row in by_array.items():
-        nodes.append(Node("array", array=array))
-        rows.append((*row, math.log2(1 + nest.arrays[array].bytes) / _DOUBLINGS))
-    return tuple(nodes), np.array(rows, dtype=np.float32)
-
-
-@lru_cache(maxsize=256)
-def _by_hand(nest: Nest) -> tuple[list[tuple[float, ...]], dict[int, tuple[float, ...]]]:
-    """The part of `loop_vectors` that is the same for all schedules: by loop, and by array."""
-    accesses = [(access, writes) for at, access, writes in nest.accesses() if at >= 0]
-    by_loop: list[tuple[float, ...]] = []
-    for loop in range(nest.depth):
-        written = _share(loop in access.loops for access, writes in accesses if writes)
-        moves = [_move(nest, access, loop) for access, _ in accesses]
-        by_loop.append((written, _share(m == 1 for m in moves), _share(m == 0 for m in moves)))
-    by_array: dict[int, tuple[float, ...]] = {}
-    for array in dict.fromkeys(access.array for access, writes in accesses if not writes):
-        reads = [access for access, writes in accesses if access.array == array and not writes]
-        moved = [(at, _move(nest, access, at)) for access in reads for at in range(nest.depth)]
-        by_array[array] = (
-            _share(m != 0 for _, m in moved),
-            _share(m == 1 for _, m in moved),
-            _share(by_loop[at][0] == 0 for at, m in moved if m == 1),
-        )
-    return by_loop, by_array
-
-
-def _move(nest: Nest, access: Access, loop: int) -> float:
-    """Elements from one iteration of the loop to the next, without the sign; infinite for an index
-    that is read from an array."""
-    if loop not in access.loops:
-        return 0
-    if any(index.of is not None and loop in index.of.loops for index in access.at):
-        return math.inf
-    strides = zip(access.at, nest.arrays[access.array].strides, strict=True)
-    return abs(nest.loops[loop].step * sum(i.affine.coef(loop) * by for i, by in strides))
-
-
-def _share(of: Iterable[bool]) -> float:
-    values = list(of)
-    return sum(values) / len(values) if values else 0.0
 
 
 def assign(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
@@ -150,8 +71,7 @@ def assign(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
 
 
 def _augmented(cost: list[list[float]], columns: int) -> list[int]:
-    """Row assigned to each column, -1 for none. Rows are added one by one along the cheapest
-    augmenting path."""
+    """Row of each column, -1 for none, added one by one along the cheapest augmenting path."""
     row_price = [0.0] * len(cost)
     column_price = [0.0] * columns
     taken_by = [-1] * columns
@@ -190,58 +110,24 @@ Matching = Mapping[int, tuple[int, float]]
 #: arrays which the step names.
 Matcher = Callable[[Step, Schedule, Schedule], Matching]
 
-_Seen = tuple[Sequence[Node], NDArray[np.float32]]
-
-
-def step_by_step(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
-    """Matcher of the paper: for each step the nodes that it names, with vectors of both nests under
-    the schedules so far. A loop that is split already is not split again."""
-
-    def matching(step: Step, source_schedule: Schedule, target_schedule: Schedule) -> Matching:
-        here, there = vectors(source, source_schedule), vectors(target, target_schedule)
-        if isinstance(step, Pack):
-            return _match_array(step.array, here, there, packable(target))
-        block = isinstance(step, Parallel) and step.block
-        wanted = [row for row in _entries(here, block) if here[0][row].loop in named(step)]
-        offered = _entries(there, block)
-        if isinstance(step, Tile):
-            offered = [row for row in offered if not target_schedule.tiles[there[0][row].loop]]
-        return _match_loops(here, wanted, there, offered)
-
-    return matching
+Seen = tuple[Sequence[Node], NDArray[np.float32]]
 
 
 def at_once(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
     """Matcher of all loops of the source at once, with vectors of both nests under the identity
     schedule: one vector for each node of a nest, for all recipes, and no loop is matched twice."""
-    here, there = (
-        vectors(source, identity_schedule(source)),
-        vectors(target, identity_schedule(target)),
-    )
-    loops = _match_loops(here, _entries(here, False), there, _entries(there, False))
+    here, there = (vectors(nest, identity_schedule(nest)) for nest in (source, target))
+    loops = match_loops(here, entry_rows(here, False), there, entry_rows(there, False))
 
     def matching(step: Step, source_schedule: Schedule, target_schedule: Schedule) -> Matching:
         if isinstance(step, Pack):
-            return _match_array(step.array, here, there, packable(target))
+            return match_array(step.array, here, there, packable(target))
         return {at: loops[at] for at in named(step) if at in loops}
 
     return matching
 
 
-def by_slot(source: Nest, target: Nest) -> Matcher:
-    """Baseline without vectors: the k-th loop matches the k-th, the first packable array the
-    first."""
-    arrays = dict(zip(packable(source), packable(target), strict=False))
-    loops = {at: at for at in range(min(source.depth, target.depth))}
-
-    def matching(step: Step, source_schedule: Schedule, target_schedule: Schedule) -> Matching:
-        same = arrays if isinstance(step, Pack) else loops
-        return {at: (same[at], 0.0) for at in named(step) if at in same}
-
-    return matching
-
-
-def _match_loops(here: _Seen, wanted: list[int], there: _Seen, offered: list[int]) -> Matching:
+def match_loops(here: Seen, wanted: list[int], there: Seen, offered: list[int]) -> Matching:
     cost = _distances(here, wanted, there, offered)
     return {
         here[0][wanted[row]].loop: (there[0][offered[column]].loop, float(cost[row, column]))
@@ -249,7 +135,7 @@ def _match_loops(here: _Seen, wanted: list[int], there: _Seen, offered: list[int
     }
 
 
-def _match_array(array: int, here: _Seen, there: _Seen, offered: Sequence[int]) -> Matching:
+def match_array(array: int, here: Seen, there: Seen, offered: Sequence[int]) -> Matching:
     """Match an array together with its memlets, which distinguish two arrays of one shape: its own
     distance plus the mean of theirs."""
     cost = [(_array_distance(here, array, there, other), other) for other in offered]
@@ -260,7 +146,7 @@ def _match_array(array: int, here: _Seen, there: _Seen, offered: Sequence[int]) 
     return {array: (nearest, distance)}
 
 
-def _array_distance(here: _Seen, array: int, there: _Seen, other: int) -> float:
+def _array_distance(here: Seen, array: int, there: Seen, other: int) -> float:
     own, memlets = (
         _distances(here, _reads(here, kind, array), there, _reads(there, kind, other))
         for kind in ("array", "memlet")
@@ -274,20 +160,18 @@ def _mean_distance(cost: NDArray[np.float64]) -> float:
     return sum(float(cost[pair]) for pair in pairs) / len(pairs) if pairs else math.inf
 
 
-def _entries(seen: _Seen, block: bool) -> list[int]:
+def entry_rows(seen: Seen, block: bool) -> list[int]:
     """Rows of loops, or of loops over blocks."""
     return [at for at, node in enumerate(seen[0]) if node.kind == "entry" and node.block == block]
 
 
-def _reads(seen: _Seen, kind: str, array: int) -> list[int]:
+def _reads(seen: Seen, kind: str, array: int) -> list[int]:
     """Rows of an array that is read, or of its memlets."""
     nodes = enumerate(seen[0])
     return [at for at, n in nodes if n.kind == kind and n.array == array and not n.written]
 
 
-def _distances(
-    here: _Seen, rows: list[int], there: _Seen, columns: list[int]
-) -> NDArray[np.float64]:
+def _distances(here: Seen, rows: list[int], there: Seen, columns: list[int]) -> NDArray[np.float64]:
     """float64[r,c] of l2 distances."""
     apart = here[1][rows][:, None, :].astype(np.float64) - there[1][columns][None, :, :]
     distances: NDArray[np.float64] = np.sqrt(np.square(apart).sum(axis=2))
@@ -302,8 +186,7 @@ TILES = (4, 8, 16, 32, 64, 128, 256)
 
 
 class Pair(NamedTuple):
-    """Names of a loop or an array of the source and of its match in the target, and their
-    distance."""
+    """Names of a loop or an array of the source and of its match, and their distance."""
 
     source: str
     target: str
@@ -332,11 +215,6 @@ class Transfer:
     schedule: Schedule
     steps: tuple[StepOutcome, ...]
 
-    @property
-    def applied(self) -> int:
-        """Number of applied steps."""
-        return sum(step.applied for step in self.steps)
-
     def document(self) -> dict[str, Any]:
         """Plain values, for explanations."""
         steps = [
@@ -355,10 +233,8 @@ def transfer(
     steps: Sequence[Step], source: Nest, *, target: Nest, legal: Legal, matcher: Matcher
 ) -> Transfer:
     """Transfer the recipe of `source` to `target`, whose legality `legal` decides; `matcher`
-    matches these two (`embeddb.nests.matching.transfer`).
-
-    Raises: NestError for a step that does not fit the source.
-    """
+    matches these two (`embeddb.nests.matching.transfer`). Raises: NestError for a step that does
+    not fit the source."""
     source_schedule, schedule = identity_schedule(source), identity_schedule(target)
     outcomes: list[StepOutcome] = []
     for step in steps:
@@ -369,15 +245,6 @@ def transfer(
         outcomes.append(StepOutcome(step_text(source, step), pairs, done, reason))
         source_schedule = after
     return Transfer(schedule, tuple(outcomes))
-
-
-def slot_copy(schedule: Schedule, source: Nest, *, target: Nest, legal: Legal) -> Transfer:
-    """Baseline for transfers: the same values in the same slots, as far as they are legal. Raises:
-    NestError for nests of different depth."""
-    if source.depth != target.depth:
-        raise NestError(f"a schedule of {source.depth} loops does not fit {target.depth} loops")
-    steps = recipe_of(source, schedule)
-    return transfer(steps, source, target=target, legal=legal, matcher=by_slot(source, target))
 
 
 def _attempt(

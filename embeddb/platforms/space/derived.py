@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import graphlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from embeddb.core.row_lengths import RowLengths
 from embeddb.core.sizes import MATRIX_SYMBOLS
 from embeddb.platforms.space.expression import Compiled
 from embeddb.platforms.space.quantity import LENGTH, Quantity, Texts, holds_texts
-from embeddb.platforms.space.rules import Param, Rules
+from embeddb.platforms.space.rules import Param, Rules, readers_last
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,10 +35,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class Quantities:
-    """Derived quantities in declared order; none in a space that declares none.
-
-    Raises: SpaceError whose `where` is the quantity at fault.
-    """
+    """Derived quantities in declared order; none in a space that declares none. Raises: SpaceError
+    whose `where` is the quantity at fault."""
 
     def __init__(self, quantities: Sequence[Quantity], rules: Rules) -> None:
         self.quantities = tuple(quantities)
@@ -52,7 +49,9 @@ class Quantities:
             )
         for quantity in quantities:
             _check(quantity, rules, frozenset(by_name))
-        self._order = [by_name[name] for name in _ordered(by_name)]
+        reads = {name: one.names & by_name.keys() for name, one in by_name.items()}
+        order = readers_last(reads, "quantities", "derived.{}")
+        self._order = [by_name[name] for name in order]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -208,17 +207,6 @@ def _check(quantity: Quantity, rules: Rules, names: frozenset[str]) -> None:
         quantity.check_kinds(rules.by_name)
     except SpaceError as error:
         raise SpaceError(error.reason, where=where) from None
-
-
-def _ordered(quantities: Mapping[str, Quantity]) -> list[str]:
-    """Names so that each comes after those that it reads. Raises: SpaceError for a cycle."""
-    graph = {name: one.names & quantities.keys() for name, one in quantities.items()}
-    try:
-        return list(graphlib.TopologicalSorter(graph).static_order())
-    except graphlib.CycleError as error:
-        cycle = list(reversed(error.args[1]))
-        text = f"quantities go round in a circle: {' -> '.join(cycle)}"
-        raise SpaceError(text, where=f"derived.{cycle[0]}") from None
 
 
 def _coded(configs: Sequence[Mapping[str, Any]], name: str) -> Texts:

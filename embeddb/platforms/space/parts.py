@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from embeddb.core.config import Value
+from embeddb.core.sizes import signed_log
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,8 +77,7 @@ class Part:
 
     @cached_property
     def listed(self) -> tuple[Assignment, ...] | None:
-        """Every legal assignment, or None where there are too many to list, or each would take a
-        judge's time."""
+        """Every legal assignment, or None for too many, or where each would take a judge's time."""
         if self.space.rules.judge is not None:
             return None
         budget: list[float] = [NODE_LIMIT]
@@ -108,19 +108,34 @@ class Part:
         self.unset(i, chosen, env)
 
     def draw(self, rng: np.random.Generator) -> Assignment | None:
-        """A random legal assignment; None if this draw was not legal."""
+        """A random legal assignment, of a part that is too large to list each value by itself; None
+        if this draw was not legal."""
         if self.listed is not None:
             return self.listed[int(rng.integers(len(self.listed)))] if self.listed else None
-        return self._draws.one(rng)
-
-    @property
-    def known(self) -> Mapping[str, int]:
-        """The sizes of the space."""
-        return self.space.symbols
+        chosen: Assignment = {}
+        env: dict[str, Any] = dict(self.space.symbols)
+        for i, possible in enumerate(self._possible):
+            if self.active(i, env):
+                if not possible:
+                    return None
+                self.set(i, possible[int(rng.integers(len(possible)))], chosen, env)
+            if not self.fits(i, env):
+                return None
+        return chosen
 
     @cached_property
-    def _draws(self) -> Draws:
-        return Draws(self)
+    def _possible(self) -> list[list[Value]]:
+        """Values of each parameter that its constraints allow whatever the others are: a draw that
+        could only be rejected need not be made."""
+
+        def alone(i: int, value: Value) -> bool:
+            env: dict[str, Any] = dict(self.space.symbols)
+            self.set(i, value, {}, env)
+            return self.fits(i, env)
+
+        return [
+            [value for value in domain if alone(i, value)] for i, domain in enumerate(self.domains)
+        ]
 
     def nearest(
         self, wish: Mapping[str, Value], *, pinned: tuple[str, Value] | None = None
@@ -158,7 +173,7 @@ class Part:
         a, b = (self.space.number(self.names[i], v) for v in (value, goal))
         if self._params[i].kind == "int" and _is_number(a) and _is_number(b):
             low, high = self._ranges[i]
-            return abs(_log(a) - min(max(_log(b), low), high)) / (high - low or 1.0)
+            return abs(signed_log(a) - min(max(signed_log(b), low), high)) / (high - low or 1.0)
         return 1.0
 
     @cached_property
@@ -167,17 +182,13 @@ class Part:
         ranges = []
         for name, domain in zip(self.names, self.domains, strict=True):
             numbers = [self.space.number(name, v) for v in domain]
-            scaled = [_log(v) for v in numbers if _is_number(v)] or [0.0]
+            scaled = [signed_log(v) for v in numbers if _is_number(v)] or [0.0]
             ranges.append((min(scaled), max(scaled)))
         return ranges
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _log(value: float) -> float:
-    return math.copysign(math.log2(1 + abs(value)), value)
 
 
 def _inversions(order: tuple[str, ...], goal: Value) -> float:
@@ -243,49 +254,3 @@ class _Search:
             ((weight * part.distance(i, v, goal), v) for v in part.domains[i]),
             key=lambda pair: pair[0],
         )
-
-
-class _Part(Protocol):
-    """What it needs of `embeddb.platforms.space.parts.Part`."""
-
-    domains: list[Sequence[Value]]
-
-    @property
-    def known(self) -> Mapping[str, Any]: ...
-
-    def active(self, i: int, env: Mapping[str, Any]) -> bool: ...
-
-    def fits(self, i: int, env: Mapping[str, Any]) -> bool: ...
-
-    def set(self, i: int, value: Value, chosen: dict[str, Value], env: dict[str, Any]) -> None: ...
-
-
-class Draws:
-    """Of each domain only what its constraints let pass whatever the others are: a draw that could
-    only be rejected need not be made."""
-
-    def __init__(self, part: _Part) -> None:
-        self._part = part
-        self._possible = [
-            [value for value in domain if self._alone(i, value)]
-            for i, domain in enumerate(part.domains)
-        ]
-
-    def _alone(self, i: int, value: Value) -> bool:
-        env = dict(self._part.known)
-        self._part.set(i, value, {}, env)
-        return self._part.fits(i, env)
-
-    def one(self, rng: np.random.Generator) -> dict[str, Value] | None:
-        """Each value drawn by itself; None if what came out is not legal."""
-        part = self._part
-        chosen: dict[str, Value] = {}
-        env = dict(part.known)
-        for i, possible in enumerate(self._possible):
-            if part.active(i, env):
-                if not possible:
-                    return None
-                part.set(i, possible[int(rng.integers(len(possible)))], chosen, env)
-            if not part.fits(i, env):
-                return None
-        return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphlib
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Set
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -224,7 +224,24 @@ class Rules:
     def groups(self) -> list[tuple[str, ...]]:
         """The independent parts: names in an order in which every condition comes after the
         parameters it depends on."""
-        return self._groups(self._order)
+        ordered = self._order
+        leader = {n: n for n in ordered}
+
+        def find(name: str) -> str:
+            while leader[name] != name:
+                name = leader[name]
+            return name
+
+        ties = [{n, *(e.names & self.by_name.keys())} for n, e in self.whens.items()]
+        ties += [set(c.names) & self.by_name.keys() for c in self.constraints]
+        for tie in ties:
+            heads = sorted((find(n) for n in tie), key=ordered.index)
+            for head in heads[1:]:
+                leader[head] = heads[0]
+        groups: dict[str, list[str]] = {}
+        for name in ordered:
+            groups.setdefault(find(name), []).append(name)
+        return [tuple(names) for names in groups.values()]
 
     def is_permutation(self, name: str, value: Any) -> bool:
         items = self._items[name]
@@ -232,10 +249,8 @@ class Rules:
 
     def expression(self, text: Any, where: str, *, condition: bool = False) -> Expression:
         """Parse an expression over these parameters; of sizes a condition may use structural ones
-        only, so that which parameters a configuration has never depends on the data.
-
-        Raises: SpaceError whose `where` is the given place.
-        """
+        only, so that which parameters a configuration has never depends on the data. Raises:
+        SpaceError whose `where` is the given place."""
         if not isinstance(text, str):
             raise SpaceError("an expression is written as text", where=where)
         try:
@@ -280,14 +295,7 @@ class Rules:
             else frozenset[str]()
             for p in self.params
         }
-        try:
-            ready = list(graphlib.TopologicalSorter(graph).static_order())
-        except graphlib.CycleError as error:
-            cycle = list(reversed(error.args[1]))
-            raise SpaceError(
-                f"conditions go round in a circle: {' -> '.join(cycle)}",
-                where=f"params.{cycle[0]}.when",
-            ) from None
+        ready = readers_last(graph, "conditions", "params.{}.when")
         # The declared order wherever the conditions allow it, so that listings are predictable.
         depth: dict[str, int] = {}
         for name in ready:
@@ -295,24 +303,16 @@ class Rules:
         declared = {p.name: i for i, p in enumerate(self.params)}
         return sorted(declared, key=lambda n: (depth[n], declared[n]))
 
-    def _groups(self, ordered: Sequence[str]) -> list[tuple[str, ...]]:
-        leader = {n: n for n in ordered}
 
-        def find(name: str) -> str:
-            while leader[name] != name:
-                name = leader[name]
-            return name
-
-        ties = [{n, *(e.names & self.by_name.keys())} for n, e in self.whens.items()]
-        ties += [set(c.names) & self.by_name.keys() for c in self.constraints]
-        for tie in ties:
-            heads = sorted((find(n) for n in tie), key=ordered.index)
-            for head in heads[1:]:
-                leader[head] = heads[0]
-        groups: dict[str, list[str]] = {}
-        for name in ordered:
-            groups.setdefault(find(name), []).append(name)
-        return [tuple(names) for names in groups.values()]
+def readers_last(graph: Mapping[str, Set[str]], what: str, where: str) -> list[str]:
+    """Names such that each comes after those that it reads, given by name. Raises: SpaceError for a
+    cycle, which names `what` they are, and the first one in its `where`."""
+    try:
+        return list(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        cycle = list(reversed(error.args[1]))
+        text = f"{what} go round in a circle: {' -> '.join(cycle)}"
+        raise SpaceError(text, where=where.format(cycle[0])) from None
 
 
 def show(value: Any) -> str:

@@ -58,8 +58,8 @@ class ConfigTable:
 
 def screened(space: ConfigSpace, table: ConfigTable) -> tuple[Rows, dict[int, str]]:
     """The places int64[r], ascending, of the configurations that have the parameters the space's
-    structural sizes call for (`ConfigSpace.shaped`); and by place the reason of each of these that
-    is not legal (`ConfigSpace.reason`)."""
+    structural sizes call for (one of a nest of another depth has not); and by place the reason of
+    each of these that is not legal (`ConfigSpace.reason`)."""
     return _Screen(space, table).run()
 
 

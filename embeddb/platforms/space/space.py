@@ -154,10 +154,8 @@ class ConfigSpace:
 
     def without(self, conditions: Sequence[str], reason: str) -> ConfigSpace:
         """The space less the configurations for which one of the conditions is true; `reason` says
-        why. They are not among its `constraints`.
-
-        Raises: SpaceError for an expression that is none, or that mentions no parameter.
-        """
+        why. They are not among its `constraints`. Raises: SpaceError for an expression that is
+        none, or that mentions no parameter."""
         refused = {f"not ({condition})": reason for condition in conditions}
         return self._by(
             Rules(
@@ -171,9 +169,7 @@ class ConfigSpace:
 
     def judged(self, judge: Judge) -> ConfigSpace:
         """The space less what a subject's own rules refuse; they are not among its `constraints`.
-
-        Raises: SpaceError if they look at no parameter of this space.
-        """
+        Raises: SpaceError if they look at no parameter of this space."""
         if not judge.names & self.rules.by_name.keys():
             raise SpaceError(f"{judge.text} look at no parameter of this space")
         return self._by(self.rules.judged(judge))
@@ -192,10 +188,8 @@ class ConfigSpace:
         return config if unchanged else Config(stored)  # type: ignore[return-value]  # a Config
 
     def numeric(self, config: Mapping[str, Any]) -> dict[str, Value]:
-        """The configuration with symbols replaced by their numbers.
-
-        Raises: SpaceError for a symbol that is not resolved.
-        """
+        """The configuration with symbols replaced by their numbers. Raises: SpaceError for a symbol
+        that is not resolved."""
         found = {n: self.number(n, v) for n, v in config.items()}
         for name, value in found.items():
             if value is None:
@@ -304,12 +298,6 @@ class ConfigSpace:
     def undecided(self, when: Expression, env: Mapping[str, Any]) -> bool:
         """Whether a condition waits for a size, so that a parameter may be there or not."""
         return when.holds(env) is None and bool(when.names & set(self.unresolved))
-
-    def shaped(self, config: Mapping[str, Any]) -> bool:
-        """Whether a configuration has the parameters that the structural sizes call for: one of a
-        nest of another depth has not. Quicker than `reason`."""
-        names = config.keys()
-        return self.needed <= names and self.barred.isdisjoint(names)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raises: SpaceError with `reason`'s line if the configuration is not legal."""

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Lock
 from typing import LiteralString, TypeVar
 from urllib.parse import unquote
@@ -34,7 +33,7 @@ from embeddb.core.errors import (
 )
 from embeddb.core.server_url import redacted
 from embeddb.store.engine import TABLES, Engine, Txn
-from embeddb.store.failures import no_database
+from embeddb.store.failures import no_database, refuse_fork
 from embeddb.store.locks import ReadGate
 from embeddb.store.postgres.schema import SchemaState, Tallies, WriterLock, inspect, make
 from embeddb.store.postgres.transactions import ReadTxn, Statements, WriteTxn
@@ -58,7 +57,7 @@ def has_database(url: str) -> bool:
         connection.close()
 
 
-class PostgresEngine:
+class PostgresEngine(Engine):
     """An open database on a server.
 
     `wait_s` bounds the time a write waits for another client's write, and for a server that is
@@ -88,7 +87,7 @@ class PostgresEngine:
             raise
         self._may_write, self._owns = database.may_write, database.owns
         self.readonly = readonly or not database.may_write
-        self.path: Path | None = folder_beside(database.id)
+        self.path = folder_beside(database.id)
 
     def _inspected(self, *, create: bool) -> SchemaState:
         """State of the database, created if requested. Raises: StoreError."""
@@ -194,12 +193,8 @@ class PostgresEngine:
     # -- the whole -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connections; in a forked child too, which may then open the database for
-        itself."""
+        """Close the connections; a forked child may then open the database for itself."""
         self._server.close()
-
-    def shared_state(self, make: Callable[[Engine], T]) -> T:
-        return make(self)
 
     def size_bytes(self) -> int:
         connection = self._server.take()
@@ -214,10 +209,8 @@ class PostgresEngine:
 
     def compact(self) -> None:
         """VACUUM FULL, which only the owner may do: readers wait meanwhile, one table at a time.
-
         Raises: StoreLocked during another client's write, or a read that takes longer than
-        `wait_s`.
-        """
+        `wait_s`."""
         self._refuse_write()
         if not self._owns:  # the server would only warn
             raise StoreReadOnly(f"{self.place}: only its owner may compact it")
@@ -270,10 +263,8 @@ _INHERITED: list[psycopg.Connection] = []
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The address for libpq, and the schema: `postgresql://host/team?schema=kernels`.
-
-    Raises: UsageError for an invalid schema name, and for an invalid address.
-    """
+    """The address for libpq, and the schema: `postgresql://host/team?schema=kernels`. Raises:
+    UsageError for an invalid schema name, and for an invalid address."""
     base, _, query = url.partition("?")
     words = [word for word in query.split("&") if word]
     named = [unquote(word.partition("=")[2]) for word in words if word.startswith("schema=")]
@@ -291,10 +282,8 @@ def split_url(url: str) -> tuple[str, str]:
 
 class Connections:
     """Pool of connections to one server. Passwords, TLS and services are those of libpq: its
-    environment variables, `~/.pgpass`, `pg_service.conf`, and the address.
-
-    Raises: StoreError where the server cannot be reached.
-    """
+    environment variables, `~/.pgpass`, `pg_service.conf`, and the address. Raises: StoreError where
+    the server cannot be reached."""
 
     def __init__(self, url: str, *, wait_s: float) -> None:
         self._address, self.schema = split_url(url)
@@ -357,11 +346,7 @@ class Connections:
 
     def refuse_fork(self) -> None:
         """Refuse use in a child of the process that opened the database. Raises: StoreError."""
-        if os.getpid() != self._pid:
-            raise StoreError(
-                f"{self.place}: opened before a fork",
-                hint="in the child process, close it and open the database again",
-            )
+        refuse_fork(self._pid, self.place)
 
     def close(self) -> None:
         """Close the pool; in a forked child too, without harm to its parent's connections."""

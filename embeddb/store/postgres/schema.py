@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Mapping
@@ -34,8 +35,7 @@ class SchemaState:
 
 
 def inspect(connection: psycopg.Connection, schema: str, place: str) -> SchemaState:
-    """State of a schema. Raises: StoreError where this user may not look; StoreVersion for one that
-    lacks tables."""
+    """State of a schema. Raises: StoreError if this user may not look; StoreVersion."""
     rows = connection.execute(
         "SELECT c.relname, has_schema_privilege(n.oid, 'USAGE'),"
         " has_table_privilege(c.oid, 'INSERT') AND NOT pg_is_in_recovery(),"
@@ -74,7 +74,16 @@ def make(connection: psycopg.Connection, schema: str) -> None:
         if there.fetchone() is None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         for table in TABLES:
-            _make_table(connection, sql.Identifier(schema, table), packed=table in _PACKED)
+            own = sql.Identifier(schema, table)
+            connection.execute(
+                sql.SQL(
+                    "CREATE TABLE IF NOT EXISTS {} (k bytea PRIMARY KEY"
+                    " CHECK (octet_length(k) BETWEEN 1 AND 511), v bytea NOT NULL)"
+                ).format(own)
+            )
+            if table in _PACKED:
+                packed = sql.SQL("ALTER TABLE {} ALTER COLUMN v SET STORAGE EXTERNAL")
+                connection.execute(packed.format(own))
         about, writer = sql.Identifier(schema, "about"), sql.Identifier(schema, "writer")
         connection.execute(
             sql.SQL(
@@ -94,23 +103,8 @@ def make(connection: psycopg.Connection, schema: str) -> None:
         Tallies(schema).count(connection)
 
 
-def _make_table(connection: psycopg.Connection, table: sql.Identifier, *, packed: bool) -> None:
-    connection.execute(
-        sql.SQL(
-            "CREATE TABLE IF NOT EXISTS {} (k bytea PRIMARY KEY"
-            " CHECK (octet_length(k) BETWEEN 1 AND 511), v bytea NOT NULL)"
-        ).format(table)
-    )
-    if packed:
-        connection.execute(
-            sql.SQL("ALTER TABLE {} ALTER COLUMN v SET STORAGE EXTERNAL").format(table)
-        )
-
-
 def lock_key(schema: str) -> int:
     """Number of the lock held by a writer in a schema: signed 64 bits."""
-    import hashlib
-
     digest = hashlib.blake2b(b"embeddb\0" + schema.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
@@ -196,10 +190,8 @@ class WriterLock:
         self._milliseconds = sql.Literal(max(1, int(1000 * wait_s)))
 
     def begin(self, connection: psycopg.Connection) -> None:
-        """Begin a transaction that holds the lock, in one round trip.
-
-        Raises: StoreLocked, StoreVersion.
-        """
+        """Begin a transaction that holds the lock, in one round trip. Raises: StoreLocked,
+        StoreVersion."""
         text = sql.SQL(
             "BEGIN; SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock({});"
             " SELECT v FROM {} WHERE k = 'schema'"
@@ -241,8 +233,7 @@ class WriterLock:
         connection.execute("SELECT pg_advisory_unlock(%s)", (self._key,))
 
     def _locked(self, connection: psycopg.Connection) -> StoreLocked:
-        """Error that names the holder of the lock: process and host that its client reported, or
-        the server's text."""
+        """Error that names the holder of the lock: its process and host, or the server's text."""
         key = self._key & ((1 << 64) - 1)
         row = connection.execute(
             "SELECT a.application_name, a.pid, a.usename FROM pg_locks l"

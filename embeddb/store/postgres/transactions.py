@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from embeddb.core.errors import StoreCorrupt, StoreError, StoreReadOnly
-from embeddb.store.engine import TABLES, Txn, sealed, unsealed
+from embeddb.core.errors import StoreError, StoreReadOnly
+from embeddb.store.engine import TABLES, SealedTxn, sealed, unsealed
 from embeddb.store.postgres.schema import Tallies
 
 #: Tables with values of up to megabytes, read a few at a time.
@@ -22,7 +22,7 @@ _BUFFER_BYTES = 16 << 20
 _MOST_KEYS = 20_000
 
 
-class ReadTxn(Txn):
+class ReadTxn(SealedTxn):
     """Transaction on a connection with one snapshot."""
 
     def __init__(
@@ -51,11 +51,7 @@ class ReadTxn(Txn):
     def delete(self, table: str, key: bytes) -> bool:
         raise StoreReadOnly("a read transaction cannot write")
 
-    def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        for key, raw in self._raw(table, prefix):
-            yield key, unsealed(table, key, raw)
-
-    def _raw(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def raw(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Rows in pieces, each from behind the last key of the previous one: a cursor on the server
         would have to be closed by a scan that is left unfinished."""
         start, end = prefix, _behind(prefix)
@@ -96,14 +92,8 @@ class ReadTxn(Txn):
 
     def damaged(self, table: str) -> Iterator[str]:
         """A line for every damaged value, and for a wrong number of rows."""
-        rows = 0
-        for key, raw in self._raw(table, b""):
-            rows += 1
-            try:
-                unsealed(table, key, raw)
-            except StoreCorrupt as e:
-                yield str(e)
-        if rows != (stored := self.count(table)):
+        yield from super().damaged(table)
+        if (rows := self.counted(table)) != (stored := self.count(table)):
             yield f"table {table!r}: {rows:,} rows, expected {stored:,} (`db compact` repairs it)"
 
 
@@ -143,7 +133,7 @@ class WriteTxn(ReadTxn):
     def put(self, table: str, key: bytes, value: bytes) -> None:
         if not 1 <= len(key) <= 511:
             raise StoreError(f"a key of {len(key)} bytes does not fit (1 to 511)")
-        self._change(table, key, value)
+        self._new[table][key] = value
         self._bytes += len(key) + len(value)
         if self._bytes > _BUFFER_BYTES:
             self.flush()
@@ -151,11 +141,8 @@ class WriteTxn(ReadTxn):
     def delete(self, table: str, key: bytes) -> bool:
         if self.get(table, key) is None:
             return False
-        self._change(table, key, None)
+        self._new[table][key] = None
         return True
-
-    def _change(self, table: str, key: bytes, value: bytes | None) -> None:
-        self._new[table][key] = value
 
     def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         self._send(table)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.sizes import signed_log
 from embeddb.tensors.analysis import work_of
 from embeddb.tensors.encoding.operation_rows import OPCODES, opcode_number
 from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape, TensorGraph, reduced
@@ -73,10 +74,10 @@ def node_row(kernel: TensorGraph, at: int) -> list[float]:
         len(op.operands),
         len(op.results),
         reduced(op, shapes),
-        _whole(op, "feature_groups"),
-        _whole(op, "batch_groups"),
+        op.number("feature_groups", 0),
+        op.number("batch_groups", 0),
     )
-    row = [_read(value) for value in single]
+    row = [signed_log(value) for value in single]
     row += _vector([shape.dims[d] for d in shape.layout])
     row += _vector([d + 1 for d in shape.layout])
     row += _vector(_dimensions(op, shapes))
@@ -92,7 +93,7 @@ def static_row(kernel: TensorGraph) -> NDArray[np.float32]:
     """float32[4] in the order of `STATIC`."""
     work = work_of(kernel)
     values = (work.flops, work.bytes_read, work.bytes_written, work.transcendentals)
-    return np.array([_read(value) for value in values], dtype=np.float32)
+    return np.array([signed_log(value) for value in values], dtype=np.float32)
 
 
 def tile_rows(kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
@@ -108,7 +109,7 @@ def tile_rows(kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> NDArra
     rows = []
     for tile in tiles:
         sides = [_side(tile.get(name, 0), dim) for name, dim in zip(names, dims, strict=True)]
-        rows.append([*_vector(sides), _read(_side(tile.get("tr", 0), terms))])
+        rows.append([*_vector(sides), signed_log(_side(tile.get("tr", 0), terms))])
     return np.array(rows, dtype=np.float32).reshape(len(rows), len(TILE))
 
 
@@ -116,27 +117,18 @@ def _side(size: Any, whole: int) -> int:
     return min(size, whole) if isinstance(size, int) and size > 0 else whole
 
 
-def _read(value: float) -> float:
-    return math.copysign(math.log2(1 + abs(value)), value)
-
-
 def _vector(values: Sequence[int]) -> list[float]:
     if not values:
         return [0.0] * (_PLACES + 2)
     plain = [*values[:_PLACES], *[0] * (_PLACES - len(values))]
-    return [_read(value) for value in (*plain, sum(values), math.prod(values))]
-
-
-def _whole(op: Operation, name: str) -> int:
-    value = op.attributes.get(name, 0)
-    return value if isinstance(value, int) else 0
+    return [signed_log(value) for value in (*plain, sum(values), math.prod(values))]
 
 
 def _dimensions(op: Operation, operands: Sequence[Shape]) -> list[int]:
     """Dimensions that an operation acts on, by position in memory."""
     own = op.opcode in ("broadcast", "concatenate", "iota", "reverse") or not operands
     named = op.dims("dimensions") or (
-        (_whole(op, "dimension"),) if "dimension" in op.attributes else ()
+        (op.number("dimension", 0),) if "dimension" in op.attributes else ()
     )
     return _places(named, op.shape if own else operands[0])
 
@@ -192,8 +184,7 @@ def graph_of(kernel: TensorGraph) -> KernelGraph:
 
 
 def hidden(graph: KernelGraph, at: int) -> KernelGraph:
-    """The graph with one operation hidden except for its edges: unknown opcode, as in training, and
-    every feature 0."""
+    """The graph with one operation hidden but for its edges: an unknown opcode, all features 0."""
     opcodes, features = graph.opcodes.copy(), graph.features.copy()
     opcodes[at], features[at] = 0, 0.0
     return replace(graph, opcodes=opcodes, features=features)

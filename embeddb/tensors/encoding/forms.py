@@ -1,4 +1,4 @@
-"""Shape features of an operation, and the encoding of counts."""
+"""Shape features of an operation; counts are encoded by `log_size`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.analysis import MOVING, TRANSCENDENTAL, Work, operation_work
+from embeddb.core.sizes import log_size
+from embeddb.tensors.analysis import COMBINES, MOVING, TRANSCENDENTAL, Work, operation_work
 from embeddb.tensors.edges import ConvolutionLabels
 from embeddb.tensors.tensor_graph import Operation, Shape, reduced
 
@@ -30,12 +31,7 @@ FORM: tuple[str, ...] = (
 #: Non-zero features by name.
 Form = dict[str, float]
 _MOST_HALVINGS = 6
-_COMBINES = ("other", "add", "multiply", "minimum", "maximum", "and", "or")
-
-
-def counted(value: float) -> float:
-    """Encoding of a count."""
-    return math.log2(1 + abs(value))
+_COMBINES = ("other", *COMBINES)
 
 
 def halvings(value: int) -> float:
@@ -49,15 +45,8 @@ def combine_number(op: Operation) -> float:
     return 1.0 + _COMBINES.index(word) if word in _COMBINES else 1.0
 
 
-def whole_number(op: Operation, name: str) -> int:
-    """An attribute that is one number; 1 where it is missing."""
-    value = op.attributes.get(name, 1)
-    return value if isinstance(value, int) else 1
-
-
 def _transpose(op: Operation, operands: Sequence[Shape]) -> Form:
-    """`run`: contiguous before and after; `along`: distance in the operand of neighbours in the
-    result."""
+    """`run`: contiguous before and after; `along`: distance of the result's neighbours before."""
     shape, order = operands[0], op.dims("dimensions")
     before, after = shape.layout, tuple(order[d] for d in op.shape.layout)
     run = 1
@@ -74,9 +63,9 @@ def _transpose(op: Operation, operands: Sequence[Shape]) -> Form:
         away *= shape.dims[d]
     return {
         "minor": 1.0 + (not stays),
-        "run": counted(run),
-        "along": counted(away),
-        "kept": counted(shape.dims[before[0]] if before else 1),
+        "run": log_size(run),
+        "along": log_size(away),
+        "kept": log_size(shape.dims[before[0]] if before else 1),
     }
 
 
@@ -93,21 +82,20 @@ def _broadcast(op: Operation, operands: Sequence[Shape]) -> Form:
             break
         run *= op.shape.dims[d]
     inside = bool(op.shape.rank) and op.shape.layout[0] in own
-    return {"minor": 1.0 + inside, "run": counted(run), "kept": counted(operands[0].elements)}
+    return {"minor": 1.0 + inside, "run": log_size(run), "kept": log_size(operands[0].elements)}
 
 
 def _slice(op: Operation, operands: Sequence[Shape]) -> Form:
-    """Features of a slice, a pad or a dynamic slice: contiguous pieces of the smaller array in the
-    larger."""
+    """Slice, pad or dynamic slice: contiguous pieces of the smaller array in the larger."""
     part, whole = op.shape, operands[0]
     if part.elements > whole.elements:
         part, whole = whole, part
     stride = op.dims("stride") or tuple(1 + inside for inside in op.dims("interior"))
-    return {**_piece(part, whole), "stride": counted(math.prod(stride) - 1)}
+    return {**_piece(part, whole), "stride": log_size(math.prod(stride) - 1)}
 
 
 def _update(op: Operation, operands: Sequence[Shape]) -> Form:
-    return {**_piece(operands[1], operands[0]), "kept": counted(operands[1].elements)}
+    return {**_piece(operands[1], operands[0]), "kept": log_size(operands[1].elements)}
 
 
 def _piece(part: Shape, whole: Shape) -> Form:
@@ -117,15 +105,15 @@ def _piece(part: Shape, whole: Shape) -> Form:
         if part.dims[d] != whole.dims[d]:
             break
     inside = bool(whole.rank) and part.dims[whole.layout[0]] == whole.dims[whole.layout[0]]
-    return {"minor": 1.0 + inside, "run": counted(run)}
+    return {"minor": 1.0 + inside, "run": log_size(run)}
 
 
 def _concatenate(op: Operation, operands: Sequence[Shape]) -> Form:
-    at = whole_number(op, "dimension")
+    at = op.number("dimension")
     inside = op.shape.layout[0] == at
     return {
         "minor": 1.0 + inside,
-        "along": counted(operands[0].dims[at]),
+        "along": log_size(operands[0].dims[at]),
         "kept": float(len(operands)),
     }
 
@@ -136,20 +124,20 @@ def _reverse(op: Operation, operands: Sequence[Shape]) -> Form:
 
 def _sort(op: Operation, operands: Sequence[Shape]) -> Form:
     minor = operands[0].dims[operands[0].layout[0]]
-    return {"along": counted(minor), "results": float(len(op.results))}
+    return {"along": log_size(minor), "results": float(len(op.results))}
 
 
 def _gather(op: Operation, operands: Sequence[Shape]) -> Form:
     """`run`: number of elements gathered or written together."""
     part = operands[2] if op.opcode == "scatter" and len(operands) > 2 else op.shape
     run = part.dims[part.layout[0]] if part.rank else 1
-    form = {"run": counted(run), "kept": counted(part.elements), "combine": combine_number(op)}
-    return {**form, "along": counted(operands[0].elements)}
+    form = {"run": log_size(run), "kept": log_size(part.elements), "combine": combine_number(op)}
+    return {**form, "along": log_size(operands[0].elements)}
 
 
 def _factored(op: Operation, operands: Sequence[Shape]) -> Form:
     """Features of a triangular solve, a factorisation or a Fourier transform."""
-    return {"along": counted(operands[0].dims[-1] if operands[0].rank else 1)}
+    return {"along": log_size(operands[0].dims[-1] if operands[0].rank else 1)}
 
 
 def _convert(op: Operation, operands: Sequence[Shape]) -> Form:
@@ -193,10 +181,10 @@ def _dot(op: Operation, operands: Sequence[Shape]) -> Form:
     batch = math.prod(lhs.dims[d] for d in sides[0][2])
     rows, columns = (shape.elements // max(terms * batch, 1) for shape, _, _ in sides)
     return {
-        "rows": counted(rows),
-        "columns": counted(columns),
-        "terms": counted(terms),
-        "batch": counted(batch),
+        "rows": log_size(rows),
+        "columns": log_size(columns),
+        "terms": log_size(terms),
+        "batch": log_size(batch),
         "lhs_minor": _about_minor(*sides[0]),
         "rhs_minor": _about_minor(*sides[1]),
         "lhs_pieces": _pieces(*sides[0]),
@@ -245,21 +233,21 @@ def _convolution(op: Operation, operands: Sequence[Shape]) -> Form:
     )
     return {
         **_window(op, len(labels.spatial) - 1),
-        "rows": counted(batch * positions),
-        "columns": counted(features),
-        "terms": counted(window * channels),
-        "batch": counted(batch),
+        "rows": log_size(batch * positions),
+        "columns": log_size(features),
+        "terms": log_size(window * channels),
+        "batch": log_size(batch),
         "spatial": float(len(labels.spatial)),
-        "positions": counted(positions),
-        "channels": counted(channels),
-        "features": counted(features),
+        "positions": log_size(positions),
+        "channels": log_size(channels),
+        "features": log_size(features),
         "columns_even": halvings(features),
         "terms_even": halvings(window * channels),
         "channels_even": halvings(channels),
-        "given_holes": counted(math.prod(op.dims("lhs_dilate")) - 1),
-        "window_holes": counted(math.prod(op.dims("rhs_dilate")) - 1),
-        "groups": counted(whole_number(op, "feature_groups") - 1),
-        "batch_groups": counted(whole_number(op, "batch_groups") - 1),
+        "given_holes": log_size(math.prod(op.dims("lhs_dilate")) - 1),
+        "window_holes": log_size(math.prod(op.dims("rhs_dilate")) - 1),
+        "groups": log_size(op.number("feature_groups") - 1),
+        "batch_groups": log_size(op.number("batch_groups") - 1),
         "reversed": float(any(op.dims("reversal"))),
         "meeting": operation_work(op, operands).flops / max(2 * dense, 1),
         **{name: _place(shape, one, other) for name, shape, one, other in orders},
@@ -275,13 +263,13 @@ def _place(shape: Shape, one: int, other: int) -> float:
 def _window(op: Operation, minor: int) -> Form:
     size, stride = op.dims("size"), op.dims("stride")
     form = {
-        "window": counted(math.prod(size)),
-        "stride": counted(math.prod(stride)),
+        "window": log_size(math.prod(size)),
+        "stride": log_size(math.prod(stride)),
         "padded": float(any(op.dims("low")) or any(op.dims("high"))),
     }
     if 0 <= minor < len(size):
-        form["window_minor"] = counted(size[minor])
-        form["stride_minor"] = counted(stride[minor] if minor < len(stride) else 1)
+        form["window_minor"] = log_size(size[minor])
+        form["stride_minor"] = log_size(stride[minor] if minor < len(stride) else 1)
     return form
 
 
@@ -300,9 +288,9 @@ def _reduce(op: Operation, operands: Sequence[Shape]) -> Form:
         run *= shape.dims[d]
     return {
         "minor": 1.0 + inside,
-        "run": counted(run),
-        "terms": counted(reduced(op, operands)),
-        "along": counted(shape.dims[shape.layout[0]] if shape.rank else 1),
+        "run": log_size(run),
+        "terms": log_size(reduced(op, operands)),
+        "along": log_size(shape.dims[shape.layout[0]] if shape.rank else 1),
         "combine": combine_number(op),
         "results": float(len(op.results)),
     }

@@ -46,7 +46,9 @@ def scaled(rows: Floats, scale: Floats) -> Floats:
 
 
 class KernelNetwork(GraphPredictor):
-    """The graph network."""
+    """The graph network. `version` is that of its file, empty without one."""
+
+    version = ""
 
     def _open(self, network: Mapping[str, Any], weights: Mapping[str, Floats]) -> None:
         self.spec = NetworkSpec.of(network)
@@ -60,7 +62,9 @@ class KernelNetwork(GraphPredictor):
     def load(cls, path: str | Path) -> KernelNetwork:
         """The network of a file. Raises: ModelError naming the file."""
         file = model_file.read(path, kind="kernels")
-        return cls(file.card, file.tensors, where=str(path))
+        network = cls(file.card, file.tensors, where=str(path))
+        network.version = file.version
+        return network
 
     # -- of kernels ------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.sizes import log_size
 from embeddb.tensors.analysis import FREE, TRANSCENDENTAL, Work, operation_work, work_of
-from embeddb.tensors.encoding.forms import FORM, counted, form_of, halvings, rough_seconds
+from embeddb.tensors.encoding.forms import FORM, form_of, halvings, rough_seconds
 from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape, TensorGraph
 
 #: Opcodes of HLO that a kernel may have; 0 stands for all others.
@@ -126,8 +127,8 @@ def operation_rows(kernel: TensorGraph) -> NDArray[np.float32]:
     for row, at in zip(rows[1:], places, strict=True):
         shape = kernel.operations[at].shape
         row[_AT["output"]] = at in kernel.outputs
-        row[_AT["users"]] = counted(len(kernel.users[at]))
-        row[_AT["above"]], row[_AT["below"]] = counted(above[at]), counted(below[at])
+        row[_AT["users"]] = log_size(len(kernel.users[at]))
+        row[_AT["above"]], row[_AT["below"]] = log_size(above[at]), log_size(below[at])
         row[_AT["of_largest"]] = math.log2(max(shape.elements, 1) / max(largest, 1))
         row[_AT["share"]] = math.exp(row[USUAL]) / total
         for way, others in (("from", kernel.operations[at].operands), ("into", kernel.users[at])):
@@ -145,18 +146,18 @@ def _shape(op: Operation, operands: Sequence[Shape], work: Work) -> dict[str, fl
     shape = op.shape
     sides = [shape.dims[d] for d in shape.layout[:3]]
     return {
-        "elements": counted(shape.elements),
+        "elements": log_size(shape.elements),
         "element_bytes": float(DTYPES[shape.dtype]),
         "floating": float("f" in shape.dtype or shape.dtype.startswith("c")),
         "rank": float(shape.rank),
-        **{f"side_{number}": counted(side) for number, side in enumerate(sides, start=1)},
+        **{f"side_{number}": log_size(side) for number, side in enumerate(sides, start=1)},
         "side_1_even": halvings(sides[0]) if sides else 0.0,
         "standard": float(shape.layout == tuple(reversed(range(shape.rank)))),
         "given": float(len(op.operands)),
-        "given_bytes": counted(sum(one.bytes for one in operands)),
-        "largest_given": counted(max((one.elements for one in operands), default=0)),
-        "flops": counted(work.flops),
-        "functions": counted(work.transcendentals),
+        "given_bytes": log_size(sum(one.bytes for one in operands)),
+        "largest_given": log_size(max((one.elements for one in operands), default=0)),
+        "flops": log_size(work.flops),
+        "functions": log_size(work.transcendentals),
     }
 
 
@@ -169,17 +170,17 @@ def _of_kernel(
     for at in places:
         counts[f"kernel_{words[at]}"] += 1
     return {
-        "kernel_flops": counted(work.flops),
-        "kernel_functions": counted(work.transcendentals),
-        "kernel_read": counted(work.bytes_read),
-        "kernel_written": counted(work.bytes_written),
-        "kernel_largest": counted(largest),
-        "kernel_operations": counted(len(places)),
-        "kernel_parameters": counted(len(kernel.parameters)),
+        "kernel_flops": log_size(work.flops),
+        "kernel_functions": log_size(work.transcendentals),
+        "kernel_read": log_size(work.bytes_read),
+        "kernel_written": log_size(work.bytes_written),
+        "kernel_largest": log_size(largest),
+        "kernel_operations": log_size(len(places)),
+        "kernel_parameters": log_size(len(kernel.parameters)),
         "kernel_arrays": float(sum(size >= largest for size in elements)),
-        "kernel_outputs": counted(len(kernel.outputs)),
+        "kernel_outputs": log_size(len(kernel.outputs)),
         "kernel_usual": math.log(usual),
-        **{name: counted(count) for name, count in counts.items()},
+        **{name: log_size(count) for name, count in counts.items()},
     }
 
 

@@ -35,16 +35,14 @@ class KernelPredictor(ABC):
     def __init__(
         self, card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
     ) -> None:
-        """Check weights against their card. Raises: ModelError for weights of another model, naming
-        `where`."""
+        """Check weights against their card. Raises: ModelError, naming `where`."""
         self.card: dict[str, Any] = dict(card)
         with refusing(ModelError, where=where, hint=TRAIN_AGAIN):
             self._open(self.card["network"], weights)
 
     @abstractmethod
     def _open(self, network: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
-        """Check and store the weights of a `network` as described by the card. Raises:
-        ModelError."""
+        """Check and store the weights of a card's `network`. Raises: ModelError."""
 
     @property
     @abstractmethod
@@ -152,10 +150,8 @@ class NetworkSpec:
 
     @classmethod
     def of(cls, card: Mapping[str, Any]) -> Self:
-        """Read a card's `network`.
-
-        Raises: ModelError for another of the paper's networks or another encoding.
-        """
+        """Read a card's `network`. Raises: ModelError for another of the paper's networks or
+        another encoding."""
         spec = cls(card.get("task", ""), card.get("hidden", 0))
         own = spec.card
         if card.get("encoding") != own["encoding"]:

@@ -1,5 +1,4 @@
-"""Predictions of the analytical model for the tiles of kernels on one machine, as inputs of learned
-models."""
+"""Predictions of the analytical model for tiles on one machine, as inputs of learned models."""
 
 from __future__ import annotations
 
@@ -49,10 +48,8 @@ _TOGETHER = 512
 
 
 class TileModel:
-    """Model of one kernel on one machine.
-
-    Raises: TensorError for a kernel that is not computed tile by tile.
-    """
+    """Model of one kernel on one machine. Raises: TensorError for a kernel that is not computed
+    tile by tile."""
 
     def __init__(self, kernel: TensorGraph, machine: Machine) -> None:
         self.machine, self.plan = machine, plan_of(kernel)
@@ -105,8 +102,7 @@ class TileModel:
         return cycles
 
     def _moved(self, extents: Extents, levels: Sequence[Levels], cache: Cache) -> Floats:
-        """float64[n,c] by nest. Data that several nests find where another left it is loaded
-        once."""
+        """float64[n,c] by nest. Data that one nest finds where another left it is loaded once."""
         traffic_cycles = np.zeros((len(self.nests), len(extents)))
         footprints = [held_by(n, own, cache) for n, own in zip(self.nests, levels, strict=True)]
         within = self._within(extents)
@@ -158,10 +154,15 @@ class TileModel:
         return np.asarray(np.sum(list(by_array.values()), axis=0))
 
 
-#: In order of precedence: a kernel has the type of its heaviest operation.
-TYPES = ("convolution", "dot", "window", "reduce", "moving", "element-wise")
-_WINDOWS = frozenset(("reduce-window", "select-and-scatter"))
-_MOVING = frozenset(("gather", "scatter", "sort", "transpose", "concatenate", "pad", "reverse"))
+#: Opcodes by type, in order of precedence: a kernel has the type of its heaviest operation.
+_TYPES = {
+    "convolution": {"convolution"},
+    "dot": {"dot"},
+    "window": {"reduce-window", "select-and-scatter"},
+    "reduce": {"reduce"},
+    "moving": {"gather", "scatter", "sort", "transpose", "concatenate", "pad", "reverse"},
+}
+TYPES = (*_TYPES, "element-wise")
 #: Function whose cost on a vector of f32 stands for all.
 _FUNCTION = "exponential"
 
@@ -169,14 +170,7 @@ _FUNCTION = "exponential"
 def type_of(kernel: TensorGraph) -> str:
     """Type of a kernel, one of `TYPES`."""
     opcodes = {operation.opcode for operation in kernel.operations}
-    for name in ("convolution", "dot"):
-        if name in opcodes:
-            return name
-    if opcodes & _WINDOWS:
-        return "window"
-    if "reduce" in opcodes:
-        return "reduce"
-    return "moving" if opcodes & _MOVING else "element-wise"
+    return next((name for name, some in _TYPES.items() if some & opcodes), TYPES[-1])
 
 
 def fused_seconds(kernel: TensorGraph, machine: Machine) -> float:
@@ -215,8 +209,7 @@ class Analysis:
     def logs(
         self, kernel: TensorGraph, configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
-        """float64[c] natural logarithms of seconds. Raises: TensorError for a kernel without
-        tiles."""
+        """float64[c] natural logarithms of seconds. Raises: TensorError without tiles."""
         return np.log(TileModel(kernel, Machine.of(self.facts)).seconds(configs))
 
     def rows(
@@ -342,8 +335,7 @@ class Arithmetic:
         return sum(step.share * self._step(step)[1] for step in own)
 
     def innermost(self) -> Floats:
-        """float64[c] of all iterations of the rows and of the loop inside; without the outer
-        loops."""
+        """float64[c] of all iterations of the rows and of the loop inside, without outer loops."""
         rows, inner = self.loops.rows, self.loops.inner
         lanes = np.where(self._in_vectors(), self.machine.lanes(self.nest.each), 1)
         one = self._turn(1)
@@ -412,11 +404,8 @@ class Arithmetic:
     def _in_vectors(self) -> NDArray[np.bool_]:
         """bool[c]: true if a compiler vectorises the innermost loop: it is no loop of rows, no
         index is divided by it, and it writes contiguously or can scatter."""
-        nest, inner, vectorised = (
-            self.nest,
-            self.loops.inner,
-            np.ones(len(self.extents), dtype=bool),
-        )
+        nest, inner = self.nest, self.loops.inner
+        vectorised = np.ones(len(self.extents), dtype=bool)
         if inner is None or (nest.summed and inner != nest.inner and not self.loops.written):
             return ~vectorised
         if any(step.opcode == INDEX and inner in step.variables for step in nest.steps):
@@ -433,8 +422,7 @@ class Arithmetic:
         return vectorised
 
     def _stride(self, access: Access, layout: Layout) -> Ints | None:
-        """int64[c] elements from one iteration of the innermost loop to the next; None where that
-        varies."""
+        """int64[c] elements between iterations of the innermost loop; None where that varies."""
         total = np.zeros(len(self.extents), dtype=np.int64)
         for terms, stride in zip(access.terms, layout.strides, strict=True):
             for var, by in terms:

@@ -189,8 +189,7 @@ class Loops:
     written: tuple[tuple[Var, int], ...]
 
     def copies(self, variables: frozenset[Var], rows: int) -> float:
-        """Number of copies of an operation on these variables in one iteration of the innermost
-        loop."""
+        """Copies of an operation on these variables in one iteration of the innermost loop."""
         times = math.prod(n for var, n in self.written if var in variables)
         return times * (rows if self.rows in variables else 1)
 
@@ -272,8 +271,7 @@ def _loops_of(nest: Nest, classes: Classes) -> Loops:
 def _written_out(
     nest: Nest, order: Sequence[Var], classes: Classes
 ) -> tuple[list[Var], dict[Var, int]]:
-    """Remaining loops, and short innermost ones that a compiler unrolls completely, unless rows are
-    jammed."""
+    """Remaining loops, and short innermost ones that are unrolled, unless rows are jammed."""
     left, written = list(order), dict[Var, int]()
     if order and (_rows(nest, left[:-1], left[-1], classes) or _fourfold(nest, left[-1], classes)):
         return left, written
@@ -286,8 +284,7 @@ def _written_out(
 
 
 def _fourfold(nest: Nest, last: Var, classes: Classes) -> bool:
-    """Return true if the innermost loop is jammed as a loop of rows, since the loop inside has one
-    iteration."""
+    """Return true if the innermost loop is jammed as rows: the one inside has one iteration."""
     return last != nest.inner and last in nest.summed and classes[last] in (ROWS, _LONG)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from embeddb.core.sizes import positive
+
 #: Size of a cache line, and of a page, in bytes.
 LINE, PAGE = 64, 4096
 #: Vector units of a thread, of 32 bytes each, with one multiply-add per cycle.
@@ -94,7 +96,7 @@ class Machine:
     @classmethod
     def of(cls, facts: Mapping[str, str]) -> Machine:
         """Machine from the facts of a platform's instance; missing ones have default values."""
-        values = {name: _number(facts.get(name), usual) for name, usual in _USUAL.items()}
+        values = {name: positive(facts.get(name)) or usual for name, usual in _USUAL.items()}
         hertz = values["multiply_add_gflop_s"] * 1e9 / _FLOPS
         if hertz > _MOST_HERTZ:
             hertz *= _UNIT_BYTES / max(values["vector_bytes"], _UNIT_BYTES)
@@ -135,11 +137,3 @@ def function_cycles(opcode: str, each: int, vector_bytes: int) -> tuple[float, f
     """Cycles on a vector and on a scalar, for elements of `each` bytes; 0 for other operations."""
     of_vector, of_one = _FUNCTIONS.get(opcode, (0.0, 0.0))
     return of_vector * vector_bytes / _FUNCTIONS_BYTES * max(each, 4) / 4, of_one
-
-
-def _number(text: str | None, usual: float) -> float:
-    try:
-        value = float(text) if text is not None else usual
-    except ValueError:
-        return usual
-    return value if 0 < value < float("inf") else usual

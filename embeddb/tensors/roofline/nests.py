@@ -267,8 +267,7 @@ class Touched:
         return self.pieces * np.maximum((self.bytes + cache.line) / cache.line - 0.25, 1.0)
 
     def held(self, cache: Cache) -> Floats:
-        """Bytes of the cache that it occupies: more than its size where its pieces map to the same
-        sets."""
+        """Bytes of the cache that it occupies: more where its pieces map to the same sets."""
         needed = self.lines(cache) * cache.line
         if not cache.period:
             return needed
@@ -290,8 +289,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Lengths and strides int64[c] of an array by dimension, in elements; `order` is by ascending
-    stride."""
+    """Lengths and strides int64[c] of an array by dimension, in elements; `order`: by stride."""
 
     dims: tuple[Ints, ...]
     strides: tuple[Ints, ...]

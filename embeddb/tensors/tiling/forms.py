@@ -156,8 +156,7 @@ class Span:
 
     @cached_property
     def length(self) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Length for an empty tile that begins at 0, and its increase with each side of the
-        tile."""
+        """Length for an empty tile at 0, and its increase with each side of the tile."""
         form = self.high + self.low * -1
         ends = [(var, by) for var, by in form.terms if isinstance(var, Var) and var.name[0] == "e"]
         return form.constant, tuple((int(var.name[1:]), by) for var, by in ends)

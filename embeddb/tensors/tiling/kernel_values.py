@@ -1,11 +1,13 @@
-"""Index expressions of contractions, convolutions, reductions and windows as sums."""
+"""A kernel as values: layouts, reshapes, transposes, slices and broadcasts become index
+expressions; what remains are numbers, element-wise operations, paddings, concatenations and sums.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.analysis import ELEMENTWISE
+from embeddb.tensors.analysis import COMBINES, ELEMENTWISE
 from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tiling.forms import (
     SUPPORTED,
@@ -23,15 +25,104 @@ from embeddb.tensors.tiling.forms import (
     whole,
 )
 
-_COMBINES = ("add", "multiply", "minimum", "maximum", "and", "or")
+#: Operations that return their operand unchanged.
+_SAME = ("copy", "optimization-barrier", "domain", "reduce-precision")
 
 
-class Sums:
-    """Builder of sums; new values are appended to `values`."""
+def values_of(kernel: TensorGraph) -> Values:
+    """Values of a kernel. Raises: TensorError, one line that names an unsupported operation."""
+    builder = _Builder()
+    for at, operation in enumerate(kernel.operations):
+        name = kernel.names[at] if kernel.names else operation.opcode
+        for shape in operation.results:
+            if shape.dtype not in SUPPORTED:
+                raise TensorError(f"{name}: arrays of {shape.dtype} are not supported")
+        try:
+            builder.place.append(builder.operation(operation, kernel.operand_shapes(at)))
+        except (IndexError, KeyError, ValueError, ZeroDivisionError):
+            raise TensorError(f"{name}: its attributes do not fit its shapes") from None
+        except TensorError as error:
+            raise TensorError(f"{name}: {error}") from None
+    outputs = tuple(builder.place[at] for at in kernel.outputs)
+    largest = max(outputs, key=lambda at: builder.values[at].elements)
+    return Values(tuple(builder.values), outputs, largest)
+
+
+class _Builder:
+    """Values so far, and the position of the value of each operation."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
-        self._sums = 0
+        self.place: list[int] = []
+        self._given = self._sums = 0
+
+    def operation(self, op: Operation, shapes: Sequence[Shape]) -> int:
+        if len(op.results) != 1:
+            raise TensorError(f"{op.opcode} has several results")
+        operands = tuple(self.place[at] for at in op.operands)
+        if op.opcode in ELEMENTWISE and op.opcode not in _SAME:
+            return self._map(op, operands)
+        if op.opcode in ("parameter", "constant", "iota"):
+            return self.add(self._leaf(op))
+        if (seen := _seen(op, shapes)) is not None:
+            shape, of = op.shape, (operands[0],)
+            value = Value("view", shape.dtype, shape.dims, of, access=lambda f, _: [seen(f)])
+            return self.add(value)
+        match op.opcode:
+            case "pad":
+                low, gap = op.dims("low"), op.dims("interior") or (0,) * op.shape.rank
+                _alike(low, gap, op.shape.dims)
+                return self.pad(operands[0], operands[1], op.shape.dims, low, gap)
+            case "concatenate":
+                return self._join(op, operands, shapes)
+            case "dot":
+                return self.dot(op, operands, shapes)
+            case "convolution":
+                return self.convolution(op, operands, shapes)
+            case "reduce":
+                return self.reduce(op, operands, shapes)
+            case "reduce-window":
+                return self.reduce_window(op, operands, shapes)
+        raise TensorError(f"{op.opcode} is not supported")
+
+    def _leaf(self, op: Operation) -> Value:
+        """Value of an operation without operands."""
+        dims, dtype = op.shape.dims, op.shape.dtype
+        if op.opcode == "parameter":
+            self._given += 1
+            strides = strides_of(op.shape)
+            return Value("given", dtype, dims, number=self._given - 1, strides=strides)
+        if op.opcode == "iota":
+            return Value("iota", dtype, dims, number=_one(op, "dimension"))
+        if "value" not in op.attributes:
+            raise TensorError("a constant of several numbers is not stored")
+        text = str(op.attributes["value"])
+        number_of(text, dtype)
+        return Value("number", dtype, dims, text=text)
+
+    def _map(self, op: Operation, operands: tuple[int, ...]) -> int:
+        dims = [self.values[o].dims for o in operands]
+        if any(d and d != op.shape.dims for d in dims):
+            raise ValueError
+
+        def access(forms: Forms, _: Forms) -> list[Forms]:
+            return [forms if d else () for d in dims]
+
+        dtype, text = op.shape.dtype, str(op.attributes.get("direction", ""))
+        value = Value("map", dtype, op.shape.dims, operands, op.opcode, text=text, access=access)
+        return self.add(value)
+
+    def _join(self, op: Operation, operands: tuple[int, ...], shapes: Sequence[Shape]) -> int:
+        along = _one(op, "dimension")
+        if sum(shape.dims[along] for shape in shapes) != op.shape.dims[along]:
+            raise ValueError
+        starts = [sum(s.dims[along] for s in shapes[:at]) for at in range(len(shapes))]
+
+        def access(forms: Forms, _: Forms) -> list[Forms]:
+            return [(*forms[:along], forms[along] + -s, *forms[along + 1 :]) for s in starts]
+
+        value = Value("join", op.shape.dtype, op.shape.dims, operands, number=along, access=access)
+        return self.add(value)
 
     def add(self, value: Value) -> int:
         self.values.append(value)
@@ -55,16 +146,8 @@ class Sums:
             moved = zip(forms, low, gap, strict=True)
             return [tuple(divided(f + -at, g + 1) for f, at, g in moved), ()]
 
-        value = Value(
-            "pad",
-            self.values[operand].dtype,
-            dims,
-            (operand, filled),
-            low=low,
-            gap=gap,
-            access=access,
-        )
-        return self.add(value)
+        dtype, operands = self.values[operand].dtype, (operand, filled)
+        return self.add(Value("pad", dtype, dims, operands, low=low, gap=gap, access=access))
 
     def _padded(
         self,
@@ -94,20 +177,10 @@ class Sums:
         start: int | None = None,
     ) -> int:
         combine = str(op.attributes.get("combine", "add"))
-        if combine not in _COMBINES:
+        if combine not in COMBINES:
             raise TensorError(f"a {op.opcode} that combines by {combine[:20]!r} is not supported")
-        return self.add(
-            Value(
-                "sum",
-                op.shape.dtype,
-                op.shape.dims,
-                operands,
-                combine,
-                over=over,
-                start=start,
-                access=access,
-            )
-        )
+        of = (op.shape.dtype, op.shape.dims, operands, combine)
+        return self.add(Value("sum", *of, over=over, start=start, access=access))
 
     def dot(self, op: Operation, operands: tuple[int, ...], shapes: Sequence[Shape]) -> int:
         lhs, rhs = shapes
@@ -257,129 +330,9 @@ def _labels(labels: str, rank: int) -> tuple[dict[str, int], ...]:
     return tuple({letter: d for d, letter in enumerate(t)} for t in (lhs, kernel, out))
 
 
-# A kernel as values: layouts, reshapes, transposes, slices and broadcasts become index expressions;
-# the remaining values are numbers, element-wise operations, paddings, concatenations and sums.
-
-#: Operations that return their operand unchanged.
-_SAME = ("copy", "optimization-barrier", "domain", "reduce-precision")
-
-
-def values_of(kernel: TensorGraph) -> Values:
-    """Values of a kernel. Raises: TensorError, one line that names an unsupported operation."""
-    builder = _Builder(kernel)
-    for at, operation in enumerate(kernel.operations):
-        name = kernel.names[at] if kernel.names else operation.opcode
-        for shape in operation.results:
-            if shape.dtype not in SUPPORTED:
-                raise TensorError(f"{name}: arrays of {shape.dtype} are not supported")
-        try:
-            builder.place.append(builder.operation(operation, kernel.operand_shapes(at)))
-        except (IndexError, KeyError, ValueError, ZeroDivisionError):
-            raise TensorError(f"{name}: its attributes do not fit its shapes") from None
-        except TensorError as error:
-            raise TensorError(f"{name}: {error}") from None
-    outputs = tuple(builder.place[at] for at in kernel.outputs)
-    largest = max(outputs, key=lambda at: builder.values[at].elements)
-    return Values(tuple(builder.values), outputs, largest)
-
-
-class _Builder(Sums):
-    """Values so far, and the position of the value of each operation."""
-
-    def __init__(self, kernel: TensorGraph) -> None:
-        super().__init__()
-        self.place: list[int] = []
-        self._given = 0
-
-    def operation(self, op: Operation, shapes: Sequence[Shape]) -> int:
-        if len(op.results) != 1:
-            raise TensorError(f"{op.opcode} has several results")
-        operands = tuple(self.place[at] for at in op.operands)
-        if op.opcode in ELEMENTWISE and op.opcode not in _SAME:
-            return self._map(op, operands)
-        if op.opcode in ("parameter", "constant", "iota"):
-            return self.add(self._leaf(op))
-        if (seen := _seen(op, shapes)) is not None:
-            return self._view(op, operands[0], seen)
-        match op.opcode:
-            case "pad":
-                low, gap = op.dims("low"), op.dims("interior") or (0,) * op.shape.rank
-                _alike(low, gap, op.shape.dims)
-                return self.pad(operands[0], operands[1], op.shape.dims, low, gap)
-            case "concatenate":
-                return self._join(op, operands, shapes)
-            case "dot":
-                return self.dot(op, operands, shapes)
-            case "convolution":
-                return self.convolution(op, operands, shapes)
-            case "reduce":
-                return self.reduce(op, operands, shapes)
-            case "reduce-window":
-                return self.reduce_window(op, operands, shapes)
-        raise TensorError(f"{op.opcode} is not supported")
-
-    def _leaf(self, op: Operation) -> Value:
-        """Value of an operation without operands."""
-        dims, dtype = op.shape.dims, op.shape.dtype
-        if op.opcode == "parameter":
-            self._given += 1
-            strides = strides_of(op.shape)
-            return Value("given", dtype, dims, number=self._given - 1, strides=strides)
-        if op.opcode == "iota":
-            return Value("iota", dtype, dims, number=_one(op, "dimension"))
-        if "value" not in op.attributes:
-            raise TensorError("a constant of several numbers is not stored")
-        text = str(op.attributes["value"])
-        number_of(text, dtype)
-        return Value("number", dtype, dims, text=text)
-
-    def _map(self, op: Operation, operands: tuple[int, ...]) -> int:
-        dims = [self.values[o].dims for o in operands]
-        if any(d and d != op.shape.dims for d in dims):
-            raise ValueError
-        text = str(op.attributes.get("direction", ""))
-        return self.add(
-            Value(
-                "map",
-                op.shape.dtype,
-                op.shape.dims,
-                operands,
-                op.opcode,
-                text=text,
-                access=lambda forms, _: [forms if d else () for d in dims],
-            )
-        )
-
-    def _view(self, op: Operation, operand: int, seen: Callable[[Forms], Forms]) -> int:
-        return self.add(
-            Value(
-                "view",
-                op.shape.dtype,
-                op.shape.dims,
-                (operand,),
-                access=lambda forms, _: [seen(forms)],
-            )
-        )
-
-    def _join(self, op: Operation, operands: tuple[int, ...], shapes: Sequence[Shape]) -> int:
-        along = _one(op, "dimension")
-        if sum(shape.dims[along] for shape in shapes) != op.shape.dims[along]:
-            raise ValueError
-        starts = [sum(s.dims[along] for s in shapes[:at]) for at in range(len(shapes))]
-
-        def access(forms: Forms, _: Forms) -> list[Forms]:
-            return [(*forms[:along], forms[along] + -s, *forms[along + 1 :]) for s in starts]
-
-        value = Value("join", op.shape.dtype, op.shape.dims, operands, number=along, access=access)
-        return self.add(value)
-
-
 def _seen(op: Operation, shapes: Sequence[Shape]) -> Callable[[Forms], Forms] | None:
     """Map from the index of a result element to the same element in the first operand; None where
-    elements are computed.
-
-    Raises: ValueError, IndexError where attributes do not fit the shapes.
-    """
+    elements are computed. Raises: ValueError, IndexError where attributes do not fit the shapes."""
     match op.opcode:
         case "broadcast":
             to, of = op.dims("dimensions"), shapes[0].dims

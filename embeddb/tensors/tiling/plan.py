@@ -101,8 +101,7 @@ class Loops:
     def worth(
         self, value: Value, vars_: tuple[Var, ...], operand: int, forms: Forms, inner: Var | None
     ) -> bool:
-        """Return true if an operand of a sum is worth a copy: read often, and computed or read with
-        a stride."""
+        """Return true if an operand of a sum is worth a copy: read often, and not contiguously."""
         source = self.values[operand]
         if source.what != "hold" or self._reuse(value, vars_, operand) < _WORTH:
             return False
@@ -213,8 +212,7 @@ class Plan:
         return math.prod(-(-d // t) for d, t in zip(self.dims, self.whole(tile), strict=True))
 
     def depth(self, depends: Iterable[int], tile: Sequence[int]) -> int:
-        """Number of loops over dimensions, in the order of `order`, around it: 0 is outside of
-        all."""
+        """Number of loops over dimensions around it, in the order of `order`."""
         open_ = [self.order.index(d) + 1 for d in depends if tile[d]]
         return max(open_, default=0)
 
@@ -332,11 +330,7 @@ class _Planning:
         for operand, forms in zip(value.operands, operand_forms, strict=True):
             if self.loops.worth(value, vars_, operand, forms, inner):
                 self.copied.add(operand)
-                self._lay(operand, forms, inner)
-
-    def _lay(self, operand: int, forms: Forms, inner: Var | None) -> None:
-        """Make the dimension of the inner loop the last one of the copy."""
-        along = [d for d, f in enumerate(forms) if inner is not None and f.coef(inner) != 0]
-        if along:
-            dims = self.values[operand].dims
-            self.last[operand] = identity(dims, f"s{operand}_")[0][along[-1]]
+                along = [d for d, f in enumerate(forms) if inner is not None and f.coef(inner) != 0]
+                if along:  # the dimension of the inner loop is the last one of the copy
+                    dims = self.values[operand].dims
+                    self.last[operand] = identity(dims, f"s{operand}_")[0][along[-1]]

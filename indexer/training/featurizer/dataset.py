@@ -51,10 +51,8 @@ def augment(pattern: Pattern, *, rng: np.random.Generator) -> Pattern:
 
 
 def crop(pattern: Pattern, rows: tuple[int, int], cols: tuple[int, int]) -> Pattern:
-    """The window rows[0] <= r < rows[1], cols[0] <= c < cols[1], renumbered from 0.
-
-    Raises: ValueError if a side of the window does not lie within the pattern.
-    """
+    """The window rows[0] <= r < rows[1], cols[0] <= c < cols[1], renumbered from 0. Raises:
+    ValueError if a side of the window does not lie within the pattern."""
     (top, bottom), (left, right), (m, n) = rows, cols, pattern.shape
     if not (0 <= top <= bottom <= m and 0 <= left <= right <= n):
         raise ValueError(f"window {rows} x {cols} is not within {m} x {n}")
@@ -91,10 +89,8 @@ def resize(pattern: Pattern, shape: tuple[int, int]) -> Pattern:
 
 def permute_blocks(pattern: Pattern, row_order: Ints, col_order: Ints) -> Pattern:
     """Rows and columns in as many nearly equal blocks as the orders are long, put in that order.
-    Block `order[i]` comes to place i. The inside of a block is unchanged.
-
-    Raises: ValueError if an order is no permutation.
-    """
+    Block `order[i]` comes to place i. The inside of a block is unchanged. Raises: ValueError if an
+    order is no permutation."""
     m, n = pattern.shape
     rows, cols = _coordinates(pattern)
     rows, cols = _moved(rows, m, row_order), _moved(cols, n, col_order)
@@ -267,7 +263,7 @@ def read_dataset(
         valid=tuple(s for s in reading.samples if s.group in held_out),
         patterns=len(reading.ids),
         groups=len({sample.group for sample in reading.samples}),
-        hash=_hash(list(reading.ids)),
+        hash=hashlib.blake2b("\n".join(sorted(reading.ids)).encode(), digest_size=8).hexdigest(),
         problems=tuple(reading.problems),
     )
 
@@ -321,7 +317,3 @@ def _held_out(groups: set[str], seed: int, folder: Path) -> set[str]:
     count = max(round(len(groups) * _VALID_SHARE), 2)
     order = np.random.default_rng(seed).permutation(sorted(groups))
     return set(order[:count].tolist())
-
-
-def _hash(ids: list[str]) -> str:
-    return hashlib.blake2b("\n".join(sorted(ids)).encode(), digest_size=8).hexdigest()

@@ -86,8 +86,7 @@ def _up_to_16(dim: int) -> list[nn.Module]:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Samples that are always read together, with their kernel maps once these are cached
-    (`keep`)."""
+    """Samples that are read together, with their kernel maps once these are cached."""
 
     samples: Sequence[Sample]
     keep: bool = False

@@ -138,17 +138,14 @@ class NestSample:
 
 
 def sample_of(nest: Nest, counted: CounterVector, seconds: float) -> NestSample:
-    """Sample of a nest from the counters of its canonical schedule and the `seconds` of an
-    uncounted run."""
+    """Sample of a nest from counters of its canonical schedule and `seconds` without counting."""
     graph = graph_of(nest, canonical_schedule(nest))
     return NestSample(nest.id, nest.group, graph, counted.values, targets_of(counted, seconds))
 
 
 def held_out(samples: Sequence[NestSample], seed: int) -> frozenset[str]:
-    """Groups for early stopping and the figures: a fifth of them, by seed.
-
-    Raises: InputError for fewer than `FEWEST_GROUPS`.
-    """
+    """Groups for early stopping and the figures: a fifth of them, by seed. Raises: InputError for
+    fewer than `FEWEST_GROUPS`."""
     groups = sorted({sample.group for sample in samples})
     if len(groups) < FEWEST_GROUPS:
         raise InputError(
@@ -161,10 +158,8 @@ def held_out(samples: Sequence[NestSample], seed: int) -> frozenset[str]:
 
 
 def targets_there(samples: Sequence[NestSample]) -> NDArray[np.int64]:
-    """Indices of the targets that enough of the samples have.
-
-    Raises: InputError if there is none.
-    """
+    """Indices of the targets that enough of the samples have. Raises: InputError if there is
+    none."""
     shares = np.mean([~np.isnan(sample.targets) for sample in samples], axis=0)
     present = np.flatnonzero(shares >= _FEWEST_THERE)
     if not present.size:

@@ -35,8 +35,7 @@ _PRODUCTS = (
 
 
 def elementwise(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """Element-wise function of one to four operands of any order of dimensions, some constant along
-    a few loops."""
+    """Element-wise function of one to four operands, some constant along a few loops."""
     rank = int(rng.integers(1, 5))
     sizes = split(rng, points, rank)
     loops = draft.loops(sizes, order(rng, rank, rank))
@@ -111,8 +110,7 @@ def _moved(at: list[At], by: tuple[int, ...]) -> list[At]:
 
 
 def convolution(draft: Draft, rng: np.random.Generator, points: int) -> None:
-    """Convolution with a small window in one or two dimensions; over channels in half of the
-    cases."""
+    """Convolution with a small window in one or two dimensions, often over channels."""
     rank, wide = int(rng.integers(1, 3)), int(rng.integers(2, 8))
     channels = [size(rng, 2, 24), size(rng, 2, 24)] if chance(rng, 0.5) else []
     stride = 2 if chance(rng, 0.2) else 1
@@ -185,7 +183,10 @@ def pairwise(draft: Draft, rng: np.random.Generator, points: int) -> None:
     n, m = split(rng, points, 2)
     i, j = draft.loops([n, m], order(rng, 1, 2))
     axes = int(rng.integers(1, 4))
-    apart = [_coordinate(draft, i, n, j, m) for _ in range(axes)]
+    apart = []
+    for _ in range(axes):
+        here, there = draft.array(n), draft.array(m)
+        apart.append(there[j] - here[i])
     squared = total([d * d for d in apart])
     if chance(rng, 0.4):
         value = (squared + 1e-3).call(pick(rng, ("sqrt", "log", "neg")))
@@ -195,11 +196,6 @@ def pairwise(draft: Draft, rng: np.random.Generator, points: int) -> None:
     for d in apart:
         force = d * near if chance(rng, 0.5) else d / (squared + 0.01).call("sqrt")
         draft.let(draft.array(n, fill="zero")[i], "+=", force)
-
-
-def _coordinate(draft: Draft, i: At, n: int, j: At, m: int) -> Value:
-    here, there = draft.array(n), draft.array(m)
-    return there[j] - here[i]
 
 
 def recurrence(draft: Draft, rng: np.random.Generator, points: int) -> None:
@@ -364,10 +360,8 @@ def families() -> tuple[str, ...]:
 
 def synthetic(seed: int) -> Nest:
     """A nest that is a function of the seed alone, of the group `synthetic/FAMILY`: at most
-    `MOST_POINTS` iterations of the body, at most `MOST_BYTES` of arrays.
-
-    Raises: ValueError for a negative seed.
-    """
+    `MOST_POINTS` iterations of the body, at most `MOST_BYTES` of arrays. Raises: ValueError for a
+    negative seed."""
     rng = np.random.default_rng([seed, len(_FAMILIES)])
     family = families()[seed % len(_FAMILIES)]
     while True:

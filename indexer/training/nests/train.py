@@ -152,8 +152,7 @@ def counter_inputs(network: TrainedNetwork, counters: NDArray[np.float32]) -> ND
 
 
 def _scales(values: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each column, of what is there; 0 and 1 where nothing is or all is the
-    same."""
+    """Mean and deviation of what each column has; 0 and 1 where it has nothing or one value."""
     there = ~np.isnan(values)
     count = np.maximum(there.sum(axis=0), 1)
     mean = np.where(there, values, 0).sum(axis=0, dtype=np.float64) / count

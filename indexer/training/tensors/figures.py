@@ -19,8 +19,7 @@ Scores = Sequence[NDArray[np.floating]]
 
 
 def kendall(one: NDArray[np.floating], other: NDArray[np.floating]) -> float | None:
-    """Kendall's tau-b of [c] with [c], of which equal infinities are ties; None if one of them does
-    not vary."""
+    """Kendall's tau-b of [c] with [c], equal infinities being ties; None if one is constant."""
     from scipy.stats import kendalltau
 
     tau = float(kendalltau(one, other).statistic) if len(one) > 1 else np.nan

@@ -70,9 +70,7 @@ def fitted_network(
     progress: Progress,
 ) -> tuple[TrainedNetwork, Fitted]:
     """Train on one part with early stopping on the other; resumes an unfinished training of `out`.
-
-    Raises: ModelError as `indexer.training.trainer.fit` does.
-    """
+    Raises: ModelError as `indexer.training.trainer.fit` does."""
     network = _network(how, train)
     fitted = fit(
         network,

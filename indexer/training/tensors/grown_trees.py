@@ -33,8 +33,7 @@ _SETTINGS = MappingProxyType(
 
 
 def evenly(families: Sequence[str]) -> NDArray[np.float64]:
-    """float64[x] weight of each row, such that all families have the same total weight; 1 on
-    average."""
+    """float64[x] weight of each row, the same in total for all families; 1 on average."""
     counts = Counter(families)
     share = len(families) / len(counts)
     return np.array([share / counts[family] for family in families], dtype=np.float64)
@@ -44,10 +43,7 @@ def boosted_by_family(
     table: NDArray[np.float32], wanted: NDArray[np.float64], families: Sequence[str], seed: int
 ) -> Any:
     """A LightGBM model of rows float32[x,f] and targets float64[x]; all families, given per row,
-    have the same weight.
-
-    Raises: MissingDependency without LightGBM.
-    """
+    have the same weight. Raises: MissingDependency without LightGBM."""
     return boosted(table, wanted, {**_SETTINGS, "seed": seed}, evenly(families))
 
 
@@ -55,10 +51,7 @@ def tree_weights(
     train: Sequence[KernelSample], seed: int = 0, *, analysed: bool = False
 ) -> dict[str, NDArray[Any]]:
     """Tensors of trees on `table_of`, of log seconds less the kernel's mean; with `analysed`, of
-    the analytical model's residuals.
-
-    Raises: MissingDependency without LightGBM.
-    """
+    the analytical model's residuals. Raises: MissingDependency without LightGBM."""
     rows = [sample.rows(analysed=analysed) for sample in train]
     tables = [table_of(s.graph, *own) for s, own in zip(train, rows, strict=True)]
     wanted = []
@@ -94,9 +87,7 @@ def grown(
     train: Sequence[KernelSample], seed: int = 0, analysis: Analysis | None = None
 ) -> KernelTrees:
     """Trees trained on these kernels' tiles; on the residuals of an analysis, if there is one.
-
-    Raises: MissingDependency without LightGBM.
-    """
+    Raises: MissingDependency without LightGBM."""
     tensors = tree_weights(train, seed, analysed=analysis is not None)
     return KernelTrees(trees_card(analysis), tensors)
 

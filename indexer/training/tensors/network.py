@@ -96,8 +96,7 @@ class Sage(nn.Module):
 
 
 def plain_layer(width: int, out: int) -> nn.Linear:
-    """Linear layer initialised such that ten layers of ReLU preserve the scale (He et al.,
-    2015)."""
+    """Linear layer initialised to preserve the scale through ReLU (He et al., 2015)."""
     layer = nn.Linear(width, out, bias=False)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
     return layer
@@ -131,8 +130,7 @@ class TrainedNetwork(nn.Module):
         tiles: Sequence[NDArray[np.float32]],
         logs: NDArray[np.float64] | None,
     ) -> None:
-        """Set the scales of graphs, tiles and targets, natural logarithms float64[x] of seconds
-        (None: orders only)."""
+        """Set the scales of graphs, tiles and log seconds float64[x] (None: orders only)."""
         self.scale.node = _range(np.concatenate([graph.features for graph in graphs]))
         self.scale.tile = _range(np.concatenate(tiles))
         self.scale.static = _range(np.stack([graph.static for graph in graphs]))
@@ -141,8 +139,7 @@ class TrainedNetwork(nn.Module):
             self.scale.target = torch.tensor([float(logs.mean()), deviation])
 
     def adopt_unseen(self, graphs: Sequence[KernelGraph]) -> None:
-        """Give opcodes that are in none of these kernels the trained embedding of an unknown
-        one."""
+        """Give opcodes in none of these kernels the trained embedding of an unknown one."""
         unseen = np.setdiff1d(np.arange(len(OPCODES)), np.concatenate([g.opcodes for g in graphs]))
         with torch.no_grad():
             self.opcode.weight[torch.from_numpy(unseen)] = self.opcode.weight[0].clone()

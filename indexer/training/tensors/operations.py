@@ -128,11 +128,8 @@ def network_weights(
     folder: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> dict[str, NDArray[Any]]:
-    """Tensors of `operation_sums.shapes_of`; families have the same weight. Resumes an
-    unfinished training in `folder`.
-
-    Raises: ModelError as `indexer.training.trainer.fit` does.
-    """
+    """Tensors of `operation_sums.shapes_of`; families have the same weight. Resumes an unfinished
+    training in `folder`. Raises: ModelError as `indexer.training.trainer.fit` does."""
     how = how or NetworkTraining()
     kernels = _Kernels(train)
     with torch.random.fork_rng(devices=[]):
@@ -204,10 +201,8 @@ Floats = NDArray[np.float64]
 def tree_weights(
     train: Sequence[KernelSample], seed: int = 0, *, progress: Progress = lambda *_: None
 ) -> dict[str, NDArray[Any]]:
-    """Tensors of trees on `operation_rows`; families have the same weight.
-
-    Raises: MissingDependency without LightGBM.
-    """
+    """Tensors of trees on `operation_rows`; families have the same weight. Raises:
+    MissingDependency without LightGBM."""
     require()
     lightgbm = import_module("lightgbm")
     rows = np.concatenate([sample.operations for sample in train])
@@ -269,10 +264,8 @@ def summed_weights(
     progress: Progress = lambda *_: None,
 ) -> Tensors:
     """Tensors of the members; families have the same weight. Resumes an unfinished training of the
-    network in `folder`.
-
-    Raises: MissingDependency for trees without LightGBM; ModelError as `network_weights`.
-    """
+    network in `folder`. Raises: MissingDependency for trees without LightGBM; ModelError as
+    `network_weights`."""
     train_member: Mapping[str, Callable[[], Tensors]] = {
         NETWORK: lambda: network_weights(train, seed, folder=folder, progress=progress),
         TREES: lambda: tree_weights(train, seed, progress=progress),
@@ -319,8 +312,5 @@ def summed_predictions(
 def summed(
     train: Sequence[KernelSample], seed: int = 0, members: Sequence[str] = MEMBERS
 ) -> OperationSums:
-    """Model trained on these kernels.
-
-    Raises: MissingDependency for trees without LightGBM.
-    """
+    """Model trained on these kernels. Raises: MissingDependency for trees without LightGBM."""
     return OperationSums(summed_card(members), summed_weights(train, seed, members))

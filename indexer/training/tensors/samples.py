@@ -121,10 +121,7 @@ def runs_of(
 ) -> KernelRuns:
     """Runs of the only instance, or the one given by id or name, with an analysis for that machine
     or the given one. A kernel counts for `tile` with two successful configurations, for `fused`
-    with one.
-
-    Raises: NothingFound if nothing ran; UsageError if several instances did.
-    """
+    with one. Raises: NothingFound if nothing ran; UsageError if several instances did."""
     instances = sorted(p.platform for p in store.partitions() if p.op == op)
     names = [name for name in instances if platform in ("", name, name.partition("@")[0])]
     where = store.platform(names[0]) if len(names) == 1 else None
@@ -169,10 +166,8 @@ def split(
     samples: Sequence[KernelSample], by: str, seed: int, share: float = 0.2
 ) -> tuple[list[KernelSample], list[KernelSample]]:
     """A training part and a held-out part: whole programs or whole families (Section 4), about
-    `share` of them, drawn by seed. Synthetic training kernels are never held out.
-
-    Raises: InputError for too few; UsageError for another `by`.
-    """
+    `share` of them, drawn by seed. Synthetic training kernels are never held out. Raises:
+    InputError for too few; UsageError for another `by`."""
     if by not in SPLITS:
         raise UsageError(f"no split by {by!r}", hint=f"one of {', '.join(SPLITS)}")
     named = [sample.program if by == "program" else sample.group for sample in samples]

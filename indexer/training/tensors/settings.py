@@ -62,8 +62,7 @@ class Recipe:
 
 
 def recipe(task: str, hidden: int = 0, lr: float = 0.0) -> Recipe:
-    """Default recipe, small enough for two cores; `hidden` and `lr` are the defaults where they are
-    0."""
+    """Default recipe, for two cores; 0 stands for the defaults of `hidden` and `lr`."""
     spec = NetworkSpec(task, hidden) if hidden else NetworkSpec(task)
     if task == "fused":
         return Recipe(spec, "squared", _squared, lr=lr or 1e-3)

@@ -64,8 +64,7 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A candidate model: its part of the card, its weights, and its predictions float64[c] of each
-    sample, by part."""
+    """Its part of the card, its weights, and its predictions float64[c] by part and sample."""
 
     card: dict[str, Any]
     weights: dict[str, NDArray[Any]]
@@ -169,11 +168,9 @@ def _better(task: str, parts: _Parts, models: Mapping[str, _Candidate]) -> str:
             figures = one.figures(task, parts, least_s=0.0)["valid"]
         return figures[name]
 
-    return (
-        min(models, key=lambda which: missed(models[which]))
-        if len(models) > 1
-        else next(iter(models))
-    )
+    if len(models) == 1:
+        return next(iter(models))
+    return min(models, key=lambda which: missed(models[which]))
 
 
 def _candidate(

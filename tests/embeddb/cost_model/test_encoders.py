@@ -199,7 +199,7 @@ def test_raw_rows_tell_own_parameters_apart_and_nothing_else(platform: Platform,
     assert raw.dtype == np.float32
     assert len(set(layout.names)) == layout.width
     assert raw.size == 0 or (raw.min() >= 0 and raw.max() <= 1)
-    own = [tuple(c.get(name) for name in platform.heterogeneous(op)) for c in configs]
+    own = [tuple(c.get(name) for name in platform.kernel(op).heterogeneous) for c in configs]
     rows: dict[bytes, tuple[object, ...]] = {}
     for row, values in zip(raw, own, strict=True):
         assert rows.setdefault(row.tobytes(), values) == values

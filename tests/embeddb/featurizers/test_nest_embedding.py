@@ -111,10 +111,10 @@ def test_names_and_schedules_leave_the_vectors_of_a_nest(weights: Path) -> None:
     network = NestEmbedding(weights).network
     nest = sample_nests()["matmul"]
     still = canonical_schedule(nest)
-    nodes, vectors = network.node_vectors(nest, still)
-    assert nodes == graph_of(nest, still).nodes and vectors.shape == (len(nodes), DIM)
+    vectors = network.node_embeddings(graph_of(nest, still))
+    assert vectors.shape == (len(graph_of(nest, still).nodes), DIM)
     tiled = replace(still, tiles=(4, 0, 0))
-    assert len(network.node_vectors(nest, tiled)[0]) > len(nodes)
+    assert len(network.node_embeddings(graph_of(nest, tiled))) > len(vectors)
 
 
 def test_neither_torch_nor_its_graphs_are_needed(weights: Path) -> None:

@@ -12,11 +12,10 @@ from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read,
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
-from embeddb.nests.check import (
+from embeddb.nests.check import NestJudge, canonical_schedule
+from embeddb.nests.dependence.legality import (
     MOST_PRIVATE,
     Legality,
-    NestJudge,
-    canonical_schedule,
     packable,
     parallel_loops,
     reduction_loops,

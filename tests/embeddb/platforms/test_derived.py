@@ -15,7 +15,7 @@ from embeddb.core.errors import PlatformError
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.platforms.check import check_platform
-from embeddb.platforms.derived import DerivedQuantities, as_inputs, derived
+from embeddb.platforms.derived import DerivedQuantities, as_inputs
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, parse_platform
 
 OP = Op("spmm", 32)
@@ -119,7 +119,8 @@ def test_a_symbol_is_its_number() -> None:
 )
 def test_what_does_not_apply_is_no_number_and_nought_to_a_model(text: str) -> None:
     assert np.isnan(values_of(text)).all()
-    assert derived(platform(q=text), OP, [ROWS], SIZES, LENGTHS).tolist() == [[0.0]]
+    inputs = DerivedQuantities(platform(q=text), OP, [ROWS]).inputs(SIZES, LENGTHS)
+    assert inputs.tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_an_empty_matrix_and_no_configurations() -> None:
         "sum_rows(LENGTH) + max_rows(LENGTH)", sizes=Sizes(0, 0, 0), lengths=empty
     ) == [0]
     assert DerivedQuantities(platform(q="NNZ"), OP, []).values(SIZES).shape == (0, 1)
-    assert derived(parse_platform(HEAD), OP, [ROWS], SIZES).shape == (1, 0)
+    assert DerivedQuantities(parse_platform(HEAD), OP, [ROWS]).inputs(SIZES).shape == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +310,8 @@ def test_shipped_quantities_have_meanings_and_vary(name: str) -> None:
         assert {*made.quantities(op).names} <= made.meaning.keys()
         sizes = Sizes(4000, 5000, 11 * 1000)
         configs = made.space(op, sizes).sample(200, rng=np.random.default_rng(0))
-        inputs = derived(made, op, configs, sizes, RowLengths(LENGTHS.values, LENGTHS.times * 1000))
+        lengths = RowLengths(LENGTHS.values, LENGTHS.times * 1000)
+        inputs = DerivedQuantities(made, op, configs).inputs(sizes, lengths)
         assert np.isfinite(inputs).all()
         assert (inputs.min(axis=0) < inputs.max(axis=0)).sum() >= 0.8 * inputs.shape[1]
 

@@ -10,8 +10,9 @@ import pytest
 from measured_nests import OP, here
 from nest_shapes import product, stencil
 
+from benchmarks.nest_matchers import loop_vectors, step_by_step
 from embeddb.core.config import Config
-from embeddb.nests.matching.transfer import Matcher, loop_vectors, step_by_step
+from embeddb.nests.matching.transfer import Matcher
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import space_of

@@ -15,7 +15,7 @@ from engine_contract import contents
 from embeddb.core.errors import StoreError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
-from embeddb.store import Store, is_database, open_store
+from embeddb.store import Store, Txn, is_database, open_store
 from embeddb.store.copy import copy_database
 from embeddb.store.withdrawn import RunSelection
 
@@ -83,15 +83,15 @@ def test_what_is_half_copied_is_no_database_until_it_is_whole(
     from embeddb.store import copy
 
     monkeypatch.setattr(copy, "_MOST_ROWS", 60)
-    real, allowed = copy._Batch.__call__, [0]
+    real, allowed = copy._put, [0]
 
-    def limited(batch: copy._Batch, txn: object) -> int:
+    def limited(txn: Txn, table: str, rows: list[tuple[bytes, bytes]]) -> int:
         allowed[0] -= 1
         if allowed[0] < 0:
             raise KeyboardInterrupt
-        return real(batch, txn)  # type: ignore[arg-type]  # whatever transaction it is
+        return real(txn, table, rows)
 
-    monkeypatch.setattr(copy._Batch, "__call__", limited)
+    monkeypatch.setattr(copy, "_put", limited)
     for number in (0, 1, 4, 9, 20):
         allowed[0] = number
         with pytest.raises(KeyboardInterrupt):

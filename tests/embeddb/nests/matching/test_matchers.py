@@ -9,8 +9,9 @@ import pytest
 from nest_shapes import contraction, product, transpose
 from numpy.typing import NDArray
 
+from benchmarks.nest_matchers import by_slot, step_by_step
 from embeddb.nests.encoding.graph import Node
-from embeddb.nests.matching.transfer import NodeVectors, at_once, by_slot, step_by_step
+from embeddb.nests.matching.transfer import NodeVectors, at_once
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import Inner, Order, Pack, Parallel, Tile, identity_schedule
 from embeddb.nests.schedule import Schedule

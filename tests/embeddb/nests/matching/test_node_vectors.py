@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from nest_shapes import product, sparse_product, transpose
 
-from embeddb.nests.encoding.features import FEATURES
+from benchmarks.nest_matchers import loop_vectors
 from embeddb.nests.encoding.graph import Node, graph_of
-from embeddb.nests.examples import sample_nests
-from embeddb.nests.matching.transfer import loop_vectors, raw_vectors, remembered, spreads
+from embeddb.nests.matching.transfer import raw_vectors, remembered
 from embeddb.nests.recipe import identity_schedule
 from embeddb.nests.schedule import Schedule
 
@@ -42,24 +41,12 @@ def test_what_comes_out_of_an_array_moves_but_not_to_the_next_element() -> None:
     assert named[Node("entry", 2)][:3] == [0, 0.5, 0.25]
 
 
-def test_raw_vectors_are_the_features_by_their_spread() -> None:
+def test_raw_vectors_are_the_features() -> None:
     nest = transpose()
     graph = graph_of(nest, identity_schedule(nest))
     nodes, rows = raw_vectors()(nest, identity_schedule(nest))
     assert nodes == graph.nodes
     np.testing.assert_array_equal(rows, graph.features)
-    spread = spreads(graph_of(n, identity_schedule(n)) for n in sample_nests().values())
-    _, scaled = raw_vectors(spread)(nest, identity_schedule(nest))
-    np.testing.assert_allclose(scaled * spread, rows, rtol=1e-6)
-
-
-def test_a_spread_is_over_the_nodes_of_a_kind() -> None:
-    nests = [transpose(8, 8), transpose(64, 8)]
-    found = spreads(graph_of(nest, identity_schedule(nest)) for nest in nests)
-    trips = [math.log2(1 + trip) for nest in nests for trip in nest.trips]
-    assert found[FEATURES.index("entry.trip")] == pytest.approx(np.std(trips), rel=1e-5)
-    assert found[FEATURES.index("entry.block")] == 1.0
-    assert (found > 0).all()
 
 
 def test_remembered_vectors_are_made_once() -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tensors import conv, dot_add, op, row_sum
 
+from embeddb.core.sizes import log_size
 from embeddb.tensors.analysis import operation_work
 from embeddb.tensors.check import computation
-from embeddb.tensors.encoding.forms import FORM, counted, form_of, rough_seconds
+from embeddb.tensors.encoding.forms import FORM, form_of, rough_seconds
 from embeddb.tensors.encoding.operation_rows import (
     OPERATION,
     USUAL,
@@ -30,7 +31,7 @@ def told(kernel: TensorGraph, at: int) -> dict[str, float]:
 
 
 def read(*counts: int) -> list[float]:
-    return [float(np.float32(counted(count))) for count in counts]
+    return [float(np.float32(log_size(count))) for count in counts]
 
 
 def form(
@@ -50,7 +51,7 @@ def test_what_does_nothing_has_no_row_and_the_call_comes_first() -> None:
     assert rows[:, OPERATION.index("call")].tolist() == [1, 0, 0, 0, 0, 0]
     assert len(set(OPERATION)) == len(OPERATION)
     parameters = OPERATION.index("kernel_parameters")
-    assert rows[:, parameters].tolist() == pytest.approx([counted(3)] * 6)
+    assert rows[:, parameters].tolist() == pytest.approx([log_size(3)] * 6)
 
 
 def test_a_place_is_told_by_what_is_before_and_behind_it() -> None:
@@ -79,7 +80,7 @@ def test_products_are_told_by_their_sizes_and_what_lies_next_to_each_other() -> 
         rhs_batch=(0,),
     )
     assert (turned["lhs_minor"], turned["rhs_minor"]) == (3, 1)
-    assert (turned["rows"], turned["columns"], turned["batch"]) == tuple(map(counted, (8, 16, 4)))
+    assert (turned["rows"], turned["columns"], turned["batch"]) == tuple(map(log_size, (8, 16, 4)))
 
 
 def test_convolutions_are_told_by_channels_window_and_order() -> None:
@@ -95,18 +96,18 @@ def test_convolutions_are_told_by_channels_window_and_order() -> None:
 def test_sums_and_moves_are_told_by_what_lies_in_one_piece() -> None:
     given = Shape("f32", (6, 5, 4))
     rows = form("reduce", (6,), given, Shape("f32"), dimensions=(1, 2), combine="add")
-    assert (rows["minor"], rows["run"], rows["terms"]) == (2, counted(20), counted(20))
+    assert (rows["minor"], rows["run"], rows["terms"]) == (2, log_size(20), log_size(20))
     columns = form("reduce", (4,), given, Shape("f32"), dimensions=(0, 1), combine="maximum")
-    assert (columns["minor"], columns["run"]) == (1, counted(4))
+    assert (columns["minor"], columns["run"]) == (1, log_size(4))
     assert rows["combine"] != columns["combine"]
     turned = form("transpose", (6, 4, 5), given, dimensions=(0, 2, 1))
-    assert (turned["minor"], turned["run"], turned["along"]) == (2, counted(1), counted(4))
+    assert (turned["minor"], turned["run"], turned["along"]) == (2, log_size(1), log_size(4))
     stays = form("transpose", (5, 6, 4), given, dimensions=(1, 0, 2))
-    assert (stays["minor"], stays["run"]) == (2, counted(4))
+    assert (stays["minor"], stays["run"]) == (2, log_size(4))
     part = form("slice", (6, 2, 4), given, start=(0, 1, 0), limit=(6, 3, 4), stride=(1, 1, 1))
-    assert (part["minor"], part["run"]) == (2, counted(8))
+    assert (part["minor"], part["run"]) == (2, log_size(8))
     wide = form("broadcast", (6, 5, 4), Shape("f32", (5, 4)), dimensions=(1, 2))
-    assert (wide["minor"], wide["run"]) == (2, counted(20))
+    assert (wide["minor"], wide["run"]) == (2, log_size(20))
 
 
 def test_what_fits_no_operands_is_told_by_its_shape_alone() -> None:

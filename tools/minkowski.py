@@ -1,5 +1,5 @@
-"""MinkowskiEngine as a backend of `sparse_conv`: same weights, same results, for parity tests and
-speed comparisons. CPU only; nothing else needs it.
+"""MinkowskiEngine for `embeddb.featurizers.network.sparse_conv`: same weights, same results, for
+parity tests and speed comparisons. CPU only; the package does not need it.
 
 The engine keeps its own table of sites per resolution. It receives the sites of our `Level`, in
 their order; by itself it numbers the sites after a stride arbitrarily. Its own choice of sites is
@@ -24,7 +24,7 @@ import torch
 
 from embeddb.core.errors import InputError, MissingDependency
 from embeddb.featurizers.network import sparse_conv
-from embeddb.featurizers.network.sparse_conv import SparseTensor, global_average, global_max
+from embeddb.featurizers.network.sparse_conv import SparseTensor, global_average
 from embeddb.featurizers.network.sparse_maps import Level
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "SparseTensor",
     "engine",
     "global_average",
-    "global_max",
 ]
 
 #: The engine floors coordinates in float32; beyond this, sites would merge silently.
