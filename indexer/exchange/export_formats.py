@@ -17,8 +17,8 @@ from embeddb.core.config import Config, Value
 from embeddb.core.kinds import kind_of, nameless
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.workload import Workload
-from indexer.readers.csv import quoted
 from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
+from indexer.readers.mapped import quoted
 
 _COLUMNS = (
     "matrix",
