@@ -9,4 +9,5 @@ PLUGINS = {
     "liteform": "indexer.readers.spmm_tables:LiteformReader",
     "morpheus": "indexer.readers.ginkgo:MorpheusReader",
     "ra-spmm": "indexer.readers.spmm_tables:RaSpmmReader",
+    "t4": "indexer.readers.kernel_tuner:T4Reader",
 }
