@@ -169,10 +169,10 @@ class T4Reader:
 
     One JSON document `{"schema_version", "results": [{"configuration", "times", "invalidity",
     …}]}`. The schema leaves the unit open: it is taken from `metadata.timeunit`, else from the unit
-    of the measurement `time`, else from `options.unit`. Repeats are `times.runtimes`; without them the
-    measurement named by `objectives` is the time. A result that embeddb wrote carries its matrix,
-    op and platform under `embeddb`; otherwise the matrix is `options.matrix` or the file's stem,
-    and the operation must be given.
+    of the measurement `time`, else from `options.unit`. Repeats are `times.runtimes`; without them
+    the measurement named by `objectives` is the time. A result that embeddb wrote carries its
+    matrix, op and platform under `embeddb`; otherwise the matrix is `options.matrix` or the file's
+    stem, and the operation must be given.
     """
 
     name = "t4"

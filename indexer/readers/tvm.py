@@ -104,7 +104,8 @@ class TvmReader:
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         def row(parts: Any, line: int) -> RunRow:
-            return RunRow(*parts, line, options.instance)
+            matrix, op, config, measurement = parts
+            return RunRow(matrix, op, config, measurement, line, options.instance)
 
         def why_other(record: Any) -> str:
             ours = isinstance(record, dict) and {"i", "input"} & set(record)

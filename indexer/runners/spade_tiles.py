@@ -84,7 +84,7 @@ def tiling_of(
     place[order] = np.arange(m, dtype=np.int32)
     row, column = place[row_of[start]], panel_of[start]
     at = np.lexsort((row, column, row // row_panel))
-    row, start, length, column = (part[at] for part in (row, start, length, column))
+    row, column, start, length = row[at], column[at], start[at], length[at]
     panel = row // row_panel
     tiles = _cuts((np.diff(panel) != 0) | (np.diff(column) != 0), row.size)
     first = tiles[:-1]

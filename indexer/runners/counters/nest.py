@@ -29,7 +29,6 @@ from indexer.runners.counters.perf import (
     FLOPS,
     Event,
     Events,
-    Kernel,
     Linux,
     available,
     count_threads,
@@ -340,7 +339,7 @@ def count(
     library: str,
     *,
     threads: int,
-    kernel: Kernel,
+    kernel: Linux,
     events: Sequence[Event],
     which: int = 0,
 ) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,27 +42,14 @@ _CPUINFO = Path("/proc/cpuinfo")
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
 
-class Kernel(Protocol):
-    """System calls for counters; each raises OSError."""
-
-    def open(self, attribute: bytes, thread: int, group: int) -> int:
-        """A descriptor that counts for one thread, in the group of another descriptor or -1."""
-        ...
-
-    def control(self, descriptor: int, request: int, argument: int) -> None: ...
-
-    def read(self, descriptor: int, size: int) -> bytes: ...
-
-    def close(self, descriptor: int) -> None: ...
-
-
 class Linux:
-    """The system calls of the Linux kernel."""
+    """The Linux kernel's system calls for counters; each raises OSError."""
 
     def __init__(self) -> None:
         self._c = ctypes.CDLL(None, use_errno=True)
 
     def open(self, attribute: bytes, thread: int, group: int) -> int:
+        """A descriptor that counts for one thread, in the group of another descriptor or -1."""
         any_processor, close_on_exec = -1, 8
         arguments = (ctypes.c_long(x) for x in (thread, any_processor, group, close_on_exec))
         return self._checked(self._c.syscall(ctypes.c_long(_SYSCALL), attribute, *arguments))
@@ -93,7 +80,7 @@ def events_here(path: Path = _CPUINFO) -> Events | None:
     return events_of(dict(re.findall(r"^([^\n:]+?)\s*: ([^\n]*)$", text, re.MULTILINE)))
 
 
-def available(kernel: Kernel | None = None, events: Events | None = None) -> str | None:
+def available(kernel: Linux | None = None, events: Events | None = None) -> str | None:
     """Reason why nothing can be counted here, in a line; None if counters are available."""
     events = events or events_here()
     if events is None:
@@ -116,7 +103,7 @@ def count_threads(
     threads: Sequence[int],
     events: Sequence[Event],
     *,
-    kernel: Kernel,
+    kernel: Linux,
     idle: Callable[[], object] = lambda: None,
     prepare: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float64]:
@@ -142,7 +129,7 @@ class _Reading(NamedTuple):
 
 
 @contextmanager
-def _opened(kernel: Kernel, threads: Sequence[int], events: Sequence[Event]) -> Iterator[list[int]]:
+def _opened(kernel: Linux, threads: Sequence[int], events: Sequence[Event]) -> Iterator[list[int]]:
     """The first descriptor of each thread; all of them count."""
     opened: list[int] = []
     leaders: list[int] = []
@@ -167,7 +154,7 @@ def _opened(kernel: Kernel, threads: Sequence[int], events: Sequence[Event]) -> 
 def _median(
     call: Callable[[], object],
     prepare: Callable[[], object],
-    kernel: Kernel,
+    kernel: Linux,
     leaders: Sequence[int],
     events: int,
 ) -> NDArray[np.float64]:
@@ -188,7 +175,7 @@ def _median(
     return median
 
 
-def _read(kernel: Kernel, leader: int, events: int) -> _Reading:
+def _read(kernel: Linux, leader: int, events: int) -> _Reading:
     size = 8 * (3 + events)
     data = kernel.read(leader, size)
     if len(data) != size:
