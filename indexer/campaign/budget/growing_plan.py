@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ class BudgetReport:
 
     def document(self) -> dict[str, Any]:
         """Plain values; `name` is the strategy."""
-        figures = ("budget", "planned", "measured", "matrices", "rounds", "clusters")
-        return {"name": self.strategy, **{name: getattr(self, name) for name in figures}}
+        figures = asdict(self)
+        return {"name": figures.pop("strategy"), **figures}
 
 
 def first_plan(
