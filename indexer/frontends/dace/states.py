@@ -14,9 +14,7 @@ from typing import Any
 
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Affine, Expr, Index, Loop, Read, Statement
-from indexer.frontends.dace.containers import Containers
-from indexer.frontends.dace.data import Part, Place, View
-from indexer.frontends.dace.symbolic import index_of, number_of
+from indexer.frontends.dace.data import Containers, Part, Place, View, index_of, number_of
 from indexer.frontends.dace.tasklets import Output, combine_of, tasklet
 from indexer.frontends.tree import (
     Block,
