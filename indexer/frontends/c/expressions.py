@@ -74,10 +74,7 @@ def _index_of_name(name: str, scope: Scope) -> Index:
 
 
 def access_of(node: Any, scope: Scope) -> Access:
-    """`A[i][j]`, or a stored scalar.
-
-    Raises: NestError.
-    """
+    """`A[i][j]`, or a stored scalar. Raises: NestError."""
     at: list[Index] = []
     while isinstance(node, c_ast.ArrayRef):
         at.append(index_of(node.subscript, scope))
@@ -105,10 +102,7 @@ def number_of(node: Any) -> int | float:
 
 
 def value_of(node: Any, scope: Scope) -> Expr:
-    """The value of an expression.
-
-    Raises: NestError for an unsupported one.
-    """
+    """The value of an expression. Raises: NestError for an unsupported one."""
     match node:
         case c_ast.Constant():
             return Const(number_of(node))

@@ -198,10 +198,7 @@ _MOST_NESTED = 24
 
 
 def program_nodes(sdfg: dict[str, Any], place: Place) -> list[Node]:
-    """The tree of an SDFG, or of a nested one.
-
-    Raises: NestError.
-    """
+    """The tree of an SDFG, or of a nested one. Raises: NestError."""
     if place.depth > _MOST_NESTED:
         raise NestError(f"programs lie more than {_MOST_NESTED} deep in programs")
     flow = _Flow(sdfg)

@@ -205,10 +205,7 @@ _WHOLES = ("int", "int32", "int64", "uint32", "uint64")
 
 
 def parsed(text: object) -> list[ast.stmt]:
-    """Statements of a text.
-
-    Raises: NestError.
-    """
+    """Statements of a text. Raises: NestError."""
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise NestError("a code is a text of at most 4000 letters")
     try:
@@ -218,10 +215,7 @@ def parsed(text: object) -> list[ast.stmt]:
 
 
 def expression(text: object) -> ast.expr:
-    """The one expression of a text.
-
-    Raises: NestError.
-    """
+    """The one expression of a text. Raises: NestError."""
     match parsed(text):
         case [ast.Expr(value)]:
             return value
@@ -229,10 +223,7 @@ def expression(text: object) -> ast.expr:
 
 
 def index_of(text: object, place: Place) -> Index:
-    """A size, a bound or a subscript.
-
-    Raises: NestError if it is not affine.
-    """
+    """A size, a bound or a subscript. Raises: NestError if it is not affine."""
     if isinstance(text, int) and not isinstance(text, bool):
         return whole(text)
     return _index(expression(text), place)

@@ -56,10 +56,7 @@ class Edge:
         return self.memlet.get("data")
 
     def view(self, place: Place) -> View:
-        """The part of an array that it carries.
-
-        Raises: NestError.
-        """
+        """The part of an array that it carries. Raises: NestError."""
         if not isinstance(self.data, str):
             raise NestError("an edge carries no data")
         view = place.view(self.data)
@@ -67,10 +64,7 @@ class Edge:
 
 
 class Graph:
-    """Nodes and edges of a state.
-
-    Raises: NestError for edges to missing nodes and for cycles.
-    """
+    """Nodes and edges of a state. Raises: NestError for edges to missing nodes and for cycles."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.nodes = {node.id: node for node in _nodes(state.get("nodes"))}
@@ -141,10 +135,7 @@ def _edges(documents: Any) -> Iterator[Edge]:
 
 
 def parts_of(subset: Any, place: Place) -> list[Part]:
-    """A subset as parts, one for each dimension.
-
-    Raises: NestError.
-    """
+    """A subset as parts, one for each dimension. Raises: NestError."""
     match subset:
         case {"type": "Range", "ranges": [*ranges]}:
             return [_part(one, place) for one in ranges]

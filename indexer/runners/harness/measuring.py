@@ -154,10 +154,7 @@ class Measuring(Generic[V]):
                     yield config, measured[variants[config]]
 
     def measure(self, variants: Sequence[V]) -> dict[V, Measurement]:
-        """Measure variants, all of which are legal.
-
-        Raises: RunnerUnavailable.
-        """
+        """Measure variants, all of which are legal. Raises: RunnerUnavailable."""
         if self._refused is not None:
             return {v: self._failed(dict(self._refused)) for v in variants}
         turns = {variant: _Turn(one) for variant, one in self._build(variants).items()}

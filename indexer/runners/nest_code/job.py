@@ -176,10 +176,7 @@ def parts_of(nest: Nest) -> list[Any]:
 
 
 def received(payload: bytes) -> Nest:
-    """The nest of these buffers.
-
-    Raises: NestError, MatrixError.
-    """
+    """The nest of these buffers. Raises: NestError, MatrixError."""
     text, sizes, rest = payload.split(b"\n", 2)
     matrices, at = [], 0
     for rows, columns, entries in json.loads(sizes):
