@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress, Report
 from embeddb.index.lookup import Lookup
 from embeddb.store import RunTable
@@ -123,8 +123,4 @@ def _records(db: Lookup, chosen: list[RunTable]) -> Iterator[Record]:
         if not isinstance(code, WorkloadInfo):
             yield code
     for p in chosen:
-        yield from _own_runs(db, p)
-
-
-def _own_runs(db: Lookup, partition: RunTable) -> Iterator[Run]:
-    return db.store.runs(partition.platform, partition.op, own=True)
+        yield from store.runs(p.platform, p.op, own=True)

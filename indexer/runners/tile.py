@@ -41,7 +41,7 @@ class TileRunner(LocalRunner):
 
     def __init__(self) -> None:
         super().__init__(_WORKER, _PLATFORM)
-        self._remove: Callable[[], object] = _nothing
+        self._remove: Callable[[], object] = lambda: None
         self._last: tuple[str, RunOptions, Measuring[Tile]] | None = None
 
     def close(self) -> None:
@@ -98,10 +98,6 @@ class TileRunner(LocalRunner):
         )
         self._last = kernel.id, options, measuring
         return measuring
-
-
-def _nothing() -> object:
-    """There is nothing to be removed."""
 
 
 PLUGIN = TileRunner

@@ -401,7 +401,9 @@ def sdfg_program(
     """
     if data.count(b"{") + data.count(b"[") > _MOST_PARTS:
         raise NestError(f"has more than {_MOST_PARTS} parts")
-    document = json.loads(data, object_pairs_hook=_without_unused)
+    document = json.loads(
+        data, object_pairs_hook=lambda pairs: {k: v for k, v in pairs if k not in _LEFT_OUT}
+    )
     if not isinstance(document, dict) or document.get("type") != "SDFG":
         raise NestError('is no SDFG: it needs "type": "SDFG"')
     attributes = document.get("attributes")
@@ -424,10 +426,6 @@ def sdfg_program(
         strict=False,
     )
     return program, registry.notes
-
-
-def _without_unused(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in pairs if name not in _LEFT_OUT}
 
 
 def _constants(properties: Any) -> dict[str, int | float]:

@@ -61,7 +61,10 @@ def read_module(text: str) -> Module:
             body = _head(statement, module, note)
             continue
         if statement.tokens[0] == "}":
-            _close(body, module)
+            if not body.instructions:
+                raise TensorError(f"computation {body.name} is empty", line=body.line)
+            # Versions of 2018 leave the ROOT out where it is the last.
+            body.root = body.root or next(reversed(body.instructions))
             body = None
             continue
         count += 1
@@ -123,13 +126,6 @@ def _signature(
         return tuple(takes), read_shape(tokens, end + 1, note)[0]
     except TensorError as error:
         raise TensorError(error.reason, line=statement.line, hint=error.hint) from None
-
-
-def _close(body: Body, module: Module) -> None:
-    if not body.instructions:
-        raise TensorError(f"computation {body.name} is empty", line=body.line)
-    # Versions of 2018 leave the ROOT out where it is the last.
-    body.root = body.root or next(reversed(body.instructions))
 
 
 def _add(statement: Statement, body: Body, module: Module, note: Callable[[str], None]) -> None:

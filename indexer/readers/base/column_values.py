@@ -289,19 +289,9 @@ def is_rate(column: str) -> bool:
     return bool(_RATES & set(words)) and not _NAMED & set(words)
 
 
-def is_total(column: str) -> bool:
-    """True if a name is the sum of several runs."""
-    return bool({"total", "sum"} & set(words_of(column)))
-
-
 def is_count(name: str, column: Column) -> bool:
     """True if a column may hold the number of runs that were timed together."""
     return bool(_COUNTS & set(words_of(name))) and column.part(lambda text: text == "1") < 1
-
-
-def has_units(column: Column) -> bool:
-    """True if cells contain units: `40.0 us`."""
-    return in_cells(column.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +314,9 @@ class Candidates:
                 not_times[name] = "a rate"
             elif words & _CLOCKS or (column.only_rises and (words & _NAMED or unit_in(name))):
                 not_times[name] = "a clock: it rises from row to row"
-            elif not words & _OTHERS and (words & _NAMED or unit_in(name) or has_units(column)):
+            elif not words & _OTHERS and (
+                words & _NAMED or unit_in(name) or in_cells(column.values)
+            ):
                 units[name] = unit_in(name)
         return cls(units, not_times)
 

@@ -54,7 +54,7 @@ class Table:
             elif self._number in self._bad:
                 raise wrong_file(self.path, reader, self._bad[self._number].reason)
             elif header_line(line):
-                return line, stated or separator_of(line)
+                return line, stated or max(SEPARATORS, key=_QUOTED.sub("", line).count)
         raise wrong_file(self.path, reader, "it has no header")
 
     def _read_header(self, first: str, reader: str) -> None:
@@ -188,12 +188,6 @@ class Table:
 def header_line(line: str) -> bool:
     """True if a line can be a header: it is neither blank nor a comment."""
     return bool(line.strip()) and not line.lstrip().startswith("#")
-
-
-def separator_of(header: str) -> str:
-    """Separator of the cells of a header."""
-    bare = _QUOTED.sub("", header)
-    return max(SEPARATORS, key=bare.count)
 
 
 def _name(cell: str) -> str:
