@@ -24,6 +24,9 @@ from indexer.readers.embeddb import Record
 _VARIABLE = "EMBEDDB_SOURCE"
 
 
+_COUNTS = ("patterns", "runs", "added", "duplicates", "kept", "rejected", "seconds")
+
+
 @dataclass(slots=True)
 class PushReport(Report):
     """Counts of a push by outcome: `duplicates` were stored before, `kept` contradict stored
@@ -91,14 +94,8 @@ def push(
         source=pushing.source,
         database=team.store.place,
         platforms=list(platforms),
-        patterns=done.patterns,
-        runs=done.runs,
-        added=done.added,
-        duplicates=done.duplicates,
-        kept=done.kept,
-        rejected=done.rejected,
         reasons=importer.reasons,
-        seconds=done.seconds,
+        **{name: getattr(done, name) for name in _COUNTS},
     )
 
 

@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
+from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.kernels.tiles.generate import GENERATION, flags
 from embeddb.platforms.of_subject import space_of
@@ -65,8 +65,7 @@ class TileRunner(LocalRunner):
 
         if op.name != "tile":
             raise UsageError(f"the tile runner has no {op}", hint="its operation is `tile`")
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self.require_available()
         if reason := why_not(kernel):
             raise TensorError(f"{kernel.name or kernel.id[:12]} has no tiles: {reason}")
         space = space_of(load_platform(_PLATFORM), op, kernel)

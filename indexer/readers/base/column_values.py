@@ -294,31 +294,25 @@ def is_count(name: str, column: Column) -> bool:
     return bool(_COUNTS & set(words_of(name))) and column.part(lambda text: text == "1") < 1
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+def time_candidates(
+    names: Iterable[str], columns: Mapping[str, Column]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Columns that may be the time, with their units, and the reasons against others that look like
     it."""
-
-    units: dict[str, str]
-    not_times: dict[str, str]
-
-    @classmethod
-    def among(cls, names: Iterable[str], columns: Mapping[str, Column]) -> Candidates:
-        units: dict[str, str] = {}
-        not_times: dict[str, str] = {}
-        for name in names:
-            column, words = columns[name], set(words_of(name))
-            if not has_durations(column):
-                continue
-            if is_rate(name):
-                not_times[name] = "a rate"
-            elif words & _CLOCKS or (column.only_rises and (words & _NAMED or unit_in(name))):
-                not_times[name] = "a clock: it rises from row to row"
-            elif not words & _OTHERS and (
-                words & _NAMED or unit_in(name) or in_cells(column.values)
-            ):
-                units[name] = unit_in(name)
-        return cls(units, not_times)
+    units: dict[str, str] = {}
+    not_times: dict[str, str] = {}
+    for name in names:
+        column, words = columns[name], set(words_of(name))
+        if not has_durations(column):
+            continue
+        unit = unit_in(name)
+        if is_rate(name):
+            not_times[name] = "a rate"
+        elif words & _CLOCKS or (column.only_rises and (words & _NAMED or unit)):
+            not_times[name] = "a clock: it rises from row to row"
+        elif not words & _OTHERS and (words & _NAMED or unit or in_cells(column.values)):
+            units[name] = unit
+    return units, not_times
 
 
 def has_durations(column: Column) -> bool:

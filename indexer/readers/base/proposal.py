@@ -15,7 +15,6 @@ from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.rules import Param
 from indexer.readers.base.column_values import (
-    Candidates,
     Column,
     fits,
     has_durations,
@@ -28,6 +27,7 @@ from indexer.readers.base.column_values import (
     likeness,
     sentinels,
     statuses_meant,
+    time_candidates,
     unit_in,
 )
 from indexer.readers.base.columns import MATRIX_WORDS, assigned, words_of
@@ -213,11 +213,11 @@ class _Guessing:
     def time(self, stated: Mapping[str, str]) -> None:
         """Assign the column of the times, and their unit."""
         if "time" not in self.roles and "times" not in self.roles:
-            able = Candidates.among(self._free(), self.cells)
-            if len(able.units) != 1:
-                self._lacks(self._no_time(able))
+            able, not_times = time_candidates(self._free(), self.cells)
+            if len(able) != 1:
+                self._lacks(self._no_time(list(able), not_times))
                 return
-            ((best, unit),) = able.units.items()
+            ((best, unit),) = able.items()
             counts = [c for c in self._free() if is_count(c, self.cells[c])]
             if counts and {"total", "sum"} & set(words_of(best)):
                 self._lacks(f"{best!r} may be of all {counts[0]!r} together: --map time={best}")
@@ -245,23 +245,22 @@ class _Guessing:
         if unit == "cycles" and not self.log.clock_ghz:
             self._lacks("cycles need a clock: give `clock_ghz` under [traits]")
 
-    def _no_time(self, able: Candidates) -> str:
+    def _no_time(self, names: Sequence[str], not_times: Mapping[str, str]) -> str:
         """Reason why no column is taken for the time, and the candidates."""
-        names = list(able.units)
         if names:
             both = " and ".join(map(repr, names[:_MOST_NAMED]))
             return f"columns {both} may be the time: --map time={names[0]}"
-        numbers = [c for c in self._free() if self._measured(c) and c not in able.not_times]
+        numbers = [c for c in self._free() if self._measured(c) and c not in not_times]
         unit = self.options.unit or self.log.unit or "s"
         unused = f"; unused: {', '.join(numbers[:_MOST_NAMED])}" if numbers else ""
         hint = f"--map time={numbers[0]} --unit {unit}?" if numbers else "--map time_ms=COLUMN"
-        others = [f"{name} is {why}" for name, why in able.not_times.items()]
+        others = [f"{name} is {why}" for name, why in not_times.items()]
         return "; ".join((f"no column is the time{unused}: {hint}", *others[:_MOST_NAMED]))
 
     def _measured(self, column: str) -> bool:
         """True if a column has numbers that differ, and not from row to row by one."""
         cells = self.cells[column]
-        return bool(Candidates.among(["time"], {"time": cells}).units) and len(cells.values) > 2
+        return bool(time_candidates(["time"], {"time": cells})[0]) and len(cells.values) > 2
 
     def _refuse_clock(self) -> None:
         """Report a time column that may be a clock or a date, if there are others."""

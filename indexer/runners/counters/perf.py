@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,12 +121,6 @@ def count_threads(
     return counts
 
 
-class _Reading(NamedTuple):
-    enabled: int
-    running: int
-    values: tuple[int, ...]
-
-
 @contextmanager
 def _opened(kernel: Linux, threads: Sequence[int], events: Sequence[Event]) -> Iterator[list[int]]:
     """The first descriptor of each thread; all of them count."""
@@ -166,24 +159,23 @@ def _median(
         call()
         after = [_read(kernel, leader, events) for leader in leaders]
         for row, old, new in zip(sample, before, after, strict=True):
-            if new.enabled - old.enabled == new.running - old.running:
-                row[:] = [(n - o) % _WRAP for n, o in zip(new.values, old.values, strict=True)]
-    counted = ~np.isnan(samples[:, :, 0]).any(axis=1)
-    median: NDArray[np.float64] = (
-        np.median(samples[counted], axis=0) if counted.any() else samples[0]
-    )
-    return median
+            enabled, running, *counted = (int(n) for n in new - old)
+            if enabled == running:
+                row[:] = [count % _WRAP for count in counted]
+    whole = ~np.isnan(samples[:, :, 0]).any(axis=1)
+    return np.asarray(np.median(samples[whole], axis=0) if whole.any() else samples[0])
 
 
-def _read(kernel: Linux, leader: int, events: int) -> _Reading:
+def _read(kernel: Linux, leader: int, events: int) -> NDArray[np.uint64]:
+    """uint64[2 + e]: the time that the group was enabled, that it ran, and its counts."""
     size = 8 * (3 + events)
     data = kernel.read(leader, size)
     if len(data) != size:
         raise OSError(errno.EIO, "a group of counters was read in part")
-    count, enabled, running, *values = struct.unpack(f"={3 + events}Q", data)
-    if count != events:
-        raise OSError(errno.EIO, f"a group of {events} counters has {count}")
-    return _Reading(enabled, running, tuple(values))
+    numbers = np.frombuffer(data, np.uint64)
+    if numbers[0] != events:
+        raise OSError(errno.EIO, f"a group of {events} counters has {numbers[0]}")
+    return numbers[1:]
 
 
 def _attribute(event: Event, *, leads: bool) -> bytes:
