@@ -1,5 +1,6 @@
-"""A C header with the best measured configuration per matrix and operation, for use in programs
-that choose a kernel at run time without a database."""
+"""The formats of an export: CSV, embeddb's own JSONL, FAIR T4, and a C header with the best
+measured configuration per matrix and operation, for programs that choose a kernel at run time
+without a database."""
 
 from __future__ import annotations
 

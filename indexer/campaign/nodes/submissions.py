@@ -359,9 +359,8 @@ def executor_named(name: str, options: ExecutorOptions | None = None) -> Executo
 def open_chunks(
     campaign: Campaign, executor: Executor | None = None
 ) -> dict[int, Mapping[int, ChunkState] | None]:
-    """The chunks that have not ended of submissions that may go on without whoever submitted them,
-    by submission; None where nobody can be asked. `executor` is asked in its own name.
-    """
+    """The chunks that have not ended, by submission; None where nobody can be asked. `executor` is
+    asked in its own name; of others, submissions that may go on without whoever submitted them."""
     submissions, found = Submissions(campaign.folder), dict[int, Mapping[int, ChunkState] | None]()
     for number in submissions.open():
         frozen = submissions.read(number)
@@ -370,7 +369,7 @@ def open_chunks(
             asked = known or executor_named(
                 frozen.executor, ExecutorOptions(address=frozen.address)
             )
-            if asked.detached:
+            if asked.detached or known is not None:
                 lost = asked.available() is not None
                 found[number] = None if lost else asked.states(submissions.job(number).job)
         except EmbeddbError:

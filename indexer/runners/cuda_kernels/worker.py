@@ -25,6 +25,7 @@ from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import Plan, plan
 from embeddb.kernels.cuda.product import Product, bind
 from indexer.runners.harness.serving import Reply, serve
+from indexer.runners.harness.worker import Answering
 
 Call = Callable[[], object]
 #: Bytes that a copy moves, in the long probe and in the short one.
@@ -256,7 +257,7 @@ class KernelFault(Exception):
     """An error of the driver after which nothing more runs in this process."""
 
 
-class Worker:
+class Worker(Answering):
     """Answers requests; holds one loaded pattern."""
 
     def __init__(self, opened: Callable[[], CudaMachine]) -> None:
@@ -268,10 +269,7 @@ class Worker:
     def answer(self, request: Reply, payload: bytes) -> Reply:
         """Raises: KernelFault, which ends the process; RunnerUnavailable."""
         try:
-            if request["do"] == "load":
-                return self.load(request, payload)
-            reply: Reply = getattr(self, request["do"])(request)
-            return reply
+            return super().answer(request, payload)
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             return {"status": "oom", "error": _first_line(error)}

@@ -30,16 +30,6 @@ _BELOW = 8
 _LIVE, _WIDE = 4, 24
 
 
-def bytes_needed(kernel: TensorGraph, scratch: int, *, check: bool) -> int:
-    """Upper bound of a job's memory in bytes, before any is allocated."""
-    shapes = _shapes(kernel)
-    needed = scratch + sum(shape.bytes for shape in shapes)
-    if check:
-        largest = sorted((op.shape.elements for op in kernel.operations), reverse=True)
-        needed += _WIDE * sum(largest[:_LIVE])
-    return needed
-
-
 def _shapes(kernel: TensorGraph) -> list[Shape]:
     """Shapes of parameters, then of outputs."""
     return [kernel.operations[at].shape for at in (*kernel.parameters, *kernel.outputs)]
@@ -127,7 +117,11 @@ class MeasuredKernel:
         self.parts: Sequence[Any] = (b"%d\n" % self.scratch, tensor_text(kernel))
 
     def bytes_needed(self, *, check: bool) -> int:
-        return bytes_needed(self.kernel, self.scratch, check=check)
+        needed = self.scratch + sum(shape.bytes for shape in _shapes(self.kernel))
+        if check:
+            largest = sorted((op.shape.elements for op in self.kernel.operations), reverse=True)
+            needed += _WIDE * sum(largest[:_LIVE])
+        return needed
 
     def restored_bytes(self) -> int:
         return 0
