@@ -39,8 +39,7 @@ from embeddb.core.files.safe_read import reason_of
 from embeddb.core.kinds import kinds
 from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, WorkloadInfo
 from embeddb.core.workload import Workload
-from indexer.readers.base.lines import json_lines
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.lines import json_lines, wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
 VERSION = 1

@@ -17,7 +17,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.records import STATUSES, Measurement
-from indexer.readers.base.recognise import document_of, wrong_file
+from indexer.readers.base.lines import document_of, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,

@@ -14,8 +14,7 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.columns import SAMPLE, Plan
-from indexer.readers.base.lines import json_list, json_records
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.lines import json_list, json_records, wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.base.table import SEPARATORS, Table, header_line
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.lines import wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,

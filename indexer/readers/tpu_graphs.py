@@ -49,8 +49,7 @@ from embeddb.matrix_files.scipy_npz import NpzArchive
 from embeddb.matrix_files.source import Source, plain_text
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
-from indexer.readers.base.lines import files_below, head_of, whole_bytes
-from indexer.readers.base.recognise import refuse_other, wrong_file
+from indexer.readers.base.lines import files_below, head_of, refuse_other, whole_bytes, wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
 
 COLUMNS = 140

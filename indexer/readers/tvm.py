@@ -17,8 +17,7 @@ from embeddb.core.files.safe_read import refusing
 from embeddb.core.records import Measurement
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
-from indexer.readers.base.lines import json_lines
-from indexer.readers.base.recognise import refuse_other, wrong_file
+from indexer.readers.base.lines import json_lines, refuse_other, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     Reader,

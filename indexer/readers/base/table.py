@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from embeddb.core.errors import ReaderError
-from indexer.readers.base.lines import numbered
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.lines import numbered, wrong_file
 from indexer.readers.base.row import Reject, RunRow
 
 #: Characters between cells; of several in a header the most frequent one, then the first.

@@ -209,23 +209,19 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events of a processor; `counter_set`: the key of `embeddb.nests.counters.GIVEN`."""
-
     processor: str
-    counter_set: str
     events: tuple[Event, ...]
 
 
-def _events(processor: str, counter_set: str, codes: Mapping[str, int]) -> Events:
+def _events(processor: str, codes: Mapping[str, int]) -> Events:
     raw = tuple(Event(name, _RAW, (code & 0xFF) << 8 | code >> 8) for name, code in codes.items())
     first = Event("instructions", _HARDWARE, _INSTRUCTIONS)
-    return Events(processor, counter_set, (first, *raw))
+    return Events(processor, (first, *raw))
 
 
 #: Event and mask, as 0xEEMM.
 _SKYLAKE = _events(
     "Intel Skylake",
-    "intel",
     {
         "branches": 0xC400,
         "mispredictions": 0xC500,
@@ -251,7 +247,7 @@ _SKYLAKE = _events(
 def _zen(name: str, *, flops: int, filled: int, from_memory: int) -> Events:
     codes = {"branches": 0xC200, "mispredictions": 0xC300, "loads": 0x2901, "l2_lines_in": 0x6409}
     fills = {"l1_lines_in": filled, "memory_reads": from_memory}
-    return _events(f"AMD {name}", "amd", {**codes, FLOPS: flops, **fills})
+    return _events(f"AMD {name}", {**codes, FLOPS: flops, **fills})
 
 
 _ZEN2 = _zen("Zen 2", flops=0x03FF, filled=0x435B, from_memory=0x4348)

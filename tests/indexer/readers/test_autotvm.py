@@ -20,7 +20,7 @@ from embeddb.tensors.analysis import work_of
 from embeddb.tensors.tensor_text import tensor_text
 from indexer.ingest import IngestReport, _Job, ingest
 from indexer.library import Library
-from indexer.readers.base.recognise import guess
+from indexer.readers.base.lines import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.tvm import AutoTvmReader, kernel_of_task
 
