@@ -170,7 +170,8 @@ def in_order(opcode: str, row: Row, shapes: Sequence[Shape], result: Shape) -> l
     if opcode in ("convolution", "dot") and len(order) == 1:
         return [0, 0]
     if opcode in ("convolution", "dot") and len(order) == 2:
-        pairs = (shapes, (shapes[1], shapes[0]))
+        first, second = shapes
+        pairs = ((first, second), (second, first))
         if opcode == "convolution":
             fits, turned = (_is_filtered(row, *pair, result) for pair in pairs)
         else:

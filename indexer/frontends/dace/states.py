@@ -357,9 +357,10 @@ class _State:
     def _copy(self, edge: Edge, source: str, target: str, place: Place) -> list[Node]:
         near, far = edge.memlet.get("subset"), edge.memlet.get("other_subset")
         subsets = (near, far) if edge.data == source else (far, near)
+        views = [place.view(name) for name in (source, target)]
         views = [
-            _part_of(name, subset, place)
-            for name, subset in zip((source, target), subsets, strict=True)
+            view if subset is None or not view.at else view.part(parts_of(subset, place))
+            for view, subset in zip(views, subsets, strict=True)
         ]
         sizes = [part.size for part in parts_of(near, place) if not part.single]
         first = len(place.loops)
@@ -403,8 +404,3 @@ class _State:
         return self._nested(
             program, place.inside(Containers(described, handed, place.loops), symbols)
         )
-
-
-def _part_of(name: str, subset: Any, place: Place) -> View:
-    view = place.view(name)
-    return view if subset is None or not view.at else view.part(parts_of(subset, place))
