@@ -22,24 +22,9 @@ from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
 from indexer.readers.mapped import quoted
 
 _COLUMNS = (
-    "matrix",
-    "m",
-    "n",
-    "nnz",
-    "group",
-    "op",
-    "platform",
-    "instance",
-    "status",
-    "time_s",
-    "times_s",
-    "conversion_s",
-    "compile_s",
-    "tolerance",
-    "source",
-    "when",
-    "error",
-    "campaign",
+    *("matrix", "m", "n", "nnz", "group", "op", "platform", "instance"),
+    *("status", "time_s", "times_s", "conversion_s", "compile_s", "tolerance", "source", "when"),
+    *("error", "campaign"),
 )
 
 

@@ -114,9 +114,9 @@ class Graph:
         if not results:
             return ()
         if one.opcode not in OPCODES:
-            self._note(f"opcode {one.opcode} is unknown: kept unchanged")
+            self.module.note(f"opcode {one.opcode} is unknown: kept unchanged")
         elif one.opcode in OPAQUE:
-            self._note(f"{one.opcode} is kept as one operation, without its body")
+            self.module.note(f"{one.opcode} is kept as one operation, without its body")
         attributes = canonical(one) | self._combined(one)
         at = self.add(Operation(one.opcode, tuple(results), places, attributes), one.name)
         return at if isinstance(one.shape, Shape) else _parts(one.shape, at)
@@ -145,7 +145,7 @@ class Graph:
             case "async-done":
                 return _element(operands[0], 1)
             case "opt-barrier" if len(operands) == 1:
-                self._note("opt-barrier is left out: it computes nothing")
+                self.module.note("opt-barrier is left out: it computes nothing")
                 return operands[0]
         return self.single(one, operands)
 
@@ -154,10 +154,6 @@ class Graph:
         if arguments is None:
             return self.parameters(one.name, one.shape, number)
         return arguments[number]
-
-    def _note(self, line: str) -> None:
-        if line not in self.module.notes:
-            self.module.notes.append(line)
 
     def _combined(self, one: Instruction) -> dict[str, Attribute]:
         """Attributes of the bodies that an operation applies to elements."""

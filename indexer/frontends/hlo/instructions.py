@@ -159,6 +159,11 @@ class Module:
     bodies: dict[str, Body]
     notes: list[str]
 
+    def note(self, line: str) -> None:
+        """Add a note, once."""
+        if line not in self.notes:
+            self.notes.append(line)
+
     @property
     def optimised(self) -> bool:
         """True if a compiler has already decided about fusions."""

@@ -245,20 +245,8 @@ _RATES = {
     "rps", "fps", "teps", "mteps", "gteps", "it", "items", "iterations", "runs",
 }  # fmt: skip
 #: Divisors of a time that is still the time of a run.
-_RUN = {
-    "iter",
-    "iteration",
-    "it",
-    "op",
-    "call",
-    "run",
-    "rep",
-    "repeat",
-    "launch",
-    "exec",
-    "spmv",
-    "spmm",
-}
+_RUN = {"iter", "iteration", "it", "op", "call", "run", "rep", "repeat", "launch", "exec", "spmv",
+        "spmm"}  # fmt: skip
 _COUNTS = {"iterations", "iters", "iteration", "reps", "repeats", "repetitions", "runs", "calls"}
 #: A repeated value that is this many times the next smaller one means a missing time.
 _FAR = 1000.0
