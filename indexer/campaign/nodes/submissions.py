@@ -239,13 +239,12 @@ class Attempts:
     def __init__(self, folder: Path) -> None:
         self._folder = OwnFolder(folder, "attempts")
 
-    def all(self) -> list[Begun]:
-        """Every attempt there is, by name; files that are none are passed over."""
-        return [one for name in self._folder.files() if (one := self._read(name)) is not None]
-
-    def of(self, task: str) -> list[Begun]:
-        """Attempts at one task."""
-        names = (name for name in self._folder.files() if name.startswith(f"{task}~"))
+    def all(self, task: str = "") -> list[Begun]:
+        """Every attempt there is, or those at one task, by name; files that are none are passed
+        over."""
+        names = (
+            name for name in self._folder.files() if name.startswith(f"{task}~" if task else "")
+        )
         return [one for name in names if (one := self._read(name)) is not None]
 
     def under_way(self) -> int:

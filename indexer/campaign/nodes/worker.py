@@ -110,7 +110,9 @@ class _TaskWork:
             submission=worker.submission,
             chunk=worker.chunk,
         )
-        dead = [a for a in self._attempts.of(self._task.id) if not a.alive and a.place.part == part]
+        dead = [
+            a for a in self._attempts.all(self._task.id) if not a.alive and a.place.part == part
+        ]
         with self._attempts.beginning(self._task.id, place) as attempt:
             self._take_over(attempt, dead, todo)
             self._give_up(attempt, dead, todo)
