@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from embeddb.core.errors import InputError, RunnerUnavailable
 from indexer.runners.harness.serving import Reply, serve
 
+#: Values compared together: they stay in the cache.
+_CHUNK = 1 << 15
+#: Share of elements that may differ where rounding can turn a decision.
+_TURNED = 1e-4
 #: A result by its number, and float64[elements] each: its expected values and tolerances.
 Expected = tuple[int, NDArray[np.float64], NDArray[np.float64]]
 
@@ -39,12 +43,17 @@ class Job(ABC):
 
     def wrong(self) -> str:
         """Empty if all results of the last run are right, else the first violation."""
-        for number, expected in self._expected.items():
-            missed = first_missed(self.arrays[number], *expected, may_jump=self.may_jump)
-            if missed is not None:
-                place, error = missed
-                where = self.element(number, place)
-                return f"{where} is off by {error:.3g}, more than rounding explains"
+        for number, (expected, off) in self._expected.items():
+            results, bad = self.arrays[number], 0
+            for low in range(0, expected.size, _CHUNK):
+                part = slice(low, low + _CHUNK)
+                error = np.abs(results[part].astype(np.float64) - expected[part])
+                missed = ~(error <= off[part]) & (off[part] < np.inf)
+                bad += int(np.count_nonzero(missed))
+                if bad and not (self.may_jump and bad <= max(1, _TURNED * expected.size)):
+                    at = int(missed.argmax())
+                    where = self.element(number, low + at)
+                    return f"{where} is off by {error[at]:.3g}, more than rounding explains"
         return ""
 
     @abstractmethod
@@ -129,30 +138,3 @@ class Libraries:
         pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
         numbers = (ctypes.c_int64(n) for n in (threads, times))
         return float(self._calls[path](ctypes.c_int64(which), pointers, *numbers))
-
-
-#: Values compared together: they stay in the cache.
-_CHUNK = 1 << 15
-#: Share of elements that may differ where rounding can turn a decision.
-_TURNED = 1e-4
-
-
-def first_missed(
-    results: NDArray[Any],
-    expected: NDArray[np.float64],
-    off: NDArray[np.float64],
-    *,
-    may_jump: bool = False,
-) -> tuple[int, float] | None:
-    """Index of the first value that is off by more than its tolerance, and its error. With
-    `may_jump` a few are ignored. All arrays are flat."""
-    bad = 0
-    for low in range(0, expected.size, _CHUNK):
-        part = slice(low, low + _CHUNK)
-        error = np.abs(results[part].astype(np.float64) - expected[part])
-        missed = ~(error <= off[part]) & (off[part] < np.inf)
-        bad += int(np.count_nonzero(missed))
-        if bad and not (may_jump and bad <= max(1, _TURNED * expected.size)):
-            at = int(missed.argmax())
-            return low + at, float(error[at])
-    return None
