@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _NEEDED = ("row_panels", "column_panels", "split", "barrier", "bypass", "reorder")
 #: An upper bound of what timing one configuration takes per non-zero, and per row and column.
 _ENTRY_BYTES, _SIDE_BYTES = 120, 60
+_BOUNDS = ("elements_s", "memory_s", "shared_s")
 
 
 class SpadeRunner:
@@ -83,12 +84,14 @@ class SpadeRunner:
             if reason is None and lacking:
                 reason = f"the timing model needs the parameter {lacking[0]!r}"
             if reason is not None:
-                yield config, _failed("invalid", reason)
+                yield config, _measurement("invalid", error=reason)
             elif need > options.max_bytes:
                 reason = f"the model may need {need} bytes of {options.max_bytes}"
-                yield config, _failed("oom", reason)
+                yield config, _measurement("oom", error=reason)
             else:
-                yield config, _modelled(model.estimate(space.numeric(config)))
+                estimate = model.estimate(space.numeric(config))
+                bounds = {n: getattr(estimate, n) for n in ("bound", *_BOUNDS)}
+                yield config, _measurement("ok", (estimate.seconds,), **bounds)
 
     def _described(self) -> Platform:
         if self._platform is None:
@@ -104,20 +107,11 @@ class SpadeRunner:
         return self._described(), Hardware.from_traits(self._described().traits)
 
 
-def _modelled(estimate: Estimate) -> Measurement:
-    context: dict[str, float | str] = {
-        "made_by": "timing model",
-        "bound": estimate.bound,
-        "elements_s": estimate.elements_s,
-        "memory_s": estimate.memory_s,
-        "shared_s": estimate.shared_s,
-    }
-    return Measurement("ok", (estimate.seconds,), "simulator", when=time.time(), context=context)
-
-
-def _failed(status: str, reason: str) -> Measurement:
-    context: dict[str, float | str] = {"made_by": "timing model"}
-    return Measurement(status, source="simulator", error=reason, when=time.time(), context=context)
+def _measurement(
+    status: str, times: tuple[float, ...] = (), error: str = "", **bounds: float | str
+) -> Measurement:
+    context: dict[str, float | str] = {"made_by": "timing model", **bounds}
+    return Measurement(status, times, "simulator", error=error, when=time.time(), context=context)
 
 
 #: Changes when the same assumptions would give other times.
@@ -184,8 +178,7 @@ class Estimate:
     @property
     def bound(self) -> str:
         """`elements`, `memory` or `shared`: the largest of the three bounds."""
-        bounds = {n: getattr(self, f"{n}_s") for n in ("elements", "memory", "shared")}
-        return max(bounds, key=lambda name: bounds[name])
+        return max(_BOUNDS, key=lambda name: getattr(self, name)).removesuffix("_s")
 
 
 class Model:
