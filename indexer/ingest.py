@@ -31,8 +31,7 @@ from embeddb.store import Store
 from embeddb.store.failures import translating
 from indexer.library import Library
 from indexer.log_identity import LogName, Repeats, content_of
-from indexer.readers.base.lines import read_rows
-from indexer.readers.base.recognise import guess
+from indexer.readers.base.lines import guess, read_rows
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 from indexer.row_subjects import RowPlatforms, RowSubjects
 

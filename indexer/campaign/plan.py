@@ -10,6 +10,7 @@ written to be read and compared, and read with distrust.
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -238,7 +239,8 @@ def make_plan(
     Raises: UsageError if there is nothing to measure, or the grid is of none of the ops.
     """
     names = list(dict.fromkeys(str(op) for op in ops))
-    able = {op: [_within(m, Op.parse(op), options.max_work) for m in matrices] for op in names}
+    most = options.max_work or math.inf
+    able = {op: [m.nnz * Op.parse(op).width <= most for m in matrices] for op in names}
     if not any(fits for per_op in able.values() for fits in per_op):
         raise UsageError("no matrix to measure", hint="check the folder and the limits")
     if options.grid and options.grid_op not in names:
@@ -271,10 +273,6 @@ def make_plan(
         configs=configs,
         choices=choices,
     )
-
-
-def _within(matrix: Matrix, op: Op, most: int) -> bool:
-    return not most or matrix.nnz * op.width <= most
 
 
 def _spread(matrices: Sequence[Matrix], able: Sequence[bool], options: PlanOptions) -> list[int]:
@@ -318,7 +316,11 @@ class _Chooser:
             self._shared = choose_configs(space, default, count, rng=rng)
             return
         spaces = list({id(s): s for s in map(self._space, matrices)}.values())
-        drawn = (c for c in islice(_draws(space, rng), 100 * count) if _legal_in_all(spaces, c))
+        drawn = (
+            config
+            for config in islice(_draws(space, rng), 100 * count)
+            if all(space.reason(config) is None for space in spaces)
+        )
         self._shared = list(islice(dict.fromkeys(drawn), count))
 
     def choice(self, matrix: Matrix, *, whole: bool) -> Choice:
@@ -353,10 +355,6 @@ class _Chooser:
                 f"configurations on {matrix.name}; a grid may have {_MOST_GRID:,}",
                 hint="plan without the grid",
             )
-
-
-def _legal_in_all(spaces: Sequence[ConfigSpace], config: Config) -> bool:
-    return all(space.reason(config) is None for space in spaces)
 
 
 def _legal(space: ConfigSpace, configs: Sequence[Config]) -> list[Config]:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -134,7 +134,6 @@ class TaskResult:
 
     lines: Sequence[Line]
     origins: Sequence[tuple[int, Origin]]
-    parts: int
 
     def moments(self) -> list[tuple[Moment, int]]:
         """States of the machine in the workers' parts, counted over all parts, each with -1 for
@@ -175,8 +174,7 @@ class ResultFiles:
         """
         lines: list[Line] = []
         origins = []
-        parts = len(self.stamp(task))
-        for _, name in zip(range(parts), _names(task), strict=False):
+        for name in islice(_names(task), len(self.stamp(task))):
             raw = read_lines(self._folder, name).splitlines()
             for number, line in enumerate(raw, 1):
                 try:
@@ -191,7 +189,7 @@ class ResultFiles:
                         line=number,
                         hint="delete the file and resume: its points are measured again",
                     ) from None
-        return TaskResult(lines, origins, parts)
+        return TaskResult(lines, origins)
 
     @contextmanager
     def adding(self, task: str) -> Iterator[BinaryIO]:

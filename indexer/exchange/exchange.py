@@ -15,7 +15,6 @@ from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.files.safe_write import whole_file
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
-from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.store import RunTable, Store
@@ -139,7 +138,7 @@ def export(
     if format != "jsonl":
         infos = one_name_each(infos)
         report.nests_without_code = sum(i.kind == "nest" and not i.stub for i in infos)
-    runs = _counted(_runs(db.store, chosen), report)
+    runs = _counted((run for p in chosen for run in db.store.runs(p.platform, p.op)), report)
     if brief:
         runs = map(abridged, runs)
     if format == "jsonl":
@@ -148,7 +147,8 @@ def export(
         report.platforms = [d.id for d in docs]
         models = list(model_docs(db.store, chosen if platform or op else None))
         report.models = len(models)
-        coded = _coded(db.store, infos)
+        workloads = map(db.store.workload_or_info, infos)
+        coded = (one for one in workloads if not isinstance(one, WorkloadInfo))
         write_jsonl(out, runs, with_features(db, infos), docs, models, coded)
     elif format in FORMATS:
         plain = {"csv": write_csv, "t4": write_t4, "c-header": write_c_header}
@@ -186,20 +186,10 @@ def _members(store: Store, partitions: Iterable[RunTable]) -> set[str]:
     return {pattern_id for p in partitions for pattern_id in store.members(p)}
 
 
-def _runs(store: Store, partitions: Iterable[RunTable]) -> Iterator[Run]:
-    for p in partitions:
-        yield from store.runs(p.platform, p.op)
-
-
 def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
     for run in runs:
         report.runs += 1
         yield run
-
-
-def _coded(store: Store, infos: list[WorkloadInfo]) -> Iterator[Workload]:
-    workloads = (store.workload_or_info(info) for info in infos)
-    return (one for one in workloads if not isinstance(one, WorkloadInfo))
 
 
 # -- in ----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""A C header with the best measured configuration per matrix and operation, for use in programs
-that choose a kernel at run time without a database."""
+"""The formats of an export: CSV, embeddb's own JSONL, FAIR T4, and a C header with the best
+measured configuration per matrix and operation, for programs that choose a kernel at run time
+without a database."""
 
 from __future__ import annotations
 
@@ -17,28 +18,13 @@ from embeddb.core.config import Config, Value
 from embeddb.core.kinds import kind_of, nameless
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.workload import Workload
-from indexer.readers.csv import quoted
 from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
+from indexer.readers.mapped import quoted
 
 _COLUMNS = (
-    "matrix",
-    "m",
-    "n",
-    "nnz",
-    "group",
-    "op",
-    "platform",
-    "instance",
-    "status",
-    "time_s",
-    "times_s",
-    "conversion_s",
-    "compile_s",
-    "tolerance",
-    "source",
-    "when",
-    "error",
-    "campaign",
+    *("matrix", "m", "n", "nnz", "group", "op", "platform", "instance"),
+    *("status", "time_s", "times_s", "conversion_s", "compile_s", "tolerance", "source", "when"),
+    *("error", "campaign"),
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress, Report
 from embeddb.index.lookup import Lookup
 from embeddb.store import RunTable
@@ -22,6 +22,9 @@ from indexer.readers.embeddb import Record
 
 #: Environment variable with the default name of the contributor.
 _VARIABLE = "EMBEDDB_SOURCE"
+
+
+_COUNTS = ("patterns", "runs", "added", "duplicates", "kept", "rejected", "seconds")
 
 
 @dataclass(slots=True)
@@ -91,14 +94,8 @@ def push(
         source=pushing.source,
         database=team.store.place,
         platforms=list(platforms),
-        patterns=done.patterns,
-        runs=done.runs,
-        added=done.added,
-        duplicates=done.duplicates,
-        kept=done.kept,
-        rejected=done.rejected,
         reasons=importer.reasons,
-        seconds=done.seconds,
+        **{name: getattr(done, name) for name in _COUNTS},
     )
 
 
@@ -123,8 +120,4 @@ def _records(db: Lookup, chosen: list[RunTable]) -> Iterator[Record]:
         if not isinstance(code, WorkloadInfo):
             yield code
     for p in chosen:
-        yield from _own_runs(db, p)
-
-
-def _own_runs(db: Lookup, partition: RunTable) -> Iterator[Run]:
-    return db.store.runs(partition.platform, partition.op, own=True)
+        yield from store.runs(p.platform, p.op, own=True)

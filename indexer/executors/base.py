@@ -130,7 +130,6 @@ class JobsInOrder(ABC):
         """Run every chunk and mark its end; return early when `job.stop` is set."""
 
     def start(self, work: Submission, *, after: str = "") -> str:
-        """Implement `Executor.start`."""
         name = f"{self.name}-{uuid.uuid4().hex[:12]}"
         job = Job(work, dict.fromkeys(range(work.chunks), "waiting"))
         earlier = self._jobs.get(after)
@@ -150,19 +149,16 @@ class JobsInOrder(ABC):
             job.states = dict[int, ChunkState](left)  # type: ignore[arg-type]  # values of a literal
 
     def states(self, job: str) -> Mapping[int, ChunkState] | None:
-        """Implement `Executor.states`."""
         entry = self._jobs.get(job)
         return {} if entry is None else dict(entry.states)
 
     def cancel(self, job: str) -> None:
-        """Implement `Executor.cancel`."""
         entry = self._jobs.get(job)
         if entry is not None and entry.thread is not None:
             entry.stop.set()
             entry.thread.join()
 
     def close(self) -> None:
-        """Implement `Executor.close`."""
         for job in self._jobs.values():
             job.stop.set()
         for name in list(self._jobs):

@@ -116,7 +116,6 @@ class DaskExecutor(JobsInOrder):
         return 0
 
     def close(self) -> None:
-        """Implement `Executor.close`."""
         super().close()
         self._let_go()
 

@@ -138,7 +138,6 @@ class SlurmExecutor:
         return states
 
     def cancel(self, job: str) -> None:
-        """Implement `Executor.cancel`."""
         if _JOB.fullmatch(job):
             _called(["scancel", job])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,10 @@ from embeddb.core.pattern import Pattern
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
 from indexer.frontends.c.scop import CFile, read_c
+from indexer.frontends.dace.control import sdfg_program
 from indexer.frontends.dace.python_program import sdfg_files
-from indexer.frontends.dace.sdfg import sdfg_program
 from indexer.frontends.distribute import nests_of
-from indexer.frontends.hlo.files import holds_tensors
+from indexer.frontends.hlo.files import holds_tensors, visible_files
 from indexer.frontends.tree import Extraction
 
 __all__ = ["extract", "nest_files", "read_c_file", "read_nests"]
@@ -50,13 +49,9 @@ def read_nests(
 def nest_files(folder: Path) -> Iterator[Path]:
     """The files below a folder that may hold nests. Hidden files and folders are left out, as among
     matrices, and JSON with tensors."""
-    for place, below, names in os.walk(folder):
-        below[:] = [name for name in below if not name.startswith(".")]
-        for name in names:
-            path = Path(place, name)
-            fits = not name.startswith(".") and path.suffix.lower() in _MOST_BYTES
-            if fits and path.is_file() and not holds_tensors(path):
-                yield path
+    for path in visible_files(folder):
+        if path.suffix.lower() in _MOST_BYTES and path.is_file() and not holds_tensors(path):
+            yield path
 
 
 def extract(
@@ -129,18 +124,15 @@ def _nests_of_python(
             except NestError as error:
                 notes.append(f"{file.stem}: {error.reason}")
                 continue
-            nests += [_of_program(nest, path.stem) for nest in extraction.nests]
+            for nest in extraction.nests:
+                # Named after the file too, since functions of many files are called `kernel`.
+                own = nest.name == path.stem or nest.name.startswith(f"{path.stem}_")
+                name = nest.name if own else f"{path.stem}_{nest.name}"
+                nests.append(replace(nest, name=name, group=path.stem))
             notes += [f"{file.stem}: {note}" for note in extraction.notes]
     if not nests:
         raise NestError(f"has no loop nest; {notes[0]}")
     return Extraction(tuple(nests), tuple(notes))
-
-
-def _of_program(nest: Nest, program: str) -> Nest:
-    """A nest of a function renamed after its file, since functions of many files are called
-    `kernel`."""
-    own = nest.name == program or nest.name.startswith(f"{program}_")
-    return replace(nest, name=nest.name if own else f"{program}_{nest.name}", group=program)
 
 
 def _nests_of_json(data: bytes) -> Extraction:

@@ -210,7 +210,9 @@ def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
             chains += _chains_of(node, program, notes)
         if len(notes) > before:
             partial.append(node.place)
-    touched = Counter(array for chain in chains for array in _arrays_of(chain))
+    touched: Counter[int] = Counter()
+    for chain in chains:
+        touched.update({access.array for node in chain.nodes for access, _ in accesses(node)})
     nests: list[Nest] = []
     lines: list[tuple[int, int]] = []
     earlier: set[int] = set()
@@ -386,7 +388,3 @@ def _refusal(reason: str, place: int | str) -> NestError:
     if isinstance(place, int):
         return NestError(reason, line=place)
     return NestError(f"{place}: {reason}")
-
-
-def _arrays_of(chain: _Chain) -> set[int]:
-    return {access.array for node in chain.nodes for access, _ in accesses(node)}

@@ -39,8 +39,7 @@ from embeddb.core.files.safe_read import reason_of
 from embeddb.core.kinds import kinds
 from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, WorkloadInfo
 from embeddb.core.workload import Workload
-from indexer.readers.base.lines import json_lines
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.lines import json_lines, wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
 VERSION = 1
@@ -169,7 +168,10 @@ def _record(record: Any, seen: _Seen) -> Record | None:
         body = {"version": version, "registered": registered, "card": card}
         return msgspec.convert(body, ModelDoc)
     if kind == "end":
-        _check_end(rest, seen)
+        seen.ended = True
+        counts = [len(seen.platforms), len(seen.patterns), seen.runs]
+        if rest != counts and not seen.rejected:
+            raise ReaderError(f"the end line counts {rest}, the file has {counts}")
         return None
     number, *rest = rest
     if kind in {one.table for one in kinds() if not one.sparse}:
@@ -179,7 +181,9 @@ def _record(record: Any, seen: _Seen) -> Record | None:
     elif kind == "op":
         seen.ops[number] = Op.parse(rest[0])
     elif kind == "pattern":
-        seen.patterns[number] = _pattern(rest)
+        fields = zip(WorkloadInfo.__struct_fields__, rest, strict=False)
+        # Thumbnails come as base64, which this undoes.
+        seen.patterns[number] = msgspec.convert(dict(fields), WorkloadInfo)
         return seen.patterns[number]
     elif kind == "platform":
         seen.platforms[number] = msgspec.convert(
@@ -226,14 +230,6 @@ def _defined(kind: str, defined: dict[int, T], number: int) -> T:
     return defined[number]
 
 
-_FIELDS = WorkloadInfo.__struct_fields__
-
-
-def _pattern(rest: list[Any]) -> WorkloadInfo:
-    """Thumbnails come as base64, which `msgspec.convert` undoes."""
-    return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), WorkloadInfo)
-
-
 def _coded(word: str, pattern: WorkloadInfo, document: Any) -> Workload:
     """The workload of a code record, named as its pattern. Raises: ReaderError if it disagrees with
     the pattern's line."""
@@ -247,13 +243,6 @@ def _coded(word: str, pattern: WorkloadInfo, document: Any) -> Workload:
         )
     named: Workload = replace(workload, name=pattern.name, group=pattern.group)
     return named
-
-
-def _check_end(rest: list[Any], seen: _Seen) -> None:
-    seen.ended = True
-    counts = [len(seen.platforms), len(seen.patterns), seen.runs]
-    if rest != counts and not seen.rejected:
-        raise ReaderError(f"the end line counts {rest}, the file has {counts}")
 
 
 def _revived(value: Any) -> Any:

@@ -1,20 +1,5 @@
-"""Ginkgo's SpMV benchmark collection: one row per device, matrix and storage format.
-
-The table is `device,executor,group,name,rows,cols,nnz,format,time_s,…,rel_err,completed` (times in
-seconds, double precision). Beside it may lie `conversion_times.csv[.gz]`, the cost of converting
-CSR into a format, which is then stored with the run. Our interpretations:
-
-- `completed` False becomes the status `crash` (the table does not say why; mostly ELL running out
-  of memory; 18 such rows carry a time, which is kept), and so does a completed row without a time.
-- A relative error above 1e-6 is `wrong`; of 101,409 checked runs all others lie below 1e-14.
-- The executor is a fact of the device (`backend`): cuda, hip or omp.
-- Two devices' rows write the formats with capitals; names are read in lower case.
-- The devices count non-zeros differently (explicit zeros). With `features` given, a matrix's sizes
-  are those of the features file on every device, so that it is one stub.
-
-Statistics of matrices are a table beside the runs, one row per SuiteSparse matrix with its group,
-sizes, and moments of row and column lengths.
-"""
+"""SpMV times by storage format: ginkgo's benchmark collection, with its table of matrices, and
+Morpheus-Oracle's."""
 
 from __future__ import annotations
 
@@ -24,14 +9,24 @@ from pathlib import Path
 from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, count, number, seconds
+from indexer.readers.base.row import (
+    MatrixRef,
+    ReadOptions,
+    Reject,
+    RunRow,
+    count,
+    integer,
+    number,
+    seconds,
+)
 from indexer.readers.base.table import Table
 
 _WHAT = "ginkgo features"
 
 
 def matrix_features(path: Path) -> dict[tuple[str, str], MatrixRef]:
-    """Matrices by (group, name) of `matrix_features.csv[.gz]`; numbers become features.
+    """Matrices by (group, name) of ginkgo's `matrix_features.csv[.gz]`: one row per SuiteSparse
+    matrix with its group, sizes, and moments of row and column lengths. Numbers become features.
 
     Raises: ReaderError if the file is not such a table, naming file and line.
     """
@@ -77,7 +72,21 @@ _COLUMNS = ("device", "group", "name", "rows", "cols", "nnz", "format", "time_s"
 
 
 class GinkgoReader:
-    """Reader of `spmv_times.csv[.gz]`."""
+    """Ginkgo's SpMV benchmark collection: one row per device, matrix and storage format.
+
+    The table is `device,executor,group,name,rows,cols,nnz,format,time_s,…,rel_err,completed` (times
+    in seconds, double precision). Beside it may lie `conversion_times.csv[.gz]`, the cost of
+    converting CSR into a format, which is then stored with the run. Our interpretations:
+
+    - `completed` False becomes the status `crash` (the table does not say why; mostly ELL running
+      out of memory; 18 such rows carry a time, which is kept), and so does a completed row without
+      a time.
+    - A relative error above 1e-6 is `wrong`; of 101,409 checked runs all others lie below 1e-14.
+    - The executor is a fact of the device (`backend`): cuda, hip or omp.
+    - Two devices' rows write the formats with capitals; names are read in lower case.
+    - The devices count non-zeros differently (explicit zeros). With `features` given, a matrix's
+      sizes are those of the features file on every device, so that it is one stub.
+    """
 
     name = "ginkgo"
     platform = "spmv-formats"
@@ -139,36 +148,98 @@ def _measured(time: str, err: str, done: str, cost: float | None) -> Measurement
     return Measurement(status, taken, "imported", cost, None, TOLERANCE)
 
 
+def _named(name: str) -> str:
+    if not name:
+        raise ReaderError("no matrix name")
+    return name
+
+
 def _matrix(key: tuple[str, ...], sizes_by_name: Mapping[tuple[str, str], MatrixRef]) -> MatrixRef:
     group, name, m, n, nnz = key
     matrix = sizes_by_name.get((group, name))
     if matrix is not None:
         return matrix
-    if not name:
-        raise ReaderError("no matrix name")
-    return MatrixRef(name, count(m), count(n), count(nnz), group)
+    return MatrixRef(_named(name), count(m), count(n), count(nnz), group)
 
 
 def _conversions(path: Path) -> dict[tuple[Value, ...], float]:
     """Seconds from CSR by (device, group, name, format), from the file beside the runs."""
-    for name in ("conversion_times.csv", "conversion_times.csv.gz"):
-        if (path.parent / name).is_file():
-            break
-    else:
+    names = ("conversion_times.csv", "conversion_times.csv.gz")
+    file = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
+    if file is None:
         return {}
-    table = Table(path.parent / name, "ginkgo conversions")
+    table = Table(file, "ginkgo conversions")
     columns = ("device", "group", "name", "conversion", "time_s")
     device, group, matrix, step, time = table.need(columns, "ginkgo conversions")
     cost_s: dict[tuple[Value, ...], float] = {}
     for line, row in table.rows():
         if isinstance(row, Reject):
-            raise ReaderError(row.reason, where=str(path.parent / name), line=line)
+            raise ReaderError(row.reason, where=str(file), line=line)
         if row[time] and row[step].startswith("csr-"):
             try:
                 cost_s[row[device], row[group], row[matrix], row[step][4:]] = number(row[time])
             except ReaderError as error:
-                raise ReaderError(error.reason, where=str(path.parent / name), line=line) from None
+                raise ReaderError(error.reason, where=str(file), line=line) from None
     return cost_s
+
+
+_MORPHEUS = ("matrix", "Format", "Timings", "OptimumFormat")
+#: Format names by number.
+_FORMATS = ("coo", "csr", "dia", "ell", "hyb", "hdc")
+_BACKENDS = ("serial", "openmp", "cuda", "hip")
+_CONFIGS = tuple(Config({"format": name}) for name in _FORMATS)
+
+
+class MorpheusReader:
+    """Morpheus-Oracle's SpMV timings, `MACHINE-square_set-BACKEND.csv[.gz]`: one file per machine
+    and backend, one row per matrix and format.
+
+    The table is `matrix,Format,Timings,OptimumFormat` (seconds, mean of 1,000 runs, double
+    precision; the last column, which of the formats was fastest, is not kept). Our interpretations:
+
+    - The set is the file's name, `cirrus-square_set-openmp.csv.gz`, less what all sets share: the
+      instance is `cirrus-openmp`, and its backend a fact of it. `options.instance` overrides the
+      label.
+    - Formats are numbered in the order of the library's documentation: COO, CSR, DIA, ELL, HYB,
+      HDC.
+    - A time of `inf` becomes the status `crash`: the table does not say why (mostly DIA and ELL,
+      which would need more memory than there is).
+    - Matrices are named without group and sizes. With `options.features` (ginkgo's matrix features)
+      both come from there, if the name belongs to one matrix only.
+    """
+
+    name = "morpheus"
+    platform = "morpheus-formats"
+    generic = False
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        return head.split(b"\n", 1)[0].strip() == ",".join(_MORPHEUS).encode()
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        table = Table(path, self.name)
+        matrix, form, time, _ = table.need(_MORPHEUS, self.name)
+        op = options.ran or Op("spmv", 1, "f64")
+        label = path.name.split(".")[0].replace("-square_set", "")
+        machine, _, backend = label.rpartition("-")
+        facts = {"backend": backend} if machine and backend in _BACKENDS else {}
+        matrices_by_name = by_name(matrix_features(options.features)) if options.features else {}
+        matrices: dict[str, MatrixRef] = {}
+
+        def run(row: list[str], line: int) -> RunRow:
+            name = row[matrix]
+            if name not in matrices:
+                matrices[name] = matrices_by_name.get(name) or MatrixRef(_named(name))
+            at = integer(row[form])
+            if not 0 <= at < len(_CONFIGS):
+                raise ReaderError(f"no format {at}: they are 0 to {len(_CONFIGS) - 1}")
+            if row[time] == "inf":
+                measured = Measurement("crash", (), "imported", error="no time")
+            else:
+                measured = Measurement("ok", (seconds(row[time]),), "imported")
+            instance = options.instance or label
+            return RunRow(matrices[name], op, _CONFIGS[at], measured, line, instance, facts=facts)
+
+        yield from table.runs(run)
 
 
 PLUGIN = GinkgoReader

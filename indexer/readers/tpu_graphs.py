@@ -49,8 +49,7 @@ from embeddb.matrix_files.scipy_npz import NpzArchive
 from embeddb.matrix_files.source import Source, plain_text
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
-from indexer.readers.base.lines import files_below, head_of, whole_bytes
-from indexer.readers.base.recognise import refuse_other, wrong_file
+from indexer.readers.base.lines import files_below, head_of, refuse_other, whole_bytes, wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
 
 COLUMNS = 140
@@ -171,10 +170,13 @@ def in_order(opcode: str, row: Row, shapes: Sequence[Shape], result: Shape) -> l
     if opcode in ("convolution", "dot") and len(order) == 1:
         return [0, 0]
     if opcode in ("convolution", "dot") and len(order) == 2:
-        fits = _is_filtered if opcode == "convolution" else _is_product
         first, second = shapes
-        turned = fits(row, second, first, result) and not fits(row, first, second, result)
-        return [1, 0] if turned else order
+        pairs = ((first, second), (second, first))
+        if opcode == "convolution":
+            fits, turned = (_is_filtered(row, *pair, result) for pair in pairs)
+        else:
+            fits, turned = (bool(_contraction(*pair, result)) for pair in pairs)
+        return [1, 0] if turned and not fits else order
     if opcode in _LARGEST_FIRST:
         return sorted(order, key=lambda at: -shapes[at].elements)
     if opcode == "select":
@@ -211,11 +213,6 @@ def attributes_of(opcode: str, row: Row, taken: Sequence[Shape], result: Shape) 
     return {}
 
 
-def called_combiner(root: str) -> Attributes:
-    """Combining operation of a body, by the opcode of its root."""
-    return {"combine": root if root in _COMBINERS else "other"}
-
-
 def _window(row: Row, rank: int) -> Attributes:
     return {name: row.numbers(name, rank) for name in _WINDOW}
 
@@ -246,10 +243,6 @@ def _labels(words: str, ends: Sequence[int], spatial: Sequence[int]) -> str:
     dimension."""
     named = {**dict(zip(ends, words, strict=True)), **{d: str(n) for n, d in enumerate(spatial)}}
     return "".join(named.get(at, "?") for at in range(len(ends) + len(spatial)))
-
-
-def _is_product(row: Row, lhs: Shape, rhs: Shape, result: Shape) -> bool:
-    return bool(_contraction(lhs, rhs, result))
 
 
 def _is_filtered(row: Row, image: Shape, weights: Shape, result: Shape) -> bool:
@@ -339,7 +332,8 @@ def _operation(
     if opcode in _WITH_BODY:
         body = [at for at in operands if at in bodies and math.prod(shapes[at].dims) == 1]
         if body and len(body) < len(operands):
-            attributes = called_combiner(words[body[0]])
+            root = words[body[0]]
+            attributes = {"combine": root if root in _COMBINERS else "other"}
             operands = [at for at in operands if at not in body]
     places = in_order(opcode, row, [shapes[at] for at in operands], shapes[row.at])
     ordered = tuple(operands[place] for place in places)

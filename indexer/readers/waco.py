@@ -20,8 +20,7 @@ from typing import Any
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.readers.base.lines import files_below, numbered
-from indexer.readers.base.recognise import refuse_other, wrong_file
+from indexer.readers.base.lines import files_below, numbered, refuse_other, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,

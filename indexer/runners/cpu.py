@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from embeddb.kernels.forms import PADDING
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.harness.worker_process import Closing, MatrixSession, WorkerProcess
+from indexer.runners.harness.matrix_runner import MatrixRunner, too_large
 
 if TYPE_CHECKING:
     from embeddb.kernels.bodies import Variant
@@ -29,16 +28,14 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
 _WORKER = "indexer.runners.cpu_kernels.worker"
-_LOAD_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 60.0
 _TOLERANCES = {"f32": 1e-5, "f64": 1e-13}
 
 
-class CpuRunner(Closing):
+class CpuRunner(MatrixRunner):
     """Run SpMM, SpMV and SDDMM, f32 and f64, on this machine's processors.
 
-    One worker process serves all patterns until it crashes, hangs or `close` is called. Threads are
-    not pinned and sleep while they wait; caches are warm in every timed repeat.
+    Threads are not pinned and sleep while they wait; caches are warm in every timed repeat.
     """
 
     name = "cpu"
@@ -51,15 +48,10 @@ class CpuRunner(Closing):
             "OMP_PROC_BIND": "false",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        self._session = WorkerProcess(_WORKER, env=env)
-        self._matrices = MatrixSession(self._session)
+        super().__init__(_WORKER, env)
         self._built: dict[Variant | None, cpu_build.Built] = {}
         self._probing: cpu_build.Built | None = None
         self._facts: dict[str, dict[str, str]] = {}
-
-    def close(self) -> None:
-        """End the worker process."""
-        self._session.close()
 
     def available(self) -> str | None:
         if cpu_build.compiler() is None:
@@ -96,13 +88,6 @@ class CpuRunner(Closing):
             self._facts[here.instance] = facts
         return {**self._still(), **self._facts[here.instance]}
 
-    def state(self, *, threads: int = 0) -> dict[str, float]:
-        """Current state of this machine: some of the measured facts again, in about 50 ms. Empty if
-        the probe fails, since runs must not be lost because of it."""
-        with suppress(RunnerUnavailable):
-            return self._probe(threads, short=True)
-        return {}
-
     def _probe(self, threads: int, *, short: bool) -> dict[str, float]:
         if self.available() is not None:
             return {}
@@ -130,7 +115,7 @@ class CpuRunner(Closing):
         value type than f32 or f64; RunnerUnavailable, also for failures of the machine in the
         middle of it."""
         self._require(op)
-        self._matrices.next_run()
+        self._refused = None
         for config in configs:
             yield config, self._measure(pattern, op, config, options)
 
@@ -165,7 +150,7 @@ class CpuRunner(Closing):
         threads = cpu_build.threads_used(options.threads)
         for name in (n for n in baselines.names(op.name) if not only or n in only):
             request = {"do": "baseline", "name": name, "threads": threads}
-            reply = self._ask(pattern, op, request, options)
+            reply = self._timed(pattern, op, request, options)
             if "missing" not in reply:
                 measurements[name] = _measurement(reply, op, options, threads)
         return measurements
@@ -190,8 +175,7 @@ class CpuRunner(Closing):
             raise UsageError(f"the cpu runner has no {op}", hint="its operations run on matrices")
         if op.dtype not in _TOLERANCES:
             raise UsageError(f"the cpu runner has no {op}", hint="its value types are f32 and f64")
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self._require_available()
 
     def _measure(
         self, pattern: Pattern, op: Op, config: Config, options: RunOptions
@@ -215,7 +199,7 @@ class CpuRunner(Closing):
             "scratch": launch.scratch,
             "threads": threads,
         }
-        reply = self._ask(pattern, op, request, options)
+        reply = self._timed(pattern, op, request, options)
         return _measurement({**reply, "compile_s": built.compile_s}, op, options, threads)
 
     def _plan(self, op: Op, config: Config) -> tuple[Variant, Launch]:
@@ -232,49 +216,27 @@ class CpuRunner(Closing):
                 self._built[variant] = built
         return built
 
-    def _ask(
+    def _timed(
         self, pattern: Pattern, op: Op, request: dict[str, Any], options: RunOptions
     ) -> dict[str, Any]:
-        """The worker's reply, with the pattern brought there first if it is not there yet."""
-        key = (pattern.id, str(op), options.max_bytes, options.seed, options.check)
-        effort = {
-            "repeats": options.repeats,
-            "max_repeats": options.max_repeats,
-            "min_time_s": options.min_time_s,
-        }
-        return self._matrices.request(
-            key,
-            lambda: self._load(pattern, op, options),
-            {**request, **effort},
-            timeout_s=options.timeout_s,
-        )
+        effort = {name: getattr(options, name) for name in ("repeats", "max_repeats", "min_time_s")}
+        return self._ask(pattern, op, {**request, **effort}, options, options.timeout_s)
 
     def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> dict[str, Any]:
         need = _bytes(pattern, op, options)
-        if need > options.max_bytes:
-            reason = f"matrix and dense operands need {need} bytes of {options.max_bytes}"
-            return {"status": "oom", "error": reason}
+        if refusal := too_large(need, options):
+            return refusal
         built = self._build(None)
         if built.error:  # what every configuration needs is the fault of none
             raise RunnerUnavailable(f"the conversions of formats do not compile: {built.error}")
         message = {
-            "do": "load",
             "library": str(built.path),
             "kernel": op.name,
-            "shape": pattern.shape,
             "width": op.width,
             "dtype": op.dtype,
             "tolerance": _TOLERANCES[op.dtype],
-            "left_bytes": options.max_bytes - need,
-            "seed": options.seed,
-            "check": options.check,
         }
-        reply = self._session.request(
-            message, (pattern.indptr, pattern.indices), timeout_s=_LOAD_TIMEOUT_S
-        )
-        if reply["status"] == "crash":  # no kernel has run yet
-            raise RunnerUnavailable(f"the worker cannot take a matrix: {reply['error']}")
-        return reply
+        return self._sent(pattern, options, need, message)
 
 
 def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:

@@ -21,13 +21,8 @@ from embeddb.kernels.cuda import nvrtc
 from embeddb.kernels.cuda.plan import SIZES, identity_of, instance_of, plan
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
-from indexer.runners.harness.worker_process import (
-    Closing,
-    MatrixSession,
-    WorkerProcess,
-    store_facts,
-    stored_facts,
-)
+from indexer.runners.harness.matrix_runner import MatrixRunner, too_large
+from indexer.runners.harness.worker_process import store_facts, stored_facts
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -36,7 +31,7 @@ _WORKER = "indexer.runners.cuda_kernels.worker"
 #: Version of the probe of `indexer.runners.cuda_kernels.worker`.
 _PROBE = "cuda 1"
 #: The first start imports torch and makes the GPU's context.
-_START_S, _LOAD_S, _COMPILE_S, _PROBE_S = 180.0, 120.0, 120.0, 60.0
+_START_S, _COMPILE_S, _PROBE_S = 180.0, 120.0, 60.0
 _MOST_ENTRIES = (1 << 31) - 1
 
 
@@ -54,27 +49,21 @@ def has_driver() -> bool:
 _REPORTED: dict[str, dict[str, Any]] = {}
 
 
-class CudaRunner(Closing):
+class CudaRunner(MatrixRunner):
     """Runs SpMM, SpMV and SDDMM on this machine's first visible GPU.
 
-    One worker process serves all patterns until it crashes, hangs or `close` is called; torch and
-    the driver are used there only. A time is the mean of 3 to 20 products in one CUDA graph, caches
-    warm; `RunOptions.repeats` is the number of its replays. `max_repeats`, `min_time_s` and
-    `threads` do not apply.
+    Torch and the driver are used in the worker only. A time is the mean of 3 to 20 products in one
+    CUDA graph, caches warm; `RunOptions.repeats` is the number of its replays. `max_repeats`,
+    `min_time_s` and `threads` do not apply.
     """
 
     name = "cuda"
 
     def __init__(self, worker: str = _WORKER) -> None:
-        self._session = WorkerProcess(worker, env={})
-        self._matrices = MatrixSession(self._session)
+        super().__init__(worker, {})
         self._worker = worker
         self._looks = worker == _WORKER  # others need no driver
         self._facts: dict[str, str] = {}
-
-    def close(self) -> None:
-        """End the worker process."""
-        self._session.close()
 
     def available(self) -> str | None:
         for package in ("torch", "cuda"):
@@ -110,15 +99,9 @@ class CudaRunner(Closing):
         """
         identity = self._identity()
         self._facts = self._facts or stored_facts(identity, _PROBE)
-        if not self._facts and (figures := self._probe(short=False)):
+        if not self._facts and (figures := self._probe(0, short=False)):
             self._facts = store_facts(identity, _PROBE, figures)
         return {**self._properties(), **self._facts}
-
-    def state(self, *, threads: int = 0) -> dict[str, float]:
-        """The copy bandwidth once more, in some milliseconds; empty where the probe fails."""
-        with suppress(RunnerUnavailable):
-            return self._probe(short=True)
-        return {}
 
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
@@ -128,7 +111,7 @@ class CudaRunner(Closing):
         from embeddb.platforms.platform import load_platform
 
         self._require(op)
-        self._matrices.next_run()
+        self._refused = None
         space = space_of(load_platform("cuda"), op, pattern)
         for config in configs:
             if (reason := space.reason(config)) is not None:
@@ -169,14 +152,13 @@ class CudaRunner(Closing):
         return reported
 
     def _identity(self) -> dict[str, str]:
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self._require_available()
         return identity_of(self._gpu()["identity"])
 
     def _properties(self) -> dict[str, str]:
         return dict(self._gpu()["properties"])
 
-    def _probe(self, *, short: bool) -> dict[str, float]:
+    def _probe(self, threads: int, *, short: bool) -> dict[str, float]:
         if self.available() is not None:
             return {}
         reply = self._session.request({"do": "probe", "short": short}, timeout_s=_PROBE_S)
@@ -186,8 +168,7 @@ class CudaRunner(Closing):
         if op.name not in ("spmm", "spmv", "sddmm"):
             hint = "its operations are spmm, spmv and sddmm"
             raise UsageError(f"the cuda runner has no {op}", hint=hint)
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self._require_available()
 
     def _measure(
         self, pattern: Pattern, op: Op, config: dict[str, Any], options: RunOptions
@@ -200,40 +181,13 @@ class CudaRunner(Closing):
         reply = self._ask(pattern, op, message, options, options.timeout_s)
         return _measurement({**compiled, **reply}, options)
 
-    def _ask(
-        self,
-        pattern: Pattern,
-        op: Op,
-        message: dict[str, Any],
-        options: RunOptions,
-        timeout_s: float,
-    ) -> dict[str, Any]:
-        key = (pattern.id, str(op), options.max_bytes, options.seed, options.check)
-        return self._matrices.request(
-            key, lambda: self._load(pattern, op, options), message, timeout_s=timeout_s
-        )
-
     def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> dict[str, Any]:
         if max(pattern.nnz, *pattern.shape) > _MOST_ENTRIES:
             reason = f"{pattern.shape[0]} x {pattern.shape[1]} with {pattern.nnz} entries"
             hint = f"the CUDA kernels take at most {_MOST_ENTRIES} rows, columns and entries"
             return {"status": "invalid", "error": f"{reason}: {hint}"}
         need = _bytes(pattern, op, options)
-        if need > options.max_bytes:
-            reason = f"matrix and dense operands need {need} bytes of {options.max_bytes}"
-            return {"status": "oom", "error": reason}
-        message = {
-            "do": "load",
-            "op": str(op),
-            "shape": pattern.shape,
-            "left_bytes": options.max_bytes - need,
-            "seed": options.seed,
-            "check": options.check,
-        }
-        reply = self._session.request(message, (pattern.indptr, pattern.indices), timeout_s=_LOAD_S)
-        if reply["status"] == "crash":  # no kernel of a configuration has run yet
-            raise RunnerUnavailable(f"the worker cannot take a matrix: {reply['error']}")
-        return reply
+        return too_large(need, options) or self._sent(pattern, options, need, {"op": str(op)})
 
 
 def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.errors import UsageError
 from embeddb.core.records import Measurement
 from embeddb.kernels.build import threads_used
 from embeddb.kernels.nests.generate import GENERATION, flags
@@ -64,8 +64,7 @@ class NestRunner(LocalRunner):
 
         if op.name != "nest":
             raise UsageError(f"the nest runner has no {op}", hint="its operation is `nest`")
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self.require_available()
         nest = check(nest)
         nest.require_matrices()
         self.next_subject()

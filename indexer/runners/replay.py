@@ -35,10 +35,7 @@ class ReplayRunner:
         return None
 
     def platform(self, *, threads: int = 0) -> Platform:
-        """The platform whose runs are replayed.
-
-        Raises: UsageError if there is none.
-        """
+        """The platform whose runs are replayed. Raises: UsageError if there is none."""
         if self._platform is None:
             raise UsageError("this replay was set up without a platform")
         return self._platform

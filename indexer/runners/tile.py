@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
+from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.kernels.tiles.generate import GENERATION, flags
 from embeddb.platforms.of_subject import space_of
@@ -41,7 +41,7 @@ class TileRunner(LocalRunner):
 
     def __init__(self) -> None:
         super().__init__(_WORKER, _PLATFORM)
-        self._remove: Callable[[], object] = _nothing
+        self._remove: Callable[[], object] = lambda: None
         self._last: tuple[str, RunOptions, Measuring[Tile]] | None = None
 
     def close(self) -> None:
@@ -65,8 +65,7 @@ class TileRunner(LocalRunner):
 
         if op.name != "tile":
             raise UsageError(f"the tile runner has no {op}", hint="its operation is `tile`")
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self.require_available()
         if reason := why_not(kernel):
             raise TensorError(f"{kernel.name or kernel.id[:12]} has no tiles: {reason}")
         space = space_of(load_platform(_PLATFORM), op, kernel)
@@ -98,10 +97,6 @@ class TileRunner(LocalRunner):
         )
         self._last = kernel.id, options, measuring
         return measuring
-
-
-def _nothing() -> object:
-    """There is nothing to be removed."""
 
 
 PLUGIN = TileRunner

@@ -100,8 +100,7 @@ class XlaRunner(LocalRunner):
 
         if op.name not in ("fused", "fusion"):
             raise UsageError(f"the xla runner has no {op}", hint="it has fused and fusion")
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self.require_available()
         space = space_of(load_platform(_PLATFORM), op, subject)
         times = self.program(subject, options) if op.name == "fusion" else None
         for config in configs:
@@ -124,8 +123,7 @@ class XlaRunner(LocalRunner):
 
         Raises: RunnerUnavailable, also for failures of the machine in the middle of it.
         """
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self.require_available()
         for number, some in enumerate(together(kernels, _IN_TURNS), start=1):
             yield KernelTimes(self.session, options).in_turns(some, check=options.check)
             if number % _TURNS_A_WORKER == 0:
@@ -141,15 +139,13 @@ class XlaRunner(LocalRunner):
 
         Raises: TensorError for a program that XLA does not compile; RunnerUnavailable.
         """
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
+        self.require_available()
         return compiler_cut(program, self.session)
 
     def _versions(self) -> dict[str, str]:
         """Raises: RunnerUnavailable without jax."""
         if not self._about:
-            if (reason := self.available()) is not None:
-                raise RunnerUnavailable(reason)
+            self.require_available()
             reply = self.session.request({"do": "about"}, timeout_s=_START_S)
             if reply["status"] != "ok":
                 raise RunnerUnavailable(f"jax cannot be started: {reply['error']}")

@@ -19,9 +19,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, WorkloadInfo
 from indexer.exchange.export_formats import write_c_header, write_csv, write_jsonl, write_t4
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
-from indexer.readers.csv import CsvReader
 from indexer.readers.embeddb import PlatformDoc, documents
-from indexer.readers.t4 import T4Reader
+from indexer.readers.kernel_tuner import T4Reader
+from indexer.readers.mapped import CsvReader
 
 TOY = WorkloadInfo(id="a" * 32, m=8, n=9, nnz=20, name="toy", group="Made")
 STUB = WorkloadInfo(id="b" * 32, name='st"ub\\, ??/é\n', stub=True)

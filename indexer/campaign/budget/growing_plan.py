@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ class BudgetReport:
 
     def document(self) -> dict[str, Any]:
         """Plain values; `name` is the strategy."""
-        figures = ("budget", "planned", "measured", "matrices", "rounds", "clusters")
-        return {"name": self.strategy, **{name: getattr(self, name) for name in figures}}
+        figures = asdict(self)
+        return {"name": figures.pop("strategy"), **figures}
 
 
 def first_plan(
@@ -79,8 +79,7 @@ def first_plan(
     if wish.budget > _MOST_BUDGET:
         raise UsageError(f"a budget may be {_MOST_BUDGET:,} samples, not {wish.budget:,}")
     _buyer(bare := _plan(wish, pool, "", []))  # refuses before anything is computed
-    count = chosen.clusters(chosen.most)
-    plan = _plan(wish, pool, *clusters(count)) if count else bare
+    plan = _plan(wish, pool, *clusters(chosen.clusters)) if chosen.clusters else bare
     buyer = _buyer(plan)
     buyer.ask(0)
     return _grown(plan, buyer)
@@ -246,9 +245,8 @@ def _buyer(plan: Plan) -> Sampler:
         )
     pool = plan.matrices[: buying.pool]
     sizes = np.array([(m.m, m.n, m.nnz) for m in pool], dtype=np.int64).reshape(-1, 3)
-    chosen = strategy(buying.strategy)
     return Sampler(
-        chosen.policy(chosen.most),
+        strategy(buying.strategy).policy,
         Pool(sizes, buying.clusters, _configs_of(plan, min(buying.budget, _MOST_OF_ONE))),
         buying.budget,
         buying.seed,
@@ -321,11 +319,11 @@ class PoolVectors:
         self, db: Lookup, name: str, *, wanted: bool, note: Callable[[str], None] | None = None
     ) -> None:
         """Raises: UsageError if there is no strategy of that name."""
-        chosen = strategy(name)
+        clusters = strategy(name).clusters
         there = db.featurizers()
         learned = there.get("scnn")
         self._plug = there.named("stats") if learned is None or missing(learned) else learned
-        self._wanted = wanted and chosen.clusters(chosen.most) > 0
+        self._wanted = wanted and clusters > 0
         self._note = note
         self._made: list[np.ndarray[Any, np.dtype[np.float32]]] = []
 

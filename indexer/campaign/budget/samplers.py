@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -363,24 +364,23 @@ def _square(x: Floats) -> Floats:
     return squares
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """`policy(most)` buys from at most `most` matrices (usually that many); `clusters(most)` is
-    how many clusters it needs, 0 for none."""
+class Strategy(NamedTuple):
+    """A policy, the matrices that it buys from at most (usually that many), and how many clusters
+    it needs."""
 
-    policy: Callable[[int], SamplingPolicy]
+    policy: SamplingPolicy
     most: int
-    clusters: Callable[[int], int]
+    clusters: int = 0
 
 
 STRATEGIES = {
-    "ea10": Strategy(Exploration, 10, lambda most: min(CLUSTERS, most)),
-    "ea25": Strategy(Exploration, 25, lambda most: min(CLUSTERS, most)),
-    "mab25": Strategy(Bandit, 25, lambda most: min(CLUSTERS, most)),
-    "binned": Strategy(lambda most: Fixed(binned, most), 5, lambda most: 0),
-    "random": Strategy(lambda most: Fixed(drawn, most), 25, lambda most: 0),
-    "spread": Strategy(lambda most: Spread(), 1_000_000, lambda most: 0),
-    "kmeans": Strategy(lambda most: Fixed(central, most), 25, lambda most: most),
+    "ea10": Strategy(Exploration(10), 10, CLUSTERS),
+    "ea25": Strategy(Exploration(25), 25, CLUSTERS),
+    "mab25": Strategy(Bandit(25), 25, CLUSTERS),
+    "binned": Strategy(Fixed(binned, 5), 5),
+    "random": Strategy(Fixed(drawn, 25), 25),
+    "spread": Strategy(Spread(), 1_000_000),
+    "kmeans": Strategy(Fixed(central, 25), 25, clusters=25),
 }
 
 

@@ -158,7 +158,7 @@ class NodesJob:
         """Return true if no submission is running; wait for their end first if the job waits."""
         submissions, look_s = Submissions(self.campaign.folder), _LOOK_S
         while True:
-            chunks = self._chunks()
+            chunks = open_chunks(self.campaign, self.executor)
             for number in submissions.open():
                 if number not in chunks or chunks[number] == {}:
                     job = submissions.job(number)
@@ -172,17 +172,6 @@ class NodesJob:
             self.progress("measured on nodes", min(measured, done.points), done.points)
             time.sleep(look_s)
             look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
-
-    def _chunks(self) -> dict[int, Mapping[int, ChunkState] | None]:
-        """Chunks that have not ended, of submissions that have not. What lives in this process is
-        this executor's alone; the others' are asked for by their names."""
-        found = open_chunks(self.campaign, self.executor)
-        submissions = Submissions(self.campaign.folder)
-        if not self.executor.detached:
-            for number in submissions.open():
-                if submissions.read(number).executor == self.executor.name:
-                    found[number] = self.executor.states(submissions.job(number).job)
-        return found
 
     def _refuse_cancelled(self, live: Mapping[int, Mapping[int, ChunkState] | None]) -> None:
         """Raises: InputError where somebody cancelled a job and nothing of it goes on."""

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import uuid
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -184,10 +185,6 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     chunk: int = -1
 
 
-class _Start(msgspec.Struct):
-    start: int
-
-
 @dataclass(frozen=True, slots=True)
 class Begun:
     """An attempt as its file tells: `open` is the configuration that was started and has no result,
@@ -204,26 +201,31 @@ class Begun:
 
 
 class Attempt:
-    """The file of an attempt that is going on."""
+    """The file of an attempt that is going on, and what it holds. Methods raise OSError."""
 
-    def __init__(self, out: BinaryIO) -> None:
+    def __init__(self, out: BinaryIO, place: Place) -> None:
         self._out = out
+        self.lines: list[Line] = []
+        self.states: list[Moment] = []
+        self._write(place)
 
     def start(self, config: int) -> None:
-        """Say, and have on the disk, that a configuration runs from now on. Raises: OSError."""
+        """Say, and have on the disk, that a configuration runs from now on."""
         self._write({"start": config})
         os.fsync(self._out.fileno())
 
     def point(self, line: Line) -> None:
-        """Keep what was measured. Raises: OSError."""
+        """Keep what was measured."""
         self._write(line)
+        self.lines.append(line)
 
     def state(self, moment: Moment) -> None:
-        """Keep the state of the machine. Raises: OSError."""
+        """Keep the state of the machine."""
         self._write({"state": moment})
+        self.states.append(moment)
 
     def ended(self, reason: str) -> None:
-        """Say that it was stopped in order. Raises: OSError."""
+        """Say that it was stopped in order."""
         self._write({"ended": reason})
 
     def _write(self, line: Any) -> None:
@@ -237,13 +239,12 @@ class Attempts:
     def __init__(self, folder: Path) -> None:
         self._folder = OwnFolder(folder, "attempts")
 
-    def all(self) -> list[Begun]:
-        """Every attempt there is, by name; files that are none are passed over."""
-        return [one for name in self._folder.files() if (one := self._read(name)) is not None]
-
-    def of(self, task: str) -> list[Begun]:
-        """Attempts at one task."""
-        names = (name for name in self._folder.files() if name.startswith(f"{task}~"))
+    def all(self, task: str = "") -> list[Begun]:
+        """Every attempt there is, or those at one task, by name; files that are none are passed
+        over."""
+        names = (
+            name for name in self._folder.files() if name.startswith(f"{task}~" if task else "")
+        )
         return [one for name in names if (one := self._read(name)) is not None]
 
     def under_way(self) -> int:
@@ -265,8 +266,7 @@ class Attempts:
         with self._folder.open(f"{task}~{host}~{uuid.uuid4().hex[:12]}.jsonl", "ab") as out:
             with suppress(OSError):  # no locks on this file system: nobody is then known to live
                 fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            attempt = Attempt(out)
-            attempt._write(place)
+            attempt = Attempt(out, place)
             try:
                 yield attempt
             except BaseException as error:
@@ -315,7 +315,7 @@ def _begun(name: str, lines: list[bytes], alive: bool) -> Begun:
             continue
         said: Mapping[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
         if "start" in said:
-            started = msgspec.convert(said, type=_Start).start
+            started = msgspec.convert(said["start"], type=int)
         elif "state" in said:
             states.append(msgspec.convert(said["state"], type=Moment))
         elif "ended" in said:
@@ -358,9 +358,8 @@ def executor_named(name: str, options: ExecutorOptions | None = None) -> Executo
 def open_chunks(
     campaign: Campaign, executor: Executor | None = None
 ) -> dict[int, Mapping[int, ChunkState] | None]:
-    """The chunks that have not ended of submissions that may go on without whoever submitted them,
-    by submission; None where nobody can be asked. `executor` is asked in its own name.
-    """
+    """The chunks that have not ended, by submission; None where nobody can be asked. `executor` is
+    asked in its own name; of others, submissions that may go on without whoever submitted them."""
     submissions, found = Submissions(campaign.folder), dict[int, Mapping[int, ChunkState] | None]()
     for number in submissions.open():
         frozen = submissions.read(number)
@@ -369,7 +368,7 @@ def open_chunks(
             asked = known or executor_named(
                 frozen.executor, ExecutorOptions(address=frozen.address)
             )
-            if asked.detached:
+            if asked.detached or known is not None:
                 lost = asked.available() is not None
                 found[number] = None if lost else asked.states(submissions.job(number).job)
         except EmbeddbError:
@@ -390,13 +389,12 @@ def spread_of(campaign: Campaign) -> Spread:
         lists = submissions.read(number).chunks
         live = [at for at, state in (states or {}).items() if state in ("waiting", "running")]
         waiting.update(name for at in live if at < len(lists) for name in lists[at])
-    hosts: dict[tuple[str, str], dict[str, int]] = {}
+    hosts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for name in done:
-        where = (campaign.host_of(tasks[name]), campaign.instance_of(tasks[name]))
-        _add(hosts, where, "done")
-        _add(hosts, where, "given_up", campaign.given_up(tasks[name]))
+        counts = hosts[campaign.host_of(tasks[name]), campaign.instance_of(tasks[name])]
+        counts.update(done=1, given_up=campaign.given_up(tasks[name]))
     for name, one in begun.items():
-        _add(hosts, (one.place.host, one.place.on), "running" if name in running else "stopped")
+        hosts[one.place.host, one.place.on]["running" if name in running else "stopped"] += 1
     unknown = any(states is None for states in chunks.values())
     return Spread(
         done=len(done),
@@ -418,10 +416,3 @@ def _runs(one: Begun, chunks: Mapping[int, Mapping[int, ChunkState] | None]) -> 
     if states is None or one.ended:
         return one.alive
     return one.alive or states.get(one.place.chunk) == "running"
-
-
-def _add(
-    hosts: dict[tuple[str, str], dict[str, int]], where: tuple[str, str], what: str, by: int = 1
-) -> None:
-    counts = hosts.setdefault(where, {})
-    counts[what] = counts.get(what, 0) + by

@@ -94,8 +94,6 @@ class _TaskWork:
         self._worker, self._here, self._task = worker, here, task
         self._campaign = worker.campaign
         self._attempts = Attempts(Path(worker.campaign.folder))
-        self._lines: list[Line] = []
-        self._states: list[Moment] = []
 
     def deliver(self) -> bool:
         """Do the task; return false if it was done already or another worker's results count."""
@@ -104,16 +102,25 @@ class _TaskWork:
             self._attempts.forget(self._task.id)
             return False
         part = len(self._campaign.results.stamp(self._task.id))
-        place = self._place(part)
-        dead = [a for a in self._attempts.of(self._task.id) if not a.alive and a.place.part == part]
+        worker = self._worker
+        place = Place(
+            on=self._here.id,
+            host=worker.host,
+            part=part,
+            submission=worker.submission,
+            chunk=worker.chunk,
+        )
+        dead = [
+            a for a in self._attempts.all(self._task.id) if not a.alive and a.place.part == part
+        ]
         with self._attempts.beginning(self._task.id, place) as attempt:
             self._take_over(attempt, dead, todo)
             self._give_up(attempt, dead, todo)
-            have = {line.config for line in self._lines}
+            have = {line.config for line in attempt.lines}
             self._measure(attempt, [at for at in todo if at not in have])
         spent = time.monotonic() - began
-        origin = Origin(on=place.on, host=place.host, spent_s=spent, states=self._states)
-        won = self._campaign.results.deliver(self._task.id, part, origin, self._lines)
+        origin = Origin(on=place.on, host=place.host, spent_s=spent, states=attempt.states)
+        won = self._campaign.results.deliver(self._task.id, part, origin, attempt.lines)
         self._attempts.forget(self._task.id)
         return won
 
@@ -134,16 +141,6 @@ class _TaskWork:
         default = self._campaign.default(self._task) if missing else None
         return missing if default is None or default in missing else [default, *missing]
 
-    def _place(self, part: int) -> Place:
-        worker = self._worker
-        return Place(
-            on=self._here.id,
-            host=worker.host,
-            part=part,
-            submission=worker.submission,
-            chunk=worker.chunk,
-        )
-
     def _take_over(self, attempt: Attempt, dead: Sequence[Begun], todo: Sequence[int]) -> None:
         """Go on from the dead attempt on this host that came farthest."""
         here, host = self._here.id, self._worker.host
@@ -153,13 +150,13 @@ class _TaskWork:
             return
         for line in best.lines:
             if line.config in todo:
-                self._keep(attempt, line)
+                attempt.point(line)
         for moment in best.states:
-            self._state(attempt, moment)
+            attempt.state(moment)
 
     def _give_up(self, attempt: Attempt, dead: Sequence[Begun], todo: Sequence[int]) -> None:
         """Tell as `crash` what has ended so many attempts that another would be the same."""
-        have = {line.config for line in self._lines}
+        have = {line.config for line in attempt.lines}
         tries = Counter(a.open for a in dead if a.open is not None)
         for config in todo:
             if config in have or tries[config] < MOST_TRIES:
@@ -169,7 +166,7 @@ class _TaskWork:
             source = "simulator" if self._here.simulated else "hardware"
             context: dict[str, float | str] = {GIVEN_UP: float(tries[config])}
             crash = Measurement("crash", (), source, when=time.time(), error=said, context=context)
-            self._keep(attempt, Line(config, self._located(crash)))
+            attempt.point(Line(config, self._located(crash)))
 
     def _measure(self, attempt: Attempt, todo: Sequence[int]) -> None:
         if not todo:
@@ -187,24 +184,16 @@ class _TaskWork:
             worker.progress(f"measure {task.id}", number, len(todo))
             attempt.start(at)
             _, measured = next(outcomes)
-            self._keep(attempt, Line(at, self._located(measured)))
+            attempt.point(Line(at, self._located(measured)))
         self._note_state(attempt)
 
     def _located(self, measured: Measurement) -> Measurement:
         return in_context(measured, {"host": self._worker.host})
 
-    def _keep(self, attempt: Attempt, line: Line) -> None:
-        attempt.point(line)
-        self._lines.append(line)
-
     def _note_state(self, attempt: Attempt) -> None:
         worker = self._worker
         if now := state_now(worker.runner, threads=worker.options.threads):
-            self._state(attempt, Moment(len(self._lines), now))
-
-    def _state(self, attempt: Attempt, moment: Moment) -> None:
-        attempt.state(moment)
-        self._states.append(moment)
+            attempt.state(Moment(len(attempt.lines), now))
 
 
 #: A measurement is repeated at most so often where more repeats are not asked for.

@@ -74,10 +74,7 @@ def _index_of_name(name: str, scope: Scope) -> Index:
 
 
 def access_of(node: Any, scope: Scope) -> Access:
-    """`A[i][j]`, or a stored scalar.
-
-    Raises: NestError.
-    """
+    """`A[i][j]`, or a stored scalar. Raises: NestError."""
     at: list[Index] = []
     while isinstance(node, c_ast.ArrayRef):
         at.append(index_of(node.subscript, scope))
@@ -105,10 +102,7 @@ def number_of(node: Any) -> int | float:
 
 
 def value_of(node: Any, scope: Scope) -> Expr:
-    """The value of an expression.
-
-    Raises: NestError for an unsupported one.
-    """
+    """The value of an expression. Raises: NestError for an unsupported one."""
     match node:
         case c_ast.Constant():
             return Const(number_of(node))
@@ -132,7 +126,8 @@ def value_of(node: Any, scope: Scope) -> Expr:
         case c_ast.FuncCall():
             args = [value_of(a, scope) for a in (node.args.exprs if node.args else [])]
             return _function(getattr(node.name, "name", "?"), args)
-    raise NestError(f"{_name_of(node)} is not supported in a nest")
+    name = f"operator {node.op}" if hasattr(node, "op") else type(node).__name__
+    raise NestError(f"{name} is not supported in a nest")
 
 
 def _value_of_name(name: str, scope: Scope) -> Expr:
@@ -178,7 +173,3 @@ def _function(name: str, args: Sequence[Expr]) -> Expr:
     if name.isupper() and name not in ("MIN", "MAX"):
         raise undefined(name)
     return function(name, args)
-
-
-def _name_of(node: Any) -> str:
-    return f"operator {node.op}" if hasattr(node, "op") else type(node).__name__

@@ -57,17 +57,6 @@ class CFile:
     names: Declarations
 
 
-def c_program(
-    source: str,
-    *,
-    name: str,
-    defines: Mapping[str, int | float] | None = None,
-    matrix: Pattern | None = None,
-) -> Program:
-    """The program of `read_c`."""
-    return read_c(source, name=name, defines=defines, matrix=matrix).program
-
-
 def read_c(
     source: str,
     *,

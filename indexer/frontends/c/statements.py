@@ -119,7 +119,7 @@ class Declarations:
                 value = Const(float(value.value))
                 number = value.value
         # The nest computes with the number as it is written, C with its value rounded to float.
-        exact = number is not None and (dtype != "f32" or _as_float(number) == number)
+        exact = number is not None and (dtype != "f32" or float(np.float32(number)) == number)
         self.fixed[node.name] = repr(number) if exact else "", node.coord.line
         scope.names[node.name] = value
 
@@ -142,11 +142,6 @@ class Declarations:
         names = tuple(kind.type.names)
         return self._types.get(names[0]) or _TYPES.get(names)
 
-    def check_unwritten(self, array: int) -> None:
-        """Raises: NestError if a function with a scop writes to an array."""
-        if self.assigned[self.own_names[array]]:
-            raise NestError(f"{self.own_names[array]} is written")
-
     def _fill(self, name: str, scope: Scope) -> str:
         if name in self._text.matrix_fills:
             return self._text.matrix_fills[name]
@@ -164,11 +159,6 @@ class Declarations:
                 raise NestError(f"fill of {name}: {part[:40]!r} is no number", line=line) from error
             words.append(str(size))
         return ":".join(words)
-
-
-def _as_float(number: float) -> float:
-    """Rounded to 32 bits."""
-    return float(np.float32(number))
 
 
 def holds_scop(node: Any) -> bool:
@@ -332,7 +322,9 @@ class Statements:
         """An index that does not change: none of its arrays is written in the scop."""
         index = index_of(node, scope)
         for access in () if index.of is None else (*index.of.inner(), index.of):
-            self._names.check_unwritten(access.array)
+            name = self._names.own_names[access.array]
+            if self._names.assigned[name]:
+                raise NestError(f"{name} is written")
         return index
 
     def _assign(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:

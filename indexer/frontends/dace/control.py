@@ -1,4 +1,5 @@
-"""The order of execution of an `.sdfg` file's states, as a tree of loops and conditions.
+"""`.sdfg` files, JSON that DaCe writes, read without DaCe: the order of execution of their states,
+as a tree of loops and conditions.
 
 Loops are those that DaCe generates for a `for`: a state that is entered with `i = start`, left by
 `i < end` and its opposite, and entered again with `i = i + step`; or a loop region.
@@ -7,6 +8,7 @@ Loops are those that DaCe generates for a `for`: a state that is entered with `i
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,15 +16,25 @@ from functools import partial
 from typing import Any
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Access, Affine, Array, Expr, Index, Read, Statement
-from indexer.frontends.dace.data import Place, View
+from embeddb.nests.parts import Access, Affine, Array, Const, Expr, Index, Read, Statement
+from indexer.frontends.dace.data import (
+    Containers,
+    Place,
+    Registry,
+    Values,
+    View,
+    expression,
+    index_of,
+    parsed,
+)
 from indexer.frontends.dace.states import state_nodes
-from indexer.frontends.dace.symbolic import Values, expression, index_of, parsed
 from indexer.frontends.scalars import all_true, opposite, truth
 from indexer.frontends.tree import (
     Block,
     Node,
+    Program,
     Refused,
+    Scope,
     Step,
     added,
     constant,
@@ -186,10 +198,7 @@ _MOST_NESTED = 24
 
 
 def program_nodes(sdfg: dict[str, Any], place: Place) -> list[Node]:
-    """The tree of an SDFG, or of a nested one.
-
-    Raises: NestError.
-    """
+    """The tree of an SDFG, or of a nested one. Raises: NestError."""
     if place.depth > _MOST_NESTED:
         raise NestError(f"programs lie more than {_MOST_NESTED} deep in programs")
     flow = _Flow(sdfg)
@@ -374,3 +383,56 @@ def _assign(edge: dict[str, Any], place: Place) -> None:
             place.scope.names[name] = index_of(text, place)
         except NestError as error:
             place.scope.names[name] = Refused(f"is no index: {error.reason}")
+
+
+#: Most lists and objects in a file: they need many times the memory of their text.
+_MOST_PARTS = 3_000_000
+#: Unused properties, which make up most of a file.
+_LEFT_OUT = {"debuginfo", "orig_sdfg", "transformation_hist", "symbol_instrument_condition"}
+
+
+def sdfg_program(
+    data: bytes, *, name: str, defines: Mapping[str, int | float] | None = None
+) -> tuple[Program, list[str]]:
+    """The program of a file, and one line for each part that could not be read. `defines` are
+    values of symbols, which override the file's own constants.
+
+    Raises: NestError.
+    """
+    if data.count(b"{") + data.count(b"[") > _MOST_PARTS:
+        raise NestError(f"has more than {_MOST_PARTS} parts")
+    document = json.loads(
+        data, object_pairs_hook=lambda pairs: {k: v for k, v in pairs if k not in _LEFT_OUT}
+    )
+    if not isinstance(document, dict) or document.get("type") != "SDFG":
+        raise NestError('is no SDFG: it needs "type": "SDFG"')
+    attributes = document.get("attributes")
+    described = attributes.get("_arrays") if isinstance(attributes, dict) else None
+    if not isinstance(attributes, dict) or not isinstance(described, dict):
+        raise NestError("has no arrays")
+    registry = Registry()
+    scope = Scope(registry.arrays)
+    constants = _constants(attributes.get("constants_prop"))
+    scope.names.update(
+        {symbol: Const(value) for symbol, value in {**constants, **(defines or {})}.items()}
+    )
+    body = program_nodes(document, Place(registry, Containers(described, {}), scope))
+    program = Program(
+        name,
+        tuple(registry.arrays),
+        tuple(registry.names),
+        tuple(body),
+        frozenset(registry.local),
+        strict=False,
+    )
+    return program, registry.notes
+
+
+def _constants(properties: Any) -> dict[str, int | float]:
+    """Numbers among the constants, which are [type, value]."""
+    constants: dict[str, int | float] = {}
+    for name, pair in properties.items() if isinstance(properties, dict) else ():
+        match pair:
+            case [_, int(value) | float(value)] if not isinstance(value, bool):
+                constants[name] = value
+    return constants

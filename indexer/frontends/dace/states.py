@@ -14,9 +14,7 @@ from typing import Any
 
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Affine, Expr, Index, Loop, Read, Statement
-from indexer.frontends.dace.containers import Containers
-from indexer.frontends.dace.data import Part, Place, View
-from indexer.frontends.dace.symbolic import index_of, number_of
+from indexer.frontends.dace.data import Containers, Part, Place, View, index_of, number_of
 from indexer.frontends.dace.tasklets import Output, combine_of, tasklet
 from indexer.frontends.tree import (
     Block,
@@ -58,10 +56,7 @@ class Edge:
         return self.memlet.get("data")
 
     def view(self, place: Place) -> View:
-        """The part of an array that it carries.
-
-        Raises: NestError.
-        """
+        """The part of an array that it carries. Raises: NestError."""
         if not isinstance(self.data, str):
             raise NestError("an edge carries no data")
         view = place.view(self.data)
@@ -69,10 +64,7 @@ class Edge:
 
 
 class Graph:
-    """Nodes and edges of a state.
-
-    Raises: NestError for edges to missing nodes and for cycles.
-    """
+    """Nodes and edges of a state. Raises: NestError for edges to missing nodes and for cycles."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.nodes = {node.id: node for node in _nodes(state.get("nodes"))}
@@ -143,10 +135,7 @@ def _edges(documents: Any) -> Iterator[Edge]:
 
 
 def parts_of(subset: Any, place: Place) -> list[Part]:
-    """A subset as parts, one for each dimension.
-
-    Raises: NestError.
-    """
+    """A subset as parts, one for each dimension. Raises: NestError."""
     match subset:
         case {"type": "Range", "ranges": [*ranges]}:
             return [_part(one, place) for one in ranges]
@@ -368,9 +357,10 @@ class _State:
     def _copy(self, edge: Edge, source: str, target: str, place: Place) -> list[Node]:
         near, far = edge.memlet.get("subset"), edge.memlet.get("other_subset")
         subsets = (near, far) if edge.data == source else (far, near)
+        views = [place.view(name) for name in (source, target)]
         views = [
-            _part_of(name, subset, place)
-            for name, subset in zip((source, target), subsets, strict=True)
+            view if subset is None or not view.at else view.part(parts_of(subset, place))
+            for view, subset in zip(views, subsets, strict=True)
         ]
         sizes = [part.size for part in parts_of(near, place) if not part.single]
         first = len(place.loops)
@@ -414,8 +404,3 @@ class _State:
         return self._nested(
             program, place.inside(Containers(described, handed, place.loops), symbols)
         )
-
-
-def _part_of(name: str, subset: Any, place: Place) -> View:
-    view = place.view(name)
-    return view if subset is None or not view.at else view.part(parts_of(subset, place))

@@ -12,8 +12,7 @@ from pycparser import c_ast, c_parser
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Call, Expr, Statement
 from indexer.frontends.c.expressions import value_of
-from indexer.frontends.dace.data import Place, View
-from indexer.frontends.dace.symbolic import Values, expression, parsed
+from indexer.frontends.dace.data import Place, Values, View, expression, parsed
 from indexer.frontends.distribute import combined
 from indexer.frontends.scalars import chosen, opposite, truth
 

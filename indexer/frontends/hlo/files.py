@@ -64,7 +64,7 @@ def tensor_files(folder: Path, *, kind: str = "") -> list[Path]:
     """The files with tensors below a folder, sorted. In a dump these are the modules before and
     after all passes; for kind `program` the former alone if both are there. Hidden files and
     folders are left out."""
-    files = [path for path in _below(folder) if holds_tensors(path)]
+    files = [path for path in visible_files(folder) if holds_tensors(path)]
     dumped = [path for path in files if _plain(path).endswith(_DUMPED)]
     return sorted((_programs(dumped) if kind == "program" else dumped) or files)
 
@@ -102,7 +102,8 @@ def holds_tensors(path: Path) -> bool:
     return head.startswith(b"HloModule") or (head[:1] in b"{[" and b'"tensors"' in head)
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def visible_files(folder: Path) -> Iterator[Path]:
+    """The files below a folder, without hidden ones and those in hidden folders."""
     for place, below, names in os.walk(folder):
         below[:] = [name for name in below if not name.startswith(".")]
         yield from (Path(place, name) for name in names if not name.startswith("."))

@@ -114,9 +114,9 @@ class Graph:
         if not results:
             return ()
         if one.opcode not in OPCODES:
-            self._note(f"opcode {one.opcode} is unknown: kept unchanged")
+            self.module.note(f"opcode {one.opcode} is unknown: kept unchanged")
         elif one.opcode in OPAQUE:
-            self._note(f"{one.opcode} is kept as one operation, without its body")
+            self.module.note(f"{one.opcode} is kept as one operation, without its body")
         attributes = canonical(one) | self._combined(one)
         at = self.add(Operation(one.opcode, tuple(results), places, attributes), one.name)
         return at if isinstance(one.shape, Shape) else _parts(one.shape, at)
@@ -145,7 +145,7 @@ class Graph:
             case "async-done":
                 return _element(operands[0], 1)
             case "opt-barrier" if len(operands) == 1:
-                self._note("opt-barrier is left out: it computes nothing")
+                self.module.note("opt-barrier is left out: it computes nothing")
                 return operands[0]
         return self.single(one, operands)
 
@@ -154,10 +154,6 @@ class Graph:
         if arguments is None:
             return self.parameters(one.name, one.shape, number)
         return arguments[number]
-
-    def _note(self, line: str) -> None:
-        if line not in self.module.notes:
-            self.module.notes.append(line)
 
     def _combined(self, one: Instruction) -> dict[str, Attribute]:
         """Attributes of the bodies that an operation applies to elements."""
@@ -191,10 +187,9 @@ def body_of(one: Instruction) -> str:
 
 
 def _called(one: Instruction, key: str) -> str:
-    named = one.attributes.get(key, [])
-    if not named:
+    if not (named := one.called(key)):
         raise TensorError(f"{one.name}: {one.opcode} names no computation")
-    return named[0].removeprefix("%")
+    return named[0]
 
 
 def _parts(shape: ShapeTree, place: int) -> Value:
@@ -236,8 +231,10 @@ def in_order(body: Body) -> list[Instruction]:
     return list(done.values())
 
 
-_CALLED = ("to_apply", "body", "condition", "branch_computations")
-_CALLED_BEFORE = ("true_computation", "false_computation")
+_CALLED = (
+    *("to_apply", "body", "condition", "branch_computations"),
+    *("true_computation", "false_computation"),
+)
 
 
 def program_of(module: Module, *, name: str = "", group: str = "") -> TensorGraph:
@@ -275,7 +272,7 @@ def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Tenso
     while waiting:
         body = module.bodies[waiting.pop(0)]
         for one in in_order(body):
-            for below in _entered(one):
+            for below in one.called(*_CALLED) if one.opcode in ENTERED else ():
                 if below not in seen:
                     seen.add(below)
                     waiting.append(below)
@@ -294,13 +291,6 @@ def _plain(module: Module) -> str:
     return module.name.removeprefix("jit_")
 
 
-def _entered(one: Instruction) -> list[str]:
-    if one.opcode not in ENTERED:
-        return []
-    tokens = [t for key in (*_CALLED, *_CALLED_BEFORE) for t in one.attributes.get(key, ())]
-    return [token.removeprefix("%") for token in tokens if token not in ("{", "}", ",")]
-
-
 def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str) -> TensorGraph:
     graph = Graph(module)
     operands = [_input(graph, body.instructions[below]) for below in one.operands]
@@ -313,13 +303,7 @@ def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str)
 
 
 def _input(graph: Graph, instruction: Instruction) -> Value:
-    if (
-        instruction.opcode == "constant"
-        and isinstance(instruction.shape, Shape)
-        and not instruction.shape.rank
-    ):
-        return graph.add(
-            Operation("constant", (instruction.shape,), (), canonical(instruction)),
-            instruction.name,
-        )
-    return graph.parameters(instruction.name, instruction.shape, 0)
+    name, shape = instruction.name, instruction.shape
+    if instruction.opcode == "constant" and isinstance(shape, Shape) and not shape.rank:
+        return graph.add(Operation("constant", (shape,), (), canonical(instruction)), name)
+    return graph.parameters(name, shape, 0)

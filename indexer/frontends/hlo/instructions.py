@@ -131,6 +131,11 @@ class Instruction:
     line: int
     operand_shapes: tuple[ShapeTree | None, ...] = ()
 
+    def called(self, *keys: str) -> list[str]:
+        """The computations that attributes name."""
+        tokens = [token for key in keys for token in self.attributes.get(key, ())]
+        return [token.removeprefix("%") for token in tokens if token not in ("{", "}", ",")]
+
 
 @dataclass(slots=True)
 class Body:
@@ -153,6 +158,11 @@ class Module:
     scheduled: bool
     bodies: dict[str, Body]
     notes: list[str]
+
+    def note(self, line: str) -> None:
+        """Add a note, once."""
+        if line not in self.notes:
+            self.notes.append(line)
 
     @property
     def optimised(self) -> bool:

@@ -48,33 +48,30 @@ def read_module(text: str) -> Module:
     if head.tokens[0] != "HloModule" or len(head.tokens) < 2:
         raise TensorError("is no HLO text: it begins with `HloModule NAME`", hint=_other(head))
     module = Module(_name(head.tokens[1]), "", "is_scheduled" in head.tokens, {}, [])
-    count, noted = 0, set[str]()
-
-    def note(line: str) -> None:
-        if line not in noted:
-            noted.add(line)
-            module.notes.append(line)
-
+    count = 0
     body: Body | None = None
     for statement in lines:
         if body is None:
-            body = _head(statement, module, note)
+            body = _head(statement, module)
             continue
         if statement.tokens[0] == "}":
-            _close(body, module)
+            if not body.instructions:
+                raise TensorError(f"computation {body.name} is empty", line=body.line)
+            # Versions of 2018 leave the ROOT out where it is the last.
+            body.root = body.root or next(reversed(body.instructions))
             body = None
             continue
         count += 1
         if count > _MOST_INSTRUCTIONS:
             raise TensorError(f"more than {_MOST_INSTRUCTIONS:,} instructions", line=statement.line)
-        _add(statement, body, module, note)
+        _add(statement, body, module)
     if body is not None:
         raise TensorError(f"ends inside of {body.name}: the dump was cut off", line=body.line)
     if not module.entry:
         raise TensorError("has no ENTRY computation: the dump was cut off")
     if "entry_computation_layout" in head.tokens:
         start = head.tokens.index("entry_computation_layout") + 3
-        module.bodies[module.entry].signatures.append(_signature(head, start, note))
+        module.bodies[module.entry].signatures.append(_signature(head, start, module.note))
     check_module(module)
     return module
 
@@ -89,7 +86,7 @@ def _name(token: str) -> str:
     return token.removeprefix("%")[:_MOST_NAME]
 
 
-def _head(statement: Statement, module: Module, note: Callable[[str], None]) -> Body | None:
+def _head(statement: Statement, module: Module) -> Body | None:
     """The computation that a statement opens; tables before the first are skipped."""
     tokens = statement.tokens
     if tokens[-1] != "{" or len(tokens) < 2:
@@ -101,7 +98,7 @@ def _head(statement: Statement, module: Module, note: Callable[[str], None]) -> 
     body = Body(name, statement.line)
     if "(" in tokens and "->" in tokens:
         plain = Statement(statement.line, tokens[:-1])
-        body.signatures.append(_signature(plain, tokens.index("("), note))
+        body.signatures.append(_signature(plain, tokens.index("("), module.note))
     module.bodies[name] = body
     if entry:
         module.entry = name
@@ -125,18 +122,11 @@ def _signature(
         raise TensorError(error.reason, line=statement.line, hint=error.hint) from None
 
 
-def _close(body: Body, module: Module) -> None:
-    if not body.instructions:
-        raise TensorError(f"computation {body.name} is empty", line=body.line)
-    # Versions of 2018 leave the ROOT out where it is the last.
-    body.root = body.root or next(reversed(body.instructions))
-
-
-def _add(statement: Statement, body: Body, module: Module, note: Callable[[str], None]) -> None:
+def _add(statement: Statement, body: Body, module: Module) -> None:
     tokens = statement.tokens
     try:
         root = tokens[0] == "ROOT" and tokens[1] != "="
-        instruction = _instruction(tokens[1:] if root else tokens, statement.line, note)
+        instruction = _instruction(tokens[1:] if root else tokens, statement.line, module.note)
         instruction = _desugared(instruction, module)
     except TensorError as error:
         raise TensorError(error.reason, line=statement.line, hint=error.hint) from None

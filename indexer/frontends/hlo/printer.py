@@ -36,7 +36,7 @@ def fused_text(partition: Partition) -> str:
     program, regions = partition.program, dict[str, str]()
     bodies: list[str] = []
     entry = [
-        f"  {_name(at)} = {_shape(program.operations[at].shape)} parameter({number})"
+        f"  {_name(at)} = {program.operations[at].shape} parameter({number})"
         for number, at in enumerate(program.parameters)
     ]
     for number, placed in enumerate(partition.kernels):
@@ -51,7 +51,7 @@ def fused_text(partition: Partition) -> str:
         )
         if not single:
             entry += [
-                f"  {_name(at)} = {_shape(program.operations[at].shape)} "
+                f"  {_name(at)} = {program.operations[at].shape} "
                 f"get-tuple-element({name}), index={index}"
                 for index, at in enumerate(placed.gives)
             ]
@@ -81,7 +81,7 @@ def _kind(kernel: TensorGraph) -> str:
 
 
 def _head(graph: TensorGraph) -> str:
-    shapes = [_shape(graph.operations[at].shape) for at in graph.parameters]
+    shapes = [str(graph.operations[at].shape) for at in graph.parameters]
     layout = f"entry_computation_layout={{({', '.join(shapes)})->{_output_shapes(graph)}}}"
     return f"HloModule {_word(graph.name) or 'kernel'}, {layout}"
 
@@ -120,14 +120,10 @@ def _word(name: str) -> str:
     return plain if plain[:1].isalpha() or plain[:1] == "_" else plain and f"_{plain}"
 
 
-def _shape(shape: Shape) -> str:
-    return str(shape)
-
-
 def _shapes(results: Sequence[Shape]) -> str:
     if len(results) == 1:
-        return _shape(results[0])
-    return f"({', '.join(map(_shape, results))})"
+        return str(results[0])
+    return f"({', '.join(map(str, results))})"
 
 
 def _line(graph: TensorGraph, at: int, regions: dict[str, str]) -> str:
@@ -150,7 +146,7 @@ def _line(graph: TensorGraph, at: int, regions: dict[str, str]) -> str:
 def _bitcast(at: int, op: Operation, operand: Shape) -> str:
     """The operand's elements in memory order, read as the result's."""
     if operand.dtype != op.shape.dtype:
-        return f"  {_name(at)} = {_shape(op.shape)} bitcast-convert({_name(op.operands[0])})"
+        return f"  {_name(at)} = {op.shape} bitcast-convert({_name(op.operands[0])})"
     outer, inner = operand.layout[::-1], op.shape.layout[::-1]
     before = Shape(operand.dtype, tuple(operand.dims[d] for d in outer))
     after = Shape(operand.dtype, tuple(op.shape.dims[d] for d in inner))
@@ -160,7 +156,7 @@ def _bitcast(at: int, op: Operation, operand: Shape) -> str:
         [
             f"  {name}.lies = {before} transpose({below}), dimensions={_braces(outer)}",
             f"  {name}.flat = {after} reshape({name}.lies)",
-            f"  {name} = {_shape(op.shape)} transpose({name}.flat), dimensions={_braces(back)}",
+            f"  {name} = {op.shape} transpose({name}.flat), dimensions={_braces(back)}",
         ]
     )
 
@@ -258,12 +254,12 @@ def _region(name: str, region: Region) -> str:
             operands = str(op.attributes["number" if op.opcode == "parameter" else "value"])
         direction = f", direction={op.attributes['direction']}" if op.opcode == "compare" else ""
         opcode = "bitcast-convert" if op.opcode == "bitcast" else op.opcode
-        lines.append(f"  {_name(at)} = {_shape(op.shape)} {opcode}({operands}){direction}")
+        lines.append(f"  {_name(at)} = {op.shape} {opcode}({operands}){direction}")
     if len(region.outputs) == 1:
         root = region.outputs[0]
         lines[root] = _rooted(lines[root])
     else:
-        shapes = ", ".join(_shape(region.operations[at].shape) for at in region.outputs)
+        shapes = ", ".join(str(region.operations[at].shape) for at in region.outputs)
         outputs = ", ".join(map(_name, region.outputs))
         lines.append(f"  ROOT out = ({shapes}) tuple({outputs})")
     return "\n".join([f"{name} {{", *lines, "}"])

@@ -1,7 +1,8 @@
 """Check of a module's shapes: every instruction against its operands and bodies.
 
-Rules for the results of an opcode are in `shape_rules` and `WINDOW_RULES`; here are also tuples,
-calls and the pairs of start and done. Unused instructions are checked as well.
+Rules for the results of most opcodes are in `shape_rules`; those of windows, gathers and scatters
+are here, and those of tuples, calls and the pairs of start and done. Unused instructions are
+checked as well.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def _scatter(call: Applied) -> list[Dims]:
     return [operand] * count
 
 
-WINDOW_RULES: dict[str, Rule] = {
+_RULES: dict[str, Rule] = RULES | {
     "convolution": _convolution,
     "gather": _gather,
     "reduce-window": _reduce_window,
@@ -159,7 +160,6 @@ WINDOW_RULES: dict[str, Rule] = {
 }
 
 
-_RULES = RULES | WINDOW_RULES
 _MOST_SHOWN = 200
 #: XLA lets these be mixed.
 _FLOATS = frozenset(("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32", "f64"))
@@ -241,7 +241,7 @@ def _check(module: Module, body: Body, one: Instruction) -> None:
                 f"{one.name} takes {tree_text(written)}, but {name} is {tree_text(inputs[at])}"
             )
     for key in BODIES & one.attributes.keys():
-        for called in _named(one, key):
+        for called in one.called(key):
             if called not in module.bodies:
                 raise TensorError(f"there is no computation {called[:60]!r}: the dump was cut off")
     try:
@@ -270,16 +270,6 @@ def _same(a: ShapeTree, b: ShapeTree) -> bool:
     return len(a) == len(b) and all(map(_same, a, b))
 
 
-def _root(body: Body) -> ShapeTree:
-    return body.instructions[body.root].shape
-
-
-def _named(one: Instruction, key: str) -> list[str]:
-    """The computations that an attribute names."""
-    tokens = one.attributes.get(key, [])
-    return [token.removeprefix("%") for token in tokens if token not in ("{", "}", ",")]
-
-
 def _called(module: Module, name: str, inputs: Sequence[ShapeTree]) -> ShapeTree:
     """The result of a computation with these operands. Raises: TensorError if its parameters
     differ."""
@@ -298,7 +288,7 @@ def _called(module: Module, name: str, inputs: Sequence[ShapeTree]) -> ShapeTree
             raise TensorError(f"parameter {one.name} of {name} is {shapes}")
     if len(numbers) != len(inputs):
         raise TensorError(f"{name} takes {len(numbers)} operands, not {len(inputs)}")
-    return _root(body)
+    return body.instructions[body.root].shape
 
 
 def _part(inputs: Sequence[ShapeTree], index: int) -> ShapeTree:
@@ -311,10 +301,6 @@ def _part(inputs: Sequence[ShapeTree], index: int) -> ShapeTree:
 
 
 _Structural = Callable[[Module, Instruction, Sequence[ShapeTree]], ShapeTree | None]
-
-
-def _tuple(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
-    return tuple(inputs)
 
 
 def _element(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
@@ -330,8 +316,7 @@ def _operand(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> S
 
 
 def _call(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
-    key = "to_apply" if "to_apply" in one.attributes else "calls"
-    names = _named(one, key)
+    names = one.called("to_apply" if "to_apply" in one.attributes else "calls")
     if len(names) != 1:
         raise TensorError(f"{one.opcode} names no computation")
     return _called(module, names[0], inputs)
@@ -347,7 +332,7 @@ def _async_start(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) 
 def _while(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
     state = _operand(module, one, inputs)
     for key in ("condition", "body"):
-        for name in _named(one, key):
+        for name in one.called(key):
             result = _called(module, name, inputs)
             if key == "body" and not _same(result, state):
                 raise TensorError(f"{name} gives {tree_text(result)}")
@@ -355,11 +340,7 @@ def _while(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> Sha
 
 
 def _conditional(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree | None:
-    names = [
-        name
-        for key in ("branch_computations", "true_computation", "false_computation")
-        for name in _named(one, key)
-    ]
+    names = one.called("branch_computations", "true_computation", "false_computation")
     if len(inputs) != len(names) + 1:
         raise TensorError(f"{len(names)} branches with {len(inputs)} operands")
     results = [_called(module, n, [own]) for n, own in zip(names, inputs[1:], strict=True)]
@@ -373,29 +354,21 @@ def _copy_start(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -
     return (_operand(module, one, inputs), inputs[0], *rest)
 
 
-def _done(index: int) -> _Structural:
-    def rule(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
-        return _part(inputs, index)
-
-    return rule
-
-
-def _recv_done(module: Module, one: Instruction, inputs: Sequence[ShapeTree]) -> ShapeTree:
-    return (_part(inputs, 0), _part(inputs, 2))
-
-
 #: Rules for the shape of an instruction; None allows any.
 _STRUCTURAL: dict[str, _Structural] = {
     **dict.fromkeys(("opt-barrier", "add-dependency", "domain", "async-update"), _operand),
     **dict.fromkeys(("call", "fusion"), _call),
-    **dict.fromkeys(("async-done", "all-gather-done", "collective-permute-done"), _done(1)),
+    **dict.fromkeys(
+        ("async-done", "all-gather-done", "collective-permute-done"),
+        lambda _, __, inputs: _part(inputs, 1),
+    ),
     "all-reduce-done": _operand,
     "async-start": _async_start,
     "conditional": _conditional,
-    "copy-done": _done(0),
+    "copy-done": lambda _, __, inputs: _part(inputs, 0),
     "copy-start": _copy_start,
     "get-tuple-element": _element,
-    "recv-done": _recv_done,
-    "tuple": _tuple,
+    "recv-done": lambda _, __, inputs: (_part(inputs, 0), _part(inputs, 2)),
+    "tuple": lambda _, __, inputs: tuple(inputs),
     "while": _while,
 }

@@ -17,6 +17,8 @@ from embeddb.tensors.tensor_graph import Operation, TensorGraph
 #: Most operations of one kernel, including parameters and copies.
 MOST_OPERATIONS = 64
 VIEWS = frozenset("bitcast broadcast iota reshape reverse slice transpose".split())  # noqa: SIM905
+#: Every kernel gets its own copy of them, but for views that are outputs.
+_COPIED = VIEWS | {"parameter", "constant"}
 _HEAVY = frozenset(("dot", "convolution", "reduce", "reduce-window"))
 #: Kernels of their own: they read at computed indices, or are no single loop.
 _ALONE = frozenset(
@@ -53,16 +55,13 @@ def distinct_kernels(programs: Iterable[TensorGraph]) -> list[TensorGraph]:
     kernels: dict[str, TensorGraph] = {}
     for program in programs:
         for piece in pieces_of(program):
-            kernels.setdefault(_sliced_alike(piece.kernel).id, piece.kernel)
+            alike = tuple(map(_from_zero, piece.kernel.operations))
+            kernels.setdefault(replace(piece.kernel, operations=alike).id, piece.kernel)
     return list(kernels.values())
 
 
-def _sliced_alike(kernel: TensorGraph) -> TensorGraph:
-    """The kernel with every slice starting at 0."""
-    return replace(kernel, operations=tuple(map(_from_zero, kernel.operations)))
-
-
 def _from_zero(op: Operation) -> Operation:
+    """The operation, if it is a slice as one that starts at 0."""
     if op.opcode != "slice":
         return op
     start, limit = op.dims("start"), op.dims("limit")
@@ -78,7 +77,7 @@ class _Cutting:
         self.program = program
         self.outputs = frozenset(program.outputs)
         self.own = [
-            not _copied(op) or (at in self.outputs and op.opcode in VIEWS)
+            op.opcode not in _COPIED or (at in self.outputs and op.opcode in VIEWS)
             for at, op in enumerate(program.operations)
         ]
         self.readers = _readers(program, self.own)
@@ -87,7 +86,9 @@ class _Cutting:
 
     def groups(self) -> list[tuple[int, ...]]:
         operations = self.program.operations
-        self.group |= {at: at for at, op in enumerate(operations) if _in_none(op)}
+        for at, op in enumerate(operations):
+            if len(op.results) != 1 or op.opcode == "get-tuple-element":
+                self.group[at] = at
         for at, op in enumerate(operations):
             if self.own[at] and at not in self.group and op.opcode in _HEAVY | _ALONE:
                 self._start(at)
@@ -195,19 +196,10 @@ class _Cutting:
 
     def _within(self, place: int, members: tuple[int, ...], at: dict[int, int]) -> Operation:
         op = self.program.operations[place]
-        if place not in members and (self.own[place] or _many_numbers(op)):
+        many_numbers = op.opcode == "constant" and "value" not in op.attributes
+        if place not in members and (self.own[place] or many_numbers):
             return Operation("parameter", op.results, (), {"number": 0})
         return replace(op, operands=tuple(at[o] for o in op.operands))
-
-
-def _in_none(op: Operation) -> bool:
-    return len(op.results) != 1 or op.opcode == "get-tuple-element"
-
-
-def _copied(op: Operation) -> bool:
-    """True if every kernel gets its own copy: parameters, single numbers, and views that are not
-    outputs."""
-    return op.opcode in VIEWS or op.opcode in ("parameter", "constant")
 
 
 def _readers(program: TensorGraph, own: list[bool]) -> list[list[int]]:
@@ -219,7 +211,3 @@ def _readers(program: TensorGraph, own: list[bool]) -> list[list[int]]:
             seen.update(dict.fromkeys([user] if own[user] else readers[user]))
         readers[at] = list(seen)
     return readers
-
-
-def _many_numbers(op: Operation) -> bool:
-    return op.opcode == "constant" and "value" not in op.attributes

@@ -3,15 +3,17 @@ numbers, seconds and lines."""
 
 from indexer.readers.base.lines import (
     files_below,
+    guess,
     head_of,
     json_lines,
     numbered,
     open_bytes,
     read_rows,
+    refuse_other,
     whole,
     whole_bytes,
+    wrong_file,
 )
-from indexer.readers.base.recognise import guess, refuse_other, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     Reader,

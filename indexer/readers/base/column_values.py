@@ -245,20 +245,8 @@ _RATES = {
     "rps", "fps", "teps", "mteps", "gteps", "it", "items", "iterations", "runs",
 }  # fmt: skip
 #: Divisors of a time that is still the time of a run.
-_RUN = {
-    "iter",
-    "iteration",
-    "it",
-    "op",
-    "call",
-    "run",
-    "rep",
-    "repeat",
-    "launch",
-    "exec",
-    "spmv",
-    "spmm",
-}
+_RUN = {"iter", "iteration", "it", "op", "call", "run", "rep", "repeat", "launch", "exec", "spmv",
+        "spmm"}  # fmt: skip
 _COUNTS = {"iterations", "iters", "iteration", "reps", "repeats", "repetitions", "runs", "calls"}
 #: A repeated value that is this many times the next smaller one means a missing time.
 _FAR = 1000.0
@@ -289,44 +277,30 @@ def is_rate(column: str) -> bool:
     return bool(_RATES & set(words)) and not _NAMED & set(words)
 
 
-def is_total(column: str) -> bool:
-    """True if a name is the sum of several runs."""
-    return bool({"total", "sum"} & set(words_of(column)))
-
-
 def is_count(name: str, column: Column) -> bool:
     """True if a column may hold the number of runs that were timed together."""
     return bool(_COUNTS & set(words_of(name))) and column.part(lambda text: text == "1") < 1
 
 
-def has_units(column: Column) -> bool:
-    """True if cells contain units: `40.0 us`."""
-    return in_cells(column.values)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
+def time_candidates(
+    names: Iterable[str], columns: Mapping[str, Column]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Columns that may be the time, with their units, and the reasons against others that look like
     it."""
-
-    units: dict[str, str]
-    not_times: dict[str, str]
-
-    @classmethod
-    def among(cls, names: Iterable[str], columns: Mapping[str, Column]) -> Candidates:
-        units: dict[str, str] = {}
-        not_times: dict[str, str] = {}
-        for name in names:
-            column, words = columns[name], set(words_of(name))
-            if not has_durations(column):
-                continue
-            if is_rate(name):
-                not_times[name] = "a rate"
-            elif words & _CLOCKS or (column.only_rises and (words & _NAMED or unit_in(name))):
-                not_times[name] = "a clock: it rises from row to row"
-            elif not words & _OTHERS and (words & _NAMED or unit_in(name) or has_units(column)):
-                units[name] = unit_in(name)
-        return cls(units, not_times)
+    units: dict[str, str] = {}
+    not_times: dict[str, str] = {}
+    for name in names:
+        column, words = columns[name], set(words_of(name))
+        if not has_durations(column):
+            continue
+        unit = unit_in(name)
+        if is_rate(name):
+            not_times[name] = "a rate"
+        elif words & _CLOCKS or (column.only_rises and (words & _NAMED or unit)):
+            not_times[name] = "a clock: it rises from row to row"
+        elif not words & _OTHERS and (words & _NAMED or unit or in_cells(column.values)):
+            units[name] = unit
+    return units, not_times
 
 
 def has_durations(column: Column) -> bool:

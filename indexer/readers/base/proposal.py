@@ -15,25 +15,24 @@ from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.rules import Param
 from indexer.readers.base.column_values import (
-    Candidates,
     Column,
     fits,
     has_durations,
-    has_units,
     head_records,
     is_count,
     is_flag,
     is_ok,
     is_status,
     is_status_column,
-    is_total,
     likeness,
     sentinels,
     statuses_meant,
+    time_candidates,
     unit_in,
 )
 from indexer.readers.base.columns import MATRIX_WORDS, assigned, words_of
 from indexer.readers.base.row import ReadOptions
+from indexer.readers.base.units import in_cells
 
 #: Similarity above which names match, if the values fit too.
 _ALIKE = 0.75
@@ -214,13 +213,13 @@ class _Guessing:
     def time(self, stated: Mapping[str, str]) -> None:
         """Assign the column of the times, and their unit."""
         if "time" not in self.roles and "times" not in self.roles:
-            able = Candidates.among(self._free(), self.cells)
-            if len(able.units) != 1:
-                self._lacks(self._no_time(able))
+            able, not_times = time_candidates(self._free(), self.cells)
+            if len(able) != 1:
+                self._lacks(self._no_time(list(able), not_times))
                 return
-            ((best, unit),) = able.units.items()
-            counts = [c for c in self._free() if is_total(best) and is_count(c, self.cells[c])]
-            if counts:
+            ((best, unit),) = able.items()
+            counts = [c for c in self._free() if is_count(c, self.cells[c])]
+            if counts and {"total", "sum"} & set(words_of(best)):
                 self._lacks(f"{best!r} may be of all {counts[0]!r} together: --map time={best}")
                 return
             shown = unit or self.options.unit or self.log.unit or "numbers"
@@ -234,7 +233,7 @@ class _Guessing:
         role = "time" if "time" in self.roles else "times"
         column = self.roles[role]
         unit = stated.get(role) or self.options.unit or self.log.unit
-        if not unit and ("unit" in self.roles or has_units(self.cells[column])):
+        if not unit and ("unit" in self.roles or in_cells(self.cells[column].values)):
             return
         if not unit:
             unit = unit_in(column)
@@ -246,23 +245,22 @@ class _Guessing:
         if unit == "cycles" and not self.log.clock_ghz:
             self._lacks("cycles need a clock: give `clock_ghz` under [traits]")
 
-    def _no_time(self, able: Candidates) -> str:
+    def _no_time(self, names: Sequence[str], not_times: Mapping[str, str]) -> str:
         """Reason why no column is taken for the time, and the candidates."""
-        names = list(able.units)
         if names:
             both = " and ".join(map(repr, names[:_MOST_NAMED]))
             return f"columns {both} may be the time: --map time={names[0]}"
-        numbers = [c for c in self._free() if self._measured(c) and c not in able.not_times]
+        numbers = [c for c in self._free() if self._measured(c) and c not in not_times]
         unit = self.options.unit or self.log.unit or "s"
         unused = f"; unused: {', '.join(numbers[:_MOST_NAMED])}" if numbers else ""
         hint = f"--map time={numbers[0]} --unit {unit}?" if numbers else "--map time_ms=COLUMN"
-        others = [f"{name} is {why}" for name, why in able.not_times.items()]
+        others = [f"{name} is {why}" for name, why in not_times.items()]
         return "; ".join((f"no column is the time{unused}: {hint}", *others[:_MOST_NAMED]))
 
     def _measured(self, column: str) -> bool:
         """True if a column has numbers that differ, and not from row to row by one."""
         cells = self.cells[column]
-        return bool(Candidates.among(["time"], {"time": cells}).units) and len(cells.values) > 2
+        return bool(time_candidates(["time"], {"time": cells})[0]) and len(cells.values) > 2
 
     def _refuse_clock(self) -> None:
         """Report a time column that may be a clock or a date, if there are others."""
@@ -288,7 +286,8 @@ class _Guessing:
         for text, means in sentinels(column).items():
             if text in self.log.statuses:
                 continue
-            count = column.empty if text == "empty" else _counted(column, text)
+            count = sum(n for cell, n in column.values.items() if cell.lower() == text)
+            count = column.empty if text == "empty" else count
             rows = f"{text} ({plural(count, 'row')})"
             if means:
                 self._words[text] = means
@@ -327,12 +326,9 @@ class _Guessing:
     def made_by_command(self) -> None:
         """File the rows under this machine: a simulator's times are the same wherever it runs, so
         log and command are one source."""
-        simulated = self.platform.command is not None and self.platform.simulated
-        if (
-            simulated
-            and self.platform.file
-            and not ("instance" in self.roles or self._stated_instance())
-        ):
+        platform, stated = self.platform, self.options.instance or self.log.instance
+        simulated = platform.command is not None and platform.simulated and platform.file
+        if simulated and not ("instance" in self.roles or stated or platform.instance):
             self._instance = "this"
             why = "the platform is simulated, and its file has the command"
             self.guesses.append(Guess("all rows", "measured by the platform's command", why))
@@ -341,9 +337,6 @@ class _Guessing:
         if not {"op", "kernel"} & self.roles.keys() and self.options.ran is None:
             each = [f"--op {operation_of(name)[0].example('WIDTH')}" for name in self.platform.ops]
             self._lacks(f"the operation is not stated: {' or '.join(each)}")
-
-    def _stated_instance(self) -> str:
-        return self.options.instance or self.log.instance or self.platform.instance
 
     def _free(self) -> list[str]:
         taken = {*self.roles.values(), *self.config.values(), "config"}
@@ -360,10 +353,6 @@ class _Guessing:
     def _lacks(self, line: str) -> None:
         self.open.append(line)
         self.lacking.append(line)
-
-
-def _counted(column: Column, low: str) -> int:
-    return sum(count for text, count in column.values.items() if text.lower() == low)
 
 
 def _params(platform: Platform, options: ReadOptions) -> dict[str, Param]:

@@ -72,21 +72,8 @@ _GOOD = re.compile(
     r"(?:oks?|okay|pass(?:ed)?|done|success(?:ful(?:ly)?)?|succeeded|finished|completed?|valid"
     r"|good|normal|converged)[ _-]*(?:run|exit|ok)?"
 )
-_NOTHING = {
-    "",
-    "-",
-    "--",
-    "none",
-    "nan",
-    "null",
-    "na",
-    "n/a",
-    "no error",
-    "ok",
-    "0",
-    "false",
-    "nil",
-}
+_NOTHING = {"", "-", "--", "none", "nan", "null", "na", "n/a", "no error", "ok", "0", "false",
+            "nil"}  # fmt: skip
 
 
 def status_of(

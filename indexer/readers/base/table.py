@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from embeddb.core.errors import ReaderError
-from indexer.readers.base.lines import numbered
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.lines import numbered, wrong_file
 from indexer.readers.base.row import Reject, RunRow
 
 #: Characters between cells; of several in a header the most frequent one, then the first.
@@ -54,7 +53,7 @@ class Table:
             elif self._number in self._bad:
                 raise wrong_file(self.path, reader, self._bad[self._number].reason)
             elif header_line(line):
-                return line, stated or separator_of(line)
+                return line, stated or max(SEPARATORS, key=_QUOTED.sub("", line).count)
         raise wrong_file(self.path, reader, "it has no header")
 
     def _read_header(self, first: str, reader: str) -> None:
@@ -188,12 +187,6 @@ class Table:
 def header_line(line: str) -> bool:
     """True if a line can be a header: it is neither blank nor a comment."""
     return bool(line.strip()) and not line.lstrip().startswith("#")
-
-
-def separator_of(header: str) -> str:
-    """Separator of the cells of a header."""
-    bare = _QUOTED.sub("", header)
-    return max(SEPARATORS, key=bare.count)
 
 
 def _name(cell: str) -> str:

@@ -177,7 +177,7 @@ def comma_of(cells: Iterable[Any], where: str = "", *, rather: str = "repeats or
     may = {"decimal", "thousands", "repeats"}
     shown = ""
     for cell in cells:
-        if not isinstance(cell, str) or not _has_digit(cell):
+        if not isinstance(cell, str) or not re.search(r"\d", cell):
             continue
         if "," in cell:
             shown = shown or cell
@@ -217,10 +217,6 @@ def _commas(cell: str) -> set[str]:
             bare = re.sub(r"[^\W\d_]+$", "", piece)
             may &= {meaning for meaning, form in forms.items() if form.fullmatch(bare)}
     return may
-
-
-def _has_digit(text: str) -> bool:
-    return re.search(r"\d", text) is not None
 
 
 def _without_comma(text: str, comma: str) -> str:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,25 +171,21 @@ def _numba(problem: Problem, threads: int) -> AbstractContextManager[Ready]:
     return baseline_numba.prepare(problem, threads)
 
 
-def _mkl(*, optimize: bool) -> Prepare:
-    return lambda problem, threads: baseline_mkl.prepare(problem, threads, optimize=optimize)
-
-
-def _taco(schedule: str) -> Prepare:
-    return lambda problem, threads: baseline_taco.prepare(problem, threads, schedule=schedule)
-
-
 _PRODUCTS = ("spmm", "spmv")
 _ALL = (*_PRODUCTS, "sddmm")
 _BASELINES = {
     "scipy-csr": _Baseline(_PRODUCTS, (), _scipy),
     "torch-csr": _Baseline(_ALL, ("torch",), _torch),
     "numba-csr": _Baseline(_ALL, ("numba",), _numba),
-    "mkl-csr": _Baseline(_PRODUCTS, ("mkl",), _mkl(optimize=False)),
-    "mkl-csr-optimized": _Baseline(_PRODUCTS, ("mkl",), _mkl(optimize=True)),
+    "mkl-csr": _Baseline(_PRODUCTS, ("mkl",), partial(baseline_mkl.prepare, optimize=False)),
+    "mkl-csr-optimized": _Baseline(
+        _PRODUCTS, ("mkl",), partial(baseline_mkl.prepare, optimize=True)
+    ),
     "sparse-dot-mkl": _Baseline(_PRODUCTS, ("mkl", "sparse_dot_mkl"), baseline_mkl.wrapped),
     **{
-        f"taco-{name}": _Baseline(tuple(per_kernel), ("taco",), _taco(name))
+        f"taco-{name}": _Baseline(
+            tuple(per_kernel), ("taco",), partial(baseline_taco.prepare, schedule=name)
+        )
         for name, per_kernel in baseline_taco.SCHEDULES.items()
     },
 }

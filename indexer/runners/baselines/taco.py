@@ -87,7 +87,9 @@ class _Tensor(ctypes.Structure):
 def prepare(problem: Problem, threads: int, *, schedule: str) -> Iterator[Ready]:
     """One schedule of `SCHEDULES`. Its compile time is taco's and gcc's."""
     chosen = SCHEDULES[schedule][problem.kernel]
-    _require_32_bits(problem)
+    sizes = [array.size for array in (problem.b, problem.c, problem.out) if array is not None]
+    if max(sizes) >= 2**31:
+        raise Failed("invalid", f"an operand of {max(sizes)} values: taco counts in 32 bits")
     begin = time.perf_counter()
     source = _printed(problem, chosen)
     printed_s = time.perf_counter() - begin
@@ -110,12 +112,6 @@ def prepare(problem: Problem, threads: int, *, schedule: str) -> Iterator[Ready]
     body = source.partition("int compute(")[2].partition("\n}")[0]
     used = threads if "omp parallel" in body else 1
     yield Ready(call, used, seconds, printed_s + built.compile_s)
-
-
-def _require_32_bits(problem: Problem) -> None:
-    sizes = [array.size for array in (problem.b, problem.c, problem.out) if array is not None]
-    if max(sizes) >= 2**31:
-        raise Failed("invalid", f"an operand of {max(sizes)} values: taco counts in 32 bits")
 
 
 def _printed(problem: Problem, schedule: Schedule) -> str:

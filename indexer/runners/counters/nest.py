@@ -29,7 +29,6 @@ from indexer.runners.counters.perf import (
     FLOPS,
     Event,
     Events,
-    Kernel,
     Linux,
     available,
     count_threads,
@@ -93,7 +92,8 @@ def model_counts(
     """
     values = deciding_values(nest)
     workers = threads if parallel else 1
-    turns, per_turn = outer_turns(nest, values), _steps_per_turn(nest)
+    turns, steps = outer_turns(nest, values), work_of(nest).accesses(nest.trips) + nest.points
+    per_turn = steps / nest.trips[0]
     shares, first = [], 0
     for worker in range(workers):
         last = first + turns // workers + (worker < turns % workers)
@@ -146,10 +146,6 @@ def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
 
 def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, ...]:
     return Pass("WARM", *warm, _ROOM * most), Pass("COUNT", *counted, _ROOM * most)
-
-
-def _steps_per_turn(nest: Nest) -> float:
-    return (work_of(nest).accesses(nest.trips) + nest.points) / nest.trips[0]
 
 
 def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
@@ -318,15 +314,11 @@ def by_counter(nest: Nest, events: Events, counts: NDArray[np.float64]) -> NDArr
         if event.counter != FLOPS:
             counters[:, COUNTERS.index(event.counter)] = column
             continue
-        types = _floating(nest)
+        types = {a.dtype for a in nest.arrays} & {"f32", "f64"}
         if len(types) < 2:
             for dtype in ("f32", "f64"):
                 counters[:, COUNTERS.index(f"{dtype}_scalar")] = column if dtype in types else 0
     return counters
-
-
-def _floating(nest: Nest) -> Sequence[str]:
-    return sorted({a.dtype for a in nest.arrays} & {"f32", "f64"})
 
 
 _TASKS = Path("/proc/self/task")
@@ -340,7 +332,7 @@ def count(
     library: str,
     *,
     threads: int,
-    kernel: Kernel,
+    kernel: Linux,
     events: Sequence[Event],
     which: int = 0,
 ) -> NDArray[np.float64]:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,27 +41,14 @@ _CPUINFO = Path("/proc/cpuinfo")
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
 
-class Kernel(Protocol):
-    """System calls for counters; each raises OSError."""
-
-    def open(self, attribute: bytes, thread: int, group: int) -> int:
-        """A descriptor that counts for one thread, in the group of another descriptor or -1."""
-        ...
-
-    def control(self, descriptor: int, request: int, argument: int) -> None: ...
-
-    def read(self, descriptor: int, size: int) -> bytes: ...
-
-    def close(self, descriptor: int) -> None: ...
-
-
 class Linux:
-    """The system calls of the Linux kernel."""
+    """The Linux kernel's system calls for counters; each raises OSError."""
 
     def __init__(self) -> None:
         self._c = ctypes.CDLL(None, use_errno=True)
 
     def open(self, attribute: bytes, thread: int, group: int) -> int:
+        """A descriptor that counts for one thread, in the group of another descriptor or -1."""
         any_processor, close_on_exec = -1, 8
         arguments = (ctypes.c_long(x) for x in (thread, any_processor, group, close_on_exec))
         return self._checked(self._c.syscall(ctypes.c_long(_SYSCALL), attribute, *arguments))
@@ -93,7 +79,7 @@ def events_here(path: Path = _CPUINFO) -> Events | None:
     return events_of(dict(re.findall(r"^([^\n:]+?)\s*: ([^\n]*)$", text, re.MULTILINE)))
 
 
-def available(kernel: Kernel | None = None, events: Events | None = None) -> str | None:
+def available(kernel: Linux | None = None, events: Events | None = None) -> str | None:
     """Reason why nothing can be counted here, in a line; None if counters are available."""
     events = events or events_here()
     if events is None:
@@ -116,7 +102,7 @@ def count_threads(
     threads: Sequence[int],
     events: Sequence[Event],
     *,
-    kernel: Kernel,
+    kernel: Linux,
     idle: Callable[[], object] = lambda: None,
     prepare: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float64]:
@@ -135,14 +121,8 @@ def count_threads(
     return counts
 
 
-class _Reading(NamedTuple):
-    enabled: int
-    running: int
-    values: tuple[int, ...]
-
-
 @contextmanager
-def _opened(kernel: Kernel, threads: Sequence[int], events: Sequence[Event]) -> Iterator[list[int]]:
+def _opened(kernel: Linux, threads: Sequence[int], events: Sequence[Event]) -> Iterator[list[int]]:
     """The first descriptor of each thread; all of them count."""
     opened: list[int] = []
     leaders: list[int] = []
@@ -167,7 +147,7 @@ def _opened(kernel: Kernel, threads: Sequence[int], events: Sequence[Event]) -> 
 def _median(
     call: Callable[[], object],
     prepare: Callable[[], object],
-    kernel: Kernel,
+    kernel: Linux,
     leaders: Sequence[int],
     events: int,
 ) -> NDArray[np.float64]:
@@ -179,24 +159,23 @@ def _median(
         call()
         after = [_read(kernel, leader, events) for leader in leaders]
         for row, old, new in zip(sample, before, after, strict=True):
-            if new.enabled - old.enabled == new.running - old.running:
-                row[:] = [(n - o) % _WRAP for n, o in zip(new.values, old.values, strict=True)]
-    counted = ~np.isnan(samples[:, :, 0]).any(axis=1)
-    median: NDArray[np.float64] = (
-        np.median(samples[counted], axis=0) if counted.any() else samples[0]
-    )
-    return median
+            enabled, running, *counted = (int(n) for n in new - old)
+            if enabled == running:
+                row[:] = [count % _WRAP for count in counted]
+    whole = ~np.isnan(samples[:, :, 0]).any(axis=1)
+    return np.asarray(np.median(samples[whole], axis=0) if whole.any() else samples[0])
 
 
-def _read(kernel: Kernel, leader: int, events: int) -> _Reading:
+def _read(kernel: Linux, leader: int, events: int) -> NDArray[np.uint64]:
+    """uint64[2 + e]: the time that the group was enabled, that it ran, and its counts."""
     size = 8 * (3 + events)
     data = kernel.read(leader, size)
     if len(data) != size:
         raise OSError(errno.EIO, "a group of counters was read in part")
-    count, enabled, running, *values = struct.unpack(f"={3 + events}Q", data)
-    if count != events:
-        raise OSError(errno.EIO, f"a group of {events} counters has {count}")
-    return _Reading(enabled, running, tuple(values))
+    numbers = np.frombuffer(data, np.uint64)
+    if numbers[0] != events:
+        raise OSError(errno.EIO, f"a group of {events} counters has {numbers[0]}")
+    return numbers[1:]
 
 
 def _attribute(event: Event, *, leads: bool) -> bytes:
@@ -230,23 +209,19 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events of a processor; `counter_set`: the key of `embeddb.nests.counters.GIVEN`."""
-
     processor: str
-    counter_set: str
     events: tuple[Event, ...]
 
 
-def _events(processor: str, counter_set: str, codes: Mapping[str, int]) -> Events:
+def _events(processor: str, codes: Mapping[str, int]) -> Events:
     raw = tuple(Event(name, _RAW, (code & 0xFF) << 8 | code >> 8) for name, code in codes.items())
     first = Event("instructions", _HARDWARE, _INSTRUCTIONS)
-    return Events(processor, counter_set, (first, *raw))
+    return Events(processor, (first, *raw))
 
 
 #: Event and mask, as 0xEEMM.
 _SKYLAKE = _events(
     "Intel Skylake",
-    "intel",
     {
         "branches": 0xC400,
         "mispredictions": 0xC500,
@@ -272,7 +247,7 @@ _SKYLAKE = _events(
 def _zen(name: str, *, flops: int, filled: int, from_memory: int) -> Events:
     codes = {"branches": 0xC200, "mispredictions": 0xC300, "loads": 0x2901, "l2_lines_in": 0x6409}
     fills = {"l1_lines_in": filled, "memory_reads": from_memory}
-    return _events(f"AMD {name}", "amd", {**codes, FLOPS: flops, **fills})
+    return _events(f"AMD {name}", {**codes, FLOPS: flops, **fills})
 
 
 _ZEN2 = _zen("Zen 2", flops=0x03FF, filled=0x435B, from_memory=0x4348)

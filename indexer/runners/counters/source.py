@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from embeddb.kernels.nests.expressions import C_TYPES, Site, Writer
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import DTYPES, Access, Array, Call, Const, Expr, Index, LoopIndex, Read
+from embeddb.nests.parts import DTYPES, Access, Array, Call, Const, Expr, LoopIndex, Read
+from indexer.frontends.tree import reads
 
 _MACHINE = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -170,11 +171,10 @@ def work_of(nest: Nest) -> Work:
 def deciding(nest: Nest) -> frozenset[int]:
     """The arrays whose values decide the accesses: those in bounds, indices and conditions, and
     those that are written into such an array."""
-    arrays = {a.array for access in _all(nest) for a in access.inner()}
+    arrays = {a.array for _, access, _ in nest.accesses() for a in access.inner()}
     arrays |= {access.array for statement, access, _ in nest.accesses() if statement < 0}
     for statement in nest.body:
-        if statement.where is not None:
-            arrays |= {a.array for a in _reads(statement.where)}
+        arrays |= {a.array for a in reads(statement.where)}
     size = -1
     while size != len(arrays):
         size = len(arrays)
@@ -206,22 +206,9 @@ def _level(access: Access) -> int:
     return 1 + max(access.loops, default=-1)
 
 
-def _all(nest: Nest) -> Iterator[Access]:
-    return (access for _, access, _ in nest.accesses())
-
-
-def _reads(expression: Expr) -> Iterator[Access]:
-    if isinstance(expression, Read):
-        yield from expression.access.inner()
-        yield expression.access
-    elif isinstance(expression, Call):
-        for argument in expression.args:
-            yield from _reads(argument)
-
-
 def _keeps(nest: Nest, target: Access) -> bool:
     """True if a target stays in a register for a whole loop: nothing else touches its array."""
-    alone = all(a == target for a in _all(nest) if a.array == target.array)
+    alone = all(a == target for _, a, _ in nest.accesses() if a.array == target.array)
     free = all(s.where is None for s in nest.body if s.target == target)
     return alone and free and _level(target) < nest.depth
 
@@ -249,9 +236,9 @@ def _work_of_step(
     where, target = statement.where, statement.target
     # An element stored by an earlier statement of this iteration needs no load before the loop.
     stored = {s.target for s in nest.body[:at]} & register_targets
-    before = tuple(loads(_reads(where), True)) if where is not None else ()
+    before = tuple(loads(reads(where), True))
     outside = set(in_registers)
-    read = [*target.inner(), *_reads(statement.value), *([target] if statement.reduction else [])]
+    read = [*target.inner(), *reads(statement.value), *([target] if statement.reduction else [])]
     inside = tuple(loads(iter(read), where is None))
     stores = () if target in register_targets else (target,)
     if where is not None:
@@ -367,14 +354,14 @@ def _arrays(nest: Nest) -> Iterator[str]:
 def _run(nest: Nest, work: Work) -> Iterator[str]:
     yield "static void run(int64_t first, int64_t last)\n{"
     yield from _each("load", work.enter[0], nest)
-    outer = nest.loops[0]
-    yield f"const int64_t low0 = {_index(outer.lower, nest)};"
+    outer, (writer, site) = nest.loops[0], _writer(nest)
+    yield f"const int64_t low0 = {writer.index(outer.lower, site)};"
     yield "for (int64_t turn0 = first; turn0 < last; turn0++) {"
     yield f"const int64_t i0 = low0 + turn0 * {outer.step};"
     yield "now[BRANCHES]++;\nnow[OTHER] += 2;"
     for at, loop in enumerate(nest.loops[1:], 1):
         yield from _each("load", work.enter[at], nest)
-        low, high = _index(loop.lower, nest), _index(loop.upper, nest)
+        low, high = (writer.index(bound, site) for bound in (loop.lower, loop.upper))
         yield f"const int64_t low{at} = {low}, span{at} = {high} - low{at};"
         yield f"const int64_t count{at} = span{at} > 0 ? (span{at} - 1) / {loop.step} + 1 : 0;"
         yield f"for (int64_t turn{at} = 0; turn{at} < count{at}; turn{at}++) {{"
@@ -407,8 +394,8 @@ def _step(nest: Nest, at: int, step: Step) -> Iterator[str]:
 
 
 def _assigned(nest: Nest, at: int) -> str:
-    statement = nest.body[at]
-    place, value = _element(statement.target, nest), _value(statement.value, nest)
+    statement, (writer, site) = nest.body[at], _writer(nest)
+    place, value = writer.access(statement.target, site), _value(statement.value, nest)
     match statement.combine:
         case "=":
             new = value
@@ -438,16 +425,6 @@ def _writer(nest: Nest) -> tuple[Writer, Site]:
     return Writer(nest, arrays), Site({at: (f"i{at}", 0) for at in range(nest.depth)})
 
 
-def _index(index: Index, nest: Nest) -> str:
-    writer, site = _writer(nest)
-    return writer.index(index, site)
-
-
-def _element(access: Access, nest: Nest) -> str:
-    writer, site = _writer(nest)
-    return writer.access(access, site)
-
-
 def _value(expression: Expr, nest: Nest) -> str:
     """C text of a value as a double, which is exact for all compared values except very large
     integers."""
@@ -457,7 +434,8 @@ def _value(expression: Expr, nest: Nest) -> str:
         case LoopIndex(loop):
             return f"(double)i{loop}"
         case Read(access):
-            return f"(double){_element(access, nest)}"
+            writer, site = _writer(nest)
+            return f"(double){writer.access(access, site)}"
         case Call("select", args):
             test, yes, no = (_value(a, nest) for a in args)
             return f"(({test}) != 0 ? {yes} : {no})"

@@ -33,6 +33,7 @@ _MAX_OUTPUT = 64 << 20
 #: for each, so instructions come from the first build, loads and stores from the second.
 _BUILDS = (("-march=haswell",), ("-march=haswell", "-mno-fma"))
 
+_CACHEGRIND = frozenset("Ir Dr Dw D1mr D1mw DLmr DLmw ILmr Bc Bcm Bi Bim".split())  # noqa: SIM905
 #: Table 5 to perf's events, user space alone. Processors without an event of that name have none.
 _EVENTS = {
     "INSTR_RETIRED_ANY": "instructions:u",
@@ -136,23 +137,7 @@ def parse_cachegrind(text: str) -> dict[str, int]:
     if not names or len(names) != len(totals) or not all(t.isdigit() for t in totals):
         raise InputError("not an output of cachegrind: events and summary do not fit")
     totals_by_event = dict(zip(names, map(int, totals), strict=True))
-    if (
-        absent := {
-            "Ir",
-            "Dr",
-            "Dw",
-            "D1mr",
-            "D1mw",
-            "DLmr",
-            "DLmw",
-            "ILmr",
-            "Bc",
-            "Bcm",
-            "Bi",
-            "Bim",
-        }
-        - totals_by_event.keys()
-    ):
+    if absent := _CACHEGRIND - totals_by_event.keys():
         raise InputError(f"not an output of cachegrind: no event {min(absent)}")
     return totals_by_event
 
@@ -212,8 +197,10 @@ def perf(
         names = list(supported)
         for at in range(0, len(names), _TOGETHER):
             part = {counter: supported[counter] for counter in names[at : at + _TOGETHER]}
+            events = list(part.values())
+            stat = [tool, "stat", "-x,", "-e", ",".join(events), "--"]
             few, many = (
-                _stat(tool, program, calls, list(part.values()), timeout_s=timeout_s)
+                parse_perf(_run([*stat, *program.command(calls)], timeout_s=timeout_s), events)
                 for calls in (1, 1 + _PERF_CALLS)
             )
             for counter, event in part.items():
@@ -238,13 +225,6 @@ def _accepts(tool: str, event: str) -> bool:
     return done.returncode == 0
 
 
-def _stat(
-    tool: str, program: Program, calls: int, events: list[str], *, timeout_s: float
-) -> dict[str, float | str]:
-    command = [tool, "stat", "-x,", "-e", ",".join(events), "--", *program.command(calls)]
-    return parse_perf(_run(command, timeout_s=timeout_s), events)
-
-
 def parse_perf(text: str, events: Sequence[str]) -> dict[str, float | str]:
     """Count of each event in the output of `perf stat -x,`, or the reason why there is none."""
     counts: dict[str, float | str] = dict.fromkeys(events, "perf did not report this event")
@@ -257,15 +237,11 @@ def parse_perf(text: str, events: Sequence[str]) -> dict[str, float | str]:
             counts[fields[2]] = f"perf reports {value} on this machine"
         elif not value.isdigit():
             counts[fields[2]] = f"perf reports {value[:40]!r} instead of a count"
-        elif not _whole(share):
+        elif not re.fullmatch(r"100(\.0*)?", share):
             counts[fields[2]] = f"the counter ran {share} % of the time: an estimate"
         else:
             counts[fields[2]] = float(value)
     return counts
-
-
-def _whole(share: str) -> bool:
-    return re.fullmatch(r"100(\.0*)?", share) is not None
 
 
 def _per_call(few: float | str, many: float | str, calls: int) -> float | str:
@@ -292,8 +268,6 @@ def _run(command: list[str], *, timeout_s: float) -> str:
     except subprocess.TimeoutExpired:
         raise NothingFound(f"{tool} took more than {timeout_s:.0f} s") from None
     if done.returncode:
-        last_lines = [line for line in done.stderr.splitlines() if line.strip()][-1:] or [
-            "no message"
-        ]
-        raise NothingFound(f"{tool} failed with {done.returncode}: {last_lines[0].strip()[:200]}")
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1].strip()
+        raise NothingFound(f"{tool} failed with {done.returncode}: {last[:200]}")
     return done.stderr

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +19,13 @@ import torch
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, RunnerUnavailable, SpaceError
 from embeddb.kernels.cuda.cusparse import CusparseProduct, cusparse
-from embeddb.kernels.cuda.device import Device, DeviceError, gpu
+from embeddb.kernels.cuda.device import DeviceError, gpu
 from embeddb.kernels.cuda.forms import Csr, FormRefused
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import Plan, plan
 from embeddb.kernels.cuda.product import Product, bind
 from indexer.runners.harness.serving import Reply, serve
+from indexer.runners.harness.worker import Answering
 
 Call = Callable[[], object]
 #: Bytes that a copy moves, in the long probe and in the short one.
@@ -35,34 +36,12 @@ _LAUNCHES = 200
 _BUSY_CYCLES = 400_000
 
 
-class Machine(Protocol):
-    """A device of torch with a clock. All work goes into one stream, in which graphs can be
-    captured. Tests have one on the CPU."""
-
-    place: str
-    device: Device
-
-    def identity(self) -> dict[str, str]:
-        """Facts that name an instance."""
-
-    def properties(self) -> dict[str, str]:
-        """Facts that need no measuring."""
-
-    def free_bytes(self) -> int:
-        """Memory that is free now."""
-
-    def wait(self) -> None:
-        """Wait for all enqueued work."""
-
-    def once(self, call: Call) -> float:
-        """Seconds of one call in the stream."""
-
-    def graphed(self, call: Call, calls: int, samples: int) -> list[float]:
-        """Mean seconds of a call in a graph of so many calls, once for each replay."""
-
-
 class CudaMachine:
-    """The first visible GPU. Raises: RunnerUnavailable where it cannot be used."""
+    """The first visible GPU, with a clock. All work goes into one stream, in which graphs can be
+    captured. Tests have one on the CPU.
+
+    Raises: RunnerUnavailable where it cannot be used.
+    """
 
     place = "cuda"
 
@@ -74,9 +53,11 @@ class CudaMachine:
         torch.cuda.set_stream(self._stream)
 
     def identity(self) -> dict[str, str]:
+        """Facts that name an instance."""
         return self.device.facts()
 
     def properties(self) -> dict[str, str]:
+        """Facts that need no measuring."""
         of = torch.cuda.get_device_properties(0)
         return {
             "multiprocessors": str(of.multi_processor_count),
@@ -91,6 +72,7 @@ class CudaMachine:
         torch.cuda.synchronize()
 
     def once(self, call: Call) -> float:
+        """Seconds of one call in the stream."""
         start, end = self._events()
         self._cuda._sleep(_BUSY_CYCLES)
         start.record()
@@ -100,6 +82,7 @@ class CudaMachine:
         return float(start.elapsed_time(end)) / 1e3
 
     def graphed(self, call: Call, calls: int, samples: int) -> list[float]:
+        """Mean seconds of a call in a graph of so many calls, once for each replay."""
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(capture_error_mode="thread_local")
         try:
@@ -127,7 +110,7 @@ class CudaMachine:
         return self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)
 
 
-def figures(machine: Machine, *, short: bool) -> dict[str, float]:
+def figures(machine: CudaMachine, *, short: bool) -> dict[str, float]:
     """Copy bandwidth in GB/s (bytes read and written), and unless `short` the time of a launch, of
     many in a row, in a stream and in a graph, in microseconds. Figures without memory for them are
     left out."""
@@ -274,22 +257,19 @@ class KernelFault(Exception):
     """An error of the driver after which nothing more runs in this process."""
 
 
-class Worker:
+class Worker(Answering):
     """Answers requests; holds one loaded pattern."""
 
-    def __init__(self, opened: Callable[[], Machine]) -> None:
+    def __init__(self, opened: Callable[[], CudaMachine]) -> None:
         self._opened = opened
-        self._machine: Machine | None = None
+        self._machine: CudaMachine | None = None
         self._converted: set[str] = set()
         self.job: Loaded | None = None
 
     def answer(self, request: Reply, payload: bytes) -> Reply:
         """Raises: KernelFault, which ends the process; RunnerUnavailable."""
         try:
-            if request["do"] == "load":
-                return self.load(request, payload)
-            reply: Reply = getattr(self, request["do"])(request)
-            return reply
+            return super().answer(request, payload)
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             return {"status": "oom", "error": _first_line(error)}
@@ -305,7 +285,7 @@ class Worker:
             raise KernelFault(_first_line(error)) from None
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> CudaMachine:
         """Raises: RunnerUnavailable."""
         if self._machine is None:
             self._machine = self._opened()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.kernels import build as cpu_build
@@ -108,47 +108,33 @@ def build_all(
 
     Raises: RunnerUnavailable if the machine could not compile.
     """
-    fresh = list(dict.fromkeys(variants))
-    groups = [fresh[at : at + TOGETHER] for at in range(0, len(fresh), TOGETHER)]
-    start = _count(folder)
-    named = [(group, folder / f"{start}-{n}.so") for n, group in enumerate(groups)]
-    builder = _Builder(source, prelude, compiler, openmp)
-    with ThreadPoolExecutor(cpu_count()) as pool:
-        done = pool.map(lambda batch: builder.build(*batch), named)
-        return {variant: built for group in done for variant, built in group.items()}
 
-
-def _count(folder: Path) -> int:
-    return sum(1 for _ in folder.iterdir())
-
-
-@dataclass(frozen=True, slots=True)
-class _Builder:
-    source: Source[Any]
-    prelude: str
-    compiler: Sequence[str]
-    openmp: bool
-
-    def build(self, group: Sequence[V], path: Path) -> dict[V, Built]:
-        able: list[V] = []
-        functions: list[tuple[str, str]] = []
+    def build(group: Sequence[V], path: Path) -> dict[V, Built]:
+        able: dict[V, tuple[str, str]] = {}
         built: dict[V, Built] = {}
         for variant in group:
             try:
-                functions.append(self.source(variant, f"v{len(able)}"))
-                able.append(variant)
+                able[variant] = source(variant, f"v{len(able)}")
             except InputError as error:
                 built[variant] = Built(path, -1, 0.0, "invalid", str(error))
         if not able:
             return built
         start = time.perf_counter()
-        text = one_file(self.prelude, functions, openmp=self.openmp)
-        problem = build_one(path, text, self.compiler)
+        problem = build_one(path, one_file(prelude, [*able.values()], openmp=openmp), compiler)
         each = (time.perf_counter() - start) / len(able)
-        if not problem:
-            return built | {s: Built(path, which, each) for which, s in enumerate(able)}
-        if len(able) == 1:
-            return built | {able[0]: Built(path, -1, each, "build", problem)}
-        for n, variant in enumerate(able):  # find the failing one
-            built |= self.build([variant], path.with_suffix(f".{n}.so"))
+        for which, variant in enumerate(able):
+            if not problem:
+                built[variant] = Built(path, which, each)
+            elif len(able) == 1:
+                built[variant] = Built(path, -1, each, "build", problem)
+            else:  # find the failing one
+                built |= build([variant], path.with_suffix(f".{which}.so"))
         return built
+
+    fresh = list(dict.fromkeys(variants))
+    groups = [fresh[at : at + TOGETHER] for at in range(0, len(fresh), TOGETHER)]
+    start = sum(1 for _ in folder.iterdir())
+    paths = [folder / f"{start}-{n}.so" for n in range(len(groups))]
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        done = pool.map(build, groups, paths)
+        return {variant: built for group in done for variant, built in group.items()}

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from embeddb.core.errors import RunnerUnavailable
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.harness.worker_process import Closing, WorkerProcess
 
@@ -48,6 +49,11 @@ class LocalRunner(Closing):
 
     def available(self) -> str | None:
         return self._machine.available()
+
+    def require_available(self) -> None:
+        """Raises: RunnerUnavailable."""
+        if (reason := self.available()) is not None:
+            raise RunnerUnavailable(reason)
 
     def facts(self, *, threads: int = 0) -> dict[str, str]:
         """Facts of runner `cpu`."""

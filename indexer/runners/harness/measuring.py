@@ -17,6 +17,7 @@ from indexer.runners.base import RunOptions
 from indexer.runners.harness.building import Built
 
 if TYPE_CHECKING:
+    from embeddb.platforms.space.space import ConfigSpace
     from indexer.runners.harness.worker_process import WorkerProcess
 
 #: Limit of a call: so many times the default's, plus this, since threads have to be woken.
@@ -33,13 +34,6 @@ _RESTORED = 2e8
 _MOST_CALLS = 256
 
 V = TypeVar("V", bound=Hashable)
-
-
-class Space(Protocol):
-    """The legal configurations."""
-
-    def reason(self, config: Config) -> str | None:
-        """Reason why a configuration is illegal; None if it is legal."""
 
 
 class Measured(Protocol[V]):
@@ -136,7 +130,7 @@ class Measuring(Generic[V]):
         self,
         configs: Sequence[Config],
         *,
-        space: Space,
+        space: ConfigSpace,
         variant: Callable[[Config], V],
         default: V,
         at_once: int,
@@ -160,10 +154,7 @@ class Measuring(Generic[V]):
                     yield config, measured[variants[config]]
 
     def measure(self, variants: Sequence[V]) -> dict[V, Measurement]:
-        """Measure variants, all of which are legal.
-
-        Raises: RunnerUnavailable.
-        """
+        """Measure variants, all of which are legal. Raises: RunnerUnavailable."""
         if self._refused is not None:
             return {v: self._failed(dict(self._refused)) for v in variants}
         turns = {variant: _Turn(one) for variant, one in self._build(variants).items()}

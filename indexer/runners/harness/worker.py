@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +14,60 @@ from numpy.typing import NDArray
 from embeddb.core.errors import InputError, RunnerUnavailable
 from indexer.runners.harness.serving import Reply, serve
 
+#: Values compared together: they stay in the cache.
+_CHUNK = 1 << 15
+#: Share of elements that may differ where rounding can turn a decision.
+_TURNED = 1e-4
+#: A result by its number, and float64[elements] each: its expected values and tolerances.
+Expected = tuple[int, NDArray[np.float64], NDArray[np.float64]]
 
-class Job(Protocol):
-    """A workload in a worker: `arrays` are passed to every call."""
+
+class Job(ABC):
+    """A workload in a worker: `arrays` are passed to every call, and those of `numbers` are its
+    results, flat. Their expected values are computed once and stored in a folder for the next
+    process; where the job `may_jump`, rounding can turn a decision, and a few are ignored."""
 
     arrays: list[NDArray[Any]]
+    numbers: list[int]
+    may_jump: bool
+    _expected: dict[int, Any]
 
     def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
         """Compute the expected values, unless the folder has them. Raises: InputError for a
         workload without a reference."""
-
-    def restore(self, *, all: bool) -> None:
-        """Restore the arrays that a run reads; with `all` also those that it only writes, so that
-        results of the last run cannot pass for the next one's."""
+        paths = {number: folder / f"expected-{number}.npy" for number in self.numbers}
+        if not all(path.exists() for path in paths.values()):
+            for number, *values in self.computed(reference, libraries):
+                np.save(paths[number], np.stack(values))
+        self._expected = {n: np.load(path, mmap_mode="r") for n, path in paths.items()}
 
     def wrong(self) -> str:
         """Empty if all results of the last run are right, else the first violation."""
+        for number, (expected, off) in self._expected.items():
+            results, bad = self.arrays[number], 0
+            for low in range(0, expected.size, _CHUNK):
+                part = slice(low, low + _CHUNK)
+                error = np.abs(results[part].astype(np.float64) - expected[part])
+                missed = ~(error <= off[part]) & (off[part] < np.inf)
+                bad += int(np.count_nonzero(missed))
+                if bad and not (self.may_jump and bad <= max(1, _TURNED * expected.size)):
+                    at = int(missed.argmax())
+                    where = self.element(number, low + at)
+                    return f"{where} is off by {error[at]:.3g}, more than rounding explains"
+        return ""
+
+    @abstractmethod
+    def computed(self, reference: str, libraries: Libraries) -> Iterator[Expected]:
+        """The expected values, by the shared object of a reference if one is named."""
+
+    @abstractmethod
+    def element(self, number: int, place: int) -> str:
+        """The element at a place of a result, in words."""
+
+    @abstractmethod
+    def restore(self, *, all: bool) -> None:
+        """Restore the arrays that a run reads; with `all` also those that it only writes, so that
+        results of the last run cannot pass for the next one's."""
 
 
 class Answering(ABC):
@@ -100,53 +138,3 @@ class Libraries:
         pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
         numbers = (ctypes.c_int64(n) for n in (threads, times))
         return float(self._calls[path](ctypes.c_int64(which), pointers, *numbers))
-
-
-#: Values compared together: they stay in the cache.
-_CHUNK = 1 << 15
-#: Share of elements that may differ where rounding can turn a decision.
-_TURNED = 1e-4
-
-
-class Expected:
-    """Expected values and tolerances by number of a result, float64[2, elements], stored in
-    `folder` for the next process."""
-
-    def __init__(self, folder: Path, numbers: list[int]) -> None:
-        self._paths = {n: folder / f"expected-{n}.npy" for n in numbers}
-        self._loaded: dict[int, tuple[Any, ...]] = {}
-
-    @property
-    def there(self) -> bool:
-        return all(path.exists() for path in self._paths.values())
-
-    def keep(self, number: int, values: NDArray[Any], off: NDArray[Any]) -> None:
-        np.save(self._paths[number], np.stack([values, off]))
-
-    def of(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """float64[elements] each."""
-        if number not in self._loaded:
-            self._loaded[number] = tuple(np.load(self._paths[number], mmap_mode="r"))
-        expected, off = self._loaded[number]
-        return expected, off
-
-
-def first_missed(
-    results: NDArray[Any],
-    expected: NDArray[np.float64],
-    off: NDArray[np.float64],
-    *,
-    may_jump: bool = False,
-) -> tuple[int, float] | None:
-    """Index of the first value that is off by more than its tolerance, and its error. With
-    `may_jump` a few are ignored. All arrays are flat."""
-    bad = 0
-    for low in range(0, expected.size, _CHUNK):
-        part = slice(low, low + _CHUNK)
-        error = np.abs(results[part].astype(np.float64) - expected[part])
-        missed = ~(error <= off[part]) & (off[part] < np.inf)
-        bad += int(np.count_nonzero(missed))
-        if bad and not (may_jump and bad <= max(1, _TURNED * expected.size)):
-            at = int(missed.argmax())
-            return low + at, float(error[at])
-    return None

@@ -1,10 +1,9 @@
-"""A worker process that answers requests, seen from the parent: sent, awaited, killed; one that
-has a matrix; and the facts of a machine stored between processes.
+"""A worker process that answers requests, seen from the parent: sent, awaited, killed; and the
+facts of a machine stored between processes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -196,7 +195,7 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> Non
     if os.getpid() != owner:
         return
     # The whole session: compilers that the worker started must not outlive it either.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for stream in (process.stdin, process.stdout, errors):
@@ -220,39 +219,6 @@ class Closing:
 
     def close(self) -> None:
         raise NotImplementedError
-
-
-Reply = dict[str, Any]
-
-
-class MatrixSession:
-    """Requests about one matrix at a time, loaded in the worker first if it is not there. A matrix
-    that was refused is not sent again until `next_run`."""
-
-    def __init__(self, session: WorkerProcess) -> None:
-        self.session = session
-        self._loaded: tuple[int, Hashable] | None = None
-        self._refused: tuple[Hashable, Reply] | None = None
-
-    def next_run(self) -> None:
-        """Forget a refusal."""
-        self._refused = None
-
-    def request(
-        self, key: Hashable, load: Callable[[], Reply], message: Reply, *, timeout_s: float
-    ) -> Reply:
-        """The reply to `message` about the matrix that `load` brings, or that of `load` if it is
-        not ok. Raises: RunnerUnavailable as `WorkerProcess.request`, and what `load` does."""
-        if self._loaded != (self.session.ensure(), key):
-            if self._refused is not None and self._refused[0] == key:
-                return self._refused[1]
-            self._loaded = None
-            reply = load()
-            if reply["status"] != "ok":
-                self._refused = key, reply
-                return reply
-            self._loaded = self.session.generation, key
-        return self.session.request(message, timeout_s=timeout_s)
 
 
 def stored_facts(identity: Mapping[str, str], probe: str) -> dict[str, str]:

@@ -48,7 +48,10 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
         "   Compile:  gcc -O3 -march=native -fopenmp FILE.c -lm",
         f"   It was measured with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared'))}",
         "   The numbers that it starts from are made up; no two pointers may overlap. */",
-        *(f"/* It has rows like those of matrix {name}. */" for name in _matrices(nest)),
+        *(
+            f"/* It has rows like those of matrix {name}. */"
+            for name in sorted({*nest.matrix_ids.values()})
+        ),
         *(f"#include <{header}>" for header in INCLUDES),
     ]
     function = c_function(nest, schedule, name)
@@ -56,10 +59,6 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
     return "\n".join(
         [*lines, PRELUDE, function, fill.FILL_FUNCTIONS, TOOLS, _MAIN.format(body=body)]
     )
-
-
-def _matrices(nest: Nest) -> list[str]:
-    return sorted(set(nest.matrix_ids.values()))
 
 
 def nest_lines(nest: Nest) -> Iterator[str]:

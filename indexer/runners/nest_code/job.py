@@ -4,13 +4,12 @@ indexer.runners.nest_code.job`."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
@@ -21,7 +20,7 @@ from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.nests.schedule import Schedule
 from indexer.runners.harness import building
 from indexer.runners.harness.building import Built
-from indexer.runners.harness.worker import Expected, Libraries, first_missed, serve_jobs
+from indexer.runners.harness.worker import Expected, Job, Libraries, serve_jobs
 from indexer.runners.nest_code.fill import DTYPE_OF, contents, filled
 from indexer.runners.nest_code.reference import (
     checked_nest,
@@ -45,10 +44,9 @@ def bytes_needed(nest: Nest, *, check: bool) -> int:
     return needed
 
 
-class NestJob:
-    """A nest in a worker; `arrays` are flat, in the order of the nest. The expected values are
-    computed once, by numpy or by the compiled `reference` if one is named, and stored in `folder`
-    for the next process."""
+class NestJob(Job):
+    """A nest in a worker; `arrays` are in the order of the nest. The expected values are computed
+    by numpy, or by the compiled reference if one is named."""
 
     def __init__(self, nest: Nest, seed: int) -> None:
         self.nest = nest
@@ -62,21 +60,10 @@ class NestJob:
         read = {a.array for s in nest.body for a in s.reads()}
         read |= {s.target.array for s in nest.body if s.reduction}
         self._read = nest.written & read
-        self._checked = [a for a in sorted(nest.written) if not nest.arrays[a].transient]
-        self._expected: Expected | None = None
+        self.numbers = [a for a in sorted(nest.written) if not nest.arrays[a].transient]
+        self.may_jump = may_jump(nest)
 
-    def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
-        """Compute the expected values, unless the folder has them."""
-        expected = Expected(folder, self._checked)
-        if not expected.there:
-            for a, (values, off) in self._computed(reference, libraries).items():
-                expected.keep(a, values, off)
-        self._expected = expected
-
-    def _computed(
-        self, reference: str, libraries: Libraries
-    ) -> dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Expected values and their tolerances by array: float64[elements] each."""
+    def computed(self, reference: str, libraries: Libraries) -> Iterator[Expected]:
         checked = checked_nest(self.nest)
         arrays = [filled(a, 0) for a in checked.nest.arrays[len(self.arrays) :]]
         declared = zip(checked.nest.arrays, self.arrays, strict=False)
@@ -87,36 +74,23 @@ class NestJob:
         else:
             after = evaluate(checked.nest, dict(enumerate(arrays)))
         tolerance = tolerance_of(self.nest)
-        expected_by_array = {}
-        for a in self._checked:
+        for a in self.numbers:
             expected = np.asarray(after[a], np.float64)
             size = np.abs(expected)
             if a in checked.errors:
                 size += after[checked.errors[a]]
             off = tolerance * size + _TINY[self.nest.arrays[a].dtype]
             finite = np.isfinite(expected) & np.isfinite(off)
-            expected_by_array[a] = expected, np.where(finite, off, np.inf)
-        return expected_by_array
+            yield a, expected, np.where(finite, off, np.inf)
+
+    def element(self, number: int, place: int) -> str:
+        at = [int(x) for x in np.unravel_index(place, self.nest.arrays[number].shape)]
+        return f"{self.nest.array_name(number)}{at}"
 
     def restore(self, *, all: bool) -> None:
-        """Restore the arrays that a run reads; with `all` also those that it only writes, so that
-        results of the last run cannot pass for the next one's."""
         for a, before in self._before.items():
             if all or a in self._read:
                 self.arrays[a][:] = 0 if before is None else before
-
-    def wrong(self) -> str:
-        """Empty if all results of the last run are right, else the first violation."""
-        assert self._expected is not None, "expect comes before wrong"
-        for a in self._checked:
-            expected = self._expected.of(a)
-            missed = first_missed(self.arrays[a], *expected, may_jump=may_jump(self.nest))
-            if missed is not None:
-                at, error = missed
-                place = [int(x) for x in np.unravel_index(at, self.nest.arrays[a].shape)]
-                name = self.nest.array_name(a)
-                return f"{name}{place} is off by {error:.3g}, more than rounding explains"
-        return ""
 
 
 _EXACT = ("-O2", "-ffp-contract=off")
@@ -202,10 +176,7 @@ def parts_of(nest: Nest) -> list[Any]:
 
 
 def received(payload: bytes) -> Nest:
-    """The nest of these buffers.
-
-    Raises: NestError, MatrixError.
-    """
+    """The nest of these buffers. Raises: NestError, MatrixError."""
     text, sizes, rest = payload.split(b"\n", 2)
     matrices, at = [], 0
     for rows, columns, entries in json.loads(sizes):

@@ -303,11 +303,8 @@ def tolerance_of(nest: Nest) -> float:
                 nest.trips[at] for at in range(nest.depth) if at not in statement.target.loops
             ]
             length = max(length, int(np.prod(around, dtype=np.float64)))
-    return relative_error("f32" if "f32" in _read(nest) | types else "f64", length)
-
-
-def _read(nest: Nest) -> set[str]:
-    return {nest.arrays[a.array].dtype for _, a, _ in nest.accesses()}
+    types |= {nest.arrays[access.array].dtype for _, access, _ in nest.accesses()}
+    return relative_error("f32" if "f32" in types else "f64", length)
 
 
 class _Watch:

@@ -3,7 +3,7 @@ indexer.runners.tile_code.job`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.harness import building
 from indexer.runners.harness.building import Built
-from indexer.runners.harness.worker import Expected, Libraries, first_missed, serve_jobs
+from indexer.runners.harness.worker import Expected, Job, Libraries, serve_jobs
 from indexer.runners.tile_code.reference import DTYPE_OF, error_of, evaluate, physical
 
 #: Beyond these, f32 overflows or is rounded to nothing.
@@ -30,81 +30,58 @@ _BELOW = 8
 _LIVE, _WIDE = 4, 24
 
 
-def bytes_needed(kernel: TensorGraph, scratch: int, *, check: bool) -> int:
-    """Upper bound of a job's memory in bytes, before any is allocated."""
-    shapes = _shapes(kernel)
-    needed = scratch + sum(shape.bytes for shape in shapes)
-    if check:
-        largest = sorted((op.shape.elements for op in kernel.operations), reverse=True)
-        needed += _WIDE * sum(largest[:_LIVE])
-    return needed
-
-
 def _shapes(kernel: TensorGraph) -> list[Shape]:
     """Shapes of parameters, then of outputs."""
     return [kernel.operations[at].shape for at in (*kernel.parameters, *kernel.outputs)]
 
 
-class KernelJob:
+class KernelJob(Job):
     """A kernel in a worker; `arrays` are flat in memory order: parameters, outputs, scratch memory
-    of so many bytes. The expected values are computed once by numpy and stored in a folder."""
+    of so many bytes. The expected values are computed by numpy."""
 
     def __init__(self, kernel: TensorGraph, scratch: int, seed: int) -> None:
         self.kernel = kernel
-        shapes = _shapes(kernel)
+        self._shapes = shapes = _shapes(kernel)
         self.arrays = [aligned((shape.elements,), DTYPE_OF[shape.dtype]) for shape in shapes]
         self.arrays.append(aligned((max(scratch, 1),), np.uint8))
         self._inputs = len(kernel.parameters)
         positive = needs_positive(kernel)
         for number in range(self._inputs):
             self.arrays[number][:] = _filled(shapes[number], number, seed, positive=positive)
-        self._shapes = shapes
-        self._expected: Expected | None = None
+        self.numbers = list(range(self._inputs, len(shapes)))
+        self.may_jump = may_jump(kernel)
 
     def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
-        """Compute the expected values, unless the folder has them. Raises: TensorError for a kernel
-        whose shapes are inconsistent."""
-        expected = Expected(folder, list(range(len(self.kernel.outputs))))
-        if not expected.there:
-            try:
-                self._keep(expected)
-            except (ValueError, IndexError) as error:
-                raise TensorError(f"its shapes do not fit each other: {error}") from error
-        self._expected = expected
+        """As `Job`. Raises: TensorError for a kernel whose shapes are inconsistent."""
+        try:
+            super().expect(folder, reference, libraries)
+        except (ValueError, IndexError) as error:
+            raise TensorError(f"its shapes do not fit each other: {error}") from error
 
-    def _keep(self, expected: Expected) -> None:
+    def computed(self, reference: str, libraries: Libraries) -> Iterator[Expected]:
         tolerance = kernel_error(self.kernel)
         values_of = evaluate(self.kernel, self.arrays[: self._inputs])
-        for output, reference in enumerate(values_of):
-            shape = self._shapes[self._inputs + output]
-            values = physical(reference.value, shape).astype(np.float64)
-            error = physical(np.broadcast_to(error_of(*reference), shape.dims), shape)
+        for number, result in zip(self.numbers, values_of, strict=True):
+            shape = self._shapes[number]
+            values = physical(result.value, shape).astype(np.float64)
+            error = physical(np.broadcast_to(error_of(*result), shape.dims), shape)
             off = np.zeros(values.shape)
             if shape.dtype in _LARGEST:
                 off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
                 finite = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
                 off = np.where(finite, off, np.inf)
-            expected.keep(output, values, off)
+            yield number, values, off
+
+    def element(self, number: int, place: int) -> str:
+        names, output = self.kernel.names, number - self._inputs
+        name = names[self.kernel.outputs[output]] if names else f"output {output}"
+        return f"{name}{_index(place, self._shapes[number])}"
 
     def restore(self, *, all: bool) -> None:
         """With `all` overwrite the results; a run reads none of them."""
         if all:
             for array in self.arrays[self._inputs :]:
                 array[:] = 113
-
-    def wrong(self) -> str:
-        """Empty if all results of the last run are right, else the first violation."""
-        assert self._expected is not None, "expect comes before wrong"
-        jumps = may_jump(self.kernel)
-        for output, at in enumerate(self.kernel.outputs):
-            results = self.arrays[self._inputs + output]
-            missed = first_missed(results, *self._expected.of(output), may_jump=jumps)
-            if missed is not None:
-                place, error = missed
-                name = self.kernel.names[at] if self.kernel.names else f"output {output}"
-                index = _index(place, self._shapes[self._inputs + output])
-                return f"{name}{index} is off by {error:.3g}, more than rounding explains"
-        return ""
 
 
 def _index(place: int, shape: Shape) -> list[int]:
@@ -140,7 +117,11 @@ class MeasuredKernel:
         self.parts: Sequence[Any] = (b"%d\n" % self.scratch, tensor_text(kernel))
 
     def bytes_needed(self, *, check: bool) -> int:
-        return bytes_needed(self.kernel, self.scratch, check=check)
+        needed = self.scratch + sum(shape.bytes for shape in _shapes(self.kernel))
+        if check:
+            largest = sorted((op.shape.elements for op in self.kernel.operations), reverse=True)
+            needed += _WIDE * sum(largest[:_LIVE])
+        return needed
 
     def restored_bytes(self) -> int:
         return 0

@@ -85,11 +85,9 @@ _Array = NDArray[Any]
 
 def dot(op: Operation, lhs: _Array, rhs: _Array) -> _Array:
     """Product with batch dimensions first, then the free ones of both."""
-    batch = len(op.dims("lhs_batch"))
     left, free_left = _matrices(lhs, op.dims("lhs_batch"), op.dims("lhs_contracting"), last=True)
     right, free_right = _matrices(rhs, op.dims("rhs_batch"), op.dims("rhs_contracting"), last=False)
     shared = tuple(lhs.shape[d] for d in op.dims("lhs_batch"))
-    assert batch == len(shared)
     return np.asarray(np.matmul(left, right).reshape(*shared, *free_left, *free_right))
 
 

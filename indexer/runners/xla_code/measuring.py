@@ -70,7 +70,7 @@ class ProgramTimes:
         if chained or (self.options.check and not fresh):
             reply = self._chain(partition, CHAINS if chained else 0)
             if reply["status"] != "ok":
-                return PartitionTimes(_problem(reply), tuple(self.fresh))
+                return PartitionTimes(failed_as(reply), tuple(self.fresh))
             chain = tuple(reply["times_s"])
         total = sum(self.seconds[placed.kernel.id] for placed in partition.kernels)
         context: dict[str, float | str] = {"kernels": float(len(partition.kernels))}
@@ -88,7 +88,7 @@ class ProgramTimes:
             return problem
         reply = self._request({"do": "whole", **effort(self.options)})
         if reply["status"] != "ok":
-            return failed(reply["status"], reply["error"])
+            return failed_as(reply)
         return Measurement(
             times_s=tuple(reply["times_s"]), cpu_sum_s=tuple(reply["cpu_s"]), when=time.time()
         )
@@ -106,7 +106,7 @@ class ProgramTimes:
         for some in together(kernels):
             reply = self._chain(partition, 0, [kernel.id for kernel in some])
             if reply["status"] != "ok":
-                return self._blamed(kernels, _problem(reply))
+                return self._blamed(kernels, failed_as(reply))
             # Where the worker died, they are tried again in the next partition.
             timed, lost = times.timed({kernel.id: ready[kernel.id] for kernel in some})
             if lost is not None:
@@ -154,7 +154,7 @@ class ProgramTimes:
         if reply["status"] != "ok":
             if reply["status"] == "build":
                 self._refused = reply["error"]
-            return failed(reply["status"], reply["error"])
+            return failed_as(reply)
         self._generation = self.session.generation
         return None
 
@@ -179,10 +179,6 @@ class ProgramTimes:
         return self.session.request(message, [text.encode()] if text else [], timeout_s=limit)
 
 
-def _problem(reply: Mapping[str, Any]) -> Measurement:
-    return failed(reply["status"], reply.get("error", "").rstrip())
-
-
 #: To compile; large kernels take a second.
 COMPILE_S = 120.0
 #: Bytes of arrays of kernels that take turns.
@@ -191,6 +187,10 @@ _TOGETHER = 1 << 30
 
 def failed(status: str, error: str) -> Measurement:
     return Measurement(status, error=" ".join(error.split()), when=time.time())
+
+
+def failed_as(reply: Mapping[str, Any]) -> Measurement:
+    return failed(reply["status"], reply.get("error", ""))
 
 
 def effort(options: RunOptions) -> dict[str, float]:
@@ -330,7 +330,7 @@ class KernelTimes:
         limit = COMPILE_S + options.timeout_s
         reply = self._session.request(message, [text.encode()], timeout_s=limit)
         if reply["status"] != "ok":
-            return failed(reply["status"], reply.get("error", ""))
+            return failed_as(reply)
         return Measurement(
             compile_s=reply["compile_s"], tolerance=TOLERANCE if check else None, when=time.time()
         )

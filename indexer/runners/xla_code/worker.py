@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jaxlib
 import numpy as np
 from jaxlib import _hlo, _jax, xla_client
 
@@ -38,9 +39,6 @@ class _Worker:
 
     def about(self, _: Reply, __: str) -> Reply:
         """Return the versions of jax and jaxlib, which decide on the code."""
-        import jax
-        import jaxlib
-
         jax.devices("cpu")
         return {"status": "ok", "jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
@@ -260,8 +258,6 @@ def disagreement(results: Sequence[Any], expected: Sequence[Any]) -> str:
 
 def main() -> None:
     """Serve until stdin ends."""
-    import jax
-
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.config.update("jax_enable_x64", True)
     serve(_Worker().answer)

@@ -86,12 +86,11 @@ def pool(count: int = MANY, *, configs: int = 400, clusters: int = 5) -> Pool:
 
 
 def buyer(name: str, among: Pool, budget: int = 500, seed: int = 0, **more: Any) -> Sampler:
-    chosen = strategy(name)
-    return Sampler(chosen.policy(chosen.most), among, budget, seed, **more)
+    return Sampler(strategy(name).policy, among, budget, seed, **more)
 
 
 def pool_for(name: str, count: int = MANY, **more: Any) -> Pool:
-    return pool(count, clusters=STRATEGIES[name].clusters(STRATEGIES[name].most), **more)
+    return pool(count, clusters=STRATEGIES[name].clusters, **more)
 
 
 def exhaust(one: Sampler, by: Law = law, step: int = 10_000) -> list[Point]:

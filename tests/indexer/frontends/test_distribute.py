@@ -8,7 +8,7 @@ import numpy as np
 from nest_evaluation import run, run_program
 
 from embeddb.core.errors import NestError
-from indexer.frontends.c.scop import c_program
+from indexer.frontends.c.scop import read_c
 from indexer.frontends.distribute import nests_of
 
 NAMES = ("i", "j", "k")
@@ -50,7 +50,7 @@ def test_nests_compute_what_the_program_computes() -> None:
             + "\n".join(blocks)
             + "\n#pragma endscop\n}\n"
         )
-        program = c_program(source, name="p")
+        program = read_c(source, name="p").program
         try:
             found = nests_of(program)
         except NestError as error:

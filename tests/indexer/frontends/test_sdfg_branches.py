@@ -25,8 +25,7 @@ from sdfg_files import (
 
 from embeddb.core.errors import NestError
 from indexer.frontends import extract
-from indexer.frontends.dace.control import join_of
-from indexer.frontends.dace.sdfg import sdfg_program
+from indexer.frontends.dace.control import join_of, sdfg_program
 from indexer.frontends.tree import Extraction
 
 Json = dict[str, Any]

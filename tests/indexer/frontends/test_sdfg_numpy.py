@@ -27,7 +27,7 @@ from sdfg_files import (
 
 from embeddb.core.errors import NestError
 from indexer.frontends import extract
-from indexer.frontends.dace.sdfg import sdfg_program
+from indexer.frontends.dace.control import sdfg_program
 from indexer.frontends.tree import Extraction
 
 Json = dict[str, Any]

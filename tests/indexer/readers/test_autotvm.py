@@ -20,9 +20,9 @@ from embeddb.tensors.analysis import work_of
 from embeddb.tensors.tensor_text import tensor_text
 from indexer.ingest import IngestReport, _Job, ingest
 from indexer.library import Library
-from indexer.readers.autotvm import AutoTvmReader, kernel_of_task
-from indexer.readers.base.recognise import guess
+from indexer.readers.base.lines import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
+from indexer.readers.tvm import AutoTvmReader, kernel_of_task
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "readers" / "autotvm.log"
 DENSE = [["TENSOR", [8, 32], "float32"], ["TENSOR", [16, 32], "float32"], None, "float32"]

@@ -11,10 +11,11 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
-from indexer.readers.base.recognise import guess
+from indexer.readers.base.lines import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
-from indexer.readers.cognate_mapped import _COLUMNS
+from indexer.readers.cognate import CognateMappedReader
 
+_COLUMNS = CognateMappedReader.columns
 GOLDEN = Path(__file__).parents[2] / "golden" / "readers" / "cognate_mapped.csv"
 SPMM = Op("spmm", 128)
 

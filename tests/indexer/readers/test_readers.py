@@ -20,8 +20,7 @@ from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from embeddb.testing.readers import ReaderContract
 from indexer.readers.base import row as parse
-from indexer.readers.base.lines import LINE_BYTES, json_lines
-from indexer.readers.base.recognise import guess
+from indexer.readers.base.lines import LINE_BYTES, guess, json_lines
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "readers"

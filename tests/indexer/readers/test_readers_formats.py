@@ -18,7 +18,7 @@ from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from indexer.exchange.export_formats import write_jsonl
-from indexer.readers.base.recognise import guess
+from indexer.readers.base.lines import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.embeddb import PlatformDoc, documents
 

@@ -17,8 +17,7 @@ from embeddb.core.errors import PluginError, ReaderError, UsageError
 from embeddb.store import memory_store
 from indexer.ingest import ingest
 from indexer.readers.base import lines
-from indexer.readers.base.lines import files_below, read_rows
-from indexer.readers.base.recognise import guess
+from indexer.readers.base.lines import files_below, guess, read_rows
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
 SPMM = Op("spmm", 128)

@@ -22,7 +22,7 @@ from embeddb.tensors.analysis import work_of
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.ingest import ingest
-from indexer.readers.base.recognise import guess
+from indexer.readers.base.lines import guess
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.tpu_graphs import TpuGraphsReader, kernel_of_graph, notes_on, opcode_of
 

@@ -28,8 +28,8 @@ from embeddb.platforms.platform import Platform, load_platform, parse_platform, 
 from embeddb.testing.runners import RunnerContract
 from indexer.runners import spade
 from indexer.runners.base import RunOptions
-from indexer.runners.spade_model.model import Estimate, Hardware, Model
-from indexer.runners.spade_model.tiles import Tiling, _touch, natural, similar_first, tiling_of
+from indexer.runners.spade import Estimate, Hardware, Model
+from indexer.runners.spade_tiles import Tiling, _touch, natural, similar_first, tiling_of
 
 SPADE = load_platform("spade")
 HARDWARE = Hardware.from_traits(SPADE.traits)

@@ -60,10 +60,12 @@ def similar_first(pattern: Pattern) -> NDArray[np.int64]:
     Breadth first over the bipartite graph of rows and columns, from rows of least degree: Cuthill
     and McKee, "Reducing the bandwidth of sparse symmetric matrices" (1969), for any shape. Columns
     keep their numbers, because the rows of B belong to the caller. O(nnz)."""
-    # Lists of rows that were filled in order of degree need no sorting later.
     by_degree = np.argsort(np.diff(pattern.indptr), kind="stable")
+    # The rows of each column come in order of degree, and need no sorting later.
+    columns = pattern.to_scipy(np.bool_)[by_degree].tocsc()
+    members = by_degree[columns.indices]
     order: NDArray[np.int64] = _breadth_first(
-        pattern.indptr, pattern.indices, by_degree, pattern.shape[1]
+        pattern.indptr, pattern.indices, by_degree, columns.indptr, members
     )
     return order
 
@@ -71,20 +73,22 @@ def similar_first(pattern: Pattern) -> NDArray[np.int64]:
 def tiling_of(
     pattern: Pattern, order: NDArray[np.int64], row_panel: int, column_panel: int
 ) -> Tiling:
-    """Tiles of `row_panel` rows of the order int64[m] x `column_panel` columns. O(nnz + m + n)."""
+    """Tiles of `row_panel` rows of the order int64[m] x `column_panel` columns."""
     m, n = pattern.shape
     column_panel = max(1, min(column_panel, n))
-    segments = _segments(pattern.indptr, pattern.indices, order, column_panel)
-    # Two stable passes, first by column panel and then by row panel, sort by both.
-    column = segments[3]
-    at = _stable(column, -(-n // column_panel))
-    panel = segments[0] // row_panel
-    at = at[_stable(panel[at], -(-m // row_panel))]
-    row, start, length, column = (part[at] for part in segments)
+    row_of = np.repeat(np.arange(m, dtype=np.int32), np.diff(pattern.indptr))
+    panel_of = pattern.indices // np.int32(column_panel)
+    cuts = _cuts((np.diff(row_of) != 0) | (np.diff(panel_of) != 0), row_of.size)
+    start, length = cuts[:-1], np.diff(cuts).astype(np.int32)
+    place = np.empty(m, dtype=np.int32)
+    place[order] = np.arange(m, dtype=np.int32)
+    row, column = place[row_of[start]], panel_of[start]
+    at = np.lexsort((row, column, row // row_panel))
+    row, column, start, length = row[at], column[at], start[at], length[at]
     panel = row // row_panel
     tiles = _cuts((np.diff(panel) != 0) | (np.diff(column) != 0), row.size)
     first = tiles[:-1]
-    columnwise = _stable(column[first], -(-n // column_panel))
+    columnwise = np.argsort(column[first], kind="stable")
     return Tiling(
         row,
         start,
@@ -104,20 +108,13 @@ def _cuts(changes: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
 
 
 def _breadth_first_loop(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], by_degree: NDArray[np.int64], n: int
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    by_degree: NDArray[np.int64],
+    heads: NDArray[np.int32],
+    members: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    m = indptr.size - 1
-    heads = np.zeros(n + 1, dtype=np.int64)
-    for p in range(indices.size):
-        heads[indices[p] + 1] += 1
-    for j in range(n):
-        heads[j + 1] += heads[j]
-    fill = heads[:n].copy()
-    members = np.empty(indices.size, dtype=np.int32)
-    for i in by_degree:
-        for p in range(indptr[i], indptr[i + 1]):
-            members[fill[indices[p]]] = i
-            fill[indices[p]] += 1
+    m, n = indptr.size - 1, heads.size - 1
     order = np.empty(m, dtype=np.int64)
     row_seen = np.zeros(m, dtype=np.bool_)
     column_seen = np.zeros(n, dtype=np.bool_)
@@ -145,51 +142,6 @@ def _breadth_first_loop(
     return order
 
 
-def _segments_loop(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    order: NDArray[np.int64],
-    column_panel: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-    count = 0
-    for i in range(order.size):
-        before = -1
-        for p in range(indptr[i], indptr[i + 1]):
-            j = indices[p] // column_panel
-            count += j != before
-            before = j
-    row = np.empty(count, dtype=np.int32)
-    start = np.empty(count, dtype=np.int64)
-    length = np.empty(count, dtype=np.int32)
-    column = np.empty(count, dtype=np.int32)
-    s = -1
-    for at in range(order.size):
-        i = order[at]
-        before = -1
-        for p in range(indptr[i], indptr[i + 1]):
-            j = indices[p] // column_panel
-            if j != before:
-                s += 1
-                row[s], start[s], length[s], column[s] = at, p, 0, j
-                before = j
-            length[s] += 1
-    return row, start, length, column
-
-
-def _stable_loop(keys: NDArray[np.int32], count: int) -> NDArray[np.int64]:
-    heads = np.zeros(count + 1, dtype=np.int64)
-    for k in keys:
-        heads[k + 1] += 1
-    for k in range(count):
-        heads[k + 1] += heads[k]
-    order = np.empty(keys.size, dtype=np.int64)
-    for at in range(keys.size):
-        k = keys[at]
-        order[heads[k]] = at
-        heads[k] += 1
-    return order
-
-
 def _compiled(function: Any, **options: Any) -> Any:
     try:
         return numba.njit(cache=True, **options)(function)
@@ -198,8 +150,6 @@ def _compiled(function: Any, **options: Any) -> Any:
 
 
 _breadth_first = _compiled(_breadth_first_loop)
-_segments = _compiled(_segments_loop)
-_stable = _compiled(_stable_loop)
 
 
 #: Entries an element works through before the next element has its turn at the shared cache.
