@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -18,7 +18,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, RunnerUnavailable, UsageError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import WorkloadInfo
+from embeddb.core.records import STATUSES, WorkloadInfo
 from embeddb.core.server_url import is_server_url
 from embeddb.core.workload import Workload
 from embeddb.database import Database
@@ -30,7 +30,11 @@ from embeddb.ui.cli.output import Progress, note
 from indexer.resolve import is_file
 from indexer.starter import STARTER
 
+if TYPE_CHECKING:
+    from indexer.measure import Machine
+
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: An output of `embeddb eval --json` is far smaller.
 _MOST_EVAL_BYTES = 64 << 20
@@ -58,6 +62,17 @@ featurizer_option = click.option(
 only_op_option = click.option("--op", default="", help="Only this operation.")
 
 
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of `--help`."""
+
+    def add(verb: F) -> F:
+        for option in reversed(options):
+            verb = option(verb)
+        return verb
+
+    return add
+
+
 def number_option(
     *words: str, default: int, least: int, most: int | None = None, help: str | None = None
 ) -> Callable[[Any], Any]:
@@ -69,21 +84,17 @@ def number_option(
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:
     """Options of a verb that reads programs with loop nests: `-D N=64` as `defines`, and
     `--matrix A.mtx` as `index_matrix`, a text, or with `several` a tuple of texts."""
-    words = ("-D", "--define", "defines")
-    define = click.option(
-        *words, multiple=True, metavar="N=64", help="Value of a name in the program."
+    words, absent = ("-D", "--define", "defines"), () if several else ""
+    return together(
+        click.option(*words, multiple=True, metavar="N=64", help="Value of a name in the program."),
+        click.option(
+            *("--matrix", "index_matrix"),
+            multiple=several,
+            default=absent,
+            metavar="A.mtx",
+            help="Matrix file that fills the program's index arrays.",
+        ),
     )
-    help_text = "Matrix file that fills the program's index arrays."
-    absent = () if several else ""
-    matrix = click.option(
-        "--matrix",
-        "index_matrix",
-        multiple=several,
-        default=absent,
-        metavar="A.mtx",
-        help=help_text,
-    )
-    return lambda verb: define(matrix(verb))
 
 
 def open_database(place: str, *, readonly: bool = False) -> Database:
@@ -189,14 +200,23 @@ def read_matrices(files: Sequence[str]) -> Sequence[Pattern | None]:
 
 def defined(texts: Sequence[str]) -> dict[str, int]:
     """The numbers of `-D N=64` by name. Raises: UsageError for a malformed define."""
-    return dict(map(_define, texts))
+    numbers = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name.isidentifier() or not value.isdecimal() or len(value) > 12:
+            raise UsageError(f"-D {text!r}: not NAME=NUMBER", hint="write for example -D N=1024")
+        numbers[name] = int(value)
+    return numbers
 
 
-def _define(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if not name.isidentifier() or not value.isdecimal() or len(value) > 12:
-        raise UsageError(f"-D {text!r}: not NAME=NUMBER", hint="write for example -D N=1024")
-    return name, int(value)
+def statuses(option: str, text: str, among: Sequence[str] = STATUSES) -> frozenset[str]:
+    """Statuses of runs in a comma-separated text. Raises: UsageError for another word."""
+    named = frozenset(word.strip() for word in text.split(",") if word.strip())
+    if unknown := sorted(named.difference(among)):
+        what = "unknown status {!r}" if among is STATUSES else "{!r} is no failure status"
+        hint = f"one or more of {', '.join(among)}"
+        raise UsageError(f"{option}: {what.format(unknown[0])}", hint=hint)
+    return named
 
 
 def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
@@ -205,6 +225,18 @@ def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
     return runner, here
+
+
+def machine_here(
+    db: Database, platform: Platform, *, repeats: int, most: int = 25, **effort: Any
+) -> Machine:
+    """This machine for measurements into a database; `effort` are fields of `RunOptions`. Raises:
+    as `this_machine`."""
+    from indexer.measure import Machine
+    from indexer.runners.base import RunOptions
+
+    options = RunOptions(repeats=repeats, max_repeats=max(most, repeats), **effort)
+    return Machine(db.index, *runner_here(platform, options.threads), options)
 
 
 def families(manifest: str) -> dict[str, str]:
@@ -249,15 +281,11 @@ def count_nests(
     Raises: UsageError for a workload that is no nest; NothingFound for one known by name only, and
     if there are no counters; RunnerUnavailable if the platform cannot be measured here.
     """
-    from indexer.measure import Machine
     from indexer.nest_runs import CountJob
-    from indexer.runners.base import RunOptions
 
     nests = [_nest(db, subject) for subject in subjects]
-    runner, here = runner_here(platform, threads)
-    sources = [plug.source for plug in db.index.featurizers().counted(here.id)]
-    options = RunOptions(repeats=3, max_repeats=9, threads=threads)
-    machine = Machine(db.index, runner, here, options)
+    machine = machine_here(db, platform, repeats=3, most=9, threads=threads)
+    sources = [plug.source for plug in db.index.featurizers().counted(machine.here.id)]
     CountJob(machine, (sources or ["auto"])[0]).run(nests, progress)
 
 

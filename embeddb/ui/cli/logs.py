@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, PlatformError, ReaderError, UsageError
 from embeddb.core.wording import clean, duration, plural
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import open_database, together
 from embeddb.ui.cli.output import note, say
 from indexer.resolve import is_file
 
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from indexer.readers.base.proposal import Proposal
     from indexer.readers.base.row import ReadOptions
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 #: Warnings shown; `--json` has all.
 _MOST_WARNINGS = 20
 #: Names of missing matrices shown.
 _MOST_NAMES = 20
 #: Reasons for rejected rows shown, the most frequent first.
 _MOST_REASONS = 8
-_READING = (
+#: Options for reading a run log; `read_options` takes most of them.
+reading_options = together(
     click.option("--platform", default="", help="Name, name@instance or TOML file."),
     click.option("--format", "reader", default="", help="Reader; recognised if left out."),
     click.option("--matrices", default="", help="Folder of the matrices or nests the runs name."),
@@ -47,13 +46,6 @@ _READING = (
     ),
     click.option("--yes", "-y", is_flag=True, help="Read columns as they are proposed."),
 )
-
-
-def reading_options(command: F) -> F:
-    """Options for reading a run log; `read_options` takes most of them."""
-    for option in reversed(_READING):
-        command = option(command)
-    return command
 
 
 def read_options(options: dict[str, Any]) -> ReadOptions:

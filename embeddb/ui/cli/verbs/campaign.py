@@ -42,18 +42,6 @@ _USUAL_BUDGET = 500
 _DECIDED = ("configs", "top", "sample", "shared", "grid", "grid_op", "rounds", "repeat_share")
 
 
-def _with_strategy(command: Any) -> Any:
-    """The options --strategy and --budget."""
-    for option in (
-        click.option(
-            "--budget", type=click.IntRange(1), help=f"Samples.  [default: {_USUAL_BUDGET}]"
-        ),
-        click.option("--strategy", default="", help=f"Sampling strategy: {', '.join(STRATEGIES)}."),
-    ):
-        command = option(command)
-    return command
-
-
 _SAMPLES = ("shared", "per-matrix")
 
 
@@ -91,7 +79,8 @@ _SAMPLES = ("shared", "per-matrix")
 @max_nnz_option
 @click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
 @number_option("--seed", default=0, least=0)
-@_with_strategy
+@click.option("--strategy", default="", help=f"Sampling strategy: {', '.join(STRATEGIES)}.")
+@click.option("--budget", type=click.IntRange(1), help=f"Samples.  [default: {_USUAL_BUDGET}]")
 @json_option
 def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
     """Plan a campaign in DIR for DB (created if missing): every matrix, op, configuration, round.
@@ -296,7 +285,9 @@ def collect_verb(db: str, folder: str, as_json: bool) -> None:
     say(f"{done.tasks_stored:,} of {plural(done.tasks, 'task')} stored in the database")
 
 
-@click.group("campaign")
+@click.group(
+    "campaign", commands=[plan_verb, run_verb, resume_verb, work_verb, collect_verb, status_verb]
+)
 def campaign_verb() -> None:
     """Measure many matrices and configurations in shuffled rounds, resumable.
 
@@ -309,7 +300,3 @@ def campaign_verb() -> None:
       embeddb campaign run runs.db camp
       embeddb campaign status runs.db camp
     """
-
-
-for _verb in (plan_verb, run_verb, resume_verb, work_verb, collect_verb, status_verb):
-    campaign_verb.add_command(_verb)

@@ -21,7 +21,9 @@ from embeddb.ui.cli.arguments import (
     number_option,
     open_database,
     runner_here,
+    statuses,
     threads_option,
+    together,
 )
 from embeddb.ui.cli.campaign_text import command_line, show_progress
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
@@ -98,7 +100,7 @@ def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json:
 
 
 #: Options of a verb whose work other processes or nodes may do.
-EXECUTOR_OPTIONS = (
+executor_options = together(
     click.option(
         "--executor", default="", help="local, slurm or dask.  [default: this process measures]"
     ),
@@ -116,7 +118,7 @@ EXECUTOR_OPTIONS = (
 _platform_option = click.option(
     "--platform", default="", help="Its TOML file again, if a command measures it."
 )
-_RUNNING = (
+_running = together(
     click.argument("db"),
     click.argument("folder", metavar="DIR"),
     _platform_option,
@@ -130,19 +132,14 @@ _RUNNING = (
         help="Further rounds for matrices whose rounds disagree.",
     ),
     AGREE_OPTION,
-    *EXECUTOR_OPTIONS,
+    executor_options,
     click.option("--mixed", is_flag=True, help="With an executor: allow nodes of several kinds."),
     click.option(
         "--again", default="", metavar="STATUS,...", help="Repeat failures with these statuses."
     ),
     json_option,
 )
-
-
-def _running(command: Any) -> Any:
-    for option in reversed(_RUNNING):
-        command = option(command)
-    return command
+_FAILURES = tuple(status for status in STATUSES if status != "ok")
 
 
 @click.command("run")
@@ -182,10 +179,10 @@ def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
     from indexer.campaign.run import CampaignJob, Settle, run_campaign
     from indexer.runners.base import RunOptions
 
-    again = _failures(options["again"])
+    again = statuses("--again", options["again"], _FAILURES)
     campaign = Campaign(Path(folder))
     if options["executor"]:
-        campaign, done = _on_nodes(db, campaign, options)
+        campaign, done = _on_nodes(db, campaign, options, again)
         report(campaign, done, options["agree"], as_json=as_json)
         return
     refuse_without_executor(options)
@@ -210,7 +207,9 @@ def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
     report(campaign, done, options["agree"], as_json=as_json)
 
 
-def _on_nodes(db: str, campaign: Campaign, options: dict[str, Any]) -> tuple[Campaign, Any]:
+def _on_nodes(
+    db: str, campaign: Campaign, options: dict[str, Any], again: frozenset[str]
+) -> tuple[Campaign, Any]:
     """Run the campaign by an executor; return it and its progress."""
     from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
     from indexer.campaign.run import Settle
@@ -218,7 +217,7 @@ def _on_nodes(db: str, campaign: Campaign, options: dict[str, Any]) -> tuple[Cam
 
     named = named_on_nodes(options["platform"])
     effort = Effort(repeats=options["repeats"], threads=options["threads"], platform=named)
-    words, again = nodes_words(options), _failures(options["again"])
+    words = nodes_words(options)
     with (
         open_database(db) as opened,
         Progress() as progress,
@@ -252,18 +251,6 @@ def note_interrupt(job: NodesJob) -> Iterator[None]:
         if job.executor.detached:
             note("submitted tasks continue; the same command waits for them again")
         raise
-
-
-def _failures(text: str) -> frozenset[str]:
-    """Statuses of failures in a comma-separated text. Raises: UsageError for another word."""
-    named = frozenset(word.strip() for word in text.split(",") if word.strip())
-    failures = [status for status in STATUSES if status != "ok"]
-    if unknown := sorted(named.difference(failures)):
-        raise UsageError(
-            f"--again: {unknown[0]!r} is no failure status",
-            hint=f"one or more of {', '.join(failures)}",
-        )
-    return named
 
 
 @click.command("work")

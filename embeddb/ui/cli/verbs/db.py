@@ -222,7 +222,13 @@ def _compacted(db: Database) -> tuple[int, int]:
     return before, db.store.size_bytes()
 
 
-@click.group("db")
+@click.group(
+    "db",
+    commands=[
+        *(models_verb, stat_verb, check_verb, rebuild_verb, export_verb, import_verb),
+        *(copy_verb, push_verb, sources_verb, withdraw_verb, upgrade_verb, compact_verb),
+    ],
+)
 def db_verb() -> None:
     """Look after a database: stat, models, check, rebuild, export, import, copy,
     push, sources, withdraw, upgrade, compact.
@@ -233,20 +239,3 @@ def db_verb() -> None:
       embeddb db models runs.db
       embeddb db export runs.db runs.jsonl.gz
     """
-
-
-for _verb in (
-    models_verb,
-    stat_verb,
-    check_verb,
-    rebuild_verb,
-    export_verb,
-    import_verb,
-    copy_verb,
-    push_verb,
-    sources_verb,
-    withdraw_verb,
-    upgrade_verb,
-    compact_verb,
-):
-    db_verb.add_command(_verb)

@@ -14,7 +14,6 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.records import STATUSES
 from embeddb.core.wording import duration, plural
 from embeddb.store.sources import Source
 from embeddb.store.withdrawn import RunSelection
@@ -23,6 +22,7 @@ from embeddb.ui.cli.arguments import (
     only_op_option,
     only_platform_option,
     open_database,
+    statuses,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
@@ -304,19 +304,11 @@ def _selection(options: dict[str, str]) -> RunSelection:
     return RunSelection(
         platform=options["platform"],
         op=Op.parse(options["op"]) if options["op"] else None,
-        statuses=_statuses(options["status"]),
+        statuses=statuses("--status", options["status"]),
         campaign=options["campaign"],
         since=_moment(options["since"]),
         source=options["source"],
     )
-
-
-def _statuses(text: str) -> frozenset[str]:
-    named = frozenset(word.strip() for word in text.split(",") if word.strip())
-    if unknown := sorted(named.difference(STATUSES)):
-        hint = f"one or more of {', '.join(STATUSES)}"
-        raise UsageError(f"--status: unknown status {unknown[0]!r}", hint=hint)
-    return named
 
 
 def _moment(text: str) -> float:

@@ -193,7 +193,7 @@ def _show(rule: Rule, out: str) -> None:
         note(f"{rule.platform} is simulated: no time is of real hardware")
 
 
-@click.group("export")
+@click.group("export", commands=[rule_verb])
 def export_verb() -> None:
     """Export decision rules of a database as code. (`db export` writes its runs.)
 
@@ -201,6 +201,3 @@ def export_verb() -> None:
     Example:
       embeddb export rule starter -o rule.h --platform cpu --op spmv
     """
-
-
-export_verb.add_command(rule_verb)

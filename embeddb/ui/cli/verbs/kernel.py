@@ -373,7 +373,7 @@ def _words(attributes: dict[str, Any]) -> str:
     return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 1] + "…"
 
 
-@click.group("kernel")
+@click.group("kernel", commands=[import_verb, measure_verb, show_verb])
 def kernel_verb() -> None:
     """Tensor kernels and programs: import, measure, show.
 
@@ -383,8 +383,3 @@ def kernel_verb() -> None:
       embeddb kernel measure tensors.db
       embeddb kernel show tensors.db mlp
     """
-
-
-kernel_verb.add_command(import_verb)
-kernel_verb.add_command(measure_verb)
-kernel_verb.add_command(show_verb)

@@ -15,7 +15,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.tensors.tensor_graph import TensorGraph, is_probe
-from embeddb.ui.cli.arguments import number_option, open_database, resolve_workloads, runner_here
+from embeddb.ui.cli.arguments import machine_here, number_option, open_database, resolve_workloads
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.workload_text import refuse_if_nothing_ran
 
@@ -29,16 +29,12 @@ def measure_fusions(
 
     Raises: RunnerUnavailable without jax; TensorError if none of the programs can be measured.
     """
-    from indexer.measure import Machine
-    from indexer.runners.base import RunOptions
     from indexer.tensor_runs import FusionJob, FusionRequest
 
-    repeats = options["repeats"]
     request = FusionRequest(cuts=options["cuts"], seed=options["seed"])
-    run_options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=1)
+    platform = db.platform(options["platform"])
     with Progress() as progress:
-        runner, here = runner_here(db.platform(options["platform"]), 1)
-        job = FusionJob(Machine(db.index, runner, here, run_options), request)
+        job = FusionJob(machine_here(db, platform, repeats=options["repeats"], threads=1), request)
         tally = (job.programs if options["op"] == "fusion" else job.kernels)(subjects, progress)
     ran = tally.known + tally.partitions + tally.kernels
     if as_json:
@@ -116,18 +112,13 @@ def _tiles(
     db: Database, kernels: Sequence[TensorGraph], options: dict[str, Any], *, as_json: bool
 ) -> None:
     """Measure tiles of kernels. Raises: RunnerUnavailable; TensorError if none has tiles."""
-    from indexer.measure import Machine, MeasureJob
-    from indexer.runners.base import RunOptions
+    from indexer.measure import MeasureJob
     from indexer.tensor_runs import TILE_AGREEMENT, TileDesign
 
-    repeats = options["repeats"]
-    run_options = RunOptions(
-        repeats=repeats, max_repeats=max(5, repeats), min_time_s=0.002, threads=1
-    )
-    design = TileDesign(tiles=options["tiles"], rounds=options["rounds"], seed=options["seed"])
+    design = TileDesign(**{name: options[name] for name in ("tiles", "rounds", "seed")})
+    effort = {"repeats": options["repeats"], "most": 5, "min_time_s": 0.002, "threads": 1}
     with Progress() as progress:
-        runner, here = runner_here(db.platform(options["platform"]), 1)
-        machine = Machine(db.index, runner, here, run_options)
+        machine = machine_here(db, db.platform(options["platform"]), **effort)
         job = MeasureJob(machine, design, design.rounds, TILE_AGREEMENT)
         tally = job.run(kernels, progress)
     taus = [tau for tau in tally.taus if not math.isnan(tau)]

@@ -19,6 +19,7 @@ from embeddb.ui.cli.arguments import (
     Number,
     database_to_fill,
     families,
+    machine_here,
     manifest_option,
     max_nnz_option,
     number_option,
@@ -31,7 +32,7 @@ from embeddb.ui.cli.arguments import (
     threads_option,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.campaign_run import EXECUTOR_OPTIONS, nodes_words, note_interrupt
+from embeddb.ui.cli.verbs.campaign_run import executor_options, nodes_words, note_interrupt
 
 if TYPE_CHECKING:
     from embeddb.core.workload import Workload
@@ -78,10 +79,8 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
       embeddb measure runs.db A.mtx --platform cpu --op spmm:128 --config "order=ijk,format=csr,..."
       embeddb measure runs.db gemm.c --platform nest-cpu --op nest -D N=512 --configs 40
     """
-    from indexer.measure import Machine, MeasureRequest, has_baselines, measure_sample
-    from indexer.runners.base import RunOptions
+    from indexer.measure import MeasureRequest, has_baselines, measure_sample
 
-    repeats = options["repeats"]
     request = MeasureRequest(
         op=Op.parse(options["op"]),
         given=options["configurations"],
@@ -89,12 +88,10 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
         seed=options["seed"],
         baselines=options["baselines"],
     )
-    threads = options["threads"]
-    run_options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
+    effort = {name: options[name] for name in ("repeats", "threads")}
     documents = []
     with open_database(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(options["platform"]), threads)
-        machine = Machine(opened.index, runner, here, run_options)
+        machine = machine_here(opened, opened.platform(options["platform"]), **effort)
         for text in matrices:
             for subject in resolve_workloads(
                 opened, text, request.op, options["defines"], options["index_matrix"]
@@ -102,7 +99,7 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
                 whole = _whole(opened, subject)
                 documents.append(measure_sample(machine, request, whole, progress).document())
             if request.baselines and not has_baselines(machine):
-                note(f"no baselines: {here.name} has none")
+                note(f"no baselines: {machine.here.name} has none")
     if as_json:
         emit(documents)
     else:
@@ -280,12 +277,6 @@ def _outlook(adopted: AdoptedOp) -> str:
 _NAMED = 5
 
 
-def _of_executors(command: Any) -> Any:
-    for option in reversed(EXECUTOR_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command()
 @click.argument("db")
 @click.option("--platform", default="cpu", show_default=True, help="A platform with a runner.")
@@ -301,7 +292,7 @@ def _of_executors(command: Any) -> Any:
 )
 @click.option("--matrices", default="", help="Folder of matrix files.  [default: generated ones]")
 @threads_option
-@_of_executors
+@executor_options
 @click.option(
     "--campaign", default="", metavar="DIR", help="With an executor: a folder shared by the nodes."
 )

@@ -24,11 +24,11 @@ from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import (
     database_to_fill,
     defined,
+    machine_here,
     number_option,
     open_database,
     program_options,
     read_matrices,
-    runner_here,
     threads_option,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
@@ -323,22 +323,15 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: A
       embeddb nest measure nests.db spmm -D K=512 --matrix A.mtx --matrix B.mtx
     """
     from indexer.embed import embed
-    from indexer.measure import Machine, MeasureJob
+    from indexer.measure import MeasureJob
     from indexer.nest_runs import NestDesign
-    from indexer.runners.base import RunOptions
 
     nests = requested_nests(programs, options["sizes"], options["defines"], options["index_matrix"])
-    repeats = options["repeats"]
-    threads = options["threads"]
-    run_options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
-    design = NestDesign(
-        designed=options["designed"], searched=options["searched"], seed=options["seed"]
-    )
+    design = NestDesign(**{name: options[name] for name in ("designed", "searched", "seed")})
+    effort = {name: options[name] for name in ("repeats", "threads")}
     with database_to_fill(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(options["platform"]), threads)
-        tally = MeasureJob(Machine(opened.index, runner, here, run_options), design).run(
-            nests, progress
-        )
+        machine = machine_here(opened, opened.platform(options["platform"]), **effort)
+        tally = MeasureJob(machine, design).run(nests, progress)
         embed(opened.index, progress=progress)
     if as_json:
         counts = {"known": tally.known, "measured": tally.measured, "runs": tally.runs}
@@ -421,9 +414,7 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any
       embeddb nest count nests.db --all
       embeddb nest count training.db --synthetic 8500
     """
-    from indexer.measure import Machine
     from indexer.nest_runs import CountJob
-    from indexer.runners.base import RunOptions
 
     everything = options["everything"]
     if everything and (programs or options["synthetic"]):
@@ -431,15 +422,14 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any
     nests = [] if everything else _nests_to_count(programs, options)
     # For training nests, three quarters of the time would go to the check against numpy.
     check = not options["synthetic"]
-    run_options = RunOptions(repeats=3, max_repeats=9, threads=options["threads"], check=check)
+    effort = {"repeats": 3, "most": 9, "threads": options["threads"], "check": check}
     opening = open_database if everything else database_to_fill
     with opening(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(options["platform"]), options["threads"])
+        machine = machine_here(opened, opened.platform(options["platform"]), **effort)
         nests = _stored_nests(opened) if everything else nests
-        job = CountJob(Machine(opened.index, runner, here, run_options), options["source"])
-        done = job.run(nests, progress)
+        done = CountJob(machine, options["source"]).run(nests, progress)
     if as_json:
-        emit({"nests": len(nests), "counted": done, "platform": here.id})
+        emit({"nests": len(nests), "counted": done, "platform": machine.here.id})
         return
     if options["source"] == "model":
         note("counters of modelled caches, not of this processor")
@@ -461,7 +451,7 @@ def _stored_nests(db: Database) -> list[Nest]:
     return [nest for info in infos if (nest := db.store.nest(info.id)) is not None]
 
 
-@click.group("nest")
+@click.group("nest", commands=[import_verb, show_verb, measure_verb, count_verb])
 def nest_verb() -> None:
     """Loop nests of programs: import, show, measure, count.
 
@@ -472,7 +462,3 @@ def nest_verb() -> None:
       embeddb nest measure nests.db
       embeddb nest count training.db --synthetic 8500
     """
-
-
-for _verb in (import_verb, show_verb, measure_verb, count_verb):
-    nest_verb.add_command(_verb)

@@ -345,7 +345,7 @@ def _count(platform: Platform, kernel: str) -> str:
     return f"{kernel} {size:,}{of}" if size else f"{kernel} over a million{of}"
 
 
-@click.group("platform")
+@click.group("platform", commands=[list_verb, show_verb, draft_verb, check_verb, nearest_verb])
 def platform_verb() -> None:
     """Platforms: operations, parameters and constraints, described in one TOML file each.
 
@@ -357,7 +357,3 @@ def platform_verb() -> None:
       embeddb platform check my_platform.toml
       embeddb platform nearest spade cpu --op spmm:128 --sizes 50000,20000,1000000
     """
-
-
-for _verb in (list_verb, show_verb, draft_verb, check_verb, nearest_verb):
-    platform_verb.add_command(_verb)

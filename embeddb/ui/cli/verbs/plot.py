@@ -419,7 +419,10 @@ def _figures(row: _Row) -> dict[str, str | float | int]:
     }
 
 
-@click.group("plot")
+@click.group(
+    "plot",
+    commands=[map_verb, curve_verb, spy_verb, winners_verb, training_verb, speedups_verb],
+)
 def plot_verb() -> None:
     """Draw charts of a database, as .svg (light and dark) or .png (needs the extra `plot`).
 
@@ -429,7 +432,3 @@ def plot_verb() -> None:
       embeddb plot curve starter raefsky3 --platform cpu --op spmm:128 -o curve.svg
       embeddb plot spy A.mtx -o spy.png
     """
-
-
-for _verb in (map_verb, curve_verb, spy_verb, winners_verb, training_verb, speedups_verb):
-    plot_verb.add_command(_verb)
