@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ import msgspec
 from embeddb import database
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, RunnerUnavailable, UsageError
+from embeddb.core.extras import needing
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES, WorkloadInfo
@@ -325,3 +327,59 @@ def eval_rows(file: str, kind: type[T]) -> list[T]:
     except msgspec.MsgspecError as e:
         reason = f"not the output of `embeddb eval --json`: {e}"
         raise InputError(reason, where=file, hint=hint) from None
+
+
+# -- training --------------------------------------------------------------------------------------
+
+lr_option = click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+resume_option = click.option("--resume", is_flag=True, help="Continue an interrupted training.")
+#: Of models that a database has a place for.
+trained_option = click.option(
+    "-o", "out", default="", metavar="FILE", help="[default: into the database, in use]"
+)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Limit torch to this many threads inside the block; 0: no limit."""
+    if not count:
+        yield
+        return
+    with needing("training"):
+        import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def session(count: int) -> Iterator[Progress]:
+    """Context of a training: progress, threads, and on Ctrl-C the command that continues."""
+    try:
+        with Progress() as progress, threads(count):
+            yield progress
+    except KeyboardInterrupt:
+        note("")
+        note(f"stopped; continue with: {command_again(click.get_current_context())}")
+        raise
+
+
+def command_again(ctx: click.Context) -> str:
+    """The command line that continues: the options of the call, and --resume."""
+    words = []
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name or "")
+        if param.name == "resume" or value in (None, False) or value == param.default:
+            continue
+        if isinstance(param, click.Argument):
+            words.append(str(value))
+        elif value is True:
+            words.append(param.opts[-1])
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [param.opts[-1], str(one)]
+    return shlex.join(["embeddb", "train", str(ctx.command.name), *words, "--resume"])

@@ -11,9 +11,8 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import factor, many_of, share
-from embeddb.ui.cli.arguments import featurizer_option, only_op_option, open_database
+from embeddb.ui.cli.arguments import featurizer_option, only_op_option, open_database, threads
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.train_session import threads
 
 if TYPE_CHECKING:
     import numpy as np
