@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.wording import duration, factor, plural
 from embeddb.tensors.edges import edges_of
-from embeddb.ui.cli.output import note, say, table
+from embeddb.ui.cli.output import note, note_some, say, table
 
 if TYPE_CHECKING:
     from embeddb.core.config import Config
     from tuners.fusion_cuts import FusionTuned, Tried
     from tuners.search import Tuned
     from tuners.tune_fusion import TuneRequest
-    from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest, Ranking
+    from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest
     from tuners.tune_tiles import TilesTuned
 
 
@@ -76,7 +76,8 @@ def show_matrix(result: MatrixTuned, request: MatrixTuneRequest) -> None:
     many = plural(done.ranked, "configuration")
     say(f"ranked by: {done.by}" + (f" ({many}{model})" if done.ranked else " (no candidates)"))
     if not request.hardware_s:
-        table(["rank", "configuration"], [[str(n), str(c)] for n, c in _first(result.ranking)])
+        first = enumerate(result.ranking.configs[:_MOST_RANKED], 1)
+        table(["rank", "configuration"], [[str(n), str(c)] for n, c in first])
         return
     failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
     say(
@@ -119,16 +120,18 @@ def _shown(done: Tuned) -> list[Config]:
     return list(dict.fromkeys([done.default, *fastest]))
 
 
-def _first(ranked: Ranking) -> list[tuple[int, Config]]:
-    return list(enumerate(ranked.configs[:_MOST_RANKED], 1))
-
-
 def _finite(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-#: Kernels without tiles that are named.
-_MOST_NOTES = 10
+#: Kernels that could not be measured, of those that are named.
+MOST_NOTES = 10
+
+
+def note_without_tiles(skipped: Mapping[str, str]) -> None:
+    """Name kernels without tiles on stderr, with the reason of each."""
+    lines = [f"{name} has no tiles: {reason}" for name, reason in skipped.items()]
+    note_some(lines, MOST_NOTES, "and {:,} more without tiles: --json has them all")
 
 
 def tiles_document(done: TilesTuned) -> dict[str, Any]:
@@ -164,7 +167,7 @@ def tiles_document(done: TilesTuned) -> dict[str, Any]:
 
 def show_tiles(done: TilesTuned) -> None:
     """A row for each kernel, and the sum."""
-    tuned, skipped, times = done.kernels, done.skipped, done.times
+    tuned, times = done.kernels, done.times
     rows = [
         [
             one.subject.name,
@@ -180,10 +183,7 @@ def show_tiles(done: TilesTuned) -> None:
     if rows:
         head = ["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"]
         table(head, rows)
-    for name, reason in list(skipped.items())[:_MOST_NOTES]:
-        note(f"{name} has no tiles: {reason}")
-    if len(skipped) > _MOST_NOTES:
-        note(f"and {len(skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
+    note_without_tiles(done.skipped)
     default_s, best_s = _total(tuned, times)
     if len(tuned) > 1 and best_s:
         say()
@@ -264,8 +264,13 @@ def show_fusion(done: FusionTuned, request: TuneRequest) -> None:
     say(f"beside: {done.reference_s:.1f} s for the defaults, {rerun}")
     say()
     head = ["", "predicted", "measured", "rounds", "in a row", "gain", "kernels", "cut"]
-    table(head, [_cells(_row(what, one, done)) for what, one in _rows(done)])
-    for one in done.failed[:_MOST_NOTES]:
+    rows, names = [], ("predicted_s", "seconds", "median_s", "in_a_row_s")
+    for row in (_row(what, one, done) for what, one in _rows(done)):
+        times = [measured(row[name]) for name in names]
+        kernels = "-" if row["kernels"] is None else str(row["kernels"])
+        rows.append([row["what"], *times, factor(row["gain"]), kernels, row["cut"]])
+    table(head, rows)
+    for one in done.failed[:MOST_NOTES]:
         note(f"failed: {one.error}")
     say()
     say(_verdict(done))
@@ -328,10 +333,3 @@ def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
         "kernels": one.kernels or None,
         "error": one.error or None,
     }
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    times = ("predicted_s", "seconds", "median_s", "in_a_row_s")
-    cells = [measured(row[name]) for name in times]
-    kernels = "-" if row["kernels"] is None else str(row["kernels"])
-    return [row["what"], *cells, factor(row["gain"]), kernels, row["cut"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound, TensorError, UsageError
@@ -26,12 +26,13 @@ from embeddb.ui.cli.output import note, say, table
 from embeddb.ui.views import occluded_figure, occluded_head, occluded_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from embeddb.core.config import Op
     from embeddb.ranking.kernels.fused_seconds import FusedSeconds
     from embeddb.ranking.kernels.view import KernelView
     from embeddb.ranking.recommendation import Diagnostics
+    from indexer.add import Added
 
 _MOST = 8
 
@@ -47,6 +48,18 @@ def refuse_if_nothing_ran(count: int, reasons: Mapping[str, str]) -> None:
     raise TensorError("nothing could be measured", hint=f"{name}: {reason}{more}")
 
 
+def added_document(
+    db: str, done: Added[Any], document: Callable[[Any], dict[str, object]]
+) -> dict[str, object]:
+    """JSON document of imported nests or kernels, each by `document`."""
+    return {
+        "database": db,
+        "added": [document(one) for one in done.added],
+        "known": [document(one) for one in done.known],
+        "adopted_runs": done.adopted_runs,
+    }
+
+
 def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
     """Table of the operations or sizes of a kernel that matter, if deep diagnostics ran."""
     if not insight.occluded:
@@ -54,10 +67,7 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
     say()
     say(occluded_head(insight.occluded_by))
     rows = [
-        (
-            clean(occluded_part(one, view))[:60],
-            occluded_figure(one, insight.occluded_by),
-        )
+        (clean(occluded_part(one, view))[:60], occluded_figure(one, insight.occluded_by))
         for one in insight.occluded[:_MOST]
     ]
     table(("left out", "then" if insight.occluded_by == "model" else "moves by"), rows, indent="  ")

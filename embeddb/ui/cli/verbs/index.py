@@ -21,9 +21,8 @@ from embeddb.ui.cli.logs import (
     refuse_empty,
     refuse_foreign_folder,
     show_file,
-    warn,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table, warn
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:
@@ -187,15 +186,8 @@ def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: boo
         also = (featurizer,) if featurizer else ()
         report = embed(opened.index, again=again, also=also, progress=progress)
     if as_json:
-        emit(
-            {
-                "vectors": report.vectors,
-                "partitions": report.partitions,
-                "problems": report.problems,
-                "notes": report.notes,
-                "weights": version,
-            }
-        )
+        names = ("vectors", "partitions", "problems", "notes")
+        emit({**{name: getattr(report, name) for name in names}, "weights": version})
         return
     if version:
         say(f"{db} uses weights {version} of scnn now")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,9 @@ from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph, is_probe
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.ui.cli.arguments import database_to_fill, open_database
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, note_some, say, table
 from embeddb.ui.cli.verbs.kernel_measure import measure_verb
-from embeddb.ui.cli.workload_text import show_fused_seconds, time_of
+from embeddb.ui.cli.workload_text import added_document, show_fused_seconds, time_of
 
 if TYPE_CHECKING:
     from embeddb.tensors.tensor_graph import TensorGraph
@@ -85,9 +86,9 @@ def import_verb(
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened.index, tensors, progress=progress)
     notes += _unchanged_groups(done.known, tensors, group)
-    _note(notes)
+    note_some(notes, _MOST_NOTES, "and {:,} more notes: --json has them all")
     if as_json:
-        emit({"database": db, **_documents(done), "notes": notes})
+        emit({**added_document(db, done, _import_document), "notes": notes})
     else:
         _show_import(db, done)
 
@@ -105,28 +106,13 @@ def _unchanged_groups(
     return [f"--group is for new kernels; {len(others):,} stored before keep theirs: {names}{more}"]
 
 
-def _note(notes: list[str]) -> None:
-    for line in notes[:_MOST_NOTES]:
-        note(line)
-    if len(notes) > _MOST_NOTES:
-        note(f"and {len(notes) - _MOST_NOTES:,} more notes: --json has them all")
-
-
-def _documents(done: Added[TensorGraph]) -> dict[str, object]:
-    return {
-        "added": [_import_document(one) for one in done.added],
-        "known": [_import_document(one) for one in done.known],
-        "adopted_runs": done.adopted_runs,
-    }
-
-
 def _show_import(db: str, done: Added[TensorGraph]) -> None:
     states = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
     rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in states]
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         say(f"and {len(rows) - _MOST_ROWS:,} more")
-    added = _counted(done.added) if done.added else "nothing"
+    added = counted(Counter(one.kind for one in done.added)) or "nothing"
     say(f"{db}: {added} added, {len(done.known):,} already stored")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")
@@ -162,19 +148,10 @@ def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[TensorGra
     return computations, notes
 
 
-def _counted(tensors: list[TensorGraph]) -> str:
-    return counted({kind: sum(one.kind == kind for one in tensors) for kind in KINDS})
-
-
 def _import_document(computation: TensorGraph) -> dict[str, object]:
+    names = ("id", "kind", "name", "group")
     sizes = dict(computation.sizes.named)
-    return {
-        "id": computation.id,
-        "kind": computation.kind,
-        "name": computation.name,
-        "group": computation.group,
-        "sizes": sizes,
-    }
+    return {**{name: getattr(computation, name) for name in names}, "sizes": sizes}
 
 
 #: Operations, and characters of attributes, that the table shows.
@@ -315,11 +292,7 @@ def _rows(computation: TensorGraph) -> list[dict[str, Any]]:
 def _document(computation: TensorGraph, took: list[FusedSeconds]) -> dict[str, Any]:
     work = work_of(computation)
     return {
-        "id": computation.id,
-        "kind": computation.kind,
-        "name": computation.name,
-        "group": computation.group,
-        "sizes": dict(computation.sizes.named),
+        **_import_document(computation),
         "flops": work.flops,
         "transcendentals": work.transcendentals,
         "bytes_read": work.bytes_read,

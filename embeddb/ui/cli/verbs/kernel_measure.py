@@ -16,10 +16,9 @@ from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from embeddb.ui.cli.arguments import machine_here, number_option, open_database, resolve_workloads
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+from embeddb.ui.cli.output import Progress, emit, json_option, note_some, say
+from embeddb.ui.cli.tune_text import MOST_NOTES, note_without_tiles
 from embeddb.ui.cli.workload_text import refuse_if_nothing_ran
-
-_MOST_NOTES = 10
 
 
 def measure_fusions(
@@ -52,10 +51,8 @@ def measure_fusions(
         )
         refuse_if_nothing_ran(ran, tally.failed)
         return
-    for name, reason in list(tally.failed.items())[:_MOST_NOTES]:
-        note(f"{name}: {reason}")
-    if len(tally.failed) > _MOST_NOTES:
-        note(f"and {len(tally.failed) - _MOST_NOTES:,} more failed: --json has them all")
+    failed = [f"{name}: {reason}" for name, reason in tally.failed.items()]
+    note_some(failed, MOST_NOTES, "and {:,} more failed: --json has them all")
     refuse_if_nothing_ran(ran, tally.failed)
     earlier = f", {tally.known:,} measured before" if tally.known else ""
     partitions = f"{plural(tally.partitions, 'partition')}, " if tally.partitions else ""
@@ -137,10 +134,7 @@ def _tiles(
         )
         refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
         return
-    for name, reason in list(tally.skipped.items())[:_MOST_NOTES]:
-        note(f"{name} has no tiles: {reason}")
-    if len(tally.skipped) > _MOST_NOTES:
-        note(f"and {len(tally.skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
+    note_without_tiles(tally.skipped)
     refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
     earlier = f", {plural(tally.known, 'kernel')} measured before" if tally.known else ""
     say(f"{plural(tally.measured, 'kernel')}, {plural(tally.configs, 'tile')} measured{earlier}")

@@ -31,7 +31,7 @@ from embeddb.ui.cli.arguments import (
     runner_option,
     threads_option,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, figure, json_option, note, say, table, warn
 from embeddb.ui.cli.verbs.campaign_run import executor_options, nodes_words, note_interrupt
 
 if TYPE_CHECKING:
@@ -206,13 +206,10 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
         raise UsageError("a database on a server needs a folder for measurements: --campaign DIR")
     with database_to_fill(db) as opened, Progress() as progress:
         platform = opened.platform(options["platform"])
-        ops = tuple(map(Op.parse, options["ops"])) or _every_op(platform)
-        request = AdoptRequest(
-            platform=platform,
-            ops=tuple(dict.fromkeys(ops)),
-            samples=options["samples"],
-            seed=options["seed"],
-        )
+        every = (Op(k, _WIDTH if operation_of(k)[0].wide else 1) for k in platform.kernels)
+        ops = [Op.parse(op) for op in options["ops"]] or [op for op in every if op.workload.sparse]
+        own = {name: options[name] for name in ("samples", "seed")}
+        request = AdoptRequest(platform=platform, ops=tuple(dict.fromkeys(ops)), **own)
         runner, here = runner_here(platform, 0)
         pool = planned_matrices(
             options["matrices"],
@@ -224,17 +221,12 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
         folder = Path(options["campaign"] or f"{db.rstrip('/')}.adopt")
         adopted = Adoption(opened.index, runner, request, pool, folder, progress=progress).run()
     if as_json:
-        documents = [one.document() for one in adopted]
-        emit({"platform": here.id, "campaign": str(folder), "ops": documents})
+        ops_documents = [one.document() for one in adopted]
+        emit({"platform": here.id, "campaign": str(folder), "ops": ops_documents})
         return
     say(f"{here.id}: measurements in {folder}")
     for one in adopted:
         _show_adopted(one)
-
-
-def _every_op(platform: Platform) -> tuple[Op, ...]:
-    every = (Op(k, _WIDTH if operation_of(k)[0].wide else 1) for k in platform.kernels)
-    return tuple(op for op in every if op.workload.sparse)
 
 
 def _show_adopted(adopted: AdoptedOp) -> None:
@@ -387,10 +379,7 @@ def _show_report(report: CalibrationReport) -> None:
         f"{report.platform}: {plural(runs, 'run')}{failed}, in {duration(report.seconds)} of "
         f"{duration(report.asked_s)}"
     )
-    for line in report.problems[:_NAMED]:
-        note(f"warning: {line}")
-    if len(report.problems) > _NAMED:
-        note(f"warning: and {len(report.problems) - _NAMED} more like these")
+    warn(report.problems, _NAMED)
     if report.too_large:
         left = plural(report.too_large, "matrix", "matrices")
         note(f"{left} skipped: too large for the time budget")
@@ -412,17 +401,13 @@ def _row(op: OpReport) -> tuple[object, ...]:
         _percent(op.noise),
         share(op.differs),
         _percent(None if op.shift is None else op.shift - 1.0),
-        _three(op.before),
-        _three(op.after),
+        figure(op.before),
+        figure(op.after),
     )
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def _three(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _legend(report: CalibrationReport) -> None:

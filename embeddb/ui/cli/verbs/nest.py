@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from itertools import count, islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, NothingFound, UsageError
 from embeddb.core.wording import plural
-from embeddb.database import Database
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES
 from embeddb.nests.nest import Nest
@@ -33,6 +33,7 @@ from embeddb.ui.cli.arguments import (
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.workload_text import (
+    added_document,
     array_rows,
     dependence_lines,
     lines_words,
@@ -78,21 +79,14 @@ def import_verb(
     for line in notes:
         note(line)
     if as_json:
-        emit(
-            {
-                "database": db,
-                "added": [_import_document(nest, lines) for nest in done.added],
-                "known": [_import_document(nest, lines) for nest in done.known],
-                "adopted_runs": done.adopted_runs,
-                "notes": notes,
-            }
-        )
+        document = partial(_import_document, lines=lines)
+        emit({**added_document(db, done, document), "notes": notes})
         return
     states = [(nest, "added") for nest in done.added] + [(nest, "known") for nest in done.known]
-    rows = [
-        (nest.name, _range(lines.get(nest.id)), str(nest.sizes), len(nest.body), nest.id, word)
-        for nest, word in states
-    ]
+    rows = []
+    for nest, word in states:
+        where = "{}-{}".format(*lines[nest.id]) if nest.id in lines else "-"
+        rows.append((nest.name, where, str(nest.sizes), len(nest.body), nest.id, word))
     table(("nest", "lines", "sizes", "statements", "id", ""), rows)
     say(f"{db}: {plural(len(done.added), 'nest')} added, {len(done.known):,} already stored")
     if done.adopted_runs:
@@ -133,10 +127,6 @@ def _read(
             lines |= {n.id: at for n, at in zip(extracted.nests, extracted.lines, strict=False)}
             notes += [f"{file}: {line}" for line in extracted.notes]
     return nests, notes, lines
-
-
-def _range(lines: tuple[int, int] | None) -> str:
-    return "-" if lines is None else f"{lines[0]}-{lines[1]}"
 
 
 def _import_document(nest: Nest, lines: Mapping[str, tuple[int, int]]) -> dict[str, object]:
@@ -426,7 +416,9 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any
     opening = open_database if everything else database_to_fill
     with opening(db) as opened, Progress() as progress:
         machine = machine_here(opened, opened.platform(options["platform"]), **effort)
-        nests = _stored_nests(opened) if everything else nests
+        if everything:
+            infos = (info for info in opened.store.patterns() if info.kind == "nest")
+            nests = [nest for info in infos if (nest := opened.store.nest(info.id)) is not None]
         done = CountJob(machine, options["source"]).run(nests, progress)
     if as_json:
         emit({"nests": len(nests), "counted": done, "platform": machine.here.id})
@@ -443,12 +435,6 @@ def _nests_to_count(programs: tuple[str, ...], options: dict[str, Any]) -> list[
     if options["synthetic"]:
         return list(islice(map(synthetic, count()), options["synthetic"]))
     return requested_nests(programs, options["sizes"], options["defines"], options["index_matrix"])
-
-
-def _stored_nests(db: Database) -> list[Nest]:
-    """Nests in a database that have their code."""
-    infos = (info for info in db.store.patterns() if info.kind == "nest")
-    return [nest for info in infos if (nest := db.store.nest(info.id)) is not None]
 
 
 @click.group("nest", commands=[import_verb, show_verb, measure_verb, count_verb])
