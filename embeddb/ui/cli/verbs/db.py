@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from typing import Any
 
 import click
 import msgspec
 
 from embeddb.core.errors import StoreCorrupt
-from embeddb.core.wording import plural, share, size
-from embeddb.database import Database
+from embeddb.core.wording import plural, share, size, when
 from embeddb.store import SCHEMA
 from embeddb.store.model_files import model_states, register_files, unregistered
 from embeddb.store.models import ModelFacts, facts_of
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.coverage_text import show_states
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table, warn
 from embeddb.ui.cli.verbs.db_exchange import (
     copy_verb,
     export_verb,
@@ -60,8 +57,7 @@ def stat_verb(db: str, as_json: bool) -> None:
         say(f"{plural(document['withdrawn'], 'withdrawn run')} beside these")
     say()
     show_states(document["answers"])
-    for line in problems:
-        note(f"warning: {line}")
+    warn(problems, len(problems))
 
 
 @click.command("models")
@@ -87,7 +83,8 @@ def models_verb(db: str, as_json: bool) -> None:
         emit({"database": db, "models": documents, "notes": notes})
         return
     if models:
-        _show(models)
+        head = ("version", "state", "registered", "trained on", "held out at 1")
+        table(head, [_model_row(facts, state) for facts, state in models])
     else:
         hint = "" if notes else "; `embeddb train costmodel` trains one"
         say(f"{db}: no model is registered{hint}")
@@ -95,36 +92,17 @@ def models_verb(db: str, as_json: bool) -> None:
         note(line)
 
 
-def _show(models: list[tuple[ModelFacts, str]]) -> None:
-    head = ("version", "state", "registered", "trained on", "held out at 1")
-    rows = [
-        (f.version, state, _day(f.registered), _training_data(f), _held_out(f))
-        for f, state in models
-    ]
-    table(head, rows)
-
-
-def _training_data(facts: ModelFacts) -> str:
-    return (
-        f"{facts.training_summary}; {facts.predictor}"
-        if facts.predictor
-        else facts.training_summary
-    )
-
-
-def _held_out(facts: ModelFacts) -> str:
-    """Held-out share by op, in the order of training."""
+def _model_row(facts: ModelFacts, state: str) -> tuple[str, ...]:
+    """Version, state, day, training data, and held-out shares by op in the order of training."""
+    day, data = when(facts.registered)[:10], facts.training_summary
     places = {op: at for at, op in enumerate(facts.ops)}
     ops = sorted(facts.held_out, key=lambda op: places.get(op, len(places)))
-    return "; ".join(f"{op}: {_shares(facts.held_out[op])}" for op in ops)
-
-
-def _shares(by_method: Mapping[str, float]) -> str:
-    return ", ".join(f"{method} {share(at_1)}" for method, at_1 in by_method.items())
-
-
-def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+    held_out = [
+        f"{op}: " + ", ".join(f"{name} {share(at_1)}" for name, at_1 in facts.held_out[op].items())
+        for op in ops
+    ]
+    by = f"; {facts.predictor}" if facts.predictor else ""
+    return facts.version, state, day, data + by, "; ".join(held_out)
 
 
 @click.command("check")
@@ -171,13 +149,12 @@ def rebuild_verb(db: str, as_json: bool) -> None:
         report = embed(opened.index, again=True, progress=progress)
         report.problems += register_files(opened.store)
     if as_json:
-        body = {"partitions": report.partitions, "problems": report.problems}
-        emit({"database": db, "vectors": report.vectors, **body})
+        names = ("vectors", "partitions", "problems")
+        emit({"database": db, **{name: getattr(report, name) for name in names}})
         return
     table(("featurizer", "vectors"), report.vectors.items())
     say(plural(len(report.partitions), "index", "indexes") + " rebuilt")
-    for line in report.problems:
-        note(f"warning: {line}")
+    warn(report.problems, len(report.problems))
 
 
 @click.command("upgrade")
@@ -209,17 +186,13 @@ def compact_verb(db: str, as_json: bool) -> None:
       embeddb db compact runs.db
     """
     with open_database(db) as opened:
-        before, after = _compacted(opened)
+        before = opened.store.size_bytes()
+        opened.store.compact()
+        after = opened.store.size_bytes()
     if as_json:
         emit({"database": db, "bytes_before": before, "bytes": after})
     else:
         say(f"{db}: {size(before)} before, {size(after)} now")
-
-
-def _compacted(db: Database) -> tuple[int, int]:
-    before = db.store.size_bytes()
-    db.store.compact()
-    return before, db.store.size_bytes()
 
 
 @click.group(

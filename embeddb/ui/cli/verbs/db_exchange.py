@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,10 @@ from embeddb.ui.cli.arguments import (
     statuses,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+
+if TYPE_CHECKING:
+    from indexer.exchange.importer import ImportReport
+    from indexer.exchange.push import PushReport
 
 
 @click.command("export")
@@ -102,14 +106,7 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
     if as_json:
         emit(report.document())
         return
-    say(
-        f"{file}: {plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} in "
-        f"{duration(report.seconds)}: {report.added:,} added, "
-        f"{report.duplicates:,} already stored, "
-        f"{report.rejected:,} rejected"
-    )
-    if report.kept:
-        say(f"  {report.kept:,}  conflict with rows stored here, which are kept")
+    _show_moved(file, report, "here")
     if report.rejects_file:
         say(f"  rejected records with reasons: {report.rejects_file}")
 
@@ -173,15 +170,19 @@ def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> 
     if as_json:
         emit(report.document())
         return
-    say(
-        f"{report.source} to {report.database}: {plural(report.runs, 'run')} of "
-        f"{plural(report.patterns, 'pattern')} in {duration(report.seconds)}: {report.added:,} "
-        f"added, {report.duplicates:,} already stored, {report.rejected:,} rejected"
-    )
-    if report.kept:
-        say(f"  {report.kept:,}  conflict with rows stored there, which are kept")
+    _show_moved(f"{report.source} to {report.database}", report, "there")
     for line in report.reasons:
         note(f"  {line}")
+
+
+def _show_moved(what: str, report: ImportReport | PushReport, place: str) -> None:
+    say(
+        f"{what}: {plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} in "
+        f"{duration(report.seconds)}: {report.added:,} added, {report.duplicates:,} already "
+        f"stored, {report.rejected:,} rejected"
+    )
+    if report.kept:
+        say(f"  {report.kept:,}  conflict with rows stored {place}, which are kept")
 
 
 @click.command("sources")

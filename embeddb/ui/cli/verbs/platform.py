@@ -25,7 +25,7 @@ from embeddb.ui.cli.verbs.platform_nearest import nearest_verb
 from indexer.resolve import is_file
 
 if TYPE_CHECKING:
-    from embeddb.database import Database
+    pass
 
 
 @click.command("list")
@@ -59,18 +59,8 @@ def kind(platform: Platform) -> str:
 
 def head(platform: Platform) -> dict[str, Any]:
     """Fields of a platform in every list of platforms."""
-    return {
-        "id": platform.id,
-        "name": platform.name,
-        "instance": platform.instance,
-        "version": platform.version,
-        "title": platform.title,
-        "ops": list(platform.ops),
-        "simulated": platform.simulated,
-        "portable": platform.portable,
-        "runner": platform.runner,
-        "cost_per_sample": platform.cost_per_sample,
-    }
+    names = ("id", "name", "instance", "version", "title", "ops", "simulated", "portable")
+    return {name: getattr(platform, name) for name in (*names, "runner", "cost_per_sample")}
 
 
 #: Values of a parameter shown in the table.
@@ -93,24 +83,17 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
     if db:
         with open_database(db, readonly=True) as opened:
             described_platform = opened.platform(platform)
-            instances = _stored_instances(opened, described_platform)
+            stored = (opened.store.sound_platform(i) for i in opened.store.platforms())
+            same = (p for p in stored if p is not None and p.name == described_platform.name)
+            instances = [] if described_platform.instance else [p for p in same if p.instance]
     else:
         described_platform = load_platform(platform)
         instances = _local_instance(described_platform)
     kernels = [_kernel(described_platform, kernel) for kernel in described_platform.ops]
     if as_json:
-        facts = {
-            "traits": dict(described_platform.traits),
-            "environment": dict(described_platform.environment),
-        }
-        machines = {p.id: dict(p.environment) for p in instances}
-        body = {
-            "digest": described_platform.digest,
-            **facts,
-            "instances": machines,
-            "kernels": kernels,
-        }
-        emit({**head(described_platform), **body, "meaning": dict(described_platform.meaning)})
+        facts = {n: getattr(described_platform, n) for n in ("digest", "traits", "environment")}
+        body = {"instances": {p.id: p.environment for p in instances}, "kernels": kernels}
+        emit({**head(described_platform), **facts, **body, "meaning": described_platform.meaning})
         return
     _show_head(described_platform)
     for instance in instances:
@@ -125,13 +108,6 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
     if values:
         say()
         table(("value", "means"), values, indent="  ")
-
-
-def _stored_instances(db: Database, platform: Platform) -> list[Platform]:
-    if platform.instance:
-        return []
-    stored = (db.store.sound_platform(i) for i in db.store.platforms())
-    return [p for p in stored if p is not None and p.name == platform.name and p.instance]
 
 
 def _local_instance(platform: Platform) -> list[Platform]:
@@ -150,18 +126,14 @@ def _show_facts(platform: Platform) -> None:
 
 
 def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
-    part = platform.kernel(kernel)
+    part, meaning = platform.kernel(kernel), platform.meaning
     space = part.space
     return {
         "kernel": kernel,
         "parameters": [_param(param) for param in space.params],
         "constraints": list(space.constraints),
         "derived": [
-            {
-                "name": one.name,
-                "expression": one.text,
-                "meaning": platform.meaning.get(one.name, ""),
-            }
+            {"name": one.name, "expression": one.text, "meaning": meaning.get(one.name, "")}
             for one in platform.quantities(Op(kernel)).quantities
         ],
         "varying": None if part.varying is None else list(part.varying),
@@ -261,7 +233,9 @@ def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **opt
     from indexer.drafting.draft import draft_platform
 
     if file:
-        _refuse_existing(Path(file))
+        check_place(Path(file))
+        if Path(file).exists():  # it may have been edited
+            raise InputError("already exists", where=file, hint="name another file")
     read = read_options({**options, "features": "", "instance": ""})
     draft = draft_platform(Path(log), read, reader=reader, name=name or (file or log))
     if file:
@@ -285,13 +259,6 @@ def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **opt
         say(f"wrote {file}; next: embeddb platform check {shlex.quote(file)}")
 
 
-def _refuse_existing(file: Path) -> None:
-    """Raises: InputError if the file exists: a platform file may have been edited."""
-    check_place(file)
-    if file.exists():
-        raise InputError("already exists", where=str(file), hint="name another file")
-
-
 @click.command("check")
 @click.argument("file")
 @json_option
@@ -304,33 +271,30 @@ def check_verb(file: str, as_json: bool) -> int:
     """
     from embeddb.platforms.check import check_platform
 
+    platform: Platform | None = None
     try:
         platform = load_platform(file)
     except PlatformError as error:
         if not is_file(file):
             raise
-        if as_json:
-            emit({"platform": None, "digest": None, "problems": list(error.problems)})
-        for line in () if as_json else error.problems:
-            say(line)
-        if not as_json:
-            say(f"{file}: {plural(len(error.problems), 'problem')}")
-        return 1
-    problems = check_platform(platform)
+        problems = list(error.problems)
+    if platform is not None:
+        problems = check_platform(platform)
+    name, digest = (None, None) if platform is None else (platform.id, platform.digest)
     if as_json:
-        emit({"platform": platform.id, "digest": platform.digest, "problems": problems})
-    else:
-        for line in problems:
-            say(line)
-        if not problems:
-            counts = ", ".join(map(partial(_count, platform), platform.ops))
-            say(f"{platform.id}: no problems; legal configurations: {counts}")
-            for kind in dict.fromkeys(operation_of(name)[1] for name in platform.ops):
-                if text := kind.transfer_note(platform):
-                    say(f"{kind.many}: {text}")
-        else:
-            say(f"{platform.id}: {plural(len(problems), 'problem')}")
-    return 1 if problems else 0
+        emit({"platform": name, "digest": digest, "problems": problems})
+        return 1 if problems else 0
+    for line in problems:
+        say(line)
+    if problems or platform is None:
+        say(f"{name or file}: {plural(len(problems), 'problem')}")
+        return 1
+    counts = ", ".join(map(partial(_count, platform), platform.ops))
+    say(f"{name}: no problems; legal configurations: {counts}")
+    for kind in dict.fromkeys(operation_of(kernel)[1] for kernel in platform.ops):
+        if text := kind.transfer_note(platform):
+            say(f"{kind.many}: {text}")
+    return 0
 
 
 def _count(platform: Platform, kernel: str) -> str:

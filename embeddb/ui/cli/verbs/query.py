@@ -189,41 +189,23 @@ def _answered(
     options: Mapping[str, Any],
     progress: Progress,
 ) -> Recommendation:
+    common: dict[str, Any] = {"platform": platform, "k": options["count"], "progress": progress}
     answer = db.query(
         subject,
-        platform=platform,
         op=op,
-        k=options["count"],
         calls=options["calls"] or math.inf,
         reproducible=options["reproducible"],
         exact=options["exact"],
         tuner=options["tuner"],
         why=options["deep"] and not measure,
-        progress=progress,
+        **common,
     )
-    return _measured(db, answer, subject, platform, options, progress) if measure else answer
-
-
-def _measured(
-    db: Database,
-    answer: Recommendation,
-    pattern: Workload | WorkloadInfo,
-    platform: Platform,
-    options: Mapping[str, Any],
-    progress: Progress,
-) -> Recommendation:
+    if not measure:
+        return answer
     from indexer.runners.base import RunOptions
 
     run_options = RunOptions(threads=options["threads"])
-    return db.measure(
-        answer,
-        pattern,
-        platform=platform,
-        options=run_options,
-        k=options["count"],
-        why=options["deep"],
-        progress=progress,
-    )
+    return db.measure(answer, subject, options=run_options, why=options["deep"], **common)
 
 
 def _show_answer(
@@ -248,11 +230,7 @@ def _show_answer(
     _show_ranking(recommendation)
     _show_remarks(recommendation)
     if recommendation.candidates:
-        near = min((n.distance for n in recommendation.neighbours), default=None)
-        answer, kind = recommendation.candidates[0].config, pattern.kind
-        show_choice(
-            recommendation.insight, answer, link=recommendation.link, nearest=near, kind=kind
-        )
+        show_choice(recommendation, recommendation.candidates[0].config, pattern.kind)
         show_occluded(recommendation.insight, recommendation.kernel)
     if recommendation.op == "fusion":
         say(NO_PLAN_FOR_XLA)
@@ -274,11 +252,8 @@ def _show_ranking(recommendation: Recommendation) -> None:
         cells += [row.fails] if ranking.fails else []
         cells += [row.pays_off] if ranking.pays_off else []
         if ranking.measured:
-            took = (
-                row.status
-                if row.seconds is None
-                else duration(row.seconds, recommendation.time_unit)
-            )
+            unit = recommendation.time_unit
+            took = row.status if row.seconds is None else duration(row.seconds, unit)
             cells += [took, factor(row.measured_gain)]
         rows.append((*cells, str(Config(row.config))))
     table([*head, "configuration"], rows)
@@ -297,14 +272,13 @@ def _show_remarks(recommendation: Recommendation) -> None:
         say("configurations with lower-precision operands are excluded")
     ties = near_ties(recommendation)
     if ties:
-        why = (
-            "within the measured noise"
-            if recommendation.noise > 0
-            else "no evidence of a difference"
-        )
+        noisy = recommendation.noise > 0
+        why = "within the measured noise" if noisy else "no evidence of a difference"
         if recommendation.simulated and recommendation.candidates[0].seconds is not None:
             why = "exactly the same time"
-        say(f"ranks 1 and {_ranks(recommendation, ties)} are tied: {why}")
+        ranked = enumerate(recommendation.candidates, 1)
+        ranks = ", ".join(str(rank) for rank, c in ranked if c.config in ties)
+        say(f"ranks 1 and {ranks} are tied: {why}")
     elif (
         recommendation.noise == 0
         and len(recommendation.candidates) > 1
@@ -313,9 +287,3 @@ def _show_remarks(recommendation: Recommendation) -> None:
         say("noise unknown here: close ranks may be ties")
     for line in recommendation.warnings:
         say(f"warning: {line}")
-
-
-def _ranks(recommendation: Recommendation, configs: list[dict[str, Any]]) -> str:
-    return ", ".join(
-        str(n) for n, c in enumerate(recommendation.candidates, 1) if c.config in configs
-    )
