@@ -11,7 +11,7 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.wording import plural
+from embeddb.core.wording import duration, plural
 from embeddb.store import is_database
 from embeddb.ui.cli.arguments import (
     Number,
@@ -23,9 +23,15 @@ from embeddb.ui.cli.arguments import (
     open_database,
     runner_option,
 )
-from embeddb.ui.cli.campaign_text import command_line, show_plan
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
-from embeddb.ui.cli.verbs.campaign_run import resume_verb, run_verb, status_verb, work_verb
+from embeddb.ui.cli.verbs.campaign_run import (
+    command_line,
+    resume_verb,
+    run_verb,
+    show_spending,
+    status_verb,
+    work_verb,
+)
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:
@@ -128,7 +134,34 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
         emit(document)
     else:
         again = options["platform"] if platform.command else ""
-        show_plan(document, command_line("run", db, folder, again))
+        _show_plan(document, command_line("run", db, folder, again))
+
+
+def _show_plan(document: dict[str, Any], command: str) -> None:
+    """The document of `campaign plan`, its estimated duration, and the command that runs it."""
+    if document["strategy"]:
+        show_spending(document["strategy"])
+    else:
+        configs = document["configs"].items()
+        what = ", ".join(f"{op} with {plural(count, 'configuration')}" for op, count in configs)
+        say(
+            f"{plural(document['points'], 'measurement')} planned: {what}, on "
+            f"{plural(document['matrices'], 'matrix', 'matrices')}, in "
+            f"{plural(document['rounds'], 'round')}"
+        )
+        if document["grid"]["op"]:
+            grid = plural(len(document["grid"]["matrices"]), "matrix", "matrices")
+            say(f"every configuration of {document['grid']['op']} on {grid}")
+        if left_out := document["left_out"]:
+            say(f"{plural(len(left_out), 'pair')} of matrix and op left out by --max-work")
+    if document["estimated_seconds"] is None:
+        say("duration not known yet: `campaign status` estimates it after some samples")
+    else:
+        each, whole = document["seconds_per_sample"], document["estimated_seconds"]
+        say(f"about {duration(whole)}, at {duration(each)} a sample so far, one at a time")
+    if document["cost_note"]:
+        say(f"note: {document['cost_note']}")
+    say(f"run it: {command}")
 
 
 @contextmanager
