@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -110,15 +110,20 @@ _MOST_VALUES = 40
 #: Names compared by similarity.
 _MOST_SIMILAR = 5000
 PageQuery = Mapping[str, str]
+T = TypeVar("T")
 
 
-def page_of(query: PageQuery, total: int, size: int) -> tuple[int, int]:
-    """The number of the requested page, from 1, and of the last one. Raises: UsageError."""
+def page_of(query: PageQuery, rows: Sequence[T], size: int = 100) -> tuple[int, int, Sequence[T]]:
+    """The number of the requested page, from 1, and of the last one, and the page's rows.
+
+    Raises: UsageError.
+    """
     text = query.get("page", "1")
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
         raise UsageError(f"{text[:20]!r} is not the number of a page")
-    last = max(1, math.ceil(total / size))
-    return min(int(text), last), last
+    last = max(1, math.ceil(len(rows) / size))
+    page = min(int(text), last)
+    return page, last, rows[(page - 1) * size : page * size]
 
 
 def home(state: AppState, query: PageQuery) -> dict[str, Any]:
@@ -162,15 +167,8 @@ def answer_line(a: AnswerHead) -> dict[str, Any]:
 
 def pattern_line(info: WorkloadInfo) -> dict[str, Any]:
     """A pattern in a list; kind and sizes as well if it is no matrix."""
-    line: dict[str, Any] = {
-        "id": info.id,
-        "name": info.name,
-        "group": info.group,
-        "m": info.m,
-        "n": info.n,
-        "nnz": info.nnz,
-        "stub": info.stub,
-    }
+    names = ("id", "name", "group", "m", "n", "nnz", "stub")
+    line = {name: getattr(info, name) for name in names}
     return line if info.workload.sparse else {**line, "kind": info.kind, "sizes": info.named}
 
 
@@ -272,21 +270,19 @@ def _head(state: AppState, name: str) -> dict[str, Any]:
     }
 
 
+#: Fields of a platform that its page shows as they are.
+_OF_PLATFORM = (
+    *("id", "name", "instance", "title", "version", "simulated", "portable", "runner"),
+    *("cost_per_sample", "digest"),
+)
+
+
 def platform(state: AppState, query: PageQuery) -> dict[str, Any]:
     """Facts of a platform: operations, measurements and winning configurations."""
     described_platform = state.platform(query["id"])
     scopes = [s for s in state.scopes() if described_platform.id in (*s.instances, s.name)]
     return {
-        "id": described_platform.id,
-        "name": described_platform.name,
-        "instance": described_platform.instance,
-        "title": described_platform.title,
-        "version": described_platform.version,
-        "simulated": described_platform.simulated,
-        "portable": described_platform.portable,
-        "runner": described_platform.runner,
-        "cost_per_sample": described_platform.cost_per_sample,
-        "digest": described_platform.digest,
+        **{name: getattr(described_platform, name) for name in _OF_PLATFORM},
         "traits": dict(described_platform.traits),
         "environment": dict(described_platform.environment),
         "machine": described(described_platform.environment),
@@ -377,8 +373,5 @@ def scope_for(state: AppState, platform_text: str, op_text: str) -> Scope:
             f"no runs of {op_text[:40] or 'anything'} on {platform_text[:80] or 'any platform'}",
             hint="the first page lists what there is",
         )
-    return max(scopes, key=lambda s: _size(state, s))
-
-
-def _size(state: AppState, scope: Scope) -> int:
-    return sum(len(state.members().get((name, scope.op), ())) for name in scope.instances)
+    members = state.members()
+    return max(scopes, key=lambda s: sum(len(members.get((i, s.op), ())) for i in s.instances))

@@ -17,7 +17,6 @@ from embeddb.ui.serve.facts import PageQuery, page_of, scope_for
 _MOST_KINDS = 8
 _OTHER = "other"
 _NONE = "none"
-_PAGE = 100
 #: Prefix of a colour by one parameter of the winner: `winner.NAME`.
 _PART = "winner."
 
@@ -77,8 +76,8 @@ def map_page(state: AppState, query: PageQuery) -> dict[str, Any]:
     document = map_points(state, query)
     ids, names, kind = document.pop("ids"), document.pop("names"), document.pop("kind")
     xs, ys = document.pop("x"), document.pop("y")
-    page, last = page_of(query, len(ids), _PAGE)
     order = sorted(range(len(ids)), key=lambda at: (kind[at], names[at].lower(), ids[at]))
+    page, last, shown = page_of(query, order)
     rows = [
         {
             "id": ids[at],
@@ -87,17 +86,11 @@ def map_page(state: AppState, query: PageQuery) -> dict[str, Any]:
             "x": xs[at],
             "y": ys[at],
         }
-        for at in order[(page - 1) * _PAGE : page * _PAGE]
+        for at in shown
     ]
     scopes = [{"platform": s.name, "op": str(s.op)} for s in state.scopes()]
-    return {
-        **document,
-        "total": len(ids),
-        "page": page,
-        "pages": last,
-        "rows": rows,
-        "scopes": scopes,
-    }
+    counts = {"total": len(ids), "page": page, "pages": last}
+    return {**document, **counts, "rows": rows, "scopes": scopes}
 
 
 def _colors(projection: Projection) -> list[str]:
@@ -118,29 +111,20 @@ def _config(text: str) -> dict[str, Any]:
 def _labels(state: AppState, projection: Projection, scope: Scope, color: str) -> list[str]:
     if color == "group":
         return [group or _NONE for group in projection.groups]
-    if color == "platform":
-        return _platforms(state, projection, scope)
-    texts = {
-        winner: _label(winner, color.removeprefix(_PART), color) for winner in projection.winners
-    }
-    return [texts[winner] for winner in projection.winners]
+    if color == "platform":  # all on which a matrix ran the operation
+        ran: dict[str, set[str]] = {}
+        for other in state.scopes():
+            for name in other.instances if other.op == scope.op else ():
+                for pattern_id in state.members().get((name, other.op), ()):
+                    ran.setdefault(pattern_id, set()).add(other.name)
+        return [" + ".join(sorted(ran.get(i, ()))) or _NONE for i in projection.ids]
+    labels = {winner: _label(_config(winner), color) for winner in set(projection.winners)}
+    return [labels[winner] for winner in projection.winners]
 
 
-def _label(winner: str, part: str, color: str) -> str:
-    config = _config(winner)
+def _label(config: dict[str, Any], color: str) -> str:
     if not config:
         return _NONE
     if color.startswith(_PART):
-        return value_text(config.get(part))
+        return value_text(config.get(color.removeprefix(_PART)))
     return ", ".join(f"{k}={value_text(v)}" for k, v in config.items())
-
-
-def _platforms(state: AppState, projection: Projection, scope: Scope) -> list[str]:
-    """Platforms on which each matrix ran the operation."""
-    ran: dict[str, set[str]] = {}
-    for other in state.scopes():
-        if other.op == scope.op:
-            for name in other.instances:
-                for pattern_id in state.members().get((name, other.op), ()):
-                    ran.setdefault(pattern_id, set()).add(other.name)
-    return [" + ".join(sorted(ran.get(i, ()))) or _NONE for i in projection.ids]

@@ -28,8 +28,6 @@ from embeddb.ui.serve.facts import (
     thinned,
 )
 
-_PAGE = 100
-
 
 def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
     """Runs of one matrix, fastest first; without a matrix, the matrices that ran."""
@@ -53,18 +51,15 @@ def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
             hint=f"it ran: {', '.join(f'{op} on {name}' for name, op in places[:8]) or 'nowhere'}",
         )
     name, op = chosen[0]
-    rows = state.cache.get(("runs", info.id, name, op), lambda: _sorted_runs(state, info, name, op))
-    page, last = page_of(query, len(rows), _PAGE)
-    shown = rows[(page - 1) * _PAGE : page * _PAGE]
+
+    def read() -> list[dict[str, Any]]:
+        stored = state.db.store.runs(name, op, info.id)
+        return [run_line(r) for r in sorted(stored, key=lambda r: (r.seconds, r.config.json))]
+
+    rows = state.cache.get(("runs", info.id, name, op), read)
+    page, last, shown = page_of(query, rows)
     summary = side(state, info, name, op)
     return {**facts, **summary, "page": page, "pages": last, "total": len(rows), "rows": shown}
-
-
-def _sorted_runs(state: AppState, info: WorkloadInfo, name: str, op: Op) -> list[dict[str, Any]]:
-    ordered = sorted(
-        state.db.store.runs(name, op, info.id), key=lambda r: (r.seconds, r.config.json)
-    )
-    return [run_line(run) for run in ordered]
 
 
 def _places(state: AppState, info: WorkloadInfo) -> list[tuple[str, Op]]:
@@ -75,7 +70,12 @@ def _matrices(state: AppState, query: PageQuery) -> dict[str, Any]:
     """Matrices with runs of an operation on a platform, by name."""
     scope = scope_for(state, query.get("platform", ""), query.get("op", ""))
     rows = state.cache.get(("matrices", scope.op, scope.name), lambda: _matrix_rows(state, scope))
-    page, last = page_of(query, len(rows), _PAGE)
+    page, last, shown = page_of(query, rows)
+    partition = state.db.index.partition(scope.op, scope.platform)
+    extent = Extent(0, 0, 0) if partition is None else partition.evidence.extent
+    unread = 0  # of very many patterns some are not listed
+    if partition is not None and partition.lists is not None:
+        unread = partition.indexed - len(partition.ids)
     return {
         "platform": scope.name,
         "op": str(scope.op),
@@ -84,27 +84,13 @@ def _matrices(state: AppState, query: PageQuery) -> dict[str, Any]:
         "page": page,
         "pages": last,
         "total": len(rows),
-        **_extent(state, scope),
-        "unread": _unread(state, scope),
-        "rows": rows[(page - 1) * _PAGE : page * _PAGE],
+        "patterns": extent.patterns,
+        "machines": extent.machines,
+        "extent": extent.words(scope.op.kind),
+        "unread": unread,
+        "rows": shown,
         "places": [{"platform": s.name, "op": str(s.op)} for s in state.scopes()],
     }
-
-
-def _extent(state: AppState, scope: Scope) -> dict[str, Any]:
-    """Numbers of patterns and machines behind the rows."""
-    partition = state.db.index.partition(scope.op, scope.platform)
-    extent = Extent(0, 0, 0) if partition is None else partition.evidence.extent
-    words = extent.words(scope.op.kind)
-    return {"patterns": extent.patterns, "machines": extent.machines, "extent": words}
-
-
-def _unread(state: AppState, scope: Scope) -> int:
-    """Number of patterns that are not listed because there are very many."""
-    partition = state.db.index.partition(scope.op, scope.platform)
-    if partition is None or partition.lists is None:
-        return 0
-    return partition.indexed - len(partition.ids)
 
 
 def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
@@ -141,7 +127,8 @@ def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
     places = _places(state, info)
     if not places:
         raise NothingFound(f"{info.name or info.id} has no measurements", hint="query it instead")
-    op = op_of(query["op"]) if query.get("op") else _op_of_most(places)
+    most = Counter(op for _, op in places).most_common(1)[0][0]
+    op = op_of(query["op"]) if query.get("op") else most
     names = [name for name, what in places if what == op]
     left = query.get("left") or (names[0] if names else "")
     right = query.get("right") or next((n for n in names if n != left), left)
@@ -164,10 +151,6 @@ def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
         ],
         "shared": [],
     }
-
-
-def _op_of_most(places: list[tuple[str, Op]]) -> Op:
-    return Counter(op for _, op in places).most_common(1)[0][0]
 
 
 def _shared(state: AppState) -> list[dict[str, Any]]:
@@ -217,11 +200,6 @@ def _one_side(state: AppState, info: WorkloadInfo, name: str, other: str, op: Op
     }
 
 
-def _simulated(state: AppState, name: str) -> bool:
-    platform = state.db.store.platform(name)
-    return platform is not None and platform.simulated
-
-
 class _Tally(NamedTuple):
     """Runs of one campaign on one matrix: count by status, first and last time."""
 
@@ -262,7 +240,7 @@ class Campaigns:
 
     def one(self, state: AppState, query: PageQuery) -> dict[str, Any]:
         """One campaign by name. Raises: NothingFound, UsageError."""
-        tallies, name = self._tallies(), query["name"]
+        tallies, name, store = self._tallies(), query["name"], state.db.store
         rows = [(key, entry[1][name]) for key, entry in tallies.items() if name in entry[1]]
         if not rows:
             raise NothingFound(f"no runs of a campaign {name[:80]!r}", hint="/campaigns lists them")
@@ -271,12 +249,13 @@ class Campaigns:
         for (platform, op, pattern_id), tally in rows:
             by_place.setdefault((platform, str(op)), Counter()).update(tally.statuses)
             ids[pattern_id] = ids.get(pattern_id, 0) + sum(tally.statuses.values())
-        page, last = page_of(query, len(ids), _PAGE)
         infos = self._state.catalog().infos
         shown = sorted(
             ({**pattern_line(infos.get(i, WorkloadInfo(id=i))), "runs": n} for i, n in ids.items()),
             key=lambda r: (r["name"].lower(), r["id"]),
         )
+        page, last, rows_of_page = page_of(query, shown)
+        simulated = {p for p, _ in by_place if getattr(store.platform(p), "simulated", False)}
         return {
             "name": name,
             "runs": sum(ids.values()),
@@ -284,17 +263,12 @@ class Campaigns:
             "first": min(t.first for _, t in rows),
             "last": max(t.last for _, t in rows),
             "places": [
-                {
-                    "platform": p,
-                    "op": op,
-                    "simulated": _simulated(state, p),
-                    "statuses": dict(counts),
-                }
+                {"platform": p, "op": op, "simulated": p in simulated, "statuses": dict(counts)}
                 for (p, op), counts in sorted(by_place.items())
             ],
             "page": page,
             "pages": last,
-            "rows": shown[(page - 1) * _PAGE : page * _PAGE],
+            "rows": rows_of_page,
         }
 
     def listed(self, state: AppState, query: PageQuery) -> dict[str, Any]:
@@ -309,17 +283,10 @@ class Campaigns:
                 )
                 row["runs"] += sum(tally.statuses.values())
                 row["ids"].add(pattern_id)
-                row["first"], row["last"] = (
-                    min(row["first"], tally.first),
-                    max(row["last"], tally.last),
-                )
+                row["first"] = min(row["first"], tally.first)
+                row["last"] = max(row["last"], tally.last)
         for row in by_name.values():
             row["patterns"] = len(row.pop("ids"))
         rows = sorted(by_name.values(), key=lambda r: (-r["last"], r["name"]))
-        page, last = page_of(query, len(rows), _PAGE)
-        return {
-            "total": len(rows),
-            "page": page,
-            "pages": last,
-            "rows": rows[(page - 1) * _PAGE : page * _PAGE],
-        }
+        page, last, shown = page_of(query, rows)
+        return {"total": len(rows), "page": page, "pages": last, "rows": shown}
