@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -169,18 +168,15 @@ def scope_facts(
         without_default=int((~np.isfinite(evidence.default_s)).sum()),
         noise=_noise(evidence, tally),
         read=len(only or coverage.ids),
-        **(_chosen(best, patterns, op) if is_shared(op) else _NOTHING_CHOSEN),
+        **_chosen(best, patterns, op),
         **_quality(coverage),
         **_map(db, scope.platform, op),
     )
 
 
-_NOTHING_CHOSEN: Mapping[str, Any] = MappingProxyType(
-    {"winners": [], "distinct_winners": 0, "preferences": [], "classes": []}
-)
-
-
 def _chosen(best: Best, patterns: Sequence[WorkloadInfo], op: Op) -> dict[str, Any]:
+    if not is_shared(op):
+        return {"winners": [], "distinct_winners": 0, "preferences": [], "classes": []}
     return {
         "winners": best.winners(_MOST_WINNERS),
         "distinct_winners": len({int(c) for c in best.column if c >= 0}),
@@ -203,24 +199,20 @@ def _rows(
     tally: _Tally,
     only: Sequence[str] | None,
 ) -> Iterator[Any]:
+    store = db.store
     for partition, platform in members:
-        runs = _runs(db, partition, only)
-        normal = usual_at(db.store, platform.id)
+        where = (partition.platform, partition.op)
+        each = [store.runs(*where)] if only is None else (store.runs(*where, i) for i in only)
+        runs = chain.from_iterable(each)
+        normal = usual_at(store, platform.id)
         for pattern_id, group in groupby(runs, key=attrgetter("pattern_id")):
             of_pattern = list(group)
             tally.see(of_pattern)
             curve = summarise_runs(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
-            default = default_of(platform, partition.op, db.store.workload_or_info(info))
+            default = default_of(platform, partition.op, store.workload_or_info(info))
             yield MatrixRow(pattern_id, partition.platform, _group(info)), default, curve
-
-
-def _runs(db: Database, partition: RunTable, only: Sequence[str] | None) -> Iterator[Run]:
-    platform, op = partition.platform, partition.op
-    if only is None:
-        return db.store.runs(platform, op)
-    return chain.from_iterable(db.store.runs(platform, op, i) for i in only)
 
 
 def _group(info: WorkloadInfo) -> str:
@@ -250,6 +242,7 @@ def _quality(coverage: Coverage) -> dict[str, Any]:
     with suppress(EmbeddbError):  # no index can be opened on this machine: the runs remain
         figures = coverage.figures
     model = coverage.model
+    dce = None if model is None else model.card.get("dce")  # of an untrusted card
     return {
         "indexed": figures.get("indexed", 0),
         "featurizer": figures.get("featurizer", ""),
@@ -258,15 +251,9 @@ def _quality(coverage: Coverage) -> dict[str, Any]:
         "winner_hits": figures.get("winner_hits_held_out"),
         "static_hits": figures.get("static_best_hits_held_out"),
         "model": "" if model is None else model.version,
-        "model_dce": None if model is None else _number(model.card.get("dce")),
+        "model_dce": float(dce) if isinstance(dce, int | float) and math.isfinite(dce) else None,
         "model_of_optimum": {name: float(v) for name, v in coverage.model_held_out.items()},
     }
-
-
-def _number(value: Any) -> float | None:
-    """A number of an untrusted model card, or None."""
-    able = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if able else None
 
 
 def _map(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
