@@ -30,7 +30,7 @@ from embeddb.core.errors import EmbeddbError, MatrixError, NothingFound, StoreEr
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from embeddb.ui.serve import facts, mapping, measured, reading
+from embeddb.ui.serve import facts, measured, reading
 from embeddb.ui.serve.access import HEADERS, Address, Gate, Guard, Token
 from embeddb.ui.serve.app_state import AppState, PageCache, answer, answer_twin, ask
 from embeddb.ui.serve.reading import Limits, Upload, read_apart
@@ -229,8 +229,8 @@ def _routes(state: AppState) -> list[Route]:
         *both("/campaigns/{name:path}", pages.page("campaigns.html", campaigns.one)),
         *both("/runs", pages.page("runs.html", measured.runs)),
         *both("/compare", comparing),
-        Route("/map.json", pages.page("", mapping.map_points)),
-        Route("/map", pages.page("map.html", mapping.map_page)),
+        Route("/map.json", pages.page("", measured.map_points)),
+        Route("/map", pages.page("map.html", measured.map_page)),
         *both("/ask", pages.ask, methods=["GET", "POST"]),
         Route("/thumbs/{id}.svg", pages.thumb),
         Route("/static/{name}", pages.static),

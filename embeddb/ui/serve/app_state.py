@@ -117,19 +117,16 @@ class ServerAnswers:
             txn.put("meta", b"answers", number.to_bytes(8, "big"))
             txn.put("note", number.to_bytes(8, "big"), row)
             txn.put("recommendation", answer.id.encode(), raw)
-            self._forget(txn)
+            # The oldest are deleted until the others are within bounds; never the last.
+            rows = list(_rows(txn))
+            size = sum(row.size for _, row in rows)
+            while len(rows) > 1 and (len(rows) > self._most or size > self._most_bytes):
+                key, old = rows.pop(0)
+                size -= old.size
+                txn.delete("note", key)
+                txn.delete("recommendation", old.head.id.encode())
 
         self._engine.write(body)
-
-    def _forget(self, txn: Txn) -> None:
-        """Delete the oldest answers until the others are within bounds; never the last."""
-        rows = [(key, row) for key, row in _rows(txn)]
-        size = sum(row.size for _, row in rows)
-        while len(rows) > 1 and (len(rows) > self._most or size > self._most_bytes):
-            key, row = rows.pop(0)
-            size -= row.size
-            txn.delete("note", key)
-            txn.delete("recommendation", row.head.id.encode())
 
     def get(self, answer_id: str) -> Recommendation | None:
         key = answer_id.encode()

@@ -23,7 +23,6 @@ from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
-from embeddb.platforms.space.space import Param
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.serve.app_state import AnswerHead, AppState
 from indexer.coverage import Coverage
@@ -247,14 +246,8 @@ def _neighbours(state: AppState, info: WorkloadInfo) -> list[dict[str, Any]]:
             {**pattern_line(infos.get(i, WorkloadInfo(id=i))), "distance": float(d)}
             for i, d in zip(ids, distances, strict=True)
         ]
-        by_scope.append(
-            {
-                "op": str(scope.op),
-                "platform": scope.name,
-                "featurizer": partition.featurizer,
-                "patterns": rows,
-            }
-        )
+        where = {"op": str(scope.op), "platform": scope.name}
+        by_scope.append({**where, "featurizer": partition.featurizer, "patterns": rows})
     return by_scope
 
 
@@ -335,19 +328,18 @@ def _kernel(described_platform: Platform, kernel: str) -> dict[str, Any]:
         "kernel": kernel,
         "configurations": None if part.space.shaped_by else part.space.size(),
         "shaped_by": list(part.space.shaped_by),
-        "parameters": [_param(param, part.default) for param in part.space.params],
+        "parameters": [
+            {
+                "name": param.name,
+                "type": param.kind,
+                "values": [str(value) for value in param.values[:_MOST_VALUES]],
+                "default": str(part.default[param.name]) if param.name in part.default else None,
+                "when": param.when,
+            }
+            for param in part.space.params
+        ],
         "constraints": list(part.space.constraints),
         "default": dict(part.default),
-    }
-
-
-def _param(param: Param, default: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": param.name,
-        "type": param.kind,
-        "values": [str(v) for v in param.values[:_MOST_VALUES]],
-        "default": None if param.name not in default else str(default[param.name]),
-        "when": param.when,
     }
 
 

@@ -251,16 +251,13 @@ def _show_adopted(adopted: AdoptedOp) -> None:
 def _outlook(adopted: AdoptedOp) -> str:
     """One sentence on further samples."""
     further = adopted.document()["further"]
-    more = f"{further['samples']} more samples"
     if further["at_most"] is None:
-        return (
-            f"{more}: no gain can be shown, the last doubling gave less than its standard error "
-            f"({adopted.difference:+.3f} +- {adopted.error:.3f})"
-        )
-    return (
-        f"{more}: at most about +{further['at_most']:.3f} at 1, if a doubling gives no more than "
-        f"the last ({adopted.difference:+.3f} +- {adopted.error:.3f})"
-    )
+        what = "no gain can be shown, the last doubling gave less than its standard error"
+    else:
+        what = f"at most about +{further['at_most']:.3f} at 1, if a doubling gives no more than "
+        what += "the last"
+    last = f"{adopted.difference:+.3f} +- {adopted.error:.3f}"
+    return f"{further['samples']} more samples: {what} ({last})"
 
 
 # -- calibrate -------------------------------------------------------------------------------------
