@@ -70,7 +70,6 @@ def database_html(db: Database) -> str:
 
 
 def recommendation_html(recommendation: Recommendation) -> str:
-    """The ranked configurations beside the default."""
     from embeddb.ui.views import Ranking
 
     ranking = Ranking.of(recommendation)
@@ -127,7 +126,6 @@ def explanation_html(e: Explanation) -> str:
 
 
 def pattern_html(pattern: Pattern | WorkloadInfo) -> str:
-    """Sizes, and a picture of the nonzeros."""
     from embeddb.ui.draw import spy, style
 
     if isinstance(pattern, Pattern):
@@ -156,7 +154,6 @@ def rows_html(rows: Rows[Any]) -> str:
 
 
 def kernel_html(kernel: TensorGraph) -> str:
-    """Sizes, and its operations as a graph."""
     from embeddb.ranking.kernels.view import kernel_view
 
     view, name = kernel_view(kernel), kernel.name or kernel.id

@@ -129,7 +129,10 @@ def database_to_fill(place: str) -> Iterator[Database]:
             try:
                 yield opened
             except BaseException:
-                empty = not is_server_url(place) and _holds_nothing(opened)
+                store = opened.store
+                if not is_server_url(place) and not store.count_runs():
+                    # Rejected rows leave matrices behind.
+                    empty = all(p.workload.sparse for p in store.patterns())
                 raise
     finally:
         if empty:
@@ -137,11 +140,6 @@ def database_to_fill(place: str) -> Iterator[Database]:
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
             for one in missing:
                 one.rmdir()
-
-
-def _holds_nothing(db: Database) -> bool:
-    """True if there are no runs and only matrices, which rejected rows leave behind."""
-    return not db.store.count_runs() and all(p.workload.sparse for p in db.store.patterns())
 
 
 def resolve_workloads(

@@ -46,7 +46,6 @@ def show_explanation(e: Explanation) -> None:
 
 
 def _show_quantities(e: Explanation) -> None:
-    """The derived quantities that differ between the answer and the default."""
     rows = [
         (_cut(q.name, _MOST_NAME), q.answer_text, q.default_text, _cut(q.meaning, _MOST_LINE))
         for q in e.quantities
@@ -220,7 +219,6 @@ def _show_neighbours(e: Explanation) -> None:
 
 
 def _legend(e: Explanation, *, here: bool) -> str:
-    """Meaning of the columns of the neighbours' table."""
     several = ", on the machine whose runs count most there" if len(e.machines) > 1 else ""
     average = 1.0 - sum(n.share for n in e.neighbours)
     parts = [

@@ -143,8 +143,6 @@ def _address(href: str) -> str:
 
 
 class _Entry(NamedTuple):
-    """An entry of the legend; `name` is broken into lines."""
-
     slot: int
     name: list[str]
     dots: str

@@ -73,8 +73,6 @@ class Contributor(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Sum:
-    """Running totals of one source in one partition."""
-
     runs: int = 0
     failed: int = 0
     patterns: int = 0

@@ -375,7 +375,6 @@ def _attention(e: Explanation) -> Markup | None:
 
 
 def _cards(e: Explanation) -> list[dict[str, Any]]:
-    """The nearest neighbours with their charts."""
     cards = []
     for at, near in enumerate(e.neighbours[:_MOST_CARDS]):
         title = f"nonzeros of {_name(near)}"
@@ -386,7 +385,6 @@ def _cards(e: Explanation) -> list[dict[str, Any]]:
 
 
 def _curve(near: NeighbourDetail, key: str) -> Markup | None:
-    """Times of all configurations on a neighbour, fastest first."""
     if len(near.ratios) < _FEWEST:
         return None
     marks = {"best": 0, "answer": near.answer_at, "default": near.default_at}

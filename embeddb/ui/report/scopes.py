@@ -113,8 +113,6 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Tally:
-    """Running counts over runs."""
-
     progress: Callable[[int], None]
     runs: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
@@ -237,7 +235,6 @@ def _quantile(values: NDArray[Any], q: float) -> float | None:
 
 
 def _quality(coverage: Coverage) -> dict[str, Any]:
-    """Stored figures of the answer index and of the cost model."""
     figures: Mapping[str, Any] = {}
     with suppress(EmbeddbError):  # no index can be opened on this machine: the runs remain
         figures = coverage.figures

@@ -64,8 +64,6 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _Pages:
-    """The endpoints over one database."""
-
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._cache = PageCache(state.version_token, _MOST_PAGES)
@@ -297,7 +295,6 @@ def _failed(state: AppState, request: Request, error: Exception) -> Response:
 
 
 def _error_line(error: Exception) -> tuple[int, str, str]:
-    """Status, one line and a hint."""
     if isinstance(error, HTTPException):
         return error.status_code, error.detail, ""
     if not isinstance(error, EmbeddbError):

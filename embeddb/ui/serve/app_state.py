@@ -47,7 +47,6 @@ class PageCache:
         self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The current value of a key."""
         now = self._token()
         with self._lock:
             if now != self._now:
@@ -70,8 +69,6 @@ _MOST_QUESTIONS = 1000
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
-    """An answer in a list."""
-
     id: str
     pattern_id: str
     pattern_name: str
@@ -398,5 +395,4 @@ def answer(state: AppState, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def answer_twin(facts: dict[str, Any]) -> dict[str, Any]:
-    """The JSON document of an answer's facts."""
     return {**facts, "explanation": facts["explanation"].document()}

@@ -87,7 +87,6 @@ def _environment() -> Environment:
 
     @pass_context
     def link(context: Context, path: str, **query: object) -> str:
-        """A path with the public prefix."""
         return str(context["root"]) + path_to(path, **query)
 
     @pass_context

@@ -202,7 +202,6 @@ class Orders(NamedTuple):
     workers: int
 
     def app(self, db: Database, scratch: Store | None = None) -> Starlette:
-        """The application over an open database."""
         return build_app(
             db,
             writable=self.writable,
@@ -244,8 +243,6 @@ def _end_with_parent() -> None:
 
 
 class _Worker:
-    """A worker process and its report."""
-
     def __init__(self, orders: Orders, place: socket.socket) -> None:
         self._report, report = _SPAWN.Pipe(duplex=False)
         self.process = _SPAWN.Process(target=_work, args=(orders, place, report))
@@ -329,7 +326,6 @@ class Supervisor:
             raise StoreError(started.error, hint=started.hint)
 
     def run(self) -> None:
-        """Supervise the workers until SIGINT or SIGTERM."""
         while not self._ended.wait(_LOOK_S):
             for at in range(len(self._workers)):
                 self._look_after(at)

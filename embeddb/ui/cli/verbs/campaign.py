@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
     from indexer.campaign.folder import Campaign
-    from indexer.campaign.plan import Matrix, Plan, PlanOptions
+    from indexer.campaign.plan import Matrix, PlanOptions
 
 #: As in `indexer.campaign.budget`, which a help text must not import.
 STRATEGIES = ("ea10", "ea25", "mab25", "binned", "random", "spread", "kmeans")
@@ -121,7 +121,12 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
         "campaign": plan.id,
         "folder": folder,
         "platform": platform.id,
-        **_planned(plan),
+        "ops": plan.ops,
+        "matrices": len({matrix.path for matrix in plan.matrices}),
+        "configs": {op: len(configs) for op, configs in plan.configs.items()},
+        "grid": {"op": plan.grid_op, "matrices": [plan.matrices[at].name for at in plan.grid]},
+        "left_out": [{"matrix": name, "op": op} for name, op in plan.left_out()],
+        "rounds": plan.rounds,
         "top": {op: len(configs) for op, configs in top.items()},
         "tasks": done.tasks,
         "points": done.points,
@@ -253,17 +258,6 @@ def _pool(
         progress=progress,
         note=note,
     )
-
-
-def _planned(plan: Plan) -> dict[str, Any]:
-    return {
-        "ops": plan.ops,
-        "matrices": len({matrix.path for matrix in plan.matrices}),
-        "configs": {op: len(configs) for op, configs in plan.configs.items()},
-        "grid": {"op": plan.grid_op, "matrices": [plan.matrices[at].name for at in plan.grid]},
-        "left_out": [{"matrix": name, "op": op} for name, op in plan.left_out()],
-        "rounds": plan.rounds,
-    }
 
 
 def _plan_options(options: dict[str, Any]) -> PlanOptions:

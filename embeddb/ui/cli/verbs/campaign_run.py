@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from indexer.campaign.folder import Campaign, CampaignProgress
     from indexer.campaign.nodes.coordinator import NodesJob, NodesWords
     from indexer.campaign.nodes.submissions import Spread
-    from indexer.campaign.nodes.worker import Worked
 
 AGREE_OPTION = click.option(
     "--agree",
@@ -109,7 +108,6 @@ _NAMED = 10
 
 
 def _show_progress(document: dict[str, Any]) -> None:
-    """The document of `campaign status`."""
     show_spending(document["strategy"])
     measured, points = document["measured"], document["points"]
     percent = 100 * measured // points if points else 100
@@ -151,7 +149,6 @@ def _show_spread(nodes: Spread) -> None:
 
 
 def show_spending(document: dict[str, Any] | None) -> None:
-    """Samples that a strategy spent, if the campaign has one."""
     if document is not None:
         say(
             f"{document['name']}: {document['measured']:,} of a budget of "
@@ -309,7 +306,6 @@ def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
 def _on_nodes(
     db: str, campaign: Campaign, options: dict[str, Any], again: frozenset[str]
 ) -> tuple[Campaign, Any]:
-    """Run the campaign by an executor; return it and its progress."""
     from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
     from indexer.campaign.run import Settle
     from indexer.executors.base import Effort
@@ -374,12 +370,21 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any
       embeddb campaign work camp --task 0000-spmm_32-0
       embeddb campaign work camp --submission 1 --chunk 12
     """
+    from indexer.campaign.nodes.worker import work_chunk, work_tasks
+    from indexer.executors.base import Effort
+
     if bool(tasks) == bool(options["submission"]) or bool(tasks) != (options["chunk"] < 0):
         raise UsageError("name tasks by --task, or a --submission and a --chunk of it")
     # SIGTERM before a kill: the current point is then not blamed for the end of the job.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        worked = _worked(Path(folder), tasks, options)
+        effort = Effort(**{name: options[name] for name in ("platform", "repeats", "threads")})
+        with Progress() as progress:
+            if tasks:
+                worked = work_tasks(Path(folder), tasks, effort, progress=progress)
+            else:
+                where = (options["submission"], options["chunk"])
+                worked = work_chunk(Path(folder), *where, effort, progress)
     finally:
         signal.signal(signal.SIGTERM, before)
     document = {
@@ -396,14 +401,3 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any
         for name, reason in worked.failed.items():
             note(f"{name}: {reason}")
         raise InputError(f"{plural(len(worked.failed), 'task')} failed", where=folder)
-
-
-def _worked(folder: Path, tasks: Sequence[str], options: dict[str, Any]) -> Worked:
-    from indexer.campaign.nodes.worker import work_chunk, work_tasks
-    from indexer.executors.base import Effort
-
-    effort = Effort(**{name: options[name] for name in ("platform", "repeats", "threads")})
-    with Progress() as progress:
-        if tasks:
-            return work_tasks(folder, tasks, effort, progress=progress)
-        return work_chunk(folder, options["submission"], options["chunk"], effort, progress)

@@ -89,7 +89,6 @@ def emit_verb(
 
 
 def _of_op(db: str, place: str, prefix: str, options: Mapping[str, Any]) -> Manifest:
-    """Emit the named configuration, or a pack learned from the runs in the database."""
     from embeddb.emit.emit import emit_config, emit_pack
 
     op, platform = Op.parse(options["op"]), options["platform"] or "cpu"

@@ -30,9 +30,10 @@ from embeddb.ui.cli.arguments import (
     resolve_workloads,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, note_some, say, table
-from embeddb.ui.cli.tune_text import MOST_NOTES, note_without_tiles
 from embeddb.ui.cli.workload_text import (
+    MOST_NOTES,
     added_document,
+    note_without_tiles,
     refuse_if_nothing_ran,
     show_fused_seconds,
     time_of,

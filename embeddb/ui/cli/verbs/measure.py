@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from indexer.adopt import AdoptedOp
     from indexer.calibrate import CalibrationRequest
-    from indexer.calibration.report import CalibrationReport, OpReport
+    from indexer.calibration.report import CalibrationReport
 
 #: Rows of the printed table; `--json` has all.
 _SHOWN = 10
@@ -249,7 +249,6 @@ def _show_adopted(adopted: AdoptedOp) -> None:
 
 
 def _outlook(adopted: AdoptedOp) -> str:
-    """One sentence on further samples."""
     further = adopted.document()["further"]
     if further["at_most"] is None:
         what = "no gain can be shown, the last doubling gave less than its standard error"
@@ -382,33 +381,20 @@ def _show_report(report: CalibrationReport) -> None:
         note(f"{left} skipped: too large for the time budget")
     say()
     head = ("op", "matrices", "now", "runs", "noise", "differs", "shift", "before", "after")
-    table(head, [_row(op) for op in report.ops])
+    rows = []
+    for op in report.ops:
+        noise = None if op.noise is None else f"{100 * op.noise:.1f} %"
+        shift = None if op.shift is None else f"{100 * (op.shift - 1.0):.1f} %"
+        figures = (noise, share(op.differs), shift, figure(op.before), figure(op.after))
+        rows.append((op.op, op.measured, op.matrices, op.runs, *figures))
+    table(head, rows)
     say()
     _legend(report)
     if report.complete:
         say("nothing is left to measure here")
 
 
-def _row(op: OpReport) -> tuple[object, ...]:
-    return (
-        op.op,
-        op.measured,
-        op.matrices,
-        op.runs,
-        _percent(op.noise),
-        share(op.differs),
-        _percent(None if op.shift is None else op.shift - 1.0),
-        figure(op.before),
-        figure(op.after),
-    )
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
 def _legend(report: CalibrationReport) -> None:
-    """Print the meaning of columns that have values."""
     say("matrices: measured on this machine; now: of these, in this call")
     say("noise: half the range of repeated runs, as a share of their median (median)")
     if any(op.differs is not None for op in report.ops):

@@ -53,7 +53,6 @@ def list_verb(db: str, as_json: bool) -> None:
 
 
 def kind(platform: Platform) -> str:
-    """Kind of a platform's times."""
     return "simulated" if platform.simulated else "real"
 
 

@@ -55,7 +55,6 @@ _out_option = click.option(
 
 
 def _finish(svg: str, out: Path, document: Mapping[str, Any], as_json: bool) -> None:
-    """Write the chart and print its path."""
     draw.write(svg, out)
     if as_json:
         emit({"file": str(out), **document})

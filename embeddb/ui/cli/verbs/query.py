@@ -37,8 +37,8 @@ from embeddb.ui.cli.arguments import (
 from embeddb.ui.cli.coverage_text import show_available
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table
-from embeddb.ui.cli.tune_text import NO_PLAN_FOR_XLA
 from embeddb.ui.cli.workload_text import (
+    NO_PLAN_FOR_XLA,
     emit_program,
     emit_schedules,
     fused_seconds,

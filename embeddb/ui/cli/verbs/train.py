@@ -391,7 +391,6 @@ def _weights_file(home: str | Path | None, out: str) -> Path:
 
 
 def _in_use(db: str, file: str, progress: Progress) -> dict[str, Any]:
-    """Register the weights in DB and refresh vectors and indexes."""
     from indexer.embed import embed
 
     with open_database(db) as opened:
