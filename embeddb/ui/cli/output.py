@@ -22,6 +22,7 @@ from embeddb.core.wording import clean, duration
 COMPLETING = "_EMBEDDB_COMPLETE"
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def json_option(command: F) -> F:
@@ -62,6 +63,16 @@ def emit(document: object) -> None:
     """Print the document of `--json`; numbers that are not finite become null. ASCII only, so that
     it reads the same on any terminal and with any encoding."""
     click.echo(json.dumps(_plain(document), indent=2))
+
+
+def result(document: T, show: str | Callable[[T], None], as_json: bool) -> None:
+    """Print a document for `--json`, else as text: a line, or what `show` prints of it."""
+    if as_json:
+        emit(document)
+    elif isinstance(show, str):
+        say(show)
+    else:
+        show(document)
 
 
 def _plain(value: Any) -> Any:

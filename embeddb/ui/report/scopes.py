@@ -144,7 +144,11 @@ def scope_facts(
     """Read a scope once. `infos` are the patterns by id; `progress` receives the number of runs
     read so far."""
     op, coverage = scope.op, Coverage.of(db.index, scope)
-    members = list(_members(db, op, scope.name))
+    members = []
+    for partition in scope_partitions(db.store, op, scope.name):
+        platform = db.store.sound_platform(partition.platform)
+        assert platform is not None  # a scope is made of platforms that are there
+        members.append((partition, platform))
     only = read_of(coverage.ids)
     tally = _Tally(progress)
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
@@ -181,13 +185,6 @@ def _chosen(best: Best, patterns: Sequence[WorkloadInfo], op: Op) -> dict[str, A
         "preferences": best.preferences(),
         "classes": choices(best, {i.id: i for i in patterns}, kind=op.kind),
     }
-
-
-def _members(db: Database, op: Op, scope: str) -> Iterator[tuple[RunTable, Platform]]:
-    for partition in scope_partitions(db.store, op, scope):
-        platform = db.store.sound_platform(partition.platform)
-        assert platform is not None  # a scope is made of platforms that are there
-        yield partition, platform
 
 
 def _rows(
@@ -394,7 +391,8 @@ class Best:
         if not picked.any():
             return None
         used = picked & np.isfinite(self.entry)
-        at, gain, among = self._most_frequent(rows), None, rows
+        won = Counter(int(c) for c in self.column[rows] if c >= 0)
+        at, gain, among = next(iter(won.most_common(1)), (-1, 0))[0], None, rows
         if used.any():
             size = len(self.evidence.configs)
             column = self.evidence.column[used]
@@ -418,10 +416,6 @@ class Best:
     def _patterns(self, rows: NDArray[np.bool_]) -> int:
         """Number of matrices of the rows with true `rows` bool[r]."""
         return Extent.of(self.evidence.rows[at] for at in np.flatnonzero(rows)).patterns
-
-    def _most_frequent(self, rows: NDArray[np.bool_]) -> int:
-        won = Counter(int(c) for c in self.column[rows] if c >= 0)
-        return won.most_common(1)[0][0] if won else -1
 
 
 def is_shared(op: Op | str) -> bool:

@@ -84,21 +84,15 @@ class _Pages:
         plain: Drawn = dict,
         lists_answers: bool = False,
     ) -> Endpoint:
-        """Endpoint of a page and its JSON twin; `drawn` adds contents of the page only, `plain`
-        converts for the twin."""
+        """Endpoint of a page and its JSON twin, cached while the database does not change; `drawn`
+        adds contents of the page only, `plain` converts for the twin."""
+        place = self._listings if lists_answers else self._cache
 
-        def body(request: Request, query: dict[str, str]) -> bytes:
+        def make(request: Request, query: dict[str, str]) -> bytes:
             document = read(self._state, query)
             if _is_twin(request):
                 return msgspec.json.encode(plain(document))
             return _page(self._state, request, template, drawn(document))
-
-        return self.cached(body, self._listings if lists_answers else self._cache)
-
-    def cached(
-        self, make: Callable[[Request, dict[str, str]], bytes], place: PageCache
-    ) -> Endpoint:
-        """Endpoint of a body that is cached while the database does not change."""
 
         async def endpoint(request: Request) -> Response:
             query = _query_of(request)

@@ -262,11 +262,9 @@ class AppState:
     def members(self) -> dict[tuple[str, Op], dict[str, int]]:
         """Measured patterns with their last generation, by platform id and operation."""
         store = self.db.store
-
-        def read() -> dict[tuple[str, Op], dict[str, int]]:
-            return {(p.platform, p.op): store.members(p) for p in store.partitions()}
-
-        return self.cache.get("members", read)
+        return self.cache.get(
+            "members", lambda: {(p.platform, p.op): store.members(p) for p in store.partitions()}
+        )
 
     def catalog(self) -> Catalog:
         def read() -> Catalog:

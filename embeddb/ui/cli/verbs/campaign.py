@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from embeddb.ui.cli.arguments import (
     open_database,
     runner_option,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say
 from embeddb.ui.cli.verbs.campaign_run import (
     command_line,
     resume_verb,
@@ -135,11 +136,8 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
         "cost_note": surprising_cost(platform, sample_s),
         "strategy": None if spent is None else spent.document(),
     }
-    if as_json:
-        emit(document)
-    else:
-        again = options["platform"] if platform.command else ""
-        _show_plan(document, command_line("run", db, folder, again))
+    command = command_line("run", db, folder, options["platform"] if platform.command else "")
+    result(document, partial(_show_plan, command=command), as_json)
 
 
 def _show_plan(document: dict[str, Any], command: str) -> None:

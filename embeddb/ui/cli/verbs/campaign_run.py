@@ -27,7 +27,7 @@ from embeddb.ui.cli.arguments import (
     threads_option,
     together,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, json_option, note, result, say, table
 
 if TYPE_CHECKING:
     from indexer.campaign.agreement import Agreement
@@ -95,10 +95,7 @@ def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json:
         "agreement": campaign.agreement(agree),
         "strategy": None if spent is None else spent.document(),
     }
-    if as_json:
-        emit(document)
-    else:
-        _show_progress(document)
+    result(document, _show_progress, as_json)
 
 
 #: Reasons of failures that are shown.
@@ -393,10 +390,8 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any
         "there": worked.there,
         "failed": worked.failed,
     }
-    if as_json:
-        emit(document)
-    else:
-        say(f"{plural(len(worked.done), 'task')} done here, {len(worked.there)} were done already")
+    done = f"{plural(len(worked.done), 'task')} done here"
+    result(document, f"{done}, {len(worked.there)} were done already", as_json)
     if worked.failed:
         for name, reason in worked.failed.items():
             note(f"{name}: {reason}")

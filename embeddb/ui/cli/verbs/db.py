@@ -14,7 +14,7 @@ from embeddb.store.model_files import model_states, register_files, unregistered
 from embeddb.store.models import ModelFacts, facts_of
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.coverage_text import show_states
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table, warn
+from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
 from embeddb.ui.cli.verbs.db_exchange import (
     copy_verb,
     export_verb,
@@ -169,10 +169,7 @@ def upgrade_verb(db: str, as_json: bool) -> None:
     """
     with open_database(db) as opened:
         document = {"database": opened.store.place, "schema": SCHEMA, "upgraded": False}
-    if as_json:
-        emit(document)
-    else:
-        say(f"{db}: schema {SCHEMA} is current, nothing to do")
+    result(document, f"{db}: schema {SCHEMA} is current, nothing to do", as_json)
 
 
 @click.command("compact")
@@ -189,10 +186,8 @@ def compact_verb(db: str, as_json: bool) -> None:
         before = opened.store.size_bytes()
         opened.store.compact()
         after = opened.store.size_bytes()
-    if as_json:
-        emit({"database": db, "bytes_before": before, "bytes": after})
-    else:
-        say(f"{db}: {size(before)} before, {size(after)} now")
+    document = {"database": db, "bytes_before": before, "bytes": after}
+    result(document, f"{db}: {size(before)} before, {size(after)} now", as_json)
 
 
 @click.group(

@@ -24,7 +24,7 @@ from embeddb.ui.cli.arguments import (
     open_database,
     statuses,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table
 
 if TYPE_CHECKING:
     from indexer.exchange.importer import ImportReport
@@ -202,11 +202,18 @@ def sources_verb(db: str, as_json: bool) -> None:
     documents = [_document(source, withdrawn) for source in entries]
     if as_json:
         emit({"database": place, "sources": documents})
-    elif not documents:
+        return
+    if not documents:
         say(f"{db}: no source pushed runs; `embeddb db push` does")
-    else:
-        head = ("source", "runs", "withdrawn", "duplicates", "pushes", "last", "from")
-        table(head, [_row(one) for one in documents])
+        return
+    rows = []
+    for one in documents:
+        pushes = one["pushes"]
+        last = time.strftime("%Y-%m-%d %H:%M", time.localtime(pushes[-1]["when"]))
+        places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in pushes}))
+        counts = (one["runs"], one["withdrawn"], one["duplicates"], len(pushes))
+        rows.append((one["source"], *counts, last, places))
+    table(("source", "runs", "withdrawn", "duplicates", "pushes", "last", "from"), rows)
 
 
 def _document(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
@@ -222,14 +229,6 @@ def _document(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
             {"when": p.when, "user": p.user, "host": p.host, "added": p.added} for p in pushes
         ],
     }
-
-
-def _row(document: Mapping[str, Any]) -> tuple[object, ...]:
-    pushes = document["pushes"]
-    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(pushes[-1]["when"]))
-    places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in pushes}))
-    counts = (document["runs"], document["withdrawn"], document["duplicates"], len(pushes))
-    return (document["source"], *counts, last, places)
 
 
 _WHICH = "name --platform, --op, --status, --campaign, --since, --source"
@@ -261,7 +260,14 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str)
       embeddb db withdraw team.db --source ann@cluster7 --yes
       embeddb db withdraw runs.db --undo --yes
     """
-    selection = _selection(options)
+    selection = RunSelection(
+        platform=options["platform"],
+        op=Op.parse(options["op"]) if options["op"] else None,
+        statuses=statuses("--status", options["status"]),
+        campaign=options["campaign"],
+        since=_moment(options["since"]),
+        source=options["source"],
+    )
     if selection.all and not undo:
         raise UsageError("no runs are selected", hint=_WHICH)
     with open_database(db, readonly=not yes) as opened:
@@ -281,10 +287,7 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str)
         "selected": [kind._asdict() for kind in chosen],
         "withdrawn": left,
     }
-    if as_json:
-        emit(document)
-    else:
-        _show(document)
+    result(document, _show, as_json)
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -299,17 +302,6 @@ def _show(document: dict[str, Any]) -> None:
     else:
         say(f"{runs} would be {'restored' if undo else 'withdrawn'}")
         note("nothing changed: add --yes to do it")
-
-
-def _selection(options: dict[str, str]) -> RunSelection:
-    return RunSelection(
-        platform=options["platform"],
-        op=Op.parse(options["op"]) if options["op"] else None,
-        statuses=statuses("--status", options["status"]),
-        campaign=options["campaign"],
-        since=_moment(options["since"]),
-        source=options["source"],
-    )
 
 
 def _moment(text: str) -> float:

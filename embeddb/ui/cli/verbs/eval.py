@@ -71,10 +71,8 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
       embeddb eval runs.db --op spmm:128 --tuner mine --tuner random
       embeddb eval starter --platform cpu --op spmm:128 --featurizer scnn
     """
-    if options["across"]:
-        _across(db, platform, op, seeds, as_json, options)
-        return
-    _held_out(db, platform, op, seeds, as_json, options)
+    evaluated = _across if options["across"] else _held_out
+    evaluated(db, platform, op, seeds, as_json, options)
 
 
 def _across(

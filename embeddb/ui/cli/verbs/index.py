@@ -22,7 +22,7 @@ from embeddb.ui.cli.logs import (
     refuse_foreign_folder,
     show_file,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table, warn
+from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:
@@ -105,10 +105,7 @@ def init_verb(db: str, as_json: bool) -> None:
         raise UsageError(f"{STARTER!r} is the shipped database", hint=f"for a folder: ./{STARTER}")
     with Database.create(db) as created:
         document = {"database": created.store.place, "generation": created.store.generation}
-    if as_json:
-        emit(document)
-    else:
-        say(f"created {db}; fill it with `embeddb index {db} RUNS --platform P`")
+    result(document, f"created {db}; fill it with `embeddb index {db} RUNS --platform P`", as_json)
 
 
 @click.command()

@@ -23,7 +23,7 @@ from embeddb.platforms.platform import Platform, builtin_platforms, load_platfor
 from embeddb.platforms.space.space import Param
 from embeddb.ui.cli.arguments import number_option, op_option, open_database
 from embeddb.ui.cli.logs import read_options
-from embeddb.ui.cli.output import emit, json_option, note, say, table
+from embeddb.ui.cli.output import emit, json_option, note, result, say, table
 from indexer.resolve import is_file
 from indexer.starter import STARTER
 
@@ -361,10 +361,7 @@ def nearest_verb(source: str, target: str, as_json: bool, **options: Any) -> int
         if sizes != UNKNOWN:
             raise
         raise UsageError(str(error), hint="give --matrix or --sizes M,N,NNZ") from None
-    if as_json:
-        emit(document)
-    else:
-        _show(document, ends)
+    result(document, partial(_show, ends=ends), as_json)
     return 0 if document["common"] else _NO_EVIDENCE
 
 

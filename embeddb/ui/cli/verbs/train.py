@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from embeddb.ui.cli.arguments import (
     session,
     trained_option,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, json_option, note, result, say, table
 from embeddb.ui.cli.verbs.train_networks import featurizer_verb, kernels_verb, nests_verb
 from indexer.starter import source_model
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
@@ -114,10 +115,7 @@ def costmodel_verb(as_json: bool, **options: Any) -> None:
         if options["every_machine"]:
             train = _train_for_machines
         document = train(options, progress)
-    if as_json:
-        emit(document)
-    else:
-        show_trained(document, options["db"])
+    result(document, partial(show_trained, db=options["db"]), as_json)
 
 
 def _train(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -351,10 +349,7 @@ def towers_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
         document = _train_towers(db, out, options, progress)
         if not out:
             document |= _in_use(db, document["file"], progress)
-    if as_json:
-        emit(document)
-        return
-    _show_towers(document)
+    result(document, _show_towers, as_json)
 
 
 def _train_towers(db: str, out: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -401,19 +396,15 @@ def _in_use(db: str, file: str, progress: Progress) -> dict[str, Any]:
 
 def _show_towers(document: dict[str, Any]) -> None:
     say(f"{document['file']}: version {document['version']}; with families held out:")
-    rows = [
-        (unit["op"], unit["platform"], unit["matrices"], *_figures(unit["held_out"]))
-        for unit in document["units"]
-    ]
+    rows = []
+    for unit in document["units"]:
+        figures = map("{:.3f}".format, unit["held_out"].values())
+        rows.append((unit["op"], unit["platform"], unit["matrices"], *figures))
     head = ("operation", "platform", "matrices", "of optimum@1", "@5", "recall@10", "@50")
     table(head, rows)
     for one in document.get("indexes", ()):
         if one["op"] in {unit["op"] for unit in document["units"]}:
             say(f"{one['op']} on {one['scope']}: neighbours by {one['featurizer']}")
-
-
-def _figures(held_out: dict[str, float]) -> list[str]:
-    return [f"{held_out[name]:.3f}" for name in held_out]
 
 
 @click.group(

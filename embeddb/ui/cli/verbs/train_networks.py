@@ -29,7 +29,7 @@ from embeddb.ui.cli.arguments import (
     together,
     trained_option,
 )
-from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli.output import json_option, note, result, say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,10 +98,7 @@ def featurizer_verb(matrices: str, out: str, as_json: bool, **options: Any) -> N
     check_place(file)
     with session(options["threads"]) as progress:
         document = _train_featurizer(matrices, file, options, progress)
-    if as_json:
-        emit(document)
-        return
-    _show_featurizer(document)
+    result(document, _show_featurizer, as_json)
 
 
 def _train_featurizer(
@@ -204,10 +201,7 @@ def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """
     with session(options["threads"]) as progress:
         document = _train(db, options, progress)
-    if as_json:
-        emit(document)
-        return
-    _show(document)
+    result(document, _show, as_json)
 
 
 def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -339,10 +333,7 @@ def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     check_place(file)
     with session(options["threads"]) as progress:
         document = _train_nests_of(db, file, options, progress)
-    if as_json:
-        emit(document)
-        return
-    _show_nests(document)
+    result(document, _show_nests, as_json)
 
 
 def _train_nests_of(
