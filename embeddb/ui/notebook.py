@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _MOST_LETTERS, _MOST_ROWS = 200, 20
 _LEFT = " style='text-align:left'"
+_SIMULATED = "simulated or modelled: no time is of real hardware"
+_factor = partial(factor, none="")
 
 
 def html_of(thing: object) -> str:
@@ -89,10 +92,11 @@ def recommendation_html(recommendation: Recommendation) -> str:
         f"{recommendation.op} on {recommendation.platform}; from: {recommendation.link}; "
         f"sure: {recommendation.confidence}",
         *recommendation.warnings,
+        *([_SIMULATED] if recommendation.simulated else []),
     ]
     head = ("rank", "gain", "10–90 %", "measured", "pays off", "rests on", "configuration")
     title = f"{recommendation.subject}: answer {recommendation.id}"
-    return _block(title, _simulated(lines, simulated=recommendation.simulated), _table(head, rows))
+    return _block(title, lines, _table(head, rows))
 
 
 def explanation_html(e: Explanation) -> str:
@@ -116,13 +120,12 @@ def explanation_html(e: Explanation) -> str:
         f"{gain}from: {recommendation.link}; sure: {recommendation.confidence}",
         *([e.novelty] if e.novelty else []),
         *recommendation.warnings,
+        *([_SIMULATED] if recommendation.simulated else []),
     ]
     head = ("neighbour", "distance", "configurations", "failed", "the answer there", "best there")
     title = f"{recommendation.subject}: why {recommendation.id}"
     drawn = _drawn(e.pattern.kernel, recommendation.subject, f"kernel-{recommendation.id}")
-    return _block(
-        title, _simulated(lines, simulated=recommendation.simulated), drawn + _table(head, rows)
-    )
+    return _block(title, lines, drawn + _table(head, rows))
 
 
 def pattern_html(pattern: Pattern | WorkloadInfo) -> str:
@@ -168,14 +171,6 @@ def _drawn(view: KernelView | None, name: str, key: str) -> str:
     if view is None:
         return ""
     return f"<style>{style()}</style>{drawn_kernel(view, title=_clean(name), key=key)}"
-
-
-def _simulated(lines: list[str], *, simulated: bool) -> list[str]:
-    return [*lines, "simulated or modelled: no time is of real hardware"] if simulated else lines
-
-
-def _factor(value: float | None) -> str:
-    return factor(value, none="")
 
 
 def _clean(text: object) -> str:

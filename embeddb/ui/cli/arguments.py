@@ -283,19 +283,17 @@ def count_nests(
     """
     from indexer.nest_runs import CountJob
 
-    nests = [_nest(db, subject) for subject in subjects]
+    nests = []
+    for subject in subjects:
+        if not kind_of(subject.kind).counted:
+            raise UsageError("--count is for loop nests", hint="see docs/howto/loop-nests.md")
+        nest = db.store.nest(subject.id) if isinstance(subject, WorkloadInfo) else subject
+        if not isinstance(nest, Nest):
+            raise NothingFound(f"{subject.name}: only known by name", hint="give the program")
+        nests.append(nest)
     machine = machine_here(db, platform, repeats=3, most=9, threads=threads)
     sources = [plug.source for plug in db.index.featurizers().counted(machine.here.id)]
     CountJob(machine, (sources or ["auto"])[0]).run(nests, progress)
-
-
-def _nest(db: Database, subject: Workload | WorkloadInfo) -> Nest:
-    if not kind_of(subject.kind).counted:
-        raise UsageError("--count is for loop nests", hint="see docs/howto/loop-nests.md")
-    nest = db.store.nest(subject.id) if isinstance(subject, WorkloadInfo) else subject
-    if not isinstance(nest, Nest):
-        raise NothingFound(f"{subject.name}: only known by name", hint="give the program")
-    return nest
 
 
 class Number(click.FloatRange):

@@ -13,7 +13,6 @@ from embeddb.store import SCHEMA
 from embeddb.store.model_files import model_states, register_files, unregistered
 from embeddb.store.models import ModelFacts, facts_of
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.coverage_text import show_states
 from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
 from embeddb.ui.cli.verbs.db_exchange import (
     copy_verb,
@@ -58,6 +57,43 @@ def stat_verb(db: str, as_json: bool) -> None:
     say()
     show_states(document["answers"])
     warn(problems, len(problems))
+
+
+def show_states(states: list[dict[str, Any]]) -> None:
+    """Table of `indexer.coverage.scope_states`; column "held out": share of the optimum in
+    leave-one-group-out cross-validation."""
+    if not states:
+        say("nothing can be answered yet: there are no runs; `embeddb index DB LOG --platform P`")
+        say("reads some, `embeddb measure DB MATRIX --platform cpu --op spmv` makes some")
+        return
+    head = ("op", "platform", "patterns", "groups", "configs", "runs", "features")
+    rows = []
+    for s in states:
+        quality = (share(s.get("of_optimum_held_out")), share(s.get("static_best_held_out")))
+        rows.append(
+            (
+                *(s["op"], s["platform"], s["patterns"], s["groups"], s.get("configs")),
+                *(s["runs"], s["featurizer"], *quality, "simulated" if s["simulated"] else ""),
+            )
+        )
+    table((*head, "held out", "static best", "note"), rows)
+    say("held out: share of the best measured configuration reached without the pattern's own")
+    say("group, geometric mean, as in `embeddb eval`; static best: by one fixed configuration")
+    for s in states:
+        for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
+            say(f"  {s['op']} on {s['platform']}: {line}")
+
+
+def _model_lines(model: dict[str, Any] | None) -> list[str]:
+    if model is None:
+        return []
+    named = f"cost model {model['version']}"
+    if "mape" in model:
+        return [f"{named} predicts seconds: MAPE {model['mape']:.1f} % in cross-validation"]
+    shares = [f"{method} {share(v)}" for method, v in model["of_optimum_held_out"].items()]
+    figures = ", ".join(shares) or "never evaluated, so it does not rank"
+    reads = model.get("featurizer", "operations")
+    return [f"{named} on {reads}, held out: {figures}"]
 
 
 @click.command("models")

@@ -12,7 +12,6 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.ui.cli.arguments import database_to_fill, number_option, open_database
-from embeddb.ui.cli.coverage_text import show_states
 from embeddb.ui.cli.logs import (
     accepted,
     platform_of_logs,
@@ -23,6 +22,7 @@ from embeddb.ui.cli.logs import (
     show_file,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
+from embeddb.ui.cli.verbs.db import show_states
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:

@@ -15,9 +15,11 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.wording import duration, factor
+from embeddb.core.wording import duration, factor, many_of
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, preparation
+from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import scope_of
 from embeddb.ranking.order_reason import order_notes
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.arguments import (
@@ -34,9 +36,8 @@ from embeddb.ui.cli.arguments import (
     resolve_workloads,
     threads_option,
 )
-from embeddb.ui.cli.coverage_text import show_available
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
-from embeddb.ui.cli.output import Progress, emit, json_option, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.workload_text import (
     NO_PLAN_FOR_XLA,
     emit_program,
@@ -131,7 +132,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
             stages_s = {"read": read_s, **answer.stages_s}
             answers.append(msgspec.structs.replace(answer, stages_s=stages_s))
         if any(answer.link == "default" for answer in answers):
-            show_available(opened.index, platform, op)
+            _show_available(opened.index, platform, op)
         took = [fused_seconds(opened, subject, op) for subject in subjects]
         if options["emit_to"]:
             _emit(opened, matrix, subjects, answers, options)
@@ -262,8 +263,8 @@ def _show_ranking(recommendation: Recommendation) -> None:
 def _show_remarks(recommendation: Recommendation) -> None:
     measured = any(c.seconds is not None for c in recommendation.candidates)
     say(preparation(recommendation.calls, measured=measured, kind=Op.parse(recommendation.op).kind))
-    for note in order_notes(recommendation.candidates):
-        say(note)
+    for line in order_notes(recommendation.candidates):
+        say(line)
     if any(c.break_even_calls for c in recommendation.candidates):
         say("pays off: calls needed to amortise the conversion")
     if recommendation.reproducible:
@@ -287,3 +288,30 @@ def _show_remarks(recommendation: Recommendation) -> None:
         say("noise unknown here: close ranks may be ties")
     for line in recommendation.warnings:
         say(f"warning: {line}")
+
+
+def _show_available(db: Lookup, platform: Platform, op: Op) -> None:
+    """After a query without evidence: the scopes that have runs, and how runs of another instance
+    could be used."""
+    scopes = db.scopes()
+    makes = "`embeddb index` reads some, `embeddb measure` makes some"
+    makes += f", {op.workload.measures} those of many" if op.workload.measures else ""
+    if not op.workload.embedded:
+        searched = f"`embeddb tune DB PROGRAM --op {op}` searches for a fusion plan"
+        note(f"programs are not compared with each other: {searched}")
+    elif (op, scope := scope_of(platform)) in scopes:
+        note(
+            f"there are runs of {op} on {scope}, of too few {many_of(op.kind)} that can be "
+            f"compared with this one; {makes}"
+        )
+    elif scopes:
+        have = ", ".join(f"{what} on {scope}" for what, scope in scopes[:8])
+        note(f"no evidence for {op} on {platform.id}; there are runs of: {have}; {makes}")
+    else:
+        note(f"no evidence: there are no runs; {makes}")
+    kin = {scope for _, scope in scopes if scope.partition("@")[0] == platform.name}
+    if kin - {platform.id, platform.name if platform.portable else platform.id}:
+        note(
+            f"instances of {platform.name} are separate: read the log with `--instance this` if "
+            "this machine wrote it, or set `portable = true` in the platform file"
+        )
