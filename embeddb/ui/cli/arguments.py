@@ -173,9 +173,7 @@ def resolve_workloads(
 
 def _note_whole_program(file: str) -> None:
     """Note that a file is a whole program, taken as one kernel although it cuts into several.
-
-    Raises: TensorError.
-    """
+    Raises: TensorError."""
     from indexer.frontends.hlo.files import read_tensors
     from indexer.programs.tensors.cutting import distinct_kernels
 
@@ -189,10 +187,7 @@ def _note_whole_program(file: str) -> None:
 
 
 def read_matrices(files: Sequence[str]) -> Sequence[Pattern | None]:
-    """The matrices that fill a program's index arrays, or a single None.
-
-    Raises: MatrixError.
-    """
+    """The matrices that fill a program's index arrays, or a single None. Raises: MatrixError."""
     from embeddb.matrix_files import read_pattern
 
     return [read_pattern(file) for file in files] or [None]

@@ -125,10 +125,7 @@ def _numeric(text: str) -> bool:
 
 
 def write_page(text: str, file: Path) -> None:
-    """Write a page atomically.
-
-    Raises: as `check_place`.
-    """
+    """Write a page atomically. Raises: as `check_place`."""
     check_place(file)
     with whole_file(file) as out:
         out.write(text.encode())

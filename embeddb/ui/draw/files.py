@@ -124,9 +124,7 @@ def _resvg() -> Any:
 @cache
 def _fonts() -> tuple[str, ...]:
     """Font files to add to those of the system: none if these suffice; else the one in matplotlib.
-
-    Raises: MissingDependency if no text can be rendered, which resvg does not report.
-    """
+    Raises: MissingDependency if no text can be rendered, which resvg does not report."""
     if _writes(()):
         return ()
     package = find_spec("matplotlib")

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from embeddb.core.records import WorkloadInfo
     from embeddb.database import Database
-    from embeddb.ui.report.scopes import Place
 
 #: Scopes with full details, and with a map, so that a file stays small; tables have the rest.
 _MOST_SCOPES = 24
@@ -117,28 +116,25 @@ def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> dict[str, Any]:
 def _telling(s: ScopeFacts) -> str:
     """The parameter whose values are most evenly distributed over few kinds of winners."""
 
-    def evenness(shares: Mapping[str, float]) -> float:
-        return 1.0 - sum(w * w for w in list(shares.values())[:_MOST_KINDS])
-
     few = [p for p in s.preferences if not p.others and len(p.shares) <= _MOST_KINDS]
-    best = max(few or s.preferences, key=lambda p: evenness(p.shares), default=None)
-    return best.parameter if best is not None else ""
+    squares = {p.parameter: [w * w for w in p.shares.values()][:_MOST_KINDS] for p in s.preferences}
+    parameters = [p.parameter for p in few or s.preferences]
+    return max(parameters, key=lambda name: 1.0 - sum(squares[name]), default="")
 
 
 def _map(s: ScopeFacts, parameter: str, key: str) -> Markup:
     shares = next((p.shares for p in s.preferences if p.parameter == parameter), {})
     kinds = list(shares)[:_MOST_KINDS]
-    points = [draw.Dot(p.x, p.y, _kind(p, parameter, kinds), shown(p.name, 80)) for p in s.map]
+    points = []
+    for place in s.map:
+        kind = "measured"
+        if place.winner and parameter:
+            text = value_text(place.winner.get(parameter))
+            kind = shown(text, 40) if text in kinds else "other"
+        points.append(draw.Dot(place.x, place.y, kind, shown(place.name, 80)))
     many = many_of(Op.parse(s.op).kind)
     title = f"{many} of {s.op} on {shown(s.platform, 80)} by {shown(parameter, 80) or 'place'}"
     return markup(draw.dots(points, title=title, width=640, height=400, key=key))
-
-
-def _kind(place: Place, parameter: str, kinds: Sequence[str]) -> str:
-    if not place.winner or not parameter:
-        return "measured"
-    text = value_text(place.winner.get(parameter))
-    return shown(text, 40) if text in kinds else "other"
 
 
 def _classes(s: ScopeFacts, key: str) -> Markup | None:
@@ -263,6 +259,8 @@ def database_facts(
     for scope in scopes_of(db.store):
         scopes.append(scope_facts(db, scope, infos, partial(report, read)))
         read += scopes[-1].runs
+    ids = sorted({i for scope in scopes for i in scope.instances})
+    machines = map(db.store.sound_platform, ids)
     name = redacted(place) or (db.store.path.name if db.store.path else "DB")
     return DatabaseFacts(
         place=name,
@@ -279,15 +277,9 @@ def database_facts(
         scopes=scopes,
         judged=list(judged),
         gaps=gaps_of(db, scopes, infos, name),
-        machines=_machines(db, scopes),
+        machines={p.id: described(p.environment) for p in machines if p and p.environment},
         contributors=contributors_of(db, progress=progress),
     )
-
-
-def _machines(db: Database, scopes: Sequence[ScopeFacts]) -> dict[str, list[tuple[str, str]]]:
-    ids = sorted({i for scope in scopes for i in scope.instances})
-    platforms = {i: platform for i in ids if (platform := db.store.sound_platform(i)) is not None}
-    return {i: described(p.environment) for i, p in platforms.items() if p.environment}
 
 
 def _summed(parts: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -80,6 +80,8 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
     """The body of the report, for a page with its own frame; headings start at h2. Needs
     `page_style`; ids starting with `report-` are reserved."""
     recommendation, answer, kind = e.recommendation, e.answer, e.pattern.kind
+    elsewhere = {d.feature for d in e.differences}  # in a table of their own
+    features = [(name, v) for name, v in e.pattern.features.items() if name not in elsewhere]
     agreement = sorted(e.agreement, key=lambda a: not a.open)  # undecided ones first
     return render(
         "explanation_body.html",
@@ -98,7 +100,7 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         occluded=_occluded(e),
         occluded_head=occluded_head(recommendation.insight.occluded_by),
         attention=_attention(e),
-        features=_features(e),
+        features=features[:_MOST_ROWS],
         cards=_cards(e),
         neighbours=e.neighbours[:_MOST_ROWS],
         how_far=partial(_how_far, e),
@@ -159,14 +161,6 @@ def _occluded(e: Explanation) -> list[Any]:
     return [
         (shown(occluded_part(one, e.pattern.kernel)), occluded_figure(one, insight.occluded_by))
         for one in insight.occluded[:_MOST_REASONS]
-    ]
-
-
-def _features(e: Explanation) -> list[tuple[str, float]]:
-    """Statistics without a row in the differences."""
-    differing_features = {d.feature for d in e.differences}
-    return [(k, v) for k, v in e.pattern.features.items() if k not in differing_features][
-        :_MOST_ROWS
     ]
 
 

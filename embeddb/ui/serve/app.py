@@ -318,10 +318,8 @@ def _plain_name(text: str) -> str:
 
 @asynccontextmanager
 async def _received(request: Request, name: str, most: int) -> AsyncIterator[Path]:
-    """The body as a temporary file of at most `most` bytes.
-
-    Raises: HTTPException 411, 413, 415 or 408 for a body that is empty, too large, encoded or slow.
-    """
+    """The body as a temporary file of at most `most` bytes. Raises: HTTPException 411, 413, 415 or
+    408 for a body that is empty, too large, encoded or slow."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HTTPException(415, "send the file as it is, without a content encoding")
     declared = request.headers.get("content-length", "")

@@ -220,10 +220,8 @@ class AppState:
         return self.db.store.engine.version()
 
     def _file(self) -> tuple[int, int] | None:
-        """Device and inode of the current data file; None in memory and on a server.
-
-        Raises: StoreError if there is none.
-        """
+        """Device and inode of the current data file; None in memory and on a server. Raises:
+        StoreError if there is none."""
         store = self.db.store
         if store.path is None or store.shared:
             return None
@@ -303,10 +301,7 @@ class AppState:
         return self.db.platform(text)
 
     def pattern(self, text: str) -> WorkloadInfo:
-        """A pattern by id or unique name, with its thumbnail.
-
-        Raises: NothingFound.
-        """
+        """A pattern by id or unique name, with its thumbnail. Raises: NothingFound."""
         store = self.db.store
         if re.fullmatch(r"[0-9a-f]{32}", text):
             by_id = store.pattern(store.resolve(text)) or self.answers.pattern(text)

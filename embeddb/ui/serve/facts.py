@@ -134,7 +134,7 @@ def home(state: AppState, query: PageQuery) -> dict[str, Any]:
         "bytes": store.size_bytes(),
         "counts": store.counts(),
         "scopes": [scope_facts(state, scope) for scope in state.scopes()],
-        "platforms": [_head(state, name) for name in store.platforms()],
+        "platforms": [_head(store.platform(name)) for name in store.platforms()],
         "answered": len(state.heads()),
         "answers": [answer_line(a) for a in state.heads()[:_MOST_ANSWERS]],
         "max_upload": state.max_upload,
@@ -251,16 +251,11 @@ def _neighbours(state: AppState, info: WorkloadInfo) -> list[dict[str, Any]]:
     return by_scope
 
 
-def _head(state: AppState, name: str) -> dict[str, Any]:
-    stored = state.db.store.platform(name)
+def _head(stored: Platform | None) -> dict[str, Any]:
     assert stored is not None  # its name came from the same table
-    return {
-        "id": stored.id,
-        "title": stored.what,
-        "version": stored.version,
-        "simulated": stored.simulated,
-        "ops": list(stored.ops),
-    }
+    names = ("version", "simulated", "ops")
+    head = {"id": stored.id, "title": stored.what}
+    return {**head, **{name: getattr(stored, name) for name in names}}
 
 
 #: Fields of a platform that its page shows as they are.

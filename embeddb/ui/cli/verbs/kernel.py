@@ -129,9 +129,7 @@ def _show_import(db: str, done: Added[TensorGraph]) -> None:
 
 def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[TensorGraph], list[str]]:
     """The computations of all files, and notes by file; unreadable files of a folder become notes.
-
-    Raises: TensorError for an unreadable file, and for a folder without a readable one.
-    """
+    Raises: TensorError for an unreadable file, and for a folder without a readable one."""
     from indexer.frontends.hlo.files import read_tensors, tensor_files
 
     computations: list[TensorGraph] = []

@@ -220,7 +220,6 @@ def _of_file(place: str, name: str, defines: tuple[str, ...], index_matrix: str)
 
 def _schedule(nest: Nest, text: str) -> Schedule | None:
     """The schedule of a configuration; unset parameters are those of the canonical schedule.
-
     Raises: UsageError for a configuration that is none of nest-cpu, or not legal for the nest."""
     if not text:
         return None

@@ -181,9 +181,8 @@ def _ops(texts: tuple[str, ...]) -> list[Op]:
 
 
 def _place(store: Store, samples: Samples, options: dict[str, Any]) -> tuple[Path, Path]:
-    """The model's file and the folder of its checkpoints; prints the training data.
-
-    Raises: UsageError for too few samples, or an unfinished training in that folder."""
+    """The model's file and the folder of its checkpoints; prints the training data. Raises:
+    UsageError for too few samples, or an unfinished training in that folder."""
     from indexer.training.cost_model.model_place import model_file
     from indexer.training.cost_model.train import unfinished
     from indexer.training.trainer import folder_of
@@ -231,10 +230,8 @@ _CHANGES = ("predictor", "epochs", "lr", "sites")
 
 
 def _whole_request(options: dict[str, Any]) -> WholeRequest:
-    """A request from the options of the current command, by name.
-
-    Raises: UsageError for an unknown preset or setting.
-    """
+    """A request from the options of the current command, by name. Raises: UsageError for an unknown
+    preset or setting."""
     with needing("training"):
         from indexer.training.cost_model.settings import preset
     source = click.get_current_context().get_parameter_source

@@ -361,10 +361,8 @@ def _train_nests_of(
 
 
 def _samples(db: str, platform: str, source: str) -> list[NestSample]:
-    """Samples from the counters of one instance: the only one, or the named one.
-
-    Raises: NothingFound without counters; UsageError if several instances have counters.
-    """
+    """Samples from the counters of one instance: the only one, or the named one. Raises:
+    NothingFound without counters; UsageError if several instances have counters."""
     from indexer.nest_runs import counted
     from indexer.training.nests.samples import sample_of
 
