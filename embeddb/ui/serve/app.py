@@ -119,19 +119,14 @@ class _Pages:
         """Query. GET: a pattern of the database; POST: the file in the body."""
         query = _query_of(request)
         if request.method == "POST":
-            return self._created(await self._upload(request, query), 201)
-        async with _turn(self._asks):
-            answer_id = await self._work(self._stored_pattern, query)
-        if _is_twin(request):
-            return self._created(answer_id, 200)
-        return RedirectResponse(self._answer_at(answer_id), 303)
-
-    def _answer_at(self, answer_id: str) -> str:
-        return self._state.root + path_to(f"/answers/{answer_id}")
-
-    def _created(self, answer_id: str, status: int) -> Response:
-        url = self._answer_at(answer_id)
-        return JSONResponse({"id": answer_id, "url": url}, status, headers={"location": url})
+            answer_id, status = await self._upload(request, query), 201
+        else:
+            async with _turn(self._asks):
+                answer_id, status = await self._work(self._stored_pattern, query), 200
+        url = self._state.root + path_to(f"/answers/{answer_id}")
+        if request.method == "POST" or _is_twin(request):
+            return JSONResponse({"id": answer_id, "url": url}, status, headers={"location": url})
+        return RedirectResponse(url, 303)
 
     async def _upload(self, request: Request, query: dict[str, str]) -> str:
         name, most = _plain_name(query.get("name", "")), self._state.max_upload

@@ -106,23 +106,22 @@ _MOST_FOUND = 60
 _MOST_ANSWERS = 12
 _MOST_WINNERS = 10
 _MOST_VALUES = 40
+_PAGE = 100
 #: Names compared by similarity.
 _MOST_SIMILAR = 5000
 PageQuery = Mapping[str, str]
 T = TypeVar("T")
 
 
-def page_of(query: PageQuery, rows: Sequence[T], size: int = 100) -> tuple[int, int, Sequence[T]]:
-    """The number of the requested page, from 1, and of the last one, and the page's rows.
-
-    Raises: UsageError.
-    """
+def page_of(query: PageQuery, rows: Sequence[T]) -> tuple[int, int, Sequence[T]]:
+    """The number of the requested page, from 1, and of the last one, and the page's rows. Raises:
+    UsageError."""
     text = query.get("page", "1")
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
         raise UsageError(f"{text[:20]!r} is not the number of a page")
-    last = max(1, math.ceil(len(rows) / size))
+    last = max(1, math.ceil(len(rows) / _PAGE))
     page = min(int(text), last)
-    return page, last, rows[(page - 1) * size : page * size]
+    return page, last, rows[(page - 1) * _PAGE : page * _PAGE]
 
 
 def home(state: AppState, query: PageQuery) -> dict[str, Any]:

@@ -17,22 +17,11 @@ from embeddb.core.wording import value_text
 from embeddb.index.projection import Projection
 from embeddb.index.run_matrix import Extent
 from embeddb.index.scopes import Scope
+from embeddb.ui.serve import facts
 from embeddb.ui.serve.app_state import AppState
-from embeddb.ui.serve.facts import (
-    PageQuery,
-    answer_line,
-    curve,
-    op_of,
-    page_of,
-    pattern_line,
-    run_line,
-    scope_for,
-    side,
-    thinned,
-)
 
 
-def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
+def runs(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """Runs of one matrix, fastest first; without a matrix, the matrices that ran."""
     if not query.get("pattern"):
         return _matrices(state, query)
@@ -42,10 +31,10 @@ def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
         (name, op)
         for name, op in places
         if query.get("platform", name) in (name, name.partition("@")[0], "")
-        and (not query.get("op") or op == op_of(query["op"]))
+        and (not query.get("op") or op == facts.op_of(query["op"]))
     ]
-    facts: dict[str, Any] = {
-        "pattern": pattern_line(info),
+    common: dict[str, Any] = {
+        "pattern": facts.pattern_line(info),
         "places": [{"platform": name, "op": str(op)} for name, op in places],
     }
     if not chosen:
@@ -57,23 +46,23 @@ def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
 
     def read() -> list[dict[str, Any]]:
         stored = state.db.store.runs(name, op, info.id)
-        return [run_line(r) for r in sorted(stored, key=lambda r: (r.seconds, r.config.json))]
+        return [facts.run_line(r) for r in sorted(stored, key=lambda r: (r.seconds, r.config.json))]
 
     rows = state.cache.get(("runs", info.id, name, op), read)
-    page, last, shown = page_of(query, rows)
-    summary = side(state, info, name, op)
-    return {**facts, **summary, "page": page, "pages": last, "total": len(rows), "rows": shown}
+    page, last, shown = facts.page_of(query, rows)
+    summary = facts.side(state, info, name, op)
+    return {**common, **summary, "page": page, "pages": last, "total": len(rows), "rows": shown}
 
 
 def _places(state: AppState, info: WorkloadInfo) -> list[tuple[str, Op]]:
     return sorted(place for place, ids in state.members().items() if info.id in ids)
 
 
-def _matrices(state: AppState, query: PageQuery) -> dict[str, Any]:
+def _matrices(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """Matrices with runs of an operation on a platform, by name."""
-    scope = scope_for(state, query.get("platform", ""), query.get("op", ""))
+    scope = facts.scope_for(state, query.get("platform", ""), query.get("op", ""))
     rows = state.cache.get(("matrices", scope.op, scope.name), lambda: _matrix_rows(state, scope))
-    page, last, shown = page_of(query, rows)
+    page, last, shown = facts.page_of(query, rows)
     partition = state.db.index.partition(scope.op, scope.platform)
     extent = Extent(0, 0, 0) if partition is None else partition.evidence.extent
     unread = 0  # of very many patterns some are not listed
@@ -110,7 +99,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
         best = float(ok.min()) if ok.size else math.nan
         rows.append(
             {
-                **pattern_line(infos.get(pattern_id, WorkloadInfo(id=pattern_id))),
+                **facts.pattern_line(infos.get(pattern_id, WorkloadInfo(id=pattern_id))),
                 "platform": name,
                 "configs": int(seconds.size),
                 "failed": int(seconds.size - ok.size),
@@ -121,7 +110,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (r["name"].lower(), r["id"], r["platform"]))
 
 
-def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
+def compare(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """One matrix on two platforms: curves, winners, answers. Missing choices are made so that both
     have runs, if possible. Raises: NothingFound, UsageError."""
     if not query.get("pattern"):
@@ -131,7 +120,7 @@ def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
     if not places:
         raise NothingFound(f"{info.name or info.id} has no measurements", hint="query it instead")
     most = Counter(op for _, op in places).most_common(1)[0][0]
-    op = op_of(query["op"]) if query.get("op") else most
+    op = facts.op_of(query["op"]) if query.get("op") else most
     names = [name for name, what in places if what == op]
     left = query.get("left") or (names[0] if names else "")
     right = query.get("right") or next((n for n in names if n != left), left)
@@ -142,7 +131,7 @@ def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
             platforms = ", ".join(names)
             raise NothingFound(f"no platform {name[:80]!r} here", hint=f"it ran on: {platforms}")
     return {
-        "pattern": pattern_line(info),
+        "pattern": facts.pattern_line(info),
         "op": str(op),
         "sides": [
             _one_side(state, info, name, other, op)
@@ -163,7 +152,7 @@ def _shared(state: AppState) -> list[dict[str, Any]]:
         counts.update((i, op) for i in ids)
     infos = state.catalog().infos
     return [
-        {**pattern_line(infos.get(i, WorkloadInfo(id=i))), "op": str(op), "platforms": n}
+        {**facts.pattern_line(infos.get(i, WorkloadInfo(id=i))), "op": str(op), "platforms": n}
         for (i, op), n in counts.most_common(20)
         if n > 1
     ]
@@ -177,20 +166,22 @@ def _words(state: AppState, name: str) -> str:
 def _one_side(state: AppState, info: WorkloadInfo, name: str, other: str, op: Op) -> dict[str, Any]:
     """One platform of a comparison. `ratios` are seconds over the best, ascending; `default_at` and
     `other_at` are positions of the default and of the other platform's best."""
-    timings = curve(state, info, name, op)
+    timings = facts.curve(state, info, name, op)
     ok = sorted(
         (c.seconds, config.json, config) for config, c in timings.items() if c.status == "ok"
     )
     ranks = {config: at for at, (_, _, config) in enumerate(ok)}
-    summary, there = side(state, info, name, op), side(state, info, other, op)
+    summary, there = facts.side(state, info, name, op), facts.side(state, info, other, op)
     default_at = ranks.get(Config(summary["default"]))
     other_at = ranks.get(Config(there["best"])) if there["best"] and other != name else None
     ratios = [seconds / ok[0][0] for seconds, _, _ in ok]
-    drawn = thinned(ratios, {at for at in (default_at, other_at) if at is not None})
+    drawn = facts.thinned(ratios, {at for at in (default_at, other_at) if at is not None})
     place = {at: i for i, at in enumerate(drawn)}
     answers = [a for a in state.heads() if a.pattern_id == info.id and a.op == str(op)]
     own = [
-        answer_line(a) for a in answers if a.platform.partition("@")[0] == name.partition("@")[0]
+        facts.answer_line(a)
+        for a in answers
+        if a.platform.partition("@")[0] == name.partition("@")[0]
     ]
     return {
         **summary,
@@ -241,7 +232,7 @@ class Campaigns:
             times.setdefault(run.campaign, []).append(run.measurement.when)
         return {c: _Tally(dict(n), min(times[c]), max(times[c])) for c, n in statuses.items()}
 
-    def one(self, state: AppState, query: PageQuery) -> dict[str, Any]:
+    def one(self, state: AppState, query: facts.PageQuery) -> dict[str, Any]:
         """One campaign by name. Raises: NothingFound, UsageError."""
         tallies, name, store = self._tallies(), query["name"], state.db.store
         rows = [(key, entry[1][name]) for key, entry in tallies.items() if name in entry[1]]
@@ -254,10 +245,13 @@ class Campaigns:
             ids[pattern_id] = ids.get(pattern_id, 0) + sum(tally.statuses.values())
         infos = self._state.catalog().infos
         shown = sorted(
-            ({**pattern_line(infos.get(i, WorkloadInfo(id=i))), "runs": n} for i, n in ids.items()),
+            (
+                {**facts.pattern_line(infos.get(i, WorkloadInfo(id=i))), "runs": n}
+                for i, n in ids.items()
+            ),
             key=lambda r: (r["name"].lower(), r["id"]),
         )
-        page, last, rows_of_page = page_of(query, shown)
+        page, last, rows_of_page = facts.page_of(query, shown)
         simulated = {p for p, _ in by_place if getattr(store.platform(p), "simulated", False)}
         return {
             "name": name,
@@ -274,7 +268,7 @@ class Campaigns:
             "rows": rows_of_page,
         }
 
-    def listed(self, state: AppState, query: PageQuery) -> dict[str, Any]:
+    def listed(self, state: AppState, query: facts.PageQuery) -> dict[str, Any]:
         """All campaigns, the latest first; or the one in `name`."""
         if "name" in query:
             return self.one(state, query)
@@ -291,7 +285,7 @@ class Campaigns:
         for row in by_name.values():
             row["patterns"] = len(row.pop("ids"))
         rows = sorted(by_name.values(), key=lambda r: (-r["last"], r["name"]))
-        page, last, shown = page_of(query, rows)
+        page, last, shown = facts.page_of(query, rows)
         return {"total": len(rows), "page": page, "pages": last, "rows": shown}
 
 
@@ -319,13 +313,13 @@ def _projection(state: AppState, scope: Scope) -> Projection:
     return projection
 
 
-def map_points(state: AppState, query: PageQuery) -> dict[str, Any]:
+def map_points(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """All points: `x` and `y` in the unit square, `kind` a position in `kinds`, which are sorted by
     number of points, `other` last.
 
     Raises: NothingFound without runs or vectors; UsageError for an unknown colour.
     """
-    scope = scope_for(state, query.get("platform", ""), query.get("op", ""))
+    scope = facts.scope_for(state, query.get("platform", ""), query.get("op", ""))
     projection = _projection(state, scope)
     colors = _colors(projection)
     color = query.get("color") or ("winner" if any(projection.winners) else "group")
@@ -355,13 +349,13 @@ def map_points(state: AppState, query: PageQuery) -> dict[str, Any]:
     }
 
 
-def map_page(state: AppState, query: PageQuery) -> dict[str, Any]:
+def map_page(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """The map with one page of the table of points instead of all."""
     document = map_points(state, query)
     ids, names, kind = document.pop("ids"), document.pop("names"), document.pop("kind")
     xs, ys = document.pop("x"), document.pop("y")
     order = sorted(range(len(ids)), key=lambda at: (kind[at], names[at].lower(), ids[at]))
-    page, last, shown = page_of(query, order)
+    page, last, shown = facts.page_of(query, order)
     rows = [
         {
             "id": ids[at],

@@ -211,15 +211,11 @@ def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, An
         from indexer.training.tensors.settings import recipe
         from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels
         from indexer.training.trainer import folder_of
+    names = ("epochs", "patience", "tiles", "steps", "seed", "predictor")
     how = KernelTraining(
         recipe(options["task"], options["hidden"], options["lr"]),
-        epochs=options["epochs"],
-        patience=options["patience"],
         kernels=options["batch"],
-        tiles=options["tiles"],
-        steps=options["steps"],
-        seed=options["seed"],
-        predictor=options["predictor"],
+        **{name: options[name] for name in names},
     )
     runs = _runs(db, options)
     tests = _runs(options["tests"], options, runs.analysis).samples if options["tests"] else []
@@ -344,12 +340,9 @@ def _train_nests_of(
         from indexer.training.trainer import Settings, folder_of
     if not options["resume"] and (out.exists() or folder_of(out).exists()):
         raise UsageError(f"{out} already exists", hint="add --resume, or name another file")
-    samples = _samples(db, options["platform"], options["source"])
-    tests = (
-        _samples(options["tests"], options["platform"], options["source"])
-        if options["tests"]
-        else []
-    )
+    where = (options["platform"], options["source"])
+    samples = _samples(db, *where)
+    tests = _samples(options["tests"], *where) if options["tests"] else []
     note(f"{plural(len(samples), 'nest')} of {plural(len({s.group for s in samples}), 'group')}")
     how = NestTraining(
         Settings(**{name: options[name] for name in _SETTINGS}),
