@@ -90,7 +90,8 @@ def program_options(*, several: bool = False) -> Callable[[Any], Any]:
     return together(
         click.option(*words, multiple=True, metavar="N=64", help="Value of a name in the program."),
         click.option(
-            *("--matrix", "index_matrix"),
+            "--matrix",
+            "index_matrix",
             multiple=several,
             default=absent,
             metavar="A.mtx",

@@ -423,7 +423,9 @@ def _candidates(recommendation: Recommendation) -> Markup | None:
             note = f"measured {page_factor(base / c.seconds)}" if base and c.seconds else ""
             row = (f"rank {rank}", c.expected_gain, c.gain_low, c.gain_high, note, rank == 1)
             rows.append(draw.Bar(*row))
-    return bars(rows, title="gain over the default by rank", key="ranks") if rows[1:] else None
+    if len(rows) < 2:
+        return None
+    return bars(rows, title="gain over the default by rank", key="ranks")
 
 
 def _effects(e: Explanation) -> list[dict[str, Any]]:

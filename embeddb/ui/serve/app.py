@@ -196,7 +196,7 @@ def build_app(
 
 def _routes(state: AppState) -> list[Route]:
     pages = _Pages(state)
-    campaigns = measured.Campaigns(state)
+    campaigns = measured.Campaigns()
 
     def both(path: str, endpoint: Endpoint, **options: Any) -> list[Route]:
         return [Route(path + ".json", endpoint, **options), Route(path, endpoint, **options)]

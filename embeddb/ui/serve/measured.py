@@ -206,35 +206,34 @@ class Campaigns:
     """Runs by campaign. Runs are stored by matrix, so the first read covers all of them, later ones
     only matrices with newer runs."""
 
-    def __init__(self, state: AppState) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self._lock = Lock()
         self._seen: dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]] = {}
 
-    def _tallies(self) -> dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]]:
-        members = self._state.members()
+    def _tallies(self, state: AppState) -> dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]]:
+        members = state.members()
         with self._lock:
             earlier = self._seen
             self._seen = {
                 (name, op, i): earlier[name, op, i]
                 if (name, op, i) in earlier and earlier[name, op, i][0] == written
-                else (written, self._read(name, op, i))
+                else (written, self._read(state, name, op, i))
                 for (name, op), ids in members.items()
                 for i, written in ids.items()
             }
             return self._seen
 
-    def _read(self, name: str, op: Op, pattern_id: str) -> dict[str, _Tally]:
+    def _read(self, state: AppState, name: str, op: Op, pattern_id: str) -> dict[str, _Tally]:
         statuses: dict[str, Counter[str]] = {}
         times: dict[str, list[float]] = {}
-        for run in self._state.db.store.runs(name, op, pattern_id):
+        for run in state.db.store.runs(name, op, pattern_id):
             statuses.setdefault(run.campaign, Counter())[run.measurement.status] += 1
             times.setdefault(run.campaign, []).append(run.measurement.when)
         return {c: _Tally(dict(n), min(times[c]), max(times[c])) for c, n in statuses.items()}
 
     def one(self, state: AppState, query: facts.PageQuery) -> dict[str, Any]:
         """One campaign by name. Raises: NothingFound, UsageError."""
-        tallies, name, store = self._tallies(), query["name"], state.db.store
+        tallies, name, store = self._tallies(state), query["name"], state.db.store
         rows = [(key, entry[1][name]) for key, entry in tallies.items() if name in entry[1]]
         if not rows:
             raise NothingFound(f"no runs of a campaign {name[:80]!r}", hint="/campaigns lists them")
@@ -243,7 +242,7 @@ class Campaigns:
         for (platform, op, pattern_id), tally in rows:
             by_place.setdefault((platform, str(op)), Counter()).update(tally.statuses)
             ids[pattern_id] = ids.get(pattern_id, 0) + sum(tally.statuses.values())
-        infos = self._state.catalog().infos
+        infos = state.catalog().infos
         shown = sorted(
             (
                 {**facts.pattern_line(infos.get(i, WorkloadInfo(id=i))), "runs": n}
@@ -273,7 +272,7 @@ class Campaigns:
         if "name" in query:
             return self.one(state, query)
         by_name: dict[str, dict[str, Any]] = {}
-        for (_, _, pattern_id), (_, tallies) in self._tallies().items():
+        for (_, _, pattern_id), (_, tallies) in self._tallies(state).items():
             for name, tally in tallies.items():
                 row = by_name.setdefault(
                     name, {"name": name, "runs": 0, "ids": set(), "first": math.inf, "last": 0.0}

@@ -447,8 +447,8 @@ def _tiles(
         counts = {"known": tally.known, "measured": tally.measured, "tiles": tally.configs}
         counts |= {"runs": tally.runs, "again": tally.again}
         agreement = median(taus) if taus else None
-        skipped = {"agreement": agreement, "skipped": tally.skipped}
-        emit({"kernels": len(kernels), **counts, **skipped})
+        more = {"agreement": agreement, "skipped": tally.skipped}
+        emit({"kernels": len(kernels), **counts, **more})
     else:
         note_without_tiles(tally.skipped)
     refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)

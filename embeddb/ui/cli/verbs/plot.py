@@ -46,7 +46,8 @@ def _target(_: click.Context, __: click.Parameter, value: str) -> Path:
 
 #: The path `out` of every chart.
 _out_option = click.option(
-    *("-o", "out"),
+    "-o",
+    "out",
     required=True,
     metavar="FILE",
     callback=_target,
