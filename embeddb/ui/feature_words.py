@@ -50,16 +50,6 @@ _STRIDES = {
     "far": "farther than a cache line",
     "indirect": "by an index array",
 }
-_COUNTED = {
-    "log_add": "additions a turn",
-    "log_multiply": "multiplications a turn",
-    "log_divide": "divisions a turn",
-    "log_compare": "comparisons a turn",
-    "log_extreme": "minima and maxima a turn",
-    "log_sign": "changes of sign a turn",
-    "log_sqrt": "square roots a turn",
-    "log_exp": "exponentials and logarithms a turn",
-}
 #: Features of a loop nest (`embeddb.featurizers.nest_stats`).
 _OF_NESTS = {
     "depth": "loops",
@@ -91,7 +81,14 @@ _OF_NESTS = {
         f"indices_{name}": f"arrays of indices, {name}"
         for name in ("range", "permutation", "below", "offsets")
     },
-    **_COUNTED,
+    "log_add": "additions a turn",
+    "log_multiply": "multiplications a turn",
+    "log_divide": "divisions a turn",
+    "log_compare": "comparisons a turn",
+    "log_extreme": "minima and maxima a turn",
+    "log_sign": "changes of sign a turn",
+    "log_sqrt": "square roots a turn",
+    "log_exp": "exponentials and logarithms a turn",
     **{
         f"{loop}_{name}": f"accesses {words}, {loop} loop"
         for loop in ("innermost", "second", "outermost")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _MOST_LETTERS, _MOST_ROWS = 200, 20
 _LEFT = " style='text-align:left'"
+_SIMULATED = "simulated or modelled: no time is of real hardware"
+_factor = partial(factor, none="")
 
 
 def html_of(thing: object) -> str:
@@ -70,7 +73,6 @@ def database_html(db: Database) -> str:
 
 
 def recommendation_html(recommendation: Recommendation) -> str:
-    """The ranked configurations beside the default."""
     from embeddb.ui.views import Ranking
 
     ranking = Ranking.of(recommendation)
@@ -90,10 +92,11 @@ def recommendation_html(recommendation: Recommendation) -> str:
         f"{recommendation.op} on {recommendation.platform}; from: {recommendation.link}; "
         f"sure: {recommendation.confidence}",
         *recommendation.warnings,
+        *([_SIMULATED] if recommendation.simulated else []),
     ]
     head = ("rank", "gain", "10–90 %", "measured", "pays off", "rests on", "configuration")
     title = f"{recommendation.subject}: answer {recommendation.id}"
-    return _block(title, _simulated(lines, simulated=recommendation.simulated), _table(head, rows))
+    return _block(title, lines, _table(head, rows))
 
 
 def explanation_html(e: Explanation) -> str:
@@ -117,17 +120,15 @@ def explanation_html(e: Explanation) -> str:
         f"{gain}from: {recommendation.link}; sure: {recommendation.confidence}",
         *([e.novelty] if e.novelty else []),
         *recommendation.warnings,
+        *([_SIMULATED] if recommendation.simulated else []),
     ]
     head = ("neighbour", "distance", "configurations", "failed", "the answer there", "best there")
     title = f"{recommendation.subject}: why {recommendation.id}"
     drawn = _drawn(e.pattern.kernel, recommendation.subject, f"kernel-{recommendation.id}")
-    return _block(
-        title, _simulated(lines, simulated=recommendation.simulated), drawn + _table(head, rows)
-    )
+    return _block(title, lines, drawn + _table(head, rows))
 
 
 def pattern_html(pattern: Pattern | WorkloadInfo) -> str:
-    """Sizes, and a picture of the nonzeros."""
     from embeddb.ui.draw import spy, style
 
     if isinstance(pattern, Pattern):
@@ -156,7 +157,6 @@ def rows_html(rows: Rows[Any]) -> str:
 
 
 def kernel_html(kernel: TensorGraph) -> str:
-    """Sizes, and its operations as a graph."""
     from embeddb.ranking.kernels.view import kernel_view
 
     view, name = kernel_view(kernel), kernel.name or kernel.id
@@ -171,14 +171,6 @@ def _drawn(view: KernelView | None, name: str, key: str) -> str:
     if view is None:
         return ""
     return f"<style>{style()}</style>{drawn_kernel(view, title=_clean(name), key=key)}"
-
-
-def _simulated(lines: list[str], *, simulated: bool) -> list[str]:
-    return [*lines, "simulated or modelled: no time is of real hardware"] if simulated else lines
-
-
-def _factor(value: float | None) -> str:
-    return factor(value, none="")
 
 
 def _clean(text: object) -> str:

@@ -106,14 +106,13 @@ def each_source(provenance: Iterable[Provenance]) -> list[str]:
     every: dict[tuple[str, str], list[Provenance]] = {}
     for one in provenance:
         every.setdefault((one.source, one.machine), []).append(one)
-    return [_line(group) for _, group in sorted(every.items())]
-
-
-def _line(group: Sequence[Provenance]) -> str:
-    whens = [moment for one in group for moment in (one.first, one.last) if moment > 0]
-    days = sorted({when(min(whens))[:10], when(max(whens))[:10]}) if whens else []
-    both = msgspec.structs.replace(group[0], runs=sum(one.runs for one in group))
-    return shown(both.words + (f", measured {' to '.join(days)}" if days else ""), 400)
+    lines = []
+    for _, group in sorted(every.items()):
+        whens = [moment for one in group for moment in (one.first, one.last) if moment > 0]
+        days = sorted({when(min(whens))[:10], when(max(whens))[:10]}) if whens else []
+        both = msgspec.structs.replace(group[0], runs=sum(one.runs for one in group))
+        lines.append(shown(both.words + (f", measured {' to '.join(days)}" if days else ""), 400))
+    return lines
 
 
 # -- drawing of a tensor kernel --------------------------------------------------------------------
@@ -171,7 +170,6 @@ def marked_operations(insight: Diagnostics) -> dict[int, str]:
 
 
 def occluded_head(by: str) -> str:
-    """Heading of the list `Diagnostics.occluded`."""
     return _HEADS.get(by, by)
 
 
@@ -186,8 +184,6 @@ def occluded_part(one: Occluded, view: KernelView | None) -> str:
 
 def occluded_figure(one: Occluded, by: str) -> str:
     """Effect of an occlusion: a factor on the predicted gain, or a distance."""
-    return (
-        factor(math.exp(min(one.moved, _MOST_LOG)), sign="×")
-        if by == "model"
-        else f"{one.moved:.2g}"
-    )
+    if by == "model":
+        return factor(math.exp(min(one.moved, _MOST_LOG)), sign="×")
+    return f"{one.moved:.2g}"

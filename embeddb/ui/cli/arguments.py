@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -16,9 +17,10 @@ import msgspec
 from embeddb import database
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, RunnerUnavailable, UsageError
+from embeddb.core.extras import needing
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import WorkloadInfo
+from embeddb.core.records import STATUSES, WorkloadInfo
 from embeddb.core.server_url import is_server_url
 from embeddb.core.workload import Workload
 from embeddb.database import Database
@@ -30,7 +32,11 @@ from embeddb.ui.cli.output import Progress, note
 from indexer.resolve import is_file
 from indexer.starter import STARTER
 
+if TYPE_CHECKING:
+    from indexer.measure import Machine
+
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: An output of `embeddb eval --json` is far smaller.
 _MOST_EVAL_BYTES = 64 << 20
@@ -58,6 +64,17 @@ featurizer_option = click.option(
 only_op_option = click.option("--op", default="", help="Only this operation.")
 
 
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of `--help`."""
+
+    def add(verb: F) -> F:
+        for option in reversed(options):
+            verb = option(verb)
+        return verb
+
+    return add
+
+
 def number_option(
     *words: str, default: int, least: int, most: int | None = None, help: str | None = None
 ) -> Callable[[Any], Any]:
@@ -69,21 +86,18 @@ def number_option(
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:
     """Options of a verb that reads programs with loop nests: `-D N=64` as `defines`, and
     `--matrix A.mtx` as `index_matrix`, a text, or with `several` a tuple of texts."""
-    words = ("-D", "--define", "defines")
-    define = click.option(
-        *words, multiple=True, metavar="N=64", help="Value of a name in the program."
+    words, absent = ("-D", "--define", "defines"), () if several else ""
+    return together(
+        click.option(*words, multiple=True, metavar="N=64", help="Value of a name in the program."),
+        click.option(
+            "--matrix",
+            "index_matrix",
+            multiple=several,
+            default=absent,
+            metavar="A.mtx",
+            help="Matrix file that fills the program's index arrays.",
+        ),
     )
-    help_text = "Matrix file that fills the program's index arrays."
-    absent = () if several else ""
-    matrix = click.option(
-        "--matrix",
-        "index_matrix",
-        multiple=several,
-        default=absent,
-        metavar="A.mtx",
-        help=help_text,
-    )
-    return lambda verb: define(matrix(verb))
 
 
 def open_database(place: str, *, readonly: bool = False) -> Database:
@@ -116,7 +130,10 @@ def database_to_fill(place: str) -> Iterator[Database]:
             try:
                 yield opened
             except BaseException:
-                empty = not is_server_url(place) and _holds_nothing(opened)
+                store = opened.store
+                if not is_server_url(place) and not store.count_runs():
+                    # Rejected rows leave matrices behind.
+                    empty = all(p.workload.sparse for p in store.patterns())
                 raise
     finally:
         if empty:
@@ -124,11 +141,6 @@ def database_to_fill(place: str) -> Iterator[Database]:
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
             for one in missing:
                 one.rmdir()
-
-
-def _holds_nothing(db: Database) -> bool:
-    """True if there are no runs and only matrices, which rejected rows leave behind."""
-    return not db.store.count_runs() and all(p.workload.sparse for p in db.store.patterns())
 
 
 def resolve_workloads(
@@ -162,9 +174,7 @@ def resolve_workloads(
 
 def _note_whole_program(file: str) -> None:
     """Note that a file is a whole program, taken as one kernel although it cuts into several.
-
-    Raises: TensorError.
-    """
+    Raises: TensorError."""
     from indexer.frontends.hlo.files import read_tensors
     from indexer.programs.tensors.cutting import distinct_kernels
 
@@ -178,10 +188,7 @@ def _note_whole_program(file: str) -> None:
 
 
 def read_matrices(files: Sequence[str]) -> Sequence[Pattern | None]:
-    """The matrices that fill a program's index arrays, or a single None.
-
-    Raises: MatrixError.
-    """
+    """The matrices that fill a program's index arrays, or a single None. Raises: MatrixError."""
     from embeddb.matrix_files import read_pattern
 
     return [read_pattern(file) for file in files] or [None]
@@ -189,14 +196,23 @@ def read_matrices(files: Sequence[str]) -> Sequence[Pattern | None]:
 
 def defined(texts: Sequence[str]) -> dict[str, int]:
     """The numbers of `-D N=64` by name. Raises: UsageError for a malformed define."""
-    return dict(map(_define, texts))
+    numbers = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name.isidentifier() or not value.isdecimal() or len(value) > 12:
+            raise UsageError(f"-D {text!r}: not NAME=NUMBER", hint="write for example -D N=1024")
+        numbers[name] = int(value)
+    return numbers
 
 
-def _define(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if not name.isidentifier() or not value.isdecimal() or len(value) > 12:
-        raise UsageError(f"-D {text!r}: not NAME=NUMBER", hint="write for example -D N=1024")
-    return name, int(value)
+def statuses(option: str, text: str, among: Sequence[str] = STATUSES) -> frozenset[str]:
+    """Statuses of runs in a comma-separated text. Raises: UsageError for another word."""
+    named = frozenset(word.strip() for word in text.split(",") if word.strip())
+    if unknown := sorted(named.difference(among)):
+        what = "unknown status {!r}" if among is STATUSES else "{!r} is no failure status"
+        hint = f"one or more of {', '.join(among)}"
+        raise UsageError(f"{option}: {what.format(unknown[0])}", hint=hint)
+    return named
 
 
 def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
@@ -205,6 +221,18 @@ def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
     return runner, here
+
+
+def machine_here(
+    db: Database, platform: Platform, *, repeats: int, most: int = 25, **effort: Any
+) -> Machine:
+    """This machine for measurements into a database; `effort` are fields of `RunOptions`. Raises:
+    as `this_machine`."""
+    from indexer.measure import Machine
+    from indexer.runners.base import RunOptions
+
+    options = RunOptions(repeats=repeats, max_repeats=max(most, repeats), **effort)
+    return Machine(db.index, *runner_here(platform, options.threads), options)
 
 
 def families(manifest: str) -> dict[str, str]:
@@ -249,25 +277,19 @@ def count_nests(
     Raises: UsageError for a workload that is no nest; NothingFound for one known by name only, and
     if there are no counters; RunnerUnavailable if the platform cannot be measured here.
     """
-    from indexer.measure import Machine
     from indexer.nest_runs import CountJob
-    from indexer.runners.base import RunOptions
 
-    nests = [_nest(db, subject) for subject in subjects]
-    runner, here = runner_here(platform, threads)
-    sources = [plug.source for plug in db.index.featurizers().counted(here.id)]
-    options = RunOptions(repeats=3, max_repeats=9, threads=threads)
-    machine = Machine(db.index, runner, here, options)
+    nests = []
+    for subject in subjects:
+        if not kind_of(subject.kind).counted:
+            raise UsageError("--count is for loop nests", hint="see docs/howto/loop-nests.md")
+        nest = db.store.nest(subject.id) if isinstance(subject, WorkloadInfo) else subject
+        if not isinstance(nest, Nest):
+            raise NothingFound(f"{subject.name}: only known by name", hint="give the program")
+        nests.append(nest)
+    machine = machine_here(db, platform, repeats=3, most=9, threads=threads)
+    sources = [plug.source for plug in db.index.featurizers().counted(machine.here.id)]
     CountJob(machine, (sources or ["auto"])[0]).run(nests, progress)
-
-
-def _nest(db: Database, subject: Workload | WorkloadInfo) -> Nest:
-    if not kind_of(subject.kind).counted:
-        raise UsageError("--count is for loop nests", hint="see docs/howto/loop-nests.md")
-    nest = db.store.nest(subject.id) if isinstance(subject, WorkloadInfo) else subject
-    if not isinstance(nest, Nest):
-        raise NothingFound(f"{subject.name}: only known by name", hint="give the program")
-    return nest
 
 
 class Number(click.FloatRange):
@@ -297,3 +319,59 @@ def eval_rows(file: str, kind: type[T]) -> list[T]:
     except msgspec.MsgspecError as e:
         reason = f"not the output of `embeddb eval --json`: {e}"
         raise InputError(reason, where=file, hint=hint) from None
+
+
+# -- training --------------------------------------------------------------------------------------
+
+lr_option = click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
+resume_option = click.option("--resume", is_flag=True, help="Continue an interrupted training.")
+#: Of models that a database has a place for.
+trained_option = click.option(
+    "-o", "out", default="", metavar="FILE", help="[default: into the database, in use]"
+)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Limit torch to this many threads inside the block; 0: no limit."""
+    if not count:
+        yield
+        return
+    with needing("training"):
+        import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def session(count: int) -> Iterator[Progress]:
+    """Context of a training: progress, threads, and on Ctrl-C the command that continues."""
+    try:
+        with Progress() as progress, threads(count):
+            yield progress
+    except KeyboardInterrupt:
+        note("")
+        note(f"stopped; continue with: {command_again(click.get_current_context())}")
+        raise
+
+
+def command_again(ctx: click.Context) -> str:
+    """The command line that continues: the options of the call, and --resume."""
+    words = []
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name or "")
+        if param.name == "resume" or value in (None, False) or value == param.default:
+            continue
+        if isinstance(param, click.Argument):
+            words.append(str(value))
+        elif value is True:
+            words.append(param.opts[-1])
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [param.opts[-1], str(one)]
+    return shlex.join(["embeddb", "train", str(ctx.command.name), *words, "--resume"])

@@ -39,22 +39,13 @@ def show_explanation(e: Explanation) -> None:
     _show_differences(e)
     _show_simpler(e)
     _show_agreement(e)
-    near = min((n.distance for n in e.neighbours), default=None)
-    recommendation = e.recommendation
-    show_choice(
-        recommendation.insight,
-        e.answer,
-        link=recommendation.link,
-        nearest=near,
-        kind=e.pattern.kind,
-    )
-    show_occluded(recommendation.insight, e.pattern.kernel)
+    show_choice(e.recommendation, e.answer, e.pattern.kind)
+    show_occluded(e.recommendation.insight, e.pattern.kernel)
     _show_next(e)
-    _show_rejected(recommendation)
+    _show_rejected(e.recommendation)
 
 
 def _show_quantities(e: Explanation) -> None:
-    """The derived quantities that differ between the answer and the default."""
     rows = [
         (_cut(q.name, _MOST_NAME), q.answer_text, q.default_text, _cut(q.meaning, _MOST_LINE))
         for q in e.quantities
@@ -90,13 +81,13 @@ def _show_answer(e: Explanation) -> None:
     if e.sessions:
         _line("apart", e.sessions)
     _line("counted", e.preparation)
-    if recommendation.first is not None and recommendation.first.failure is not None:
-        first = recommendation.first
+    first = recommendation.first
+    if first is not None and first.failure is not None:
         seen = f", it failed on {first.failed_on} of {first.tried_on} measured patterns"
-        chance = f"with a chance of {100 * recommendation.first.failure:.0f} %"
+        chance = f"with a chance of {100 * first.failure:.0f} %"
         _line("fails", chance + seen * bool(first.tried_on))
-    if recommendation.first is not None and recommendation.first.break_even_calls is not None:
-        _line("pays", _paid_off(recommendation.first.break_even_calls))
+    if first is not None and first.break_even_calls is not None:
+        _line("pays", _paid_off(first.break_even_calls))
     before = " before it was measured" if e.then_measured else ""
     _line(
         "sure", f"{recommendation.confidence}{before}; {e.link_words} (link: {recommendation.link})"
@@ -209,20 +200,15 @@ def _show_neighbours(e: Explanation) -> None:
             factor(n.answer_gain),
             *([factor(n.voted)] if here else []),
             factor(n.best_gain),
-            _behind(n),
+            "not run" if n.answer_at is None else f"{100 * (n.ratios[n.answer_at] - 1):.0f} %",
             *([_cut(whose_runs(n.provenance), 40)] if pushed else []),
         )
         for n in e.neighbours
     ]
-    head = [
-        "pattern",
-        kind_of(e.pattern.kind).extent,
-        "distance",
-        "nearer",
-        *(["vote"] if e.voted else []),
-    ]
-    by, voted = ["whose runs"] if pushed else [], ["here"] if here else []
-    head += ["configs", "failed", "answer", *voted, "best", "behind", *by]
+    head = ["pattern", kind_of(e.pattern.kind).extent, "distance", "nearer"]
+    head += ["vote"] if e.voted else []
+    head += ["configs", "failed", "answer", *(["here"] if here else []), "best", "behind"]
+    head += ["whose runs"] if pushed else []
     table(head, rows, indent="  ")
     for line in each_source(p for n in e.neighbours for p in n.provenance):
         _note(line)
@@ -233,7 +219,6 @@ def _show_neighbours(e: Explanation) -> None:
 
 
 def _legend(e: Explanation, *, here: bool) -> str:
-    """Meaning of the columns of the neighbours' table."""
     several = ", on the machine whose runs count most there" if len(e.machines) > 1 else ""
     average = 1.0 - sum(n.share for n in e.neighbours)
     parts = [
@@ -266,13 +251,6 @@ def _extent(n: NeighbourDetail) -> str:
         structural = kind.structural if kind else ()
         return " x ".join(str(size) for name, size in n.named.items() if name not in structural)
     return "-" if n.nnz < 0 else f"{n.nnz:,}"
-
-
-def _behind(n: NeighbourDetail) -> str:
-    """Slowdown of the answer against the best on that neighbour."""
-    if n.answer_at is None:
-        return "not run"
-    return f"{100 * (n.ratios[n.answer_at] - 1):.0f} %"
 
 
 def _show_differences(e: Explanation) -> None:
@@ -329,16 +307,14 @@ def _show_agreement(e: Explanation) -> None:
         return
     _head("parameters that the neighbours' best configurations leave open or vote against")
     settled = [a for a in e.agreement if not (a.open or a.against)]
-    rows = [
-        (
-            _cut(a.parameter, _MOST_NAME),
-            _cut(a.answer, 24),
-            "open" if a.open else "against",
-            _votes(a.votes),
-        )
-        for a in e.agreement
-        if a not in settled
-    ]
+    rows = []
+    for a in e.agreement:
+        if a.open or a.against:
+            votes = [f"{_cut(v, 24)} {share(w)}" for v, w in list(a.votes.items())[:_MOST_VALUES]]
+            more = ", ..." if len(a.votes) > _MOST_VALUES else ""
+            vote_is = "open" if a.open else "against"
+            names = (_cut(a.parameter, _MOST_NAME), _cut(a.answer, 24), vote_is)
+            rows.append((*names, ", ".join(votes) + more))
     if rows:
         table(("parameter", "answer", "vote is", "votes"), rows, indent="  ")
     if settled:
@@ -346,28 +322,15 @@ def _show_agreement(e: Explanation) -> None:
         _line("settled", ", ".join(shares))
 
 
-def _votes(votes: Mapping[str, float]) -> str:
-    ranked = list(votes.items())
-    shown = [f"{_cut(v, 24)} {share(w)}" for v, w in ranked[:_MOST_VALUES]]
-    return ", ".join(shown) + (", ..." if len(ranked) > _MOST_VALUES else "")
-
-
-def show_choice(
-    insight: Diagnostics,
-    answer: Mapping[str, Any],
-    *,
-    link: str,
-    nearest: float | None,
-    kind: str = "matrix",
-) -> None:
+def show_choice(recommendation: Recommendation, answer: Mapping[str, Any], kind: str) -> None:
     """Deep diagnostics: parameter effects, and for a matrix counterfactuals and the occlusion map.
-    `nearest` is the distance of the nearest neighbour."""
-    if not insight.deep:
+    `kind` is that of the workload."""
+    if not recommendation.insight.deep:
         return
-    _show_effects(insight)
+    _show_effects(recommendation.insight)
     if not kind_of(kind).transfers:
-        _show_moves(insight, answer, link, neighbours=nearest is not None)
-        _show_attention(insight, nearest)
+        _show_moves(recommendation, answer)
+        _show_attention(recommendation)
 
 
 def _show_effects(insight: Diagnostics) -> None:
@@ -382,18 +345,17 @@ def _show_effects(insight: Diagnostics) -> None:
     table(("parameter", "best gain by value"), rows, indent="  ")
 
 
-def _show_moves(
-    insight: Diagnostics, answer: Mapping[str, Any], link: str, *, neighbours: bool
-) -> None:
+def _show_moves(recommendation: Recommendation, answer: Mapping[str, Any]) -> None:
     _head("counterfactuals: change of one statistic that changes the answer, all others fixed")
-    if link in ("measured", "other-width"):
+    if recommendation.link in ("measured", "other-width"):
         _note("by neighbours and cost model alone: its own measurements are ignored")
-    if not insight.moves:
+    if not recommendation.insight.moves:
         tried = "changing one statistic by up to 3 standard deviations never changed the answer"
-        _note(tried if neighbours else "not known: there are no neighbours to compare with")
+        unknown = "not known: there are no neighbours to compare with"
+        _note(tried if recommendation.neighbours else unknown)
         return
     by_winner: dict[str, list[Counterfactual]] = {}
-    for move in insight.moves:
+    for move in recommendation.insight.moves:
         by_winner.setdefault(change(move.winner, answer), []).append(move)
     for winner, moved in by_winner.items():
         _note(f"to {winner}")
@@ -408,8 +370,8 @@ def _show_moves(
         table(("statistic", "from -> to", "deviations"), rows, indent="    ")
 
 
-def _show_attention(insight: Diagnostics, nearest: float | None) -> None:
-    side, cells = insight.attention_side, insight.attention
+def _show_attention(recommendation: Recommendation) -> None:
+    side, cells = recommendation.insight.attention_side, recommendation.insight.attention
     if not side or len(cells) != side * side or not max(cells) > 0.0:
         _head("occlusion map: not known")
         _note("the structure is not stored, or too large to be occluded part by part")
@@ -420,7 +382,8 @@ def _show_attention(insight: Diagnostics, nearest: float | None) -> None:
         part = cells[row * side : (row + 1) * side]
         shades = (_SHADES[round(c / most * (len(_SHADES) - 1))] for c in part)
         say("    |" + "".join(2 * s for s in shades) + "|")
-    beside = "" if nearest is None else f"; the nearest neighbour is {nearest:.3g} away"
+    near = min((n.distance for n in recommendation.neighbours), default=None)
+    beside = "" if near is None else f"; the nearest neighbour is {near:.3g} away"
     _note(f"'{_SHADES[-1]}' moves it by {most:.3g}{beside}")
 
 

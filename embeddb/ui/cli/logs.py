@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, PlatformError, ReaderError, UsageError
 from embeddb.core.wording import clean, duration, plural
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import open_database, together
 from embeddb.ui.cli.output import note, say
 from indexer.resolve import is_file
 
@@ -23,15 +24,12 @@ if TYPE_CHECKING:
     from indexer.readers.base.proposal import Proposal
     from indexer.readers.base.row import ReadOptions
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-#: Warnings shown; `--json` has all.
-_MOST_WARNINGS = 20
 #: Names of missing matrices shown.
 _MOST_NAMES = 20
 #: Reasons for rejected rows shown, the most frequent first.
 _MOST_REASONS = 8
-_READING = (
+#: Options for reading a run log; `read_options` takes most of them.
+reading_options = together(
     click.option("--platform", default="", help="Name, name@instance or TOML file."),
     click.option("--format", "reader", default="", help="Reader; recognised if left out."),
     click.option("--matrices", default="", help="Folder of the matrices or nests the runs name."),
@@ -49,35 +47,23 @@ _READING = (
 )
 
 
-def reading_options(command: F) -> F:
-    """Options for reading a run log; `read_options` takes most of them."""
-    for option in reversed(_READING):
-        command = option(command)
-    return command
-
-
 def read_options(options: dict[str, Any]) -> ReadOptions:
     """Raises: UsageError for a malformed operation or --map."""
     from indexer.readers.base.row import ReadOptions
 
-    return ReadOptions(
-        op=Op.parse(options["op"]) if options["op"] else None,
-        unit=options["unit"],
-        columns=_columns(options["columns"]),
-        features=Path(options["features"]) if options["features"] else None,
-        matrix=options["matrix"],
-        instance=options["instance"],
-    )
-
-
-def _columns(pairs: tuple[str, ...]) -> dict[str, str]:
+    op = Op.parse(options["op"]) if options["op"] else None
     columns = {}
-    for pair in pairs:
+    for pair in options["columns"]:
         role, sep, column = pair.partition("=")
         if not (sep and role and column):
             raise UsageError(f"--map {pair}: not ROLE=COLUMN", hint="--map time_ms=elapsed")
         columns[role] = column
-    return columns
+    return ReadOptions(
+        op=op,
+        columns=columns,
+        features=Path(options["features"]) if options["features"] else None,
+        **{name: options[name] for name in ("unit", "matrix", "instance")},
+    )
 
 
 def show_file(report: IngestReport) -> None:
@@ -139,14 +125,6 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def warn(lines: Sequence[str]) -> None:
-    """Each line as a warning, at most 20."""
-    for line in lines[:_MOST_WARNINGS]:
-        note(f"warning: {line}")
-    if len(lines) > _MOST_WARNINGS:
-        note(f"warning: and {len(lines) - _MOST_WARNINGS} more like these")
-
-
 def platform_of_logs(db: str, text: str) -> Platform | None:
     """The platform of run logs, before a database is created for them; None if none is named.
 
@@ -191,35 +169,32 @@ def accepted(
         if proposal.lacking:
             raise UsageError(f"{clean(path)}: {proposal.lacking[0]}")
         if proposal.guesses:
-            _agree(path, proposal, yes=yes)
+            ask = partial(click.confirm, "read it so?", default=True, err=True)
+            if not (yes or (sys.stdin.isatty() and ask())):
+                what = plural(len(proposal.guesses), "thing")
+                raise UsageError(
+                    f"{clean(path)}: {what} would be guessed",
+                    hint="--yes reads it so; --map corrects a column",
+                )
             options = replace(options, log=proposal.log)
     return options
 
 
 def _show(path: Path, proposal: Proposal, platform: Platform) -> None:
     """Print a proposal on stderr: stdout is for data."""
-    if proposal.guesses:
+    guesses = proposal.guesses
+    if guesses:
         note(f"{path} does not name everything as {platform.name} does; it may be read as")
-    width = max((len(guess.what) for guess in proposal.guesses), default=0)
-    role = max((len(guess.taken_for) for guess in proposal.guesses), default=0)
-    for guess in proposal.guesses:
-        note(f"  {guess.what.ljust(width)}  as {guess.taken_for.ljust(role)}  ({guess.why})")
-    if proposal.unused and proposal.guesses:
-        note(f"  not used: {', '.join(proposal.unused)}")
+        width = max(len(guess.what) for guess in guesses)
+        role = max(len(guess.taken_for) for guess in guesses)
+        for guess in guesses:
+            note(f"  {guess.what.ljust(width)}  as {guess.taken_for.ljust(role)}  ({guess.why})")
+        if proposal.unused:
+            note(f"  not used: {', '.join(proposal.unused)}")
     for line in proposal.open:
         note(f"  open: {line}")
-    if proposal.guesses:
+    if guesses:
         where = platform.file or f"the platform file of {platform.name}"
         note(f"add this to {where} to skip the question:")
         for line in proposal.log.toml.splitlines():
             note(f"    {line}" if line else "")
-
-
-def _agree(path: Path, proposal: Proposal, *, yes: bool) -> None:
-    if yes or (sys.stdin.isatty() and click.confirm("read it so?", default=True, err=True)):
-        return
-    what = plural(len(proposal.guesses), "thing")
-    raise UsageError(
-        f"{clean(path)}: {what} would be guessed",
-        hint="--yes reads it so; --map corrects a column",
-    )

@@ -22,6 +22,7 @@ from embeddb.core.wording import clean, duration
 COMPLETING = "_EMBEDDB_COMPLETE"
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def json_option(command: F) -> F:
@@ -40,10 +41,38 @@ def note(text: object) -> None:
     click.echo(clean(text), err=True)
 
 
+def note_some(lines: Sequence[str], most: int, more: str) -> None:
+    """Print at most `most` lines on stderr, and `more` with the number of the others."""
+    for line in lines[:most]:
+        note(line)
+    if len(lines) > most:
+        note(more.format(len(lines) - most))
+
+
+def warn(lines: Sequence[str], most: int = 20) -> None:
+    """Each line as a warning, at most `most`."""
+    note_some([f"warning: {line}" for line in lines], most, "warning: and {} more like these")
+
+
+def figure(value: float | None) -> str:
+    """A number with three decimals; a dash for None."""
+    return "-" if value is None else f"{value:.3f}"
+
+
 def emit(document: object) -> None:
     """Print the document of `--json`; numbers that are not finite become null. ASCII only, so that
     it reads the same on any terminal and with any encoding."""
     click.echo(json.dumps(_plain(document), indent=2))
+
+
+def result(document: T, show: str | Callable[[T], None], as_json: bool) -> None:
+    """Print a document for `--json`, else as text: a line, or what `show` prints of it."""
+    if as_json:
+        emit(document)
+    elif isinstance(show, str):
+        say(show)
+    else:
+        show(document)
 
 
 def _plain(value: Any) -> Any:
@@ -70,7 +99,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str 
     Nothing is cut off."""
     cells = [list(head), *([_cell(x) for x in row] for row in rows)]
     right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(head))]
-    if _drawable():
+    if sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
         from embeddb.ui.cli.terminal import draw
 
         if draw([[_encodable(x) for x in row] for row in cells], right, indent=len(indent)):
@@ -79,10 +108,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str 
     for row in cells:
         parts = [x.rjust(w) if r else x.ljust(w) for x, w, r in zip(row, width, right, strict=True)]
         say(indent + "  ".join(parts).rstrip())
-
-
-def _drawable() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def _encodable(text: str) -> str:
@@ -100,10 +125,7 @@ def _numeric(text: str) -> bool:
 
 
 def write_page(text: str, file: Path) -> None:
-    """Write a page atomically.
-
-    Raises: as `check_place`.
-    """
+    """Write a page atomically. Raises: as `check_place`."""
     check_place(file)
     with whole_file(file) as out:
         out.write(text.encode())

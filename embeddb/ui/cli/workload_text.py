@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound, TensorError, UsageError
@@ -16,22 +16,23 @@ from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.explain.explanation import Explanation
 from embeddb.nests.check import packable, parallel_loops, reduction_loops
-from embeddb.nests.dependence.legality import Dependence, dependences
+from embeddb.nests.dependence.legality import dependences
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from embeddb.ranking.recommendation import Recommendation, TransferredStep
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.tensors.tensor_graph import TensorGraph
-from embeddb.ui.cli.output import note, say, table
+from embeddb.ui.cli.output import note, note_some, say, table
 from embeddb.ui.views import occluded_figure, occluded_head, occluded_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from embeddb.core.config import Op
     from embeddb.ranking.kernels.fused_seconds import FusedSeconds
     from embeddb.ranking.kernels.view import KernelView
     from embeddb.ranking.recommendation import Diagnostics
+    from indexer.add import Added
 
 _MOST = 8
 
@@ -47,6 +48,35 @@ def refuse_if_nothing_ran(count: int, reasons: Mapping[str, str]) -> None:
     raise TensorError("nothing could be measured", hint=f"{name}: {reason}{more}")
 
 
+#: Kernels that could not be measured, of those that are named.
+MOST_NOTES = 10
+
+
+def note_without_tiles(skipped: Mapping[str, str]) -> None:
+    """Name kernels without tiles on stderr, with the reason of each."""
+    lines = [f"{name} has no tiles: {reason}" for name, reason in skipped.items()]
+    note_some(lines, MOST_NOTES, "and {:,} more without tiles: --json has them all")
+
+
+#: Use of a fusion plan.
+NO_PLAN_FOR_XLA = (
+    "XLA takes no fusion plan: this is a prediction until you compile the kernels one by one, as "
+    "HLO that `embeddb emit` writes of a query's answer"
+)
+
+
+def added_document(
+    db: str, done: Added[Any], document: Callable[[Any], dict[str, object]]
+) -> dict[str, object]:
+    """JSON document of imported nests or kernels, each by `document`."""
+    return {
+        "database": db,
+        "added": [document(one) for one in done.added],
+        "known": [document(one) for one in done.known],
+        "adopted_runs": done.adopted_runs,
+    }
+
+
 def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
     """Table of the operations or sizes of a kernel that matter, if deep diagnostics ran."""
     if not insight.occluded:
@@ -54,10 +84,7 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
     say()
     say(occluded_head(insight.occluded_by))
     rows = [
-        (
-            clean(occluded_part(one, view))[:60],
-            occluded_figure(one, insight.occluded_by),
-        )
+        (clean(occluded_part(one, view))[:60], occluded_figure(one, insight.occluded_by))
         for one in insight.occluded[:_MOST]
     ]
     table(("left out", "then" if insight.occluded_by == "model" else "moves by"), rows, indent="  ")
@@ -74,7 +101,6 @@ def fused_seconds(db: Database, subject: Workload | WorkloadInfo, op: Op) -> Seq
 
 
 def show_fused_seconds(took: Iterable[FusedSeconds]) -> None:
-    """Seconds of a fused kernel, a line for each machine."""
     for one in took:
         measured = "not measured" if one.measured is None else f"{time_of(one.measured)} measured"
         prediction = ""
@@ -116,16 +142,12 @@ def show_transfers(e: Explanation) -> None:
         # The table of neighbours has one machine each, so its gains may differ.
         source += " over all machines that ran it" if len(e.machines) > 1 else ""
         say(f"transferred from {source}")
-        rows = [
-            (clean(step.text), clean(step.made) or "left out", _pairs(step), clean(step.reason))
-            for step in one.steps
-        ]
+        rows = []
+        for step in one.steps:
+            pairs = ", ".join(f"{clean(a)} with {clean(b)} ({d:.2g})" for a, b, d in step.matched)
+            made = clean(step.made) or "left out"
+            rows.append((clean(step.text), made, pairs or "-", clean(step.reason)))
         table(("step there", "step here", "matched (distance)", "why"), rows, indent="  ")
-
-
-def _pairs(step: TransferredStep) -> str:
-    pairs = (f"{clean(a)} with {clean(b)} ({distance:.2g})" for a, b, distance in step.matched)
-    return ", ".join(pairs) or "-"
 
 
 def emit_schedules(
@@ -230,8 +252,13 @@ def loop_words(nest: Nest) -> list[str]:
 
 def dependence_lines(nest: Nest) -> list[str]:
     """One line for each distinct dependence between iterations; reductions named as such."""
-    moving = [d for d in dependences(nest) if any(part != (0, 0) for part in d.vector)]
-    return list(dict.fromkeys(_dependence(nest, d) for d in moving))
+    lines = []
+    for one in dependences(nest):
+        if any(part != (0, 0) for part in one.vector):
+            word = "distance" if one.distance is not None else "direction"
+            reduction = ", a reduction" if one.reduction else ""
+            lines.append(f"{nest.array_name(one.array)}: {word} {one.vector_text}{reduction}")
+    return list(dict.fromkeys(lines))
 
 
 def array_rows(nest: Nest) -> list[tuple[str, str, str, str, str]]:
@@ -245,9 +272,3 @@ def array_rows(nest: Nest) -> list[tuple[str, str, str, str, str]]:
         shape = " x ".join(map(str, array.shape))
         rows.append((nest.array_name(at), array.dtype, shape, array.fill, ", ".join(used)))
     return rows
-
-
-def _dependence(nest: Nest, dependence: Dependence) -> str:
-    word = "distance" if dependence.distance is not None else "direction"
-    line = f"{nest.array_name(dependence.array)}: {word} {dependence.vector_text}"
-    return f"{line}, a reduction" if dependence.reduction else line

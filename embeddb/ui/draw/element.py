@@ -236,41 +236,25 @@ def _rules(scope: str, value: Callable[[str], str]) -> str:
     return _RULES.substitute({name: value(name) for name in LIGHT}, s=scope, fonts=FONTS)
 
 
+#: Steps of the shapes after the circle, for a radius of 1: square, triangle, diamond, triangle
+#: down, plus, cross, bar.
+_SHAPES = (
+    "-.88 -.88 1.76 0 0 1.76 -1.76 0",
+    "-1.15 .75 1.15 -1.85 1.15 1.85",
+    "-1.25 0 1.25 -1.25 1.25 1.25 -1.25 1.25",
+    "-1.15 -.75 1.15 1.85 1.15 -1.85",
+    "-.4 -1.2 .8 0 0 .8 .8 0 0 .8 -.8 0 0 .8 -.8 0 0 -.8 -.8 0 0 -.8 .8 0",
+    "-1.25 -.7 .55 -.55 .7 .7 .7 -.7 .55 .55 -.7 .7 .7 .7 -.55 .55 -.7 -.7 -.7 .7 -.55 -.55 .7 -.7",
+    "-1.5 -.5 3 0 0 1 -3 0",
+)
+
+
 def path_of(kind: int, x: float, y: float, r: float) -> str:
-    """Path data of a kind's shape (modulo 8) around a point; all have about the same area.
-
-    circle, square, triangle, diamond, triangle down, plus, cross, bar.
-    """
-    return f"M{x:.5g} {y:.5g}" + _shape(kind % KINDS, r)
-
-
-def _shape(kind: int, r: float) -> str:
-    if kind == 0:
-        return _moves((-r, 0)) + f"a{r:.3g} {r:.3g} 0 1 0 {2 * r:.3g} 0" + _back(r)
-    if kind == 1:
-        s = 0.88 * r
-        return _moves((-s, -s), (2 * s, 0), (0, 2 * s), (-2 * s, 0)) + "z"
-    if kind in (2, 4):
-        up = r if kind == 2 else -r
-        return _moves((-1.15 * r, 0.75 * up), (1.15 * r, -1.85 * up), (1.15 * r, 1.85 * up)) + "z"
-    if kind == 3:
-        s = 1.25 * r
-        return _moves((-s, 0), (s, -s), (s, s), (-s, s)) + "z"
-    if kind == 5:
-        s, t = 0.4 * r, 0.8 * r
-        arms = [(-s, -s - t), (2 * s, 0), (0, t), (t, 0), (0, 2 * s), (-t, 0), (0, t), (-2 * s, 0)]
-        return _moves(*arms, (0, -t), (-t, 0), (0, -2 * s), (t, 0)) + "z"
-    if kind == 6:
-        s, t = 0.55 * r, 0.7 * r
-        arms = [(-t - s, -t), (s, -s), (t, t), (t, -t), (s, s), (-t, t), (t, t), (-s, s)]
-        return _moves(*arms, (-t, -t), (-t, t), (-s, -s), (t, -t)) + "z"
-    return _moves((-1.5 * r, -0.5 * r), (3 * r, 0), (0, r), (-3 * r, 0)) + "z"
-
-
-def _moves(*steps: tuple[float, float]) -> str:
-    first, *rest = (f"{dx:.3g} {dy:.3g}" for dx, dy in steps)
-    return f"m{first}" + "".join(f"l{step}" for step in rest)
-
-
-def _back(r: float) -> str:
-    return f"a{r:.3g} {r:.3g} 0 1 0 {-2 * r:.3g} 0"
+    """Path data of a kind's shape (modulo 8) around a point; all have about the same area."""
+    start, shape = f"M{x:.5g} {y:.5g}", kind % KINDS
+    if not shape:
+        half = f"a{r:.3g} {r:.3g} 0 1 0"
+        return f"{start}m{-r:.3g} 0{half} {2 * r:.3g} 0{half} {-2 * r:.3g} 0"
+    steps = [f"{float(step) * r:.3g}" for step in _SHAPES[shape - 1].split()]
+    moves = [f"{dx} {dy}" for dx, dy in zip(steps[::2], steps[1::2], strict=True)]
+    return f"{start}m{'l'.join(moves)}z"

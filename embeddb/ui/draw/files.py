@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def write(svg: str, out: Path) -> None:
 def _framed(svg: str, css: str) -> str:
     width, height = _size(svg)
     match = _TITLE.search(svg)
-    title = _unescaped(match.group(1)) if match else ""
+    title = unescape(match.group(1)) if match else ""
     look = "draw-head"
     room = max(width, min(width_of(title, look), _NARROW))
     lines = wrapped(title, room, _MOST_LINES, look)
@@ -109,12 +110,6 @@ def _size(svg: str) -> tuple[float, float]:
     return float(match.group(1)), float(match.group(2))
 
 
-def _unescaped(text: str) -> str:
-    from html import unescape
-
-    return unescape(text)
-
-
 def _resvg() -> Any:
     try:
         import resvg_py
@@ -129,9 +124,7 @@ def _resvg() -> Any:
 @cache
 def _fonts() -> tuple[str, ...]:
     """Font files to add to those of the system: none if these suffice; else the one in matplotlib.
-
-    Raises: MissingDependency if no text can be rendered, which resvg does not report.
-    """
+    Raises: MissingDependency if no text can be rendered, which resvg does not report."""
     if _writes(()):
         return ()
     package = find_spec("matplotlib")

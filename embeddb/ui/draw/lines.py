@@ -54,6 +54,15 @@ class _Stroke(NamedTuple):
     def end(self) -> Point:
         return self.pieces[-1][-1]
 
+    @property
+    def look(self) -> str:
+        return "draw-other" if self.kind < 0 else f"draw-k{self.kind}"
+
+    @property
+    def dashes(self) -> str:
+        dash = DASHES[self.kind] if self.kind >= 0 else ""
+        return f' stroke-dasharray="{dash}"' if dash else ""
+
 
 class _Plot(NamedTuple):
     across: Scale
@@ -87,7 +96,11 @@ def curves(
     strokes, lost = _strokes(lines, log_y)
     note = f"{lost:,} of the values cannot be drawn" if lost else ""
     if not strokes:
-        return picture(_empty(note, size), title=title, key=key, size=size)
+        empty = [
+            label(width / 2, height / 2 + 18 * at, text, look="draw-quiet", anchor="middle")
+            for at, text in enumerate(["nothing to draw", *([note] if note else [])])
+        ]
+        return picture(empty, title=title, key=key, size=size)
     named = [s for s in strokes if s.line.name]
     foot = 16.0 if note else 0.0
     room = min(max((width_of(shown(s.line.name)) for s in named), default=0.0) + 10, 0.3 * width)
@@ -109,14 +122,6 @@ def curves(
     if note:
         parts.append(label(0, height - 4, note, look="draw-quiet draw-small", room=width))
     return picture(parts, title=title, key=key, size=size)
-
-
-def _empty(note: str, size: Point) -> list[str]:
-    lines = ["nothing to draw", *([note] if note else [])]
-    return [
-        label(size[0] / 2, size[1] / 2 + 18 * at, text, look="draw-quiet", anchor="middle")
-        for at, text in enumerate(lines)
-    ]
 
 
 # -- points ----------------------------------------------------------------------------------------
@@ -207,24 +212,16 @@ def _axes(plot: _Plot, x_label: str, y_label: str, width: float) -> list[str]:
 
 def _path(stroke: _Stroke, pieces: list[list[Point]]) -> str:
     """One path; a piece of a single point is a dot."""
-    data = "".join(_piece(piece) for piece in pieces)
-    dash = DASHES[stroke.kind] if stroke.kind >= 0 else ""
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    data = ""
+    for piece in pieces:
+        start, *steps = (f"{number(x)} {number(y)}" for x, y in piece)
+        data += f"M{start}" + ("L" + " ".join(steps) if steps else "")
     title = f"<title>{escaped(stroke.line.name)}</title>" if stroke.line.name else ""
-    look = f"draw-line {_look(stroke.kind)}"
-    path = f'<path class="{look}" stroke-linecap="round"{dashes} d="{data}">{title}</path>'
+    path = f'<path class="draw-line {stroke.look}" stroke-linecap="round"{stroke.dashes} '
+    path += f'd="{data}">{title}</path>'
     single = [piece[0] for piece in pieces if len(piece) == 1]
     dots = "".join(f'<circle cx="{number(x)}" cy="{number(y)}" r="2.5"/>' for x, y in single)
-    return path + (f'<g class="draw-dot {_look(stroke.kind)}">{dots}</g>' if dots else "")
-
-
-def _piece(piece: list[Point]) -> str:
-    steps = [f"{number(x)} {number(y)}" for x, y in piece]
-    return f"M{steps[0]}" + ("L" + " ".join(steps[1:]) if steps[1:] else "")
-
-
-def _look(kind: int) -> str:
-    return "draw-other" if kind < 0 else f"draw-k{kind}"
+    return path + (f'<g class="draw-dot {stroke.look}">{dots}</g>' if dots else "")
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -285,9 +282,7 @@ def _legend(rows: list[tuple[_Stroke, float, int]]) -> list[str]:
     parts = []
     for stroke, x, row in rows:
         y = 26 + _ROW * row
-        dash = DASHES[stroke.kind] if stroke.kind >= 0 else ""
-        dashes = f' stroke-dasharray="{dash}"' if dash else ""
-        look = f"draw-line {_look(stroke.kind)}"
-        parts.append(f'<path class="{look}"{dashes} d="M{number(x)} {number(y)}h26"/>')
+        path = f'<path class="draw-line {stroke.look}"{stroke.dashes} '
+        parts.append(f'{path}d="M{number(x)} {number(y)}h26"/>')
         parts.append(label(x + 32, y + 4, stroke.line.name, room=320))
     return parts

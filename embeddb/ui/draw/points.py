@@ -79,8 +79,12 @@ def dots(
         parts.append(_entry(entry, left, top, width - left))
         top += entry.high
     if foot:
-        text = _left_out(len(points), len(placed), len(visible))
-        parts.append(label(0, height - 4, text, look="draw-quiet draw-small", room=width))
+        notes = [f"{len(visible):,} of {len(points):,} are drawn"]
+        notes += ["thinned evenly"] if len(visible) < len(placed) else []
+        unplaced = len(points) - len(placed)
+        notes += [f"{unplaced:,} without a place"] if unplaced else []
+        look = "draw-quiet draw-small"
+        parts.append(label(0, height - 4, "; ".join(notes), look=look, room=width))
     linked = any(_address(p.href) for p in visible)
     whole = max(height if visible else 0.0, bottom + under + foot, top if beside else 0.0)
     return picture(parts, title=title, key=key, size=(width, whole), linked=linked)
@@ -93,15 +97,6 @@ def _thinned(placed: list[Dot], slots: Mapping[str, int]) -> list[Dot]:
         return order
     picks = np.linspace(0, len(order) - 1, MOST_DOTS).round().astype(int)
     return [order[at] for at in picks]
-
-
-def _left_out(total: int, placed: int, drawn: int) -> str:
-    parts = [f"{drawn:,} of {total:,} are drawn"]
-    if drawn < placed:
-        parts.append("thinned evenly")
-    if placed < total:
-        parts.append(f"{total - placed:,} without a place")
-    return "; ".join(parts)
 
 
 def _marks(visible: list[Dot], slots: Mapping[str, int], right: float, bottom: float) -> list[str]:
@@ -143,8 +138,6 @@ def _address(href: str) -> str:
 
 
 class _Entry(NamedTuple):
-    """An entry of the legend; `name` is broken into lines."""
-
     slot: int
     name: list[str]
     dots: str

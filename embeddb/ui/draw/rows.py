@@ -80,7 +80,9 @@ class _Columns(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[Bar], unit: str, width: float) -> _Columns:
         labels = max(width_of(shown(row.label), _label_look(row)) + 20 for row in rows)
-        behind = max(_behind(row, unit) for row in rows) + 10
+        notes = [width_of(shown(r.note), "draw-small") + 8 if r.note else 0.0 for r in rows]
+        values = [width_of(_value(row, unit), _label_look(row)) for row in rows]
+        behind = max(map(sum, zip(values, notes, strict=True))) + 10
         above = labels > _BESIDE * width
         start = 2.0 if above else labels + 8
         behind = min(behind, 0.6 * (width - start))
@@ -93,11 +95,6 @@ class _Columns(NamedTuple):
 
 def _label_look(row: Bar) -> str:
     return "draw-strong" if row.marked else ""
-
-
-def _behind(row: Bar, unit: str) -> float:
-    note = width_of(shown(row.note), "draw-small") + 8 if row.note else 0.0
-    return width_of(_value(row, unit), _label_look(row)) + note
 
 
 def _value(row: Bar, unit: str) -> str:

@@ -21,7 +21,6 @@ _DB = "DB"
 
 
 def measure(place: str, names: Sequence[str], platform: str, op: str, configs: int) -> str:
-    """Command that measures random configurations of the named workloads."""
     named = " ".join(shlex.quote(name) for name in names)
     return f"embeddb measure {place} {named} {_where(platform, op)} --configs {configs}"
 

@@ -73,8 +73,6 @@ class Contributor(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Sum:
-    """Running totals of one source in one partition."""
-
     runs: int = 0
     failed: int = 0
     patterns: int = 0
@@ -87,7 +85,11 @@ class _Sum:
     winners: Counter[Config] = field(default_factory=Counter)
 
     def see(
-        self, runs: list[Run], own: dict[Config, TimingSummary], others: dict[Config, TimingSummary]
+        self,
+        runs: list[Run],
+        own: dict[Config, TimingSummary],
+        others: dict[Config, TimingSummary],
+        default: Config,
     ) -> None:
         self.runs += len(runs)
         self.failed += sum(not run.measurement.ok for run in runs)
@@ -101,8 +103,6 @@ class _Sum:
             other = others.get(config)
             if other is not None and math.isfinite(timing.seconds + other.seconds):
                 self.beside.append(timing.seconds / other.seconds)
-
-    def judge(self, own: dict[Config, TimingSummary], default: Config) -> None:
         ok = {config: t.seconds for config, t in own.items() if math.isfinite(t.seconds)}
         if ok:
             best = min(ok, key=lambda config: (ok[config], config.json))
@@ -176,9 +176,8 @@ def _summed(db: Database, part: RunTable, infos: Mapping[str, WorkloadInfo]) -> 
                 if other != number
                 for run in other_runs
             )
-            seen = sums.setdefault(number, _Sum())
-            seen.see(own, timings, summarise_runs(rest, normal))
-            seen.judge(timings, default)
+            others = summarise_runs(rest, normal)
+            sums.setdefault(number, _Sum()).see(own, timings, others, default)
     return {number: one.brought(str(part.op), platform) for number, one in sums.items()}
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,7 +33,7 @@ from embeddb.store import SCHEMA
 from embeddb.ui import draw
 from embeddb.ui.report.contributors import Contributor, contributors_of
 from embeddb.ui.report.gaps import Gap, gaps_of
-from embeddb.ui.report.page import markup, render
+from embeddb.ui.report.page import bars, markup, render
 from embeddb.ui.report.scopes import ScopeFacts, scope_facts
 
 if TYPE_CHECKING:
@@ -39,37 +41,19 @@ if TYPE_CHECKING:
 
     from embeddb.core.records import WorkloadInfo
     from embeddb.database import Database
-    from embeddb.ui.report.scopes import Place, Preference
 
 #: Scopes with full details, and with a map, so that a file stays small; tables have the rest.
 _MOST_SCOPES = 24
 _MOST_MAPS = 8
-#: Width of bars: readable on a small screen.
-_WIDTH = 540
 #: Values of the parameter with their own mark on a map; rarer ones are `other`.
 _MOST_KINDS = 5
 
 
-class _Scope(NamedTuple):
-    """A scope and its charts: `one` and `many` name its workloads. `judged` are rows of its
-    evaluation."""
-
-    facts: ScopeFacts
-    one: str
-    many: str
-    anchor: str
-    judged: list[Judged]
-    judged_bars: Markup | None
-    class_bars: Markup | None
-    map: Markup | None
-    map_parameter: str
-    likes: list[Preference]
-    settled: list[Preference]
-
-
 def database_html(facts: DatabaseFacts) -> str:
     """The report as an HTML file, UTF-8 when written."""
-    judged = _by_scope(facts.judged)
+    judged: dict[tuple[str, str], list[Judged]] = {}
+    for row in facts.judged:
+        judged.setdefault((row.platform, row.op), []).append(row)
     scopes = [
         _scope(s, at, judged.get((s.platform, s.op), []))
         for at, s in enumerate(facts.scopes[:_MOST_SCOPES])
@@ -84,7 +68,7 @@ def database_html(facts: DatabaseFacts) -> str:
             one=one_of(*facts.kinds),
             of_what=counted(facts.kinds) if facts.kinds else "0 matrices",
             scopes=scopes,
-            anchors={(s.facts.platform, s.facts.op): s.anchor for s in scopes},
+            anchors={(s["facts"].platform, s["facts"].op): s["anchor"] for s in scopes},
             ops=sorted({s.op for s in facts.scopes}, key=_by_number),
             platforms=sorted({s.platform for s in facts.scopes}),
             cells={(s.platform, s.op): s for s in facts.scopes},
@@ -108,64 +92,56 @@ def _by_number(op: str) -> list[tuple[int, str]]:
     return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", op)]
 
 
-def _by_scope(rows: Sequence[Judged]) -> dict[tuple[str, str], list[Judged]]:
-    rows_of_scope: dict[tuple[str, str], list[Judged]] = {}
-    for row in rows:
-        rows_of_scope.setdefault((row.platform, row.op), []).append(row)
-    return rows_of_scope
-
-
-def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> _Scope:
+def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> dict[str, Any]:
+    """A scope with its charts and the rows of its evaluation."""
     parameter = _telling(s)
     drawn = at < _MOST_MAPS and len(s.map) > 1
     kind = Op.parse(s.op).kind
-    return _Scope(
-        s,
-        one_of(kind),
-        many_of(kind),
-        f"report-scope-{at}",
-        judged,
-        _judged(judged, f"judged{at}"),
-        _classes(s, f"classes{at}"),
-        _map(s, parameter, f"map{at}") if drawn else None,
-        shown(parameter),
-        sorted((p for p in s.preferences if not p.settled), key=lambda p: max(p.shares.values())),
-        [p for p in s.preferences if p.settled],
-    )
+    open_ones = [p for p in s.preferences if not p.settled]
+    return {
+        "facts": s,
+        "one": one_of(kind),
+        "many": many_of(kind),
+        "anchor": f"report-scope-{at}",
+        "judged": judged,
+        "judged_bars": _judged(judged, f"judged{at}"),
+        "class_bars": _classes(s, f"classes{at}"),
+        "map": _map(s, parameter, f"map{at}") if drawn else None,
+        "map_parameter": shown(parameter),
+        "likes": sorted(open_ones, key=lambda p: max(p.shares.values())),
+        "settled": [p for p in s.preferences if p.settled],
+    }
 
 
 def _telling(s: ScopeFacts) -> str:
     """The parameter whose values are most evenly distributed over few kinds of winners."""
 
-    def evenness(shares: Mapping[str, float]) -> float:
-        return 1.0 - sum(w * w for w in list(shares.values())[:_MOST_KINDS])
-
     few = [p for p in s.preferences if not p.others and len(p.shares) <= _MOST_KINDS]
-    best = max(few or s.preferences, key=lambda p: evenness(p.shares), default=None)
-    return best.parameter if best is not None else ""
+    squares = {p.parameter: [w * w for w in p.shares.values()][:_MOST_KINDS] for p in s.preferences}
+    parameters = [p.parameter for p in few or s.preferences]
+    return max(parameters, key=lambda name: 1.0 - sum(squares[name]), default="")
 
 
 def _map(s: ScopeFacts, parameter: str, key: str) -> Markup:
     shares = next((p.shares for p in s.preferences if p.parameter == parameter), {})
     kinds = list(shares)[:_MOST_KINDS]
-    points = [draw.Dot(p.x, p.y, _kind(p, parameter, kinds), shown(p.name, 80)) for p in s.map]
+    points = []
+    for place in s.map:
+        kind = "measured"
+        if place.winner and parameter:
+            text = value_text(place.winner.get(parameter))
+            kind = shown(text, 40) if text in kinds else "other"
+        points.append(draw.Dot(place.x, place.y, kind, shown(place.name, 80)))
     many = many_of(Op.parse(s.op).kind)
     title = f"{many} of {s.op} on {shown(s.platform, 80)} by {shown(parameter, 80) or 'place'}"
     return markup(draw.dots(points, title=title, width=640, height=400, key=key))
-
-
-def _kind(place: Place, parameter: str, kinds: Sequence[str]) -> str:
-    if not place.winner or not parameter:
-        return "measured"
-    text = value_text(place.winner.get(parameter))
-    return shown(text, 40) if text in kinds else "other"
 
 
 def _classes(s: ScopeFacts, key: str) -> Markup | None:
     """Bars of the gain of the best fixed choice in each class, beside that of the best."""
     rows = [
         draw.Bar(
-            _class_name(c.kind, c.name),
+            f"{c.name} a row" if c.kind == "row length" else shown(c.name, 40),
             c.gain,
             note=f"of {page_factor(c.headroom)} possible",
             marked=c.kind == "all",
@@ -176,11 +152,7 @@ def _classes(s: ScopeFacts, key: str) -> Markup | None:
     if not rows:
         return None
     title = f"gain of the best fixed choice by class, {s.op} on {shown(s.platform, 80)}"
-    return markup(draw.bars(rows, title=title, unit="×", reference=1.0, width=_WIDTH, key=key))
-
-
-def _class_name(kind: str, name: str) -> str:
-    return f"{name} a row" if kind == "row length" else shown(name, 40)
+    return bars(rows, title=title, key=key)
 
 
 def _quality(scopes: Sequence[ScopeFacts]) -> Markup | None:
@@ -190,18 +162,12 @@ def _quality(scopes: Sequence[ScopeFacts]) -> Markup | None:
             [v for v in (s.of_optimum, *s.model_of_optimum.values()) if v is not None], default=None
         )
         if reached is not None:
-            note = f"one fixed choice {_plain(page_share(s.static_best))}"
+            fixed = page_share(s.static_best).replace("\u00a0", " ")  # a chart breaks no lines
             label = f"{s.op} on {shown(s.platform, 40)}" if several else s.op
-            rows.append(draw.Bar(label, 100 * reached, note=note))
+            rows.append(draw.Bar(label, 100 * reached, note=f"one fixed choice {fixed}"))
     if not rows:
         return None
-    title = "share of the optimum in cross-validation"
-    return markup(draw.bars(rows, title=title, unit=" %", width=_WIDTH, key="quality"))
-
-
-def _plain(text: str) -> str:
-    """Text with ordinary spaces only, for charts."""
-    return text.replace("\u00a0", " ")
+    return bars(rows, title="share of the optimum in cross-validation", unit=" %", key="quality")
 
 
 def _judged(rows: Sequence[Judged], key: str) -> Markup | None:
@@ -212,8 +178,7 @@ def _judged(rows: Sequence[Judged], key: str) -> Markup | None:
     ]
     if not shown_rows:
         return None
-    title = "share of the optimum by method"
-    return markup(draw.bars(shown_rows, title=title, unit=" %", width=_WIDTH, key=key))
+    return bars(shown_rows, title="share of the optimum by method", unit=" %", key=key)
 
 
 # -- data: every run is read once ------------------------------------------------------------------
@@ -283,12 +248,19 @@ def database_facts(
 
     Raises: StoreCorrupt if something cannot be read.
     """
-    counts = db.store.counts()
+    counts, read = db.store.counts(), 0
     infos = {info.id: info for info in db.store.patterns()}
     scopes: list[ScopeFacts] = []
+
+    def report(before: int, of_scope: int) -> None:
+        if progress is not None:
+            progress("read", before + of_scope, counts["run"])
+
     for scope in scopes_of(db.store):
-        before = sum(s.runs for s in scopes)
-        scopes.append(scope_facts(db, scope, infos, _part(progress, before, counts["run"])))
+        scopes.append(scope_facts(db, scope, infos, partial(report, read)))
+        read += scopes[-1].runs
+    ids = sorted({i for scope in scopes for i in scope.instances})
+    machines = map(db.store.sound_platform, ids)
     name = redacted(place) or (db.store.path.name if db.store.path else "DB")
     return DatabaseFacts(
         place=name,
@@ -305,32 +277,13 @@ def database_facts(
         scopes=scopes,
         judged=list(judged),
         gaps=gaps_of(db, scopes, infos, name),
-        machines=_machines(db, scopes),
+        machines={p.id: described(p.environment) for p in machines if p and p.environment},
         contributors=contributors_of(db, progress=progress),
     )
 
 
-def _machines(db: Database, scopes: Sequence[ScopeFacts]) -> dict[str, list[tuple[str, str]]]:
-    ids = sorted({i for scope in scopes for i in scope.instances})
-    platforms = {i: platform for i in ids if (platform := db.store.sound_platform(i)) is not None}
-    return {i: described(p.environment) for i, p in platforms.items() if p.environment}
-
-
-def _part(progress: Progress | None, before: int, total: int) -> Callable[[int], None]:
-    """Callback that reports the progress of one scope as part of all runs."""
-
-    def report(read: int) -> None:
-        if progress is not None:
-            progress("read", before + read, total)
-
-    return report
-
-
-def _summed(parts: Any) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for part in parts:
-        total.update(part)
-    return dict(total.most_common())
+def _summed(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, parts), Counter()).most_common())
 
 
 def _sizes(infos: Mapping[str, WorkloadInfo]) -> SizeMap:
@@ -342,9 +295,6 @@ def _sizes(infos: Mapping[str, WorkloadInfo]) -> SizeMap:
         if info.m <= 0 or info.nnz < 0:
             unknown += 1
             continue
-        counts[_class(info.nnz, NNZ_FROM)][_class(info.nnz / info.m, PER_ROW_FROM)] += 1
+        row, column = bisect(NNZ_FROM, info.nnz), bisect(PER_ROW_FROM, info.nnz / info.m)
+        counts[row - 1][column - 1] += 1
     return SizeMap(counts=counts, unknown=unknown)
-
-
-def _class(value: float, bounds: Sequence[int]) -> int:
-    return sum(value >= bound for bound in bounds) - 1

@@ -24,13 +24,18 @@ from embeddb.core.wording import (
 )
 from embeddb.explain.explanation import best_here
 from embeddb.explain.why import corrected
+from embeddb.nests.lines import PARALLEL
 from embeddb.ranking.order_reason import order_notes
-from embeddb.ui.report import commands, pictures
-from embeddb.ui.report.page import render
+from embeddb.ui import draw
+from embeddb.ui.report import commands
+from embeddb.ui.report.page import WIDTH, bars, markup, render
 from embeddb.ui.views import (
     Ranking,
     differing,
+    drawn_kernel,
     each_source,
+    kernel_caption,
+    marked_operations,
     occluded_figure,
     occluded_head,
     occluded_part,
@@ -41,7 +46,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from embeddb.explain.explanation import Explanation, NeighbourDetail
-    from embeddb.ranking.recommendation import SimplerAnswer
+    from embeddb.ranking.recommendation import ParameterEffect, Recommendation, SimplerAnswer
+
 
 #: Largest numbers of items, so that a file stays small.
 _MOST_CARDS = 12
@@ -60,14 +66,6 @@ class Setting(NamedTuple):
     meaning: str = ""
 
 
-class Reason(NamedTuple):
-    """Reason why configurations are not legal here, their number, and an example."""
-
-    text: str
-    configs: int
-    example: str
-
-
 def explanation_html(e: Explanation, *, place: str = "DB") -> str:
     """The explanation as an HTML file, UTF-8 when written; `place` names the database."""
     recommendation = e.recommendation
@@ -82,6 +80,9 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
     """The body of the report, for a page with its own frame; headings start at h2. Needs
     `page_style`; ids starting with `report-` are reserved."""
     recommendation, answer, kind = e.recommendation, e.answer, e.pattern.kind
+    elsewhere = {d.feature for d in e.differences}  # in a table of their own
+    features = [(name, v) for name, v in e.pattern.features.items() if name not in elsewhere]
+    agreement = sorted(e.agreement, key=lambda a: not a.open)  # undecided ones first
     return render(
         "explanation_body.html",
         e=e,
@@ -93,25 +94,25 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         answer_line=line(answer),
         default_line=line(recommendation.default),
         is_answer=lambda own: Config(own.config) == Config(answer),
-        query_spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
-        nests=pictures.nests(e),
-        kernel=pictures.kernel(e),
+        query_spy=_spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
+        nests=_nests(e),
+        kernel=_kernel(e),
         occluded=_occluded(e),
         occluded_head=occluded_head(recommendation.insight.occluded_by),
-        attention=pictures.attention(e),
-        features=_features(e),
-        cards=pictures.cards(e, _MOST_CARDS),
+        attention=_attention(e),
+        features=features[:_MOST_ROWS],
+        cards=_cards(e),
         neighbours=e.neighbours[:_MOST_ROWS],
         how_far=partial(_how_far, e),
         corrected=corrected(e),
-        agreement=_agreement(e),
+        agreement=agreement[:_MOST_ROWS] if e.neighbours else [],
         most_votes=_MOST_VOTES,
         against=lambda config: _against(config, answer),
         best_of=partial(best_here, recommendation),
         simpler=[
             (s, _simpler(s), _against(s.config, answer)) for s in recommendation.insight.simpler
         ],
-        simpler_bars=pictures.simpler(e),
+        simpler_bars=_simpler_bars(e),
         ranking=Ranking.of(recommendation),
         most_rows=_MOST_ROWS,
         ties=e.near_ties,
@@ -119,9 +120,9 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         whose_runs=whose_runs,
         each_source=each_source,
         sources=each_source(p for near in e.neighbours for p in near.provenance),
-        candidate_bars=pictures.candidates(recommendation),
+        candidate_bars=_candidates(recommendation),
         next=[(n, _against(n.config, answer)) for n in recommendation.insight.next[:_MOST_ROWS]],
-        effects=pictures.effects(e),
+        effects=_effects(e),
         moves=[(m, _against(m.winner, answer)) for m in recommendation.insight.moves[:_MOST_ROWS]],
         rejected=_reasons(recommendation.rejected),
     )
@@ -146,8 +147,7 @@ def _text(value: object) -> str:
 
 
 def _named(e: Explanation) -> str:
-    recommendation = e.recommendation
-    return shown(e.pattern.name or recommendation.subject)
+    return shown(e.pattern.name or e.recommendation.subject)
 
 
 def _against(config: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -162,19 +162,6 @@ def _occluded(e: Explanation) -> list[Any]:
         (shown(occluded_part(one, e.pattern.kernel)), occluded_figure(one, insight.occluded_by))
         for one in insight.occluded[:_MOST_REASONS]
     ]
-
-
-def _features(e: Explanation) -> list[tuple[str, float]]:
-    """Statistics without a row in the differences."""
-    differing_features = {d.feature for d in e.differences}
-    return [(k, v) for k, v in e.pattern.features.items() if k not in differing_features][
-        :_MOST_ROWS
-    ]
-
-
-def _agreement(e: Explanation) -> list[Any]:
-    """Agreement by parameter, undecided ones first."""
-    return sorted(e.agreement, key=lambda a: not a.open)[:_MOST_ROWS] if e.neighbours else []
 
 
 _SIMPLER = {
@@ -205,15 +192,19 @@ def _how_far(e: Explanation, near: NeighbourDetail) -> str:
     return f"{near.distance:.3g}, nearer than {page_share(1 - near.percentile)} of neighbours are"
 
 
-def _reasons(rejected: Mapping[str, str]) -> list[Reason]:
-    """Reasons of rejection, most frequent first, merged without the values in them."""
+def _reasons(rejected: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Reasons of rejection, most frequent first, merged without the values in them, each with the
+    number of configurations and an example."""
     counts: Counter[str] = Counter()
     example: dict[str, str] = {}
     for config, reason in rejected.items():
         text = reason.rpartition(": ")[2]
         counts[text] += 1
         example.setdefault(text, config)
-    return [Reason(shown(t), n, shown(example[t])) for t, n in counts.most_common(_MOST_REASONS)]
+    return [
+        {"text": shown(text), "configs": count, "example": shown(example[text])}
+        for text, count in counts.most_common(_MOST_REASONS)
+    ]
 
 
 #: Ratio of slowest to fastest repeat above which a measurement is uneven.
@@ -277,19 +268,15 @@ def uneven(e: Explanation) -> float | None:
     return max((r for r in ratios if math.isfinite(r) and r > _UNEVEN), default=None)
 
 
-class _Card(NamedTuple):
-    href: str
-    e: Explanation
-    spy: Markup | None
-    line: str
-
-
 def answers_html(
     answers: Sequence[tuple[str, Explanation]], *, title: str, notes: Iterable[str] = ()
 ) -> str:
     """An HTML file that lists answers with links to their pages, UTF-8 when written; `notes` are
     paragraphs above them."""
-    cards = [_card(href, e, at) for at, (href, e) in enumerate(answers)]
+    cards = []
+    for at, (href, e) in enumerate(answers):
+        drawn = _spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key=f"answer-{at}")
+        cards.append({"href": href, "e": e, "spy": drawn, "line": line(e.answer)})
     measured = [e.measured_gain for _, e in answers if e.measured_gain]
     expected = [e.expected_gain for _, e in answers if e.expected_gain]
     subjects = {e.recommendation.pattern_id for _, e in answers}
@@ -310,16 +297,165 @@ def answers_html(
     )
 
 
-def _card(href: str, e: Explanation, at: int) -> _Card:
-    name = shown(e.pattern.name or e.recommendation.subject)
-    return _Card(
-        href=href,
-        e=e,
-        spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {name}", key=f"answer-{at}"),
-        line=line(e.answer),
-    )
-
-
 def _mean(gains: Sequence[float]) -> float | None:
     """Geometric mean; None without values."""
     return math.exp(statistics.fmean(map(math.log, gains))) if gains else None
+
+
+# -- charts ----------------------------------------------------------------------------------------
+
+#: Parameters, and values of a parameter, that are drawn.
+_MOST_PARAMETERS = 16
+_MOST_VALUES = 24
+#: Width of nested boxes: the text of the innermost of six loops fits.
+_BOXES = 460
+#: A parameter matters from this ratio between its best and worst value.
+_MATTERS = 1.02
+#: Fewest configurations of a curve.
+_FEWEST = 4
+
+
+def _spy(thumbnail: bytes, *, title: str, key: str, width: float = 168) -> Markup | None:
+    if not thumbnail:
+        return None
+    return markup(draw.spy(thumbnail, title=title, width=width, key=key))
+
+
+def _nests(e: Explanation) -> list[tuple[str, Markup]]:
+    """Pictures of the original nest and of the scheduled one, with captions; none for other
+    workloads."""
+    nest = e.pattern.nest
+    if nest is None:
+        return []
+    name = shown(e.pattern.name or e.pattern.id)
+    parallel = [at for at, line in enumerate(nest.answer) if PARALLEL in line]
+    answered = "scheduled by the answer" + ("; a thick frame runs in parallel" if parallel else "")
+
+    pictures = []
+    for caption, loops, strong, key in (
+        ("as it is written", nest.loops, [], "written"),
+        (answered, nest.answer, parallel, "answered"),
+    ):
+        words = {"title": f"{name} {caption}", "key": key}
+        drawn = draw.boxes(loops, nest.body, strong=strong, width=_BOXES, **words)
+        pictures.append((caption, markup(drawn)))
+    return pictures
+
+
+def _kernel(e: Explanation) -> tuple[str, Markup] | None:
+    """Picture of the tensor kernel, with its caption; None for other workloads or by name only."""
+    view, insight = e.pattern.kernel, e.recommendation.insight
+    if view is None:
+        return None
+    title = f"operations of {shown(e.pattern.name or e.pattern.id)}"
+    drawn = drawn_kernel(view, title=title, marked=marked_operations(insight), width=WIDTH)
+    return kernel_caption(view, insight), markup(drawn)
+
+
+def _attention(e: Explanation) -> Markup | None:
+    recommendation, side = e.recommendation, e.recommendation.insight.attention_side
+    if not (recommendation.insight.attention and side and e.pattern.thumbnail):
+        return None
+    title = f"occlusion map of {shown(recommendation.subject)}"
+    drawn = draw.spy(
+        e.pattern.thumbnail,
+        title=title,
+        width=280,
+        attention=recommendation.insight.attention,
+        side=side,
+        key="attention",
+    )
+    return markup(drawn)
+
+
+def _cards(e: Explanation) -> list[dict[str, Any]]:
+    cards = []
+    for at, near in enumerate(e.neighbours[:_MOST_CARDS]):
+        title = f"nonzeros of {_name(near)}"
+        drawn = _spy(near.thumbnail, title=title, key=f"near{at}", width=112)
+        curve = _curve(near, f"curve{at}")
+        cards.append({"near": near, "spy": drawn, "curve": curve, "vote": near.share})
+    return cards
+
+
+def _curve(near: NeighbourDetail, key: str) -> Markup | None:
+    if len(near.ratios) < _FEWEST:
+        return None
+    marks = {"best": 0, "answer": near.answer_at, "default": near.default_at}
+    last = len(near.ratios) - 1
+    shown_marks = {name: at for name, at in marks.items() if at is not None}
+    drawn = draw.curves(
+        [draw.Line("", [100 * i / last for i in range(last + 1)], near.ratios, marks=shown_marks)],
+        title=f"time of each configuration on {_name(near)}, over its best",
+        x_label="configurations, fastest first (%)",
+        y_label="time / best",
+        log_y=True,
+        size=(300, 190),
+        key=key,
+    )
+    return markup(drawn)
+
+
+def _name(near: NeighbourDetail) -> str:
+    return shown(near.name or near.pattern_id, 80)
+
+
+def _simpler_bars(e: Explanation) -> Markup | None:
+    """Expected gains of simpler methods beside this answer."""
+    answer = e.answer
+    rows = [
+        draw.Bar(shown(s.method), s.expected_gain, marked=Config(s.config) == Config(answer))
+        for s in e.recommendation.insight.simpler
+        if s.expected_gain is not None
+    ]
+    if len(rows) < 2:
+        return None
+    if e.compared_gain is not None:
+        rows.append(draw.Bar("this answer", e.compared_gain, marked=True))
+    return bars(rows, title="gain over the default, by method", key="simpler")
+
+
+def _candidates(recommendation: Recommendation) -> Markup | None:
+    """Expected gain and interval by rank, with measured gains as notes."""
+    rows, base = [], recommendation.default_seconds
+    for rank, c in enumerate(recommendation.candidates[:_MOST_VALUES], 1):
+        if c.expected_gain is not None:
+            note = f"measured {page_factor(base / c.seconds)}" if base and c.seconds else ""
+            row = (f"rank {rank}", c.expected_gain, c.gain_low, c.gain_high, note, rank == 1)
+            rows.append(draw.Bar(*row))
+    if len(rows) < 2:
+        return None
+    return bars(rows, title="gain over the default by rank", key="ranks")
+
+
+def _effects(e: Explanation) -> list[dict[str, Any]]:
+    """Effect of each parameter, largest first."""
+    by_name: dict[str, list[ParameterEffect]] = {}
+    for effect in e.recommendation.insight.effects:
+        by_name.setdefault(effect.parameter, []).append(effect)
+    drawn = [
+        _effect(name, values, e.answer, f"effect{at}")
+        for at, (name, values) in enumerate(list(by_name.items())[:_MOST_PARAMETERS])
+    ]
+    return sorted(drawn, key=lambda one: -one["spread"])
+
+
+def _effect(
+    name: str, values: Iterable[ParameterEffect], answer: Mapping[str, Any], key: str
+) -> dict[str, Any]:
+    """Bars of a parameter; `spread`: the best gain of its best value over that of its worst."""
+    ranked = sorted(values, key=lambda x: -x.best_gain)[:_MOST_VALUES]
+    chosen = value_text(answer.get(name))
+    rows = [
+        draw.Bar(
+            shown(x.value, 40),
+            x.best_gain,
+            note=f"median {page_factor(x.median_gain)} of {x.configs:,}",
+            marked=x.value == chosen,
+        )
+        for x in ranked
+    ]
+    spread = ranked[0].best_gain / ranked[-1].best_gain if ranked[-1].best_gain > 0 else 1.0
+    title = f"best gain with each value of {shown(name, 80)}"
+    picture = {"matters": spread >= _MATTERS, "bars": bars(rows, title=title, key=key)}
+    return {"parameter": shown(name), "spread": spread, **picture}

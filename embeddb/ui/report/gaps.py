@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,11 @@ def gaps_of(
     place: str,
 ) -> list[Gap]:
     """Gaps of all kinds; `place` names the database in commands."""
-    finder = _Finder(db, scopes, infos, shlex.quote(shown(place)))
+    shared = [s for s in scopes if is_shared(s.op)]
+    members = {
+        (p.platform, str(p.op)): frozenset(db.store.members(p)) for p in db.store.partitions()
+    }
+    finder = _Finder(db, shared, infos, shlex.quote(shown(place)), members)
     kinds = (
         finder.questions(),
         finder.structures(),
@@ -66,23 +71,13 @@ def gaps_of(
     return [gap for kind in kinds for gap in islice(kind, _MOST)]
 
 
+@dataclass(frozen=True)
 class _Finder:
-    """Finds gaps of each kind in the facts of a database."""
-
-    def __init__(
-        self,
-        db: Database,
-        scopes: Sequence[ScopeFacts],
-        infos: Mapping[str, WorkloadInfo],
-        place: str,
-    ) -> None:
-        self._db = db
-        self._scopes = [s for s in scopes if is_shared(s.op)]
-        self._infos = infos
-        self._place = place
-        self._members = {
-            (p.platform, str(p.op)): frozenset(db.store.members(p)) for p in db.store.partitions()
-        }
+    _db: Database
+    _scopes: Sequence[ScopeFacts]
+    _infos: Mapping[str, WorkloadInfo]
+    _place: str
+    _members: Mapping[tuple[str, str], frozenset[str]]
 
     def questions(self) -> Iterator[Gap]:
         """Queries answered with low confidence or by distant neighbours and not measured since,
@@ -113,7 +108,6 @@ class _Finder:
         return commands.measure(self._place, named, platform.name, recommendation.op, 30)
 
     def _is_stored(self, pattern_id: str) -> bool:
-        """True if the database has the structure or code of a pattern."""
         store = self._db.store
         readers = (store.structure, store.nest, store.tensor)
         return any(read(pattern_id) is not None for read in readers)
@@ -205,7 +199,6 @@ class _Finder:
         return set().union(*(self._members[p, s.op] for p in s.instances))
 
     def kernels(self) -> Iterator[Gap]:
-        """Kernels of a platform without measurements."""
         ran = {(s.platform, Op.parse(s.op).name) for s in self._scopes}
         for s in {s.platform: s for s in self._scopes}.values():
             platform = self._db.store.platform(s.instances[0])
@@ -248,5 +241,4 @@ class _Finder:
 
 
 def _kind(s: ScopeFacts) -> str:
-    """Kind of workload of a scope's operation."""
     return Op.parse(s.op).kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _FOLDER = Path(__file__).parent / "templates"
+#: Width of charts.
+WIDTH = 540
 #: Longest text that is shown without a filter.
 MOST_SHOWN = 2000
 
@@ -41,6 +44,13 @@ def markup(safe: str) -> Markup:
     from markupsafe import Markup
 
     return Markup(safe)
+
+
+def bars(rows: Sequence[draw.Bar], *, title: str, key: str, unit: str = "×") -> Markup:
+    """A bar chart that is readable on a small screen; gains have a line at 1."""
+    reference = 1.0 if unit == "×" else None
+    drawn = draw.bars(rows, title=title, unit=unit, reference=reference, width=WIDTH, key=key)
+    return markup(drawn)
 
 
 def environment(folder: Path, nothing: str = "") -> Environment:
@@ -69,10 +79,7 @@ def environment(folder: Path, nothing: str = "") -> Environment:
 @cache
 def _environment() -> Environment:
     templates = environment(_FOLDER)
-    templates.filters |= {"feature_words": feature_words, "feature_value": _feature_value}
+    templates.filters["feature_words"] = feature_words
+    templates.filters["feature_value"] = lambda value, feature: feature_value(feature, value)
     templates.globals["page_style"] = page_style
     return templates
-
-
-def _feature_value(value: float, feature: str) -> str:
-    return feature_value(feature, value)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -114,8 +113,6 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Tally:
-    """Running counts over runs."""
-
     progress: Callable[[int], None]
     runs: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
@@ -147,7 +144,11 @@ def scope_facts(
     """Read a scope once. `infos` are the patterns by id; `progress` receives the number of runs
     read so far."""
     op, coverage = scope.op, Coverage.of(db.index, scope)
-    members = list(_members(db, op, scope.name))
+    members = []
+    for partition in scope_partitions(db.store, op, scope.name):
+        platform = db.store.sound_platform(partition.platform)
+        assert platform is not None  # a scope is made of platforms that are there
+        members.append((partition, platform))
     only = read_of(coverage.ids)
     tally = _Tally(progress)
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
@@ -169,31 +170,21 @@ def scope_facts(
         without_default=int((~np.isfinite(evidence.default_s)).sum()),
         noise=_noise(evidence, tally),
         read=len(only or coverage.ids),
-        **(_chosen(best, patterns, op) if is_shared(op) else _NOTHING_CHOSEN),
+        **_chosen(best, patterns, op),
         **_quality(coverage),
         **_map(db, scope.platform, op),
     )
 
 
-_NOTHING_CHOSEN: Mapping[str, Any] = MappingProxyType(
-    {"winners": [], "distinct_winners": 0, "preferences": [], "classes": []}
-)
-
-
 def _chosen(best: Best, patterns: Sequence[WorkloadInfo], op: Op) -> dict[str, Any]:
+    if not is_shared(op):
+        return {"winners": [], "distinct_winners": 0, "preferences": [], "classes": []}
     return {
         "winners": best.winners(_MOST_WINNERS),
         "distinct_winners": len({int(c) for c in best.column if c >= 0}),
         "preferences": best.preferences(),
         "classes": choices(best, {i.id: i for i in patterns}, kind=op.kind),
     }
-
-
-def _members(db: Database, op: Op, scope: str) -> Iterator[tuple[RunTable, Platform]]:
-    for partition in scope_partitions(db.store, op, scope):
-        platform = db.store.sound_platform(partition.platform)
-        assert platform is not None  # a scope is made of platforms that are there
-        yield partition, platform
 
 
 def _rows(
@@ -203,24 +194,20 @@ def _rows(
     tally: _Tally,
     only: Sequence[str] | None,
 ) -> Iterator[Any]:
+    store = db.store
     for partition, platform in members:
-        runs = _runs(db, partition, only)
-        normal = usual_at(db.store, platform.id)
+        where = (partition.platform, partition.op)
+        each = [store.runs(*where)] if only is None else (store.runs(*where, i) for i in only)
+        runs = chain.from_iterable(each)
+        normal = usual_at(store, platform.id)
         for pattern_id, group in groupby(runs, key=attrgetter("pattern_id")):
             of_pattern = list(group)
             tally.see(of_pattern)
             curve = summarise_runs(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
-            default = default_of(platform, partition.op, db.store.workload_or_info(info))
+            default = default_of(platform, partition.op, store.workload_or_info(info))
             yield MatrixRow(pattern_id, partition.platform, _group(info)), default, curve
-
-
-def _runs(db: Database, partition: RunTable, only: Sequence[str] | None) -> Iterator[Run]:
-    platform, op = partition.platform, partition.op
-    if only is None:
-        return db.store.runs(platform, op)
-    return chain.from_iterable(db.store.runs(platform, op, i) for i in only)
 
 
 def _group(info: WorkloadInfo) -> str:
@@ -245,11 +232,11 @@ def _quantile(values: NDArray[Any], q: float) -> float | None:
 
 
 def _quality(coverage: Coverage) -> dict[str, Any]:
-    """Stored figures of the answer index and of the cost model."""
     figures: Mapping[str, Any] = {}
     with suppress(EmbeddbError):  # no index can be opened on this machine: the runs remain
         figures = coverage.figures
     model = coverage.model
+    dce = None if model is None else model.card.get("dce")  # of an untrusted card
     return {
         "indexed": figures.get("indexed", 0),
         "featurizer": figures.get("featurizer", ""),
@@ -258,15 +245,9 @@ def _quality(coverage: Coverage) -> dict[str, Any]:
         "winner_hits": figures.get("winner_hits_held_out"),
         "static_hits": figures.get("static_best_hits_held_out"),
         "model": "" if model is None else model.version,
-        "model_dce": None if model is None else _number(model.card.get("dce")),
+        "model_dce": float(dce) if isinstance(dce, int | float) and math.isfinite(dce) else None,
         "model_of_optimum": {name: float(v) for name, v in coverage.model_held_out.items()},
     }
-
-
-def _number(value: Any) -> float | None:
-    """A number of an untrusted model card, or None."""
-    able = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if able else None
 
 
 def _map(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
@@ -410,7 +391,8 @@ class Best:
         if not picked.any():
             return None
         used = picked & np.isfinite(self.entry)
-        at, gain, among = self._most_frequent(rows), None, rows
+        won = Counter(int(c) for c in self.column[rows] if c >= 0)
+        at, gain, among = next(iter(won.most_common(1)), (-1, 0))[0], None, rows
         if used.any():
             size = len(self.evidence.configs)
             column = self.evidence.column[used]
@@ -434,10 +416,6 @@ class Best:
     def _patterns(self, rows: NDArray[np.bool_]) -> int:
         """Number of matrices of the rows with true `rows` bool[r]."""
         return Extent.of(self.evidence.rows[at] for at in np.flatnonzero(rows)).patterns
-
-    def _most_frequent(self, rows: NDArray[np.bool_]) -> int:
-        won = Counter(int(c) for c in self.column[rows] if c >= 0)
-        return won.most_common(1)[0][0] if won else -1
 
 
 def is_shared(op: Op | str) -> bool:

@@ -100,7 +100,7 @@ class Address:
         path = parts.path.rstrip("/")
         sound = (
             scheme in _PORTS
-            and (_NAME.fullmatch(name) or _is_ip(name))
+            and (_NAME.fullmatch(name) or _plain(name))
             and not {".", ".."} & set(path.split("/"))
             and _PATH.fullmatch(path)
         )
@@ -141,9 +141,9 @@ class Address:
         name = match[1].strip("[]").lower()
         if self.ip.is_loopback:
             return name in ("localhost", self.host)
-        if self.ip.is_unspecified:
-            return _is_ip(name) and _plain(name) == _plain(reached)
-        return _is_ip(name) and _plain(name) == _plain(self.host)
+        address = _plain(name)
+        listening = reached if self.ip.is_unspecified else self.host
+        return bool(address) and address == _plain(listening)
 
     def may_ask(self, origin: str, host: str) -> bool:
         """True if a page of that origin may cause changes: only this server's own pages."""
@@ -157,16 +157,8 @@ class Address:
         return bool(public) and host.lower().removesuffix(usual) == public.lower()
 
 
-def _is_ip(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _plain(text: str) -> str:
-    """Canonical text of an address: IPv4 may be mapped into IPv6."""
+    """Canonical text of an IP address: IPv4 may be mapped into IPv6; empty for another text."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -373,12 +365,15 @@ class Gate:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scope["path"] == LOGIN:
             reply: Response | None = await self._login(request)
         elif self._has_session(request):
             reply = None
+        elif scheme.lower() != "bearer":
+            reply = self._asking(request)
         else:
-            reply = self._by_header(request)
+            reply = self._tried(request, token.strip())
         await (self._app if reply is None else reply)(scope, receive, send)
 
     def _has_session(self, request: Request) -> bool:
@@ -388,13 +383,6 @@ class Gate:
         )
         sessions = [value for name, _, value in cookies if name == self._token.cookie]
         return any(map(self._token.is_session, sessions[:4]))
-
-    def _by_header(self, request: Request) -> Response | None:
-        """None if the header has the token."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return self._asking(request)
-        return self._tried(request, token.strip())
 
     def _tried(self, request: Request, token: str) -> Response | None:
         """None for the right token; wrong ones are counted, and after some all are refused."""

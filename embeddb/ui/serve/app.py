@@ -1,4 +1,4 @@
-"""`build_app`: routes, error responses, and limits of concurrency.
+"""`build_app`: routes, uploads, error responses, and limits of concurrency.
 
 All database access runs in a thread. Pages are cached until the database changes. Few queries run
 at a time, and few files are received at a time; further ones wait.
@@ -7,10 +7,13 @@ at a time, and few files are received at a time; further ones wait.
 from __future__ import annotations
 
 import logging
+import re
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,13 +26,14 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from embeddb.core.config import Op
-from embeddb.core.errors import EmbeddbError, NothingFound, StoreError, UsageError
+from embeddb.core.errors import EmbeddbError, MatrixError, NothingFound, StoreError, UsageError
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from embeddb.ui.serve import facts, mapping, measured
+from embeddb.ui.serve import facts, measured, reading
 from embeddb.ui.serve.access import HEADERS, Address, Gate, Guard, Token
-from embeddb.ui.serve.app_state import AnswerCache, AppState, PageCache, answer, answer_twin
+from embeddb.ui.serve.app_state import AppState, PageCache, answer, answer_twin, ask
+from embeddb.ui.serve.reading import Limits, Upload, read_apart
 from embeddb.ui.serve.rendering import (
     File,
     answer_page,
@@ -40,7 +44,10 @@ from embeddb.ui.serve.rendering import (
     render,
     thumb,
 )
-from embeddb.ui.serve.upload import plain_name, read_upload, received
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
 
 #: Largest numbers at a time: rendered pages, running queries, and files being received.
 _PAGES, _ASKS, _BODIES = 6, 2, 8
@@ -57,13 +64,10 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _Pages:
-    """The endpoints over one database."""
-
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._cache = PageCache(state.version_token, _MOST_PAGES)
         self._listings = PageCache(state.answers_token, _MOST_PAGES)
-        self._answers = AnswerCache(state)
         self._pages = anyio.CapacityLimiter(_PAGES)
         self._working = anyio.CapacityLimiter(_ASKS)
         self._asks = anyio.Semaphore(_ASKS)
@@ -80,21 +84,15 @@ class _Pages:
         plain: Drawn = dict,
         lists_answers: bool = False,
     ) -> Endpoint:
-        """Endpoint of a page and its JSON twin; `drawn` adds contents of the page only, `plain`
-        converts for the twin."""
+        """Endpoint of a page and its JSON twin, cached while the database does not change; `drawn`
+        adds contents of the page only, `plain` converts for the twin."""
+        place = self._listings if lists_answers else self._cache
 
-        def body(request: Request, query: dict[str, str]) -> bytes:
+        def make(request: Request, query: dict[str, str]) -> bytes:
             document = read(self._state, query)
             if _is_twin(request):
                 return msgspec.json.encode(plain(document))
             return _page(self._state, request, template, drawn(document))
-
-        return self.cached(body, self._listings if lists_answers else self._cache)
-
-    def cached(
-        self, make: Callable[[Request, dict[str, str]], bytes], place: PageCache
-    ) -> Endpoint:
-        """Endpoint of a body that is cached while the database does not change."""
 
         async def endpoint(request: Request) -> Response:
             query = _query_of(request)
@@ -104,14 +102,6 @@ class _Pages:
             return Response(body, media_type=kind)
 
         return endpoint
-
-    def points(self) -> Endpoint:
-        """Endpoint of all points of the map."""
-
-        def body(_: Request, query: dict[str, str]) -> bytes:
-            return msgspec.json.encode(mapping.map_points(self._state, query))
-
-        return self.cached(body, self._cache)
 
     async def thumb(self, request: Request) -> Response:
         info = await self._threaded(self._state.pattern, request.path_params["id"])
@@ -129,31 +119,26 @@ class _Pages:
         """Query. GET: a pattern of the database; POST: the file in the body."""
         query = _query_of(request)
         if request.method == "POST":
-            return self._created(await self._upload(request, query), 201)
-        async with _turn(self._asks):
-            answer_id = await self._work(self._stored_pattern, query)
-        if _is_twin(request):
-            return self._created(answer_id, 200)
-        return RedirectResponse(self._answer_at(answer_id), 303)
-
-    def _answer_at(self, answer_id: str) -> str:
-        return self._state.root + path_to(f"/answers/{answer_id}")
-
-    def _created(self, answer_id: str, status: int) -> Response:
-        url = self._answer_at(answer_id)
-        return JSONResponse({"id": answer_id, "url": url}, status, headers={"location": url})
+            answer_id, status = await self._upload(request, query), 201
+        else:
+            async with _turn(self._asks):
+                answer_id, status = await self._work(self._stored_pattern, query), 200
+        url = self._state.root + path_to(f"/answers/{answer_id}")
+        if request.method == "POST" or _is_twin(request):
+            return JSONResponse({"id": answer_id, "url": url}, status, headers={"location": url})
+        return RedirectResponse(url, 303)
 
     async def _upload(self, request: Request, query: dict[str, str]) -> str:
-        name, most = plain_name(query.get("name", "")), self._state.max_upload
+        name, most = _plain_name(query.get("name", "")), self._state.max_upload
         bodies, asks = _turn(self._bodies), _turn(self._asks)
-        async with bodies, received(request, name, most) as path, asks:
+        async with bodies, _received(request, name, most) as path, asks:
             where, op = await self._work(self._question, query)
-            pattern, picture = await read_upload(path, name, most)
-            return await self._work(self._answers.ask, pattern, where, op, picture)
+            pattern, picture = await _read_upload(path, name, most)
+            return await self._work(ask, self._state, pattern, where, op, picture)
 
     def _stored_pattern(self, query: facts.PageQuery) -> str:
         where, op = self._question(query)
-        return self._answers.ask(self._state.pattern(query.get("pattern", "")), where, op)
+        return ask(self._state, self._state.pattern(query.get("pattern", "")), where, op)
 
     def _question(self, query: facts.PageQuery) -> tuple[Platform, Op]:
         for name, example in (("platform", "cpu"), ("op", "spmm:64")):
@@ -201,7 +186,7 @@ def build_app(
         exception_handlers={
             HTTPException: failed,
             EmbeddbError: failed,
-            ClientDisconnect: _gone,
+            ClientDisconnect: lambda *_: Response(status_code=400),
             Exception: failed,
         },
     )
@@ -211,7 +196,7 @@ def build_app(
 
 def _routes(state: AppState) -> list[Route]:
     pages = _Pages(state)
-    campaigns = measured.Campaigns(state)
+    campaigns = measured.Campaigns()
 
     def both(path: str, endpoint: Endpoint, **options: Any) -> list[Route]:
         return [Route(path + ".json", endpoint, **options), Route(path, endpoint, **options)]
@@ -231,8 +216,8 @@ def _routes(state: AppState) -> list[Route]:
         *both("/campaigns/{name:path}", pages.page("campaigns.html", campaigns.one)),
         *both("/runs", pages.page("runs.html", measured.runs)),
         *both("/compare", comparing),
-        Route("/map.json", pages.points()),
-        Route("/map", pages.page("map.html", mapping.map_page)),
+        Route("/map.json", pages.page("", measured.map_points)),
+        Route("/map", pages.page("map.html", measured.map_page)),
         *both("/ask", pages.ask, methods=["GET", "POST"]),
         Route("/thumbs/{id}.svg", pages.thumb),
         Route("/static/{name}", pages.static),
@@ -283,11 +268,6 @@ async def _turn(places: anyio.Semaphore) -> AsyncIterator[None]:
         places.release()
 
 
-async def _gone(_: Request, error: Exception) -> Response:
-    """Response after the client has disconnected."""
-    return Response(status_code=400)
-
-
 def _failed(state: AppState, request: Request, error: Exception) -> Response:
     """An error as a page, or as JSON if requested: one line and a hint."""
     status, text, hint = _error_line(error)
@@ -304,7 +284,6 @@ def _failed(state: AppState, request: Request, error: Exception) -> Response:
 
 
 def _error_line(error: Exception) -> tuple[int, str, str]:
-    """Status, one line and a hint."""
     if isinstance(error, HTTPException):
         return error.status_code, error.detail, ""
     if not isinstance(error, EmbeddbError):
@@ -315,3 +294,65 @@ def _error_line(error: Exception) -> tuple[int, str, str]:
     if isinstance(error, StoreError):
         return 500, str(error), error.hint
     return (400 if isinstance(error, UsageError) else 422), str(error), error.hint
+
+
+# -- uploads ---------------------------------------------------------------------------------------
+
+#: Time limit of a body, in seconds.
+BODY_S = 60.0
+_MOST_NAME = 200
+_SUFFIX = re.compile(r"(\.[a-z][a-z0-9]{0,9})?(\.gz)?$")
+
+
+def _plain_name(text: str) -> str:
+    """A file name without folders and of bounded length; `upload` if nothing is left."""
+    name = PurePosixPath(text.replace("\\", "/")).name[-_MOST_NAME:]
+    name = "".join(c for c in name if c.isprintable() and not "\ud800" <= c <= "\udfff")
+    return name.strip(" .") or "upload"
+
+
+@asynccontextmanager
+async def _received(request: Request, name: str, most: int) -> AsyncIterator[Path]:
+    """The body as a temporary file of at most `most` bytes. Raises: HTTPException 411, 413, 415 or
+    408 for a body that is empty, too large, encoded or slow."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise HTTPException(415, "send the file as it is, without a content encoding")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > most):
+        raise _too_large(most)
+    suffix = _SUFFIX.search(name.lower())
+    with tempfile.TemporaryDirectory(prefix="embeddb-ask-") as folder:
+        path = Path(folder) / f"matrix{suffix[0] if suffix else ''}"
+        size = 0
+        try:
+            with anyio.fail_after(BODY_S):
+                async with await anyio.open_file(path, "wb") as out:
+                    async for chunk in request.stream():
+                        size += len(chunk)
+                        if size > most:
+                            raise _too_large(most)
+                        await out.write(chunk)
+        except TimeoutError:
+            raise HTTPException(408, f"the file was not received within {BODY_S:g} s") from None
+        if not size:
+            raise HTTPException(400, "the body is empty: send the matrix file itself")
+        yield path
+
+
+def _too_large(most: int) -> HTTPException:
+    text = f"the file is larger than {most / 1e6:g} MB: start the server with --max-upload"
+    return HTTPException(413, text)
+
+
+async def _read_upload(path: Path, name: str, most: int) -> Upload:
+    """Read an uploaded file. Raises: MatrixError with the uploaded name in place of the path;
+    HTTPException 504 after the time limit."""
+    stem = name[:-3] if name.lower().endswith(".gz") else name
+    try:
+        limits = Limits.of_upload(most, path.stat().st_size)
+        return await read_apart(path, PurePosixPath(stem).stem or name, limits)
+    except TimeoutError:
+        raise HTTPException(504, f"{name} was not read within {reading.READ_S:g} s") from None
+    except MatrixError as e:
+        hint = "" if "format=" in e.hint else e.hint
+        raise MatrixError(e.reason, where=name, line=e.line, hint=hint) from None

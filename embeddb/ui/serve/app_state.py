@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,19 +32,6 @@ T = TypeVar("T")
 RESTART = "start the server again once it is back"
 
 
-def file_of(store: Store) -> os.stat_result | None:
-    """Status of the current data file; None in memory and on a server.
-
-    Raises: StoreError if there is none.
-    """
-    if store.path is None or store.shared:
-        return None
-    try:
-        return (store.path / DATA_FILE).stat()
-    except OSError:
-        raise StoreError(f"{store.path.name} was removed", hint=RESTART) from None
-
-
 class PageCache:
     """Cache of values by key, cleared when the version token changes.
 
@@ -60,7 +47,6 @@ class PageCache:
         self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The current value of a key."""
         now = self._token()
         with self._lock:
             if now != self._now:
@@ -83,8 +69,6 @@ _MOST_QUESTIONS = 1000
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
-    """An answer in a list."""
-
     id: str
     pattern_id: str
     pattern_name: str
@@ -95,13 +79,6 @@ class AnswerHead(msgspec.Struct, frozen=True):
     created: float
     candidates: list[Candidate]
     simulated: bool
-
-
-class ServerAnswer(NamedTuple):
-    """An answer and its pattern, which the database may not have."""
-
-    recommendation: Recommendation
-    info: WorkloadInfo
 
 
 class _Row(msgspec.Struct):
@@ -137,30 +114,24 @@ class ServerAnswers:
             txn.put("meta", b"answers", number.to_bytes(8, "big"))
             txn.put("note", number.to_bytes(8, "big"), row)
             txn.put("recommendation", answer.id.encode(), raw)
-            self._forget(txn)
+            # The oldest are deleted until the others are within bounds; never the last.
+            rows = list(_rows(txn))
+            size = sum(row.size for _, row in rows)
+            while len(rows) > 1 and (len(rows) > self._most or size > self._most_bytes):
+                key, old = rows.pop(0)
+                size -= old.size
+                txn.delete("note", key)
+                txn.delete("recommendation", old.head.id.encode())
 
         self._engine.write(body)
 
-    def _forget(self, txn: Txn) -> None:
-        """Delete the oldest answers until the others are within bounds; never the last."""
-        rows = [(key, row) for key, row in _rows(txn)]
-        size = sum(row.size for _, row in rows)
-        while len(rows) > 1 and (len(rows) > self._most or size > self._most_bytes):
-            key, row = rows.pop(0)
-            size -= row.size
-            txn.delete("note", key)
-            txn.delete("recommendation", row.head.id.encode())
-
-    def get(self, answer_id: str) -> ServerAnswer | None:
+    def get(self, answer_id: str) -> Recommendation | None:
         key = answer_id.encode()
         if not 1 <= len(key) < 100:
             return None
         with self._engine.read() as txn:
             raw = txn.get("recommendation", key)
-            infos = [row.info for _, row in _rows(txn) if row.head.id == answer_id] if raw else []
-        if raw is None or not infos:
-            return None
-        return ServerAnswer(msgspec.json.decode(raw, type=Recommendation), infos[-1])
+        return None if raw is None else msgspec.json.decode(raw, type=Recommendation)
 
     def heads(self) -> list[AnswerHead]:
         with self._engine.read() as txn:
@@ -203,13 +174,6 @@ def _key(question: str) -> bytes:
 _PLATFORM = re.compile(r"[a-z][a-z0-9-]{0,47}(@[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?")
 
 
-def _name(db: Database) -> str:
-    """Name of the database on pages."""
-    if db.store.shared:
-        return db.store.place
-    return "a database in memory" if db.store.path is None else db.store.path.name
-
-
 class Catalog(NamedTuple):
     """Every pattern without its thumbnail, and its searchable text."""
 
@@ -240,7 +204,10 @@ class AppState:
         #: The kinds of the last read: an error page has a frame, too.
         self.kinds_seen: list[str] = []
         self._opened = self._file()
-        self.name = _name(db)
+        #: Name of the database on pages.
+        self.name = db.store.place if db.store.shared else "a database in memory"
+        if db.store.path is not None and not db.store.shared:
+            self.name = db.store.path.name
 
     def version_token(self) -> Hashable:
         """Token that changes with every commit to the database.
@@ -253,8 +220,16 @@ class AppState:
         return self.db.store.engine.version()
 
     def _file(self) -> tuple[int, int] | None:
-        file = file_of(self.db.store)
-        return None if file is None else (file.st_dev, file.st_ino)
+        """Device and inode of the current data file; None in memory and on a server. Raises:
+        StoreError if there is none."""
+        store = self.db.store
+        if store.path is None or store.shared:
+            return None
+        try:
+            file = (store.path / DATA_FILE).stat()
+        except OSError:
+            raise StoreError(f"{store.path.name} was removed", hint=RESTART) from None
+        return file.st_dev, file.st_ino
 
     def answers_token(self) -> Hashable:
         """Token that also changes with every answer of the server."""
@@ -285,11 +260,9 @@ class AppState:
     def members(self) -> dict[tuple[str, Op], dict[str, int]]:
         """Measured patterns with their last generation, by platform id and operation."""
         store = self.db.store
-
-        def read() -> dict[tuple[str, Op], dict[str, int]]:
-            return {(p.platform, p.op): store.members(p) for p in store.partitions()}
-
-        return self.cache.get("members", read)
+        return self.cache.get(
+            "members", lambda: {(p.platform, p.op): store.members(p) for p in store.partitions()}
+        )
 
     def catalog(self) -> Catalog:
         def read() -> Catalog:
@@ -309,10 +282,7 @@ class AppState:
 
     def heads(self) -> list[AnswerHead]:
         """Every answer, the latest first."""
-
-        def read() -> list[AnswerHead]:
-            return in_order(self.db.index, stored_head, lambda head: head.created)
-
+        read = partial(in_order, self.db.index, stored_head, lambda head: head.created)
         return [*self.cache.get("heads", read), *self.answers.heads()][::-1]
 
     # -- one thing by its id ---------------------------------------------------------------
@@ -331,10 +301,7 @@ class AppState:
         return self.db.platform(text)
 
     def pattern(self, text: str) -> WorkloadInfo:
-        """A pattern by id or unique name, with its thumbnail.
-
-        Raises: NothingFound.
-        """
+        """A pattern by id or unique name, with its thumbnail. Raises: NothingFound."""
         store = self.db.store
         if re.fullmatch(r"[0-9a-f]{32}", text):
             by_id = store.pattern(store.resolve(text)) or self.answers.pattern(text)
@@ -358,7 +325,7 @@ class AppState:
         """An answer by its id. Raises: NothingFound."""
         served = self.answers.get(answer_id)
         if served is not None:
-            return served.recommendation
+            return served
         if not re.fullmatch(r"r[0-9a-f]{12}", answer_id):
             raise NothingFound(f"{answer_id[:80]!r} is not the id of an answer")
         return recommendation(self.db.index, answer_id)
@@ -367,45 +334,35 @@ class AppState:
 _NOT_STORED = "the database is read-only"
 
 
-class AnswerCache:
-    """Answers queries; a repeated query gets the same answer while the database is unchanged,
-    from any worker."""
+def ask(
+    state: AppState,
+    pattern: Pattern | WorkloadInfo,
+    platform: Platform,
+    op: Op,
+    thumbnail: bytes = b"",
+) -> str:
+    """Answer a query; return the id. A repeated query gets the same answer while the database is
+    unchanged, from any worker. `thumbnail` is the pattern's, if already computed.
 
-    def __init__(self, state: AppState) -> None:
-        self._state = state
-
-    def ask(
-        self, pattern: Pattern | WorkloadInfo, platform: Platform, op: Op, thumbnail: bytes = b""
-    ) -> str:
-        """Answer a query; return the id. `thumbnail` is the pattern's, if already computed.
-
-        Raises: UsageError if the platform has no such op; NothingFound for a pattern stored by name
-        only if its structure is needed; StoreError if the answer cannot be stored, or the database
-        was removed.
-        """
-        state = self._state
-        state.version_token()  # raises if the database was removed
-        generation = state.db.store.generation
-        question = f"{generation}\0{pattern.id}\0{platform.id}\0{op}"
-        earlier = state.answers.answer_of(question)
-        if earlier and self._is_there(earlier):
-            return earlier
-        answer = state.db.query(pattern, platform=platform, op=op)
-        if state.db.store.readonly:
-            warnings = [w for w in answer.warnings if _NOT_STORED not in w]  # its page says so
-            answer = msgspec.structs.replace(answer, warnings=warnings)
-            state.answers.keep(answer, _info(state.db, pattern, thumbnail))
-        elif not isinstance(pattern, WorkloadInfo):
-            state.db.store.put_patterns([_info(state.db, pattern, thumbnail)])
-        state.answers.remember(question, answer.id)
-        return answer.id
-
-    def _is_there(self, answer_id: str) -> bool:
-        state = self._state
-        return (
-            state.answers.get(answer_id) is not None
-            or state.db.store.recommendations.get(answer_id) is not None
-        )
+    Raises: UsageError if the platform has no such op; NothingFound for a pattern stored by name
+    only if its structure is needed; StoreError if the answer cannot be stored, or the database was
+    removed.
+    """
+    state.version_token()  # raises if the database was removed
+    answers, store = state.answers, state.db.store
+    question = f"{store.generation}\0{pattern.id}\0{platform.id}\0{op}"
+    earlier = answers.answer_of(question)
+    if earlier and (answers.get(earlier) or store.recommendations.get(earlier)) is not None:
+        return earlier
+    answer = state.db.query(pattern, platform=platform, op=op)
+    if store.readonly:
+        warnings = [w for w in answer.warnings if _NOT_STORED not in w]  # its page says so
+        answer = msgspec.structs.replace(answer, warnings=warnings)
+        answers.keep(answer, _info(state.db, pattern, thumbnail))
+    elif not isinstance(pattern, WorkloadInfo):
+        store.put_patterns([_info(state.db, pattern, thumbnail)])
+    answers.remember(question, answer.id)
+    return answer.id
 
 
 def _info(db: Database, pattern: Pattern | WorkloadInfo, thumbnail: bytes) -> WorkloadInfo:
@@ -422,18 +379,13 @@ def _info(db: Database, pattern: Pattern | WorkloadInfo, thumbnail: bytes) -> Wo
 
 def answer(state: AppState, query: Mapping[str, str]) -> dict[str, Any]:
     """Facts of an answer's page: its explanation. Raises: NothingFound."""
-    recommendation = state.recommendation(query["id"])
-    has_pattern = (
-        state.db.store.pattern(state.db.store.resolve(recommendation.pattern_id)) is not None
-    )
-    stored = state.answers.get(recommendation.id) is None
+    recommendation, store = state.recommendation(query["id"]), state.db.store
     return {
-        "explanation": explain(recommendation, state.db.store),
-        "stored": stored,
-        "known": has_pattern,
+        "explanation": explain(recommendation, store),
+        "stored": state.answers.get(recommendation.id) is None,
+        "known": store.pattern(store.resolve(recommendation.pattern_id)) is not None,
     }
 
 
 def answer_twin(facts: dict[str, Any]) -> dict[str, Any]:
-    """The JSON document of an answer's facts."""
     return {**facts, "explanation": facts["explanation"].document()}

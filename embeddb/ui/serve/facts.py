@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,7 +23,6 @@ from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
-from embeddb.platforms.space.space import Param
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.serve.app_state import AnswerHead, AppState
 from indexer.coverage import Coverage
@@ -107,18 +106,22 @@ _MOST_FOUND = 60
 _MOST_ANSWERS = 12
 _MOST_WINNERS = 10
 _MOST_VALUES = 40
+_PAGE = 100
 #: Names compared by similarity.
 _MOST_SIMILAR = 5000
 PageQuery = Mapping[str, str]
+T = TypeVar("T")
 
 
-def page_of(query: PageQuery, total: int, size: int) -> tuple[int, int]:
-    """The number of the requested page, from 1, and of the last one. Raises: UsageError."""
+def page_of(query: PageQuery, rows: Sequence[T]) -> tuple[int, int, Sequence[T]]:
+    """The number of the requested page, from 1, and of the last one, and the page's rows. Raises:
+    UsageError."""
     text = query.get("page", "1")
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
         raise UsageError(f"{text[:20]!r} is not the number of a page")
-    last = max(1, math.ceil(total / size))
-    return min(int(text), last), last
+    last = max(1, math.ceil(len(rows) / _PAGE))
+    page = min(int(text), last)
+    return page, last, rows[(page - 1) * _PAGE : page * _PAGE]
 
 
 def home(state: AppState, query: PageQuery) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def home(state: AppState, query: PageQuery) -> dict[str, Any]:
         "bytes": store.size_bytes(),
         "counts": store.counts(),
         "scopes": [scope_facts(state, scope) for scope in state.scopes()],
-        "platforms": [_head(state, name) for name in store.platforms()],
+        "platforms": [_head(store.platform(name)) for name in store.platforms()],
         "answered": len(state.heads()),
         "answers": [answer_line(a) for a in state.heads()[:_MOST_ANSWERS]],
         "max_upload": state.max_upload,
@@ -162,15 +165,8 @@ def answer_line(a: AnswerHead) -> dict[str, Any]:
 
 def pattern_line(info: WorkloadInfo) -> dict[str, Any]:
     """A pattern in a list; kind and sizes as well if it is no matrix."""
-    line: dict[str, Any] = {
-        "id": info.id,
-        "name": info.name,
-        "group": info.group,
-        "m": info.m,
-        "n": info.n,
-        "nnz": info.nnz,
-        "stub": info.stub,
-    }
+    names = ("id", "name", "group", "m", "n", "nnz", "stub")
+    line = {name: getattr(info, name) for name in names}
     return line if info.workload.sparse else {**line, "kind": info.kind, "sizes": info.named}
 
 
@@ -249,27 +245,23 @@ def _neighbours(state: AppState, info: WorkloadInfo) -> list[dict[str, Any]]:
             {**pattern_line(infos.get(i, WorkloadInfo(id=i))), "distance": float(d)}
             for i, d in zip(ids, distances, strict=True)
         ]
-        by_scope.append(
-            {
-                "op": str(scope.op),
-                "platform": scope.name,
-                "featurizer": partition.featurizer,
-                "patterns": rows,
-            }
-        )
+        where = {"op": str(scope.op), "platform": scope.name}
+        by_scope.append({**where, "featurizer": partition.featurizer, "patterns": rows})
     return by_scope
 
 
-def _head(state: AppState, name: str) -> dict[str, Any]:
-    stored = state.db.store.platform(name)
+def _head(stored: Platform | None) -> dict[str, Any]:
     assert stored is not None  # its name came from the same table
-    return {
-        "id": stored.id,
-        "title": stored.what,
-        "version": stored.version,
-        "simulated": stored.simulated,
-        "ops": list(stored.ops),
-    }
+    names = ("version", "simulated", "ops")
+    head = {"id": stored.id, "title": stored.what}
+    return {**head, **{name: getattr(stored, name) for name in names}}
+
+
+#: Fields of a platform that its page shows as they are.
+_OF_PLATFORM = (
+    *("id", "name", "instance", "title", "version", "simulated", "portable", "runner"),
+    *("cost_per_sample", "digest"),
+)
 
 
 def platform(state: AppState, query: PageQuery) -> dict[str, Any]:
@@ -277,16 +269,7 @@ def platform(state: AppState, query: PageQuery) -> dict[str, Any]:
     described_platform = state.platform(query["id"])
     scopes = [s for s in state.scopes() if described_platform.id in (*s.instances, s.name)]
     return {
-        "id": described_platform.id,
-        "name": described_platform.name,
-        "instance": described_platform.instance,
-        "title": described_platform.title,
-        "version": described_platform.version,
-        "simulated": described_platform.simulated,
-        "portable": described_platform.portable,
-        "runner": described_platform.runner,
-        "cost_per_sample": described_platform.cost_per_sample,
-        "digest": described_platform.digest,
+        **{name: getattr(described_platform, name) for name in _OF_PLATFORM},
         "traits": dict(described_platform.traits),
         "environment": dict(described_platform.environment),
         "machine": described(described_platform.environment),
@@ -339,19 +322,18 @@ def _kernel(described_platform: Platform, kernel: str) -> dict[str, Any]:
         "kernel": kernel,
         "configurations": None if part.space.shaped_by else part.space.size(),
         "shaped_by": list(part.space.shaped_by),
-        "parameters": [_param(param, part.default) for param in part.space.params],
+        "parameters": [
+            {
+                "name": param.name,
+                "type": param.kind,
+                "values": [str(value) for value in param.values[:_MOST_VALUES]],
+                "default": str(part.default[param.name]) if param.name in part.default else None,
+                "when": param.when,
+            }
+            for param in part.space.params
+        ],
         "constraints": list(part.space.constraints),
         "default": dict(part.default),
-    }
-
-
-def _param(param: Param, default: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": param.name,
-        "type": param.kind,
-        "values": [str(v) for v in param.values[:_MOST_VALUES]],
-        "default": None if param.name not in default else str(default[param.name]),
-        "when": param.when,
     }
 
 
@@ -377,8 +359,5 @@ def scope_for(state: AppState, platform_text: str, op_text: str) -> Scope:
             f"no runs of {op_text[:40] or 'anything'} on {platform_text[:80] or 'any platform'}",
             hint="the first page lists what there is",
         )
-    return max(scopes, key=lambda s: _size(state, s))
-
-
-def _size(state: AppState, scope: Scope) -> int:
-    return sum(len(state.members().get((name, scope.op), ())) for name in scope.instances)
+    members = state.members()
+    return max(scopes, key=lambda s: sum(len(members.get((i, s.op), ())) for i in s.instances))

@@ -1,7 +1,8 @@
-"""Facts of the pages about runs: `/runs`, `/compare`, `/campaigns`."""
+"""Facts of the pages about runs: `/runs`, `/compare`, `/campaigns`, and of the map."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from threading import Lock
@@ -10,28 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound
+from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import WorkloadInfo
+from embeddb.core.wording import value_text
+from embeddb.index.projection import Projection
 from embeddb.index.run_matrix import Extent
 from embeddb.index.scopes import Scope
+from embeddb.ui.serve import facts
 from embeddb.ui.serve.app_state import AppState
-from embeddb.ui.serve.facts import (
-    PageQuery,
-    answer_line,
-    curve,
-    op_of,
-    page_of,
-    pattern_line,
-    run_line,
-    scope_for,
-    side,
-    thinned,
-)
-
-_PAGE = 100
 
 
-def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
+def runs(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """Runs of one matrix, fastest first; without a matrix, the matrices that ran."""
     if not query.get("pattern"):
         return _matrices(state, query)
@@ -41,10 +31,10 @@ def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
         (name, op)
         for name, op in places
         if query.get("platform", name) in (name, name.partition("@")[0], "")
-        and (not query.get("op") or op == op_of(query["op"]))
+        and (not query.get("op") or op == facts.op_of(query["op"]))
     ]
-    facts: dict[str, Any] = {
-        "pattern": pattern_line(info),
+    common: dict[str, Any] = {
+        "pattern": facts.pattern_line(info),
         "places": [{"platform": name, "op": str(op)} for name, op in places],
     }
     if not chosen:
@@ -53,29 +43,31 @@ def runs(state: AppState, query: PageQuery) -> dict[str, Any]:
             hint=f"it ran: {', '.join(f'{op} on {name}' for name, op in places[:8]) or 'nowhere'}",
         )
     name, op = chosen[0]
-    rows = state.cache.get(("runs", info.id, name, op), lambda: _sorted_runs(state, info, name, op))
-    page, last = page_of(query, len(rows), _PAGE)
-    shown = rows[(page - 1) * _PAGE : page * _PAGE]
-    summary = side(state, info, name, op)
-    return {**facts, **summary, "page": page, "pages": last, "total": len(rows), "rows": shown}
 
+    def read() -> list[dict[str, Any]]:
+        stored = state.db.store.runs(name, op, info.id)
+        return [facts.run_line(r) for r in sorted(stored, key=lambda r: (r.seconds, r.config.json))]
 
-def _sorted_runs(state: AppState, info: WorkloadInfo, name: str, op: Op) -> list[dict[str, Any]]:
-    ordered = sorted(
-        state.db.store.runs(name, op, info.id), key=lambda r: (r.seconds, r.config.json)
-    )
-    return [run_line(run) for run in ordered]
+    rows = state.cache.get(("runs", info.id, name, op), read)
+    page, last, shown = facts.page_of(query, rows)
+    summary = facts.side(state, info, name, op)
+    return {**common, **summary, "page": page, "pages": last, "total": len(rows), "rows": shown}
 
 
 def _places(state: AppState, info: WorkloadInfo) -> list[tuple[str, Op]]:
     return sorted(place for place, ids in state.members().items() if info.id in ids)
 
 
-def _matrices(state: AppState, query: PageQuery) -> dict[str, Any]:
+def _matrices(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """Matrices with runs of an operation on a platform, by name."""
-    scope = scope_for(state, query.get("platform", ""), query.get("op", ""))
+    scope = facts.scope_for(state, query.get("platform", ""), query.get("op", ""))
     rows = state.cache.get(("matrices", scope.op, scope.name), lambda: _matrix_rows(state, scope))
-    page, last = page_of(query, len(rows), _PAGE)
+    page, last, shown = facts.page_of(query, rows)
+    partition = state.db.index.partition(scope.op, scope.platform)
+    extent = Extent(0, 0, 0) if partition is None else partition.evidence.extent
+    unread = 0  # of very many patterns some are not listed
+    if partition is not None and partition.lists is not None:
+        unread = partition.indexed - len(partition.ids)
     return {
         "platform": scope.name,
         "op": str(scope.op),
@@ -84,27 +76,13 @@ def _matrices(state: AppState, query: PageQuery) -> dict[str, Any]:
         "page": page,
         "pages": last,
         "total": len(rows),
-        **_extent(state, scope),
-        "unread": _unread(state, scope),
-        "rows": rows[(page - 1) * _PAGE : page * _PAGE],
+        "patterns": extent.patterns,
+        "machines": extent.machines,
+        "extent": extent.words(scope.op.kind),
+        "unread": unread,
+        "rows": shown,
         "places": [{"platform": s.name, "op": str(s.op)} for s in state.scopes()],
     }
-
-
-def _extent(state: AppState, scope: Scope) -> dict[str, Any]:
-    """Numbers of patterns and machines behind the rows."""
-    partition = state.db.index.partition(scope.op, scope.platform)
-    extent = Extent(0, 0, 0) if partition is None else partition.evidence.extent
-    words = extent.words(scope.op.kind)
-    return {"patterns": extent.patterns, "machines": extent.machines, "extent": words}
-
-
-def _unread(state: AppState, scope: Scope) -> int:
-    """Number of patterns that are not listed because there are very many."""
-    partition = state.db.index.partition(scope.op, scope.platform)
-    if partition is None or partition.lists is None:
-        return 0
-    return partition.indexed - len(partition.ids)
 
 
 def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
@@ -121,7 +99,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
         best = float(ok.min()) if ok.size else math.nan
         rows.append(
             {
-                **pattern_line(infos.get(pattern_id, WorkloadInfo(id=pattern_id))),
+                **facts.pattern_line(infos.get(pattern_id, WorkloadInfo(id=pattern_id))),
                 "platform": name,
                 "configs": int(seconds.size),
                 "failed": int(seconds.size - ok.size),
@@ -132,7 +110,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (r["name"].lower(), r["id"], r["platform"]))
 
 
-def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
+def compare(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """One matrix on two platforms: curves, winners, answers. Missing choices are made so that both
     have runs, if possible. Raises: NothingFound, UsageError."""
     if not query.get("pattern"):
@@ -141,7 +119,8 @@ def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
     places = _places(state, info)
     if not places:
         raise NothingFound(f"{info.name or info.id} has no measurements", hint="query it instead")
-    op = op_of(query["op"]) if query.get("op") else _op_of_most(places)
+    most = Counter(op for _, op in places).most_common(1)[0][0]
+    op = facts.op_of(query["op"]) if query.get("op") else most
     names = [name for name, what in places if what == op]
     left = query.get("left") or (names[0] if names else "")
     right = query.get("right") or next((n for n in names if n != left), left)
@@ -152,7 +131,7 @@ def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
             platforms = ", ".join(names)
             raise NothingFound(f"no platform {name[:80]!r} here", hint=f"it ran on: {platforms}")
     return {
-        "pattern": pattern_line(info),
+        "pattern": facts.pattern_line(info),
         "op": str(op),
         "sides": [
             _one_side(state, info, name, other, op)
@@ -166,10 +145,6 @@ def compare(state: AppState, query: PageQuery) -> dict[str, Any]:
     }
 
 
-def _op_of_most(places: list[tuple[str, Op]]) -> Op:
-    return Counter(op for _, op in places).most_common(1)[0][0]
-
-
 def _shared(state: AppState) -> list[dict[str, Any]]:
     """Matrices measured on the most platforms, as suggestions."""
     counts: Counter[tuple[str, Op]] = Counter()
@@ -177,7 +152,7 @@ def _shared(state: AppState) -> list[dict[str, Any]]:
         counts.update((i, op) for i in ids)
     infos = state.catalog().infos
     return [
-        {**pattern_line(infos.get(i, WorkloadInfo(id=i))), "op": str(op), "platforms": n}
+        {**facts.pattern_line(infos.get(i, WorkloadInfo(id=i))), "op": str(op), "platforms": n}
         for (i, op), n in counts.most_common(20)
         if n > 1
     ]
@@ -191,20 +166,22 @@ def _words(state: AppState, name: str) -> str:
 def _one_side(state: AppState, info: WorkloadInfo, name: str, other: str, op: Op) -> dict[str, Any]:
     """One platform of a comparison. `ratios` are seconds over the best, ascending; `default_at` and
     `other_at` are positions of the default and of the other platform's best."""
-    timings = curve(state, info, name, op)
+    timings = facts.curve(state, info, name, op)
     ok = sorted(
         (c.seconds, config.json, config) for config, c in timings.items() if c.status == "ok"
     )
     ranks = {config: at for at, (_, _, config) in enumerate(ok)}
-    summary, there = side(state, info, name, op), side(state, info, other, op)
+    summary, there = facts.side(state, info, name, op), facts.side(state, info, other, op)
     default_at = ranks.get(Config(summary["default"]))
     other_at = ranks.get(Config(there["best"])) if there["best"] and other != name else None
     ratios = [seconds / ok[0][0] for seconds, _, _ in ok]
-    drawn = thinned(ratios, {at for at in (default_at, other_at) if at is not None})
+    drawn = facts.thinned(ratios, {at for at in (default_at, other_at) if at is not None})
     place = {at: i for i, at in enumerate(drawn)}
     answers = [a for a in state.heads() if a.pattern_id == info.id and a.op == str(op)]
     own = [
-        answer_line(a) for a in answers if a.platform.partition("@")[0] == name.partition("@")[0]
+        facts.answer_line(a)
+        for a in answers
+        if a.platform.partition("@")[0] == name.partition("@")[0]
     ]
     return {
         **summary,
@@ -215,11 +192,6 @@ def _one_side(state: AppState, info: WorkloadInfo, name: str, other: str, op: Op
         "other_at": None if other_at is None else place[other_at],
         "answers": own[:3],
     }
-
-
-def _simulated(state: AppState, name: str) -> bool:
-    platform = state.db.store.platform(name)
-    return platform is not None and platform.simulated
 
 
 class _Tally(NamedTuple):
@@ -234,35 +206,34 @@ class Campaigns:
     """Runs by campaign. Runs are stored by matrix, so the first read covers all of them, later ones
     only matrices with newer runs."""
 
-    def __init__(self, state: AppState) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self._lock = Lock()
         self._seen: dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]] = {}
 
-    def _tallies(self) -> dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]]:
-        members = self._state.members()
+    def _tallies(self, state: AppState) -> dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]]:
+        members = state.members()
         with self._lock:
             earlier = self._seen
             self._seen = {
                 (name, op, i): earlier[name, op, i]
                 if (name, op, i) in earlier and earlier[name, op, i][0] == written
-                else (written, self._read(name, op, i))
+                else (written, self._read(state, name, op, i))
                 for (name, op), ids in members.items()
                 for i, written in ids.items()
             }
             return self._seen
 
-    def _read(self, name: str, op: Op, pattern_id: str) -> dict[str, _Tally]:
+    def _read(self, state: AppState, name: str, op: Op, pattern_id: str) -> dict[str, _Tally]:
         statuses: dict[str, Counter[str]] = {}
         times: dict[str, list[float]] = {}
-        for run in self._state.db.store.runs(name, op, pattern_id):
+        for run in state.db.store.runs(name, op, pattern_id):
             statuses.setdefault(run.campaign, Counter())[run.measurement.status] += 1
             times.setdefault(run.campaign, []).append(run.measurement.when)
         return {c: _Tally(dict(n), min(times[c]), max(times[c])) for c, n in statuses.items()}
 
-    def one(self, state: AppState, query: PageQuery) -> dict[str, Any]:
+    def one(self, state: AppState, query: facts.PageQuery) -> dict[str, Any]:
         """One campaign by name. Raises: NothingFound, UsageError."""
-        tallies, name = self._tallies(), query["name"]
+        tallies, name, store = self._tallies(state), query["name"], state.db.store
         rows = [(key, entry[1][name]) for key, entry in tallies.items() if name in entry[1]]
         if not rows:
             raise NothingFound(f"no runs of a campaign {name[:80]!r}", hint="/campaigns lists them")
@@ -271,12 +242,16 @@ class Campaigns:
         for (platform, op, pattern_id), tally in rows:
             by_place.setdefault((platform, str(op)), Counter()).update(tally.statuses)
             ids[pattern_id] = ids.get(pattern_id, 0) + sum(tally.statuses.values())
-        page, last = page_of(query, len(ids), _PAGE)
-        infos = self._state.catalog().infos
+        infos = state.catalog().infos
         shown = sorted(
-            ({**pattern_line(infos.get(i, WorkloadInfo(id=i))), "runs": n} for i, n in ids.items()),
+            (
+                {**facts.pattern_line(infos.get(i, WorkloadInfo(id=i))), "runs": n}
+                for i, n in ids.items()
+            ),
             key=lambda r: (r["name"].lower(), r["id"]),
         )
+        page, last, rows_of_page = facts.page_of(query, shown)
+        simulated = {p for p, _ in by_place if getattr(store.platform(p), "simulated", False)}
         return {
             "name": name,
             "runs": sum(ids.values()),
@@ -284,42 +259,149 @@ class Campaigns:
             "first": min(t.first for _, t in rows),
             "last": max(t.last for _, t in rows),
             "places": [
-                {
-                    "platform": p,
-                    "op": op,
-                    "simulated": _simulated(state, p),
-                    "statuses": dict(counts),
-                }
+                {"platform": p, "op": op, "simulated": p in simulated, "statuses": dict(counts)}
                 for (p, op), counts in sorted(by_place.items())
             ],
             "page": page,
             "pages": last,
-            "rows": shown[(page - 1) * _PAGE : page * _PAGE],
+            "rows": rows_of_page,
         }
 
-    def listed(self, state: AppState, query: PageQuery) -> dict[str, Any]:
+    def listed(self, state: AppState, query: facts.PageQuery) -> dict[str, Any]:
         """All campaigns, the latest first; or the one in `name`."""
         if "name" in query:
             return self.one(state, query)
         by_name: dict[str, dict[str, Any]] = {}
-        for (_, _, pattern_id), (_, tallies) in self._tallies().items():
+        for (_, _, pattern_id), (_, tallies) in self._tallies(state).items():
             for name, tally in tallies.items():
                 row = by_name.setdefault(
                     name, {"name": name, "runs": 0, "ids": set(), "first": math.inf, "last": 0.0}
                 )
                 row["runs"] += sum(tally.statuses.values())
                 row["ids"].add(pattern_id)
-                row["first"], row["last"] = (
-                    min(row["first"], tally.first),
-                    max(row["last"], tally.last),
-                )
+                row["first"] = min(row["first"], tally.first)
+                row["last"] = max(row["last"], tally.last)
         for row in by_name.values():
             row["patterns"] = len(row.pop("ids"))
         rows = sorted(by_name.values(), key=lambda r: (-r["last"], r["name"]))
-        page, last = page_of(query, len(rows), _PAGE)
-        return {
-            "total": len(rows),
-            "page": page,
-            "pages": last,
-            "rows": rows[(page - 1) * _PAGE : page * _PAGE],
+        page, last, shown = facts.page_of(query, rows)
+        return {"total": len(rows), "page": page, "pages": last, "rows": shown}
+
+
+# -- map -------------------------------------------------------------------------------------------
+
+#: Kinds with a colour and a shape of their own; all others share one.
+_MOST_KINDS = 8
+_OTHER = "other"
+_NONE = "none"
+#: Prefix of a colour by one parameter of the winner: `winner.NAME`.
+_PART = "winner."
+
+
+def _projection(state: AppState, scope: Scope) -> Projection:
+    projection = state.cache.get(
+        ("atlas", scope.op, scope.name), lambda: state.db.atlas(scope.op, scope.platform)
+    )
+    if projection is None:
+        raise NothingFound(
+            f"no map of {scope.op} on {scope.name}",
+            hint="programs have no embedding: each is tuned on its own"
+            if not scope.op.workload.embedded
+            else "its patterns have no vectors: run `embeddb embed`",
+        )
+    return projection
+
+
+def map_points(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
+    """All points: `x` and `y` in the unit square, `kind` a position in `kinds`, which are sorted by
+    number of points, `other` last.
+
+    Raises: NothingFound without runs or vectors; UsageError for an unknown colour.
+    """
+    scope = facts.scope_for(state, query.get("platform", ""), query.get("op", ""))
+    projection = _projection(state, scope)
+    colors = _colors(projection)
+    color = query.get("color") or ("winner" if any(projection.winners) else "group")
+    if color not in colors:
+        raise UsageError(f"no colour by {color[:40]!r}", hint=f"by: {', '.join(colors)}")
+    labels = _labels(state, projection, scope, color)
+    counts = Counter(labels)
+    named = [label for label, _ in counts.most_common() if label != _NONE][:_MOST_KINDS]
+    kinds: list[dict[str, Any]] = [{"label": label, "count": counts[label]} for label in named]
+    place = {label: at for at, label in enumerate(named)}
+    rest = sum(counts.values()) - sum(k["count"] for k in kinds)
+    if rest:
+        kinds.append({"label": _OTHER, "count": rest})
+    return {
+        "op": str(scope.op),
+        "platform": scope.name,
+        "simulated": scope.platform.simulated,
+        "featurizer": projection.featurizer,
+        "color": color,
+        "colors": colors,
+        "kinds": kinds,
+        "ids": projection.ids,
+        "names": [name[:80] for name in projection.names],
+        "x": [round(x, 4) for x in projection.x],
+        "y": [round(y, 4) for y in projection.y],
+        "kind": [place.get(label, len(named)) for label in labels],
+    }
+
+
+def map_page(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
+    """The map with one page of the table of points instead of all."""
+    document = map_points(state, query)
+    ids, names, kind = document.pop("ids"), document.pop("names"), document.pop("kind")
+    xs, ys = document.pop("x"), document.pop("y")
+    order = sorted(range(len(ids)), key=lambda at: (kind[at], names[at].lower(), ids[at]))
+    page, last, shown = facts.page_of(query, order)
+    rows = [
+        {
+            "id": ids[at],
+            "name": names[at],
+            "kind": document["kinds"][kind[at]]["label"],
+            "x": xs[at],
+            "y": ys[at],
         }
+        for at in shown
+    ]
+    scopes = [{"platform": s.name, "op": str(s.op)} for s in state.scopes()]
+    counts = {"total": len(ids), "page": page, "pages": last}
+    return {**document, **counts, "rows": rows, "scopes": scopes}
+
+
+def _colors(projection: Projection) -> list[str]:
+    """Possible colours: parameters that differ between winners, platform and group."""
+    values: dict[str, set[str]] = {}
+    for winner in set(projection.winners):
+        for name, value in _config(winner).items():
+            values.setdefault(name, set()).add(value_text(value))
+    parts = [_PART + name for name, seen in sorted(values.items()) if len(seen) > 1]
+    return ["winner", *parts, "platform", "group"]
+
+
+def _config(text: str) -> dict[str, Any]:
+    parsed = json.loads(text) if text else {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _labels(state: AppState, projection: Projection, scope: Scope, color: str) -> list[str]:
+    if color == "group":
+        return [group or _NONE for group in projection.groups]
+    if color == "platform":  # all on which a matrix ran the operation
+        ran: dict[str, set[str]] = {}
+        for other in state.scopes():
+            for name in other.instances if other.op == scope.op else ():
+                for pattern_id in state.members().get((name, other.op), ()):
+                    ran.setdefault(pattern_id, set()).add(other.name)
+        return [" + ".join(sorted(ran.get(i, ()))) or _NONE for i in projection.ids]
+    labels = {winner: _label(_config(winner), color) for winner in set(projection.winners)}
+    return [labels[winner] for winner in projection.winners]
+
+
+def _label(config: dict[str, Any], color: str) -> str:
+    if not config:
+        return _NONE
+    if color.startswith(_PART):
+        return value_text(config.get(color.removeprefix(_PART)))
+    return ", ".join(f"{k}={value_text(v)}" for k, v in config.items())

@@ -17,7 +17,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import UNKNOWN
-from embeddb.core.wording import line, many_of, one_of, sentence, shown
+from embeddb.core.wording import broken, line, many_of, one_of, sentence, shown
 from embeddb.ranking.kernels.view import KernelView
 from embeddb.ui import draw
 from embeddb.ui.report import explanation_body, page_style
@@ -65,9 +65,7 @@ def config(values: dict[str, Any]) -> str:
 
 def breakable(text: str) -> Markup:
     """A configuration with line breaks allowed after commas."""
-    from markupsafe import Markup, escape
-
-    return Markup(",<wbr>").join(escape(part) for part in shown(text, MOST_SHOWN).split(","))
+    return broken(shown(text, MOST_SHOWN))
 
 
 def sizes(row: dict[str, Any]) -> str:
@@ -83,38 +81,26 @@ def count(value: int | None) -> str:
     return "–" if value is None or value < 0 else f"{value:,}"
 
 
-def kind_of(op: str) -> str:
-    """Kind of workload of an operation, as text."""
-    return Op.parse(op).kind
-
-
-def _link(context: Context, path: str, **query: object) -> str:
-    """A path with the public prefix."""
-    return str(context["root"]) + path_to(path, **query)
-
-
-def _campaign_link(context: Context, name: str) -> str:
-    return str(context["root"]) + campaign_path(name)
-
-
 @cache
 def _environment() -> Environment:
     from jinja2 import pass_context
 
+    @pass_context
+    def link(context: Context, path: str, **query: object) -> str:
+        return str(context["root"]) + path_to(path, **query)
+
+    @pass_context
+    def campaign_link(context: Context, name: str) -> str:
+        return str(context["root"]) + campaign_path(name)
+
+    def kind_of(op: str) -> str:
+        return Op.parse(op).kind
+
     templates = environment(_FOLDER, nothing="–")
-    templates.filters |= {
-        "config": config,
-        "breakable": breakable,
-        "sizes": sizes,
-        "count": count,
-        "twin": twin,
-        "kind_of": kind_of,
-    }
-    templates.globals |= {
-        "link": pass_context(_link),
-        "campaign_link": pass_context(_campaign_link),
-    }
-    templates.globals |= {"one_of": one_of, "many_of": many_of, "kind_of": kind_of}
+    filters: list[Any] = [config, breakable, sizes, count, twin, kind_of]
+    templates.filters |= {own.__name__: own for own in filters}
+    calls: list[Any] = [link, campaign_link, one_of, many_of, kind_of]
+    templates.globals |= {own.__name__: own for own in calls}
     return templates
 
 

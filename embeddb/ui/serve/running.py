@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,8 +24,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from embeddb.core.errors import EmbeddbError, StoreError, UsageError
-from embeddb.database import open_database
-from embeddb.store import open_store
+from embeddb.database import Database, open_database
+from embeddb.store import Store, open_store
 from embeddb.ui.serve.access import LOOPBACK, Address
 from embeddb.ui.serve.app import build_app
 
@@ -189,8 +190,8 @@ _FIRST_PAUSE_S, _MOST_PAUSE_S, _LIVED_S = 0.2, 30.0, 10.0
 
 
 class Orders(NamedTuple):
-    """Settings of workers: the database at `place`, the address; `scratch` is the folder of the
-    shared store."""
+    """Settings of a server: the database at `place`, the address; `scratch` is the folder of the
+    store that workers share, `max_upload` in bytes."""
 
     place: str
     scratch: str
@@ -198,6 +199,17 @@ class Orders(NamedTuple):
     max_upload: int
     address: Address
     token: str
+    workers: int
+
+    def app(self, db: Database, scratch: Store | None = None) -> Starlette:
+        return build_app(
+            db,
+            writable=self.writable,
+            max_upload=self.max_upload,
+            address=self.address,
+            token=self.token,
+            scratch=scratch,
+        )
 
 
 class Started(NamedTuple):
@@ -215,16 +227,9 @@ def _work(orders: Orders, place: socket.socket, report: Connection) -> None:
             db = stack.enter_context(open_database(orders.place, readonly=not orders.writable))
             scratch = open_store(orders.scratch)
             stack.callback(scratch.close)
-            app = build_app(
-                db,
-                writable=orders.writable,
-                max_upload=orders.max_upload,
-                address=orders.address,
-                token=orders.token,
-                scratch=scratch,
-            )
             behind_proxy = bool(orders.address.public)
-            serve(app, place, behind_proxy=behind_proxy, started=lambda: report.send(Started()))
+            started = partial(report.send, Started())
+            serve(orders.app(db, scratch), place, behind_proxy=behind_proxy, started=started)
     except EmbeddbError as e:
         report.send(Started(str(e), e.hint))
         raise SystemExit(1) from None
@@ -238,8 +243,6 @@ def _end_with_parent() -> None:
 
 
 class _Worker:
-    """A worker process and its report."""
-
     def __init__(self, orders: Orders, place: socket.socket) -> None:
         self._report, report = _SPAWN.Pipe(duplex=False)
         self.process = _SPAWN.Process(target=_work, args=(orders, place, report))
@@ -276,16 +279,14 @@ class _Worker:
 
 
 class Supervisor:
-    """`count` workers with the same orders on one socket; `note` gets a line for each that ends. A
+    """Workers with the same orders on one socket; `note` gets a line for each that ends. A
     context manager."""
 
-    def __init__(
-        self, orders: Orders, place: socket.socket, count: int, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, orders: Orders, place: socket.socket, note: Callable[[str], None]) -> None:
         self._orders, self._place, self._note = orders, place, note
-        self._workers: list[_Worker | None] = [None] * count
-        self._pauses = [_FIRST_PAUSE_S] * count
-        self._due = [0.0] * count
+        self._workers: list[_Worker | None] = [None] * orders.workers
+        self._pauses = [_FIRST_PAUSE_S] * orders.workers
+        self._due = [0.0] * orders.workers
         self._ended = threading.Event()
         self._signals = ExitStack()
 
@@ -325,7 +326,6 @@ class Supervisor:
             raise StoreError(started.error, hint=started.hint)
 
     def run(self) -> None:
-        """Supervise the workers until SIGINT or SIGTERM."""
         while not self._ended.wait(_LOOK_S):
             for at in range(len(self._workers)):
                 self._look_after(at)

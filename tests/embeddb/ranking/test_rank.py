@@ -579,7 +579,7 @@ def test_people_read_what_ranked(
 def test_what_a_database_can_answer_names_the_model(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from embeddb.ui.cli.coverage_text import show_states
+    from embeddb.ui.cli.verbs.db import show_states
     from indexer.coverage import scope_states
 
     with Database.open(place) as db:

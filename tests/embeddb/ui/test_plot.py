@@ -19,7 +19,7 @@ from embeddb.database import Database
 from embeddb.featurizers import scnn
 from embeddb.index.projection import Projection
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.ui.plot_data import figures, short_names
+from embeddb.ui.cli.verbs.plot import figures, short_names
 
 TOML = """
 name = "{name}"

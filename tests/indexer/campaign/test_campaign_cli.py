@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from command_line import run_verb
 
 from embeddb.database import Database
-from embeddb.ui.cli.campaign_text import show_agreement
+from embeddb.ui.cli.verbs.campaign_run import show_agreement
 from indexer.campaign.agreement import Agreement
 from indexer.campaign.folder import Campaign
 

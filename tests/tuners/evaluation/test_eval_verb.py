@@ -16,7 +16,7 @@ from command_line import run_verb
 from embeddb.core.errors import UsageError
 from embeddb.cost_model import Problem
 from embeddb.database import Database
-from embeddb.ui.cli.verbs.train_session import threads
+from embeddb.ui.cli.arguments import threads
 from tuners.evaluation import learned_rankers as rankers
 
 

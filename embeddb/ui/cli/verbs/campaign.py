@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.wording import plural
+from embeddb.core.wording import duration, plural
 from embeddb.store import is_database
 from embeddb.ui.cli.arguments import (
     Number,
@@ -23,9 +24,15 @@ from embeddb.ui.cli.arguments import (
     open_database,
     runner_option,
 )
-from embeddb.ui.cli.campaign_text import command_line, show_plan
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say
-from embeddb.ui.cli.verbs.campaign_run import resume_verb, run_verb, status_verb, work_verb
+from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say
+from embeddb.ui.cli.verbs.campaign_run import (
+    command_line,
+    resume_verb,
+    run_verb,
+    show_spending,
+    status_verb,
+    work_verb,
+)
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:
@@ -33,25 +40,13 @@ if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
     from indexer.campaign.folder import Campaign
-    from indexer.campaign.plan import Matrix, Plan, PlanOptions
+    from indexer.campaign.plan import Matrix, PlanOptions
 
 #: As in `indexer.campaign.budget`, which a help text must not import.
 STRATEGIES = ("ea10", "ea25", "mab25", "binned", "random", "spread", "kmeans")
 _USUAL_BUDGET = 500
 #: Options of `campaign plan` that a strategy sets itself.
 _DECIDED = ("configs", "top", "sample", "shared", "grid", "grid_op", "rounds", "repeat_share")
-
-
-def _with_strategy(command: Any) -> Any:
-    """The options --strategy and --budget."""
-    for option in (
-        click.option(
-            "--budget", type=click.IntRange(1), help=f"Samples.  [default: {_USUAL_BUDGET}]"
-        ),
-        click.option("--strategy", default="", help=f"Sampling strategy: {', '.join(STRATEGIES)}."),
-    ):
-        command = option(command)
-    return command
 
 
 _SAMPLES = ("shared", "per-matrix")
@@ -91,7 +86,8 @@ _SAMPLES = ("shared", "per-matrix")
 @max_nnz_option
 @click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
 @number_option("--seed", default=0, least=0)
-@_with_strategy
+@click.option("--strategy", default="", help=f"Sampling strategy: {', '.join(STRATEGIES)}.")
+@click.option("--budget", type=click.IntRange(1), help=f"Samples.  [default: {_USUAL_BUDGET}]")
 @json_option
 def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
     """Plan a campaign in DIR for DB (created if missing): every matrix, op, configuration, round.
@@ -126,7 +122,12 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
         "campaign": plan.id,
         "folder": folder,
         "platform": platform.id,
-        **_planned(plan),
+        "ops": plan.ops,
+        "matrices": len({matrix.path for matrix in plan.matrices}),
+        "configs": {op: len(configs) for op, configs in plan.configs.items()},
+        "grid": {"op": plan.grid_op, "matrices": [plan.matrices[at].name for at in plan.grid]},
+        "left_out": [{"matrix": name, "op": op} for name, op in plan.left_out()],
+        "rounds": plan.rounds,
         "top": {op: len(configs) for op, configs in top.items()},
         "tasks": done.tasks,
         "points": done.points,
@@ -135,11 +136,35 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
         "cost_note": surprising_cost(platform, sample_s),
         "strategy": None if spent is None else spent.document(),
     }
-    if as_json:
-        emit(document)
+    command = command_line("run", db, folder, options["platform"] if platform.command else "")
+    result(document, partial(_show_plan, command=command), as_json)
+
+
+def _show_plan(document: dict[str, Any], command: str) -> None:
+    """The document of `campaign plan`, its estimated duration, and the command that runs it."""
+    if document["strategy"]:
+        show_spending(document["strategy"])
     else:
-        again = options["platform"] if platform.command else ""
-        show_plan(document, command_line("run", db, folder, again))
+        configs = document["configs"].items()
+        what = ", ".join(f"{op} with {plural(count, 'configuration')}" for op, count in configs)
+        say(
+            f"{plural(document['points'], 'measurement')} planned: {what}, on "
+            f"{plural(document['matrices'], 'matrix', 'matrices')}, in "
+            f"{plural(document['rounds'], 'round')}"
+        )
+        if document["grid"]["op"]:
+            grid = plural(len(document["grid"]["matrices"]), "matrix", "matrices")
+            say(f"every configuration of {document['grid']['op']} on {grid}")
+        if left_out := document["left_out"]:
+            say(f"{plural(len(left_out), 'pair')} of matrix and op left out by --max-work")
+    if document["estimated_seconds"] is None:
+        say("duration not known yet: `campaign status` estimates it after some samples")
+    else:
+        each, whole = document["seconds_per_sample"], document["estimated_seconds"]
+        say(f"about {duration(whole)}, at {duration(each)} a sample so far, one at a time")
+    if document["cost_note"]:
+        say(f"note: {document['cost_note']}")
+    say(f"run it: {command}")
 
 
 @contextmanager
@@ -233,17 +258,6 @@ def _pool(
     )
 
 
-def _planned(plan: Plan) -> dict[str, Any]:
-    return {
-        "ops": plan.ops,
-        "matrices": len({matrix.path for matrix in plan.matrices}),
-        "configs": {op: len(configs) for op, configs in plan.configs.items()},
-        "grid": {"op": plan.grid_op, "matrices": [plan.matrices[at].name for at in plan.grid]},
-        "left_out": [{"matrix": name, "op": op} for name, op in plan.left_out()],
-        "rounds": plan.rounds,
-    }
-
-
 def _plan_options(options: dict[str, Any]) -> PlanOptions:
     from indexer.campaign.plan import PlanOptions
 
@@ -296,7 +310,9 @@ def collect_verb(db: str, folder: str, as_json: bool) -> None:
     say(f"{done.tasks_stored:,} of {plural(done.tasks, 'task')} stored in the database")
 
 
-@click.group("campaign")
+@click.group(
+    "campaign", commands=[plan_verb, run_verb, resume_verb, work_verb, collect_verb, status_verb]
+)
 def campaign_verb() -> None:
     """Measure many matrices and configurations in shuffled rounds, resumable.
 
@@ -309,7 +325,3 @@ def campaign_verb() -> None:
       embeddb campaign run runs.db camp
       embeddb campaign status runs.db camp
     """
-
-
-for _verb in (plan_verb, run_verb, resume_verb, work_verb, collect_verb, status_verb):
-    campaign_verb.add_command(_verb)

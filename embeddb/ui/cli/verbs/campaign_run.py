@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import signal
 import socket
 import sys
@@ -14,22 +16,24 @@ import click
 
 from embeddb.core.errors import InputError, RunnerUnavailable, UsageError
 from embeddb.core.records import STATUSES
-from embeddb.core.wording import plural
+from embeddb.core.wording import duration, plural, share
 from embeddb.platforms.platform import load_platform, parse_platform
 from embeddb.ui.cli.arguments import (
     Number,
     number_option,
     open_database,
     runner_here,
+    statuses,
     threads_option,
+    together,
 )
-from embeddb.ui.cli.campaign_text import command_line, show_progress
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+from embeddb.ui.cli.output import Progress, json_option, note, result, say, table
 
 if TYPE_CHECKING:
+    from indexer.campaign.agreement import Agreement
     from indexer.campaign.folder import Campaign, CampaignProgress
     from indexer.campaign.nodes.coordinator import NodesJob, NodesWords
-    from indexer.campaign.nodes.worker import Worked
+    from indexer.campaign.nodes.submissions import Spread
 
 AGREE_OPTION = click.option(
     "--agree",
@@ -91,14 +95,105 @@ def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json:
         "agreement": campaign.agreement(agree),
         "strategy": None if spent is None else spent.document(),
     }
-    if as_json:
-        emit(document)
-    else:
-        show_progress(document)
+    result(document, _show_progress, as_json)
+
+
+#: Reasons of failures that are shown.
+_REASONS = 3
+#: Matrices named in the text; `--json` has all.
+_NAMED = 10
+
+
+def _show_progress(document: dict[str, Any]) -> None:
+    show_spending(document["strategy"])
+    measured, points = document["measured"], document["points"]
+    percent = 100 * measured // points if points else 100
+    more = f", {document['under_way']:,} more in tasks under way" if document["under_way"] else ""
+    say(f"{measured:,} of {plural(points, 'measurement')} ({percent} %){more}")
+    each, left = document["seconds_per_sample"], points - measured
+    if each is not None:
+        rest = f"; {left:,} left, about {duration(each * left)} one at a time" if left else ""
+        say(f"{duration(each)} a sample{rest}")
+    if document["cost_note"]:
+        say(f"note: {document['cost_note']}")
+    stored = document["tasks_stored"]
+    say(f"{stored:,} of {plural(document['tasks'], 'task')} stored in the database")
+    _show_spread(document["nodes"])
+    for status, count in sorted(document["statuses"].items(), key=lambda s: -s[1]):
+        say(f"  {count:,} {status}")
+    for failure in document["failures"][:_REASONS]:
+        if failure["error"]:
+            say(f"  {failure['points']:,} {failure['status']}: {failure['error']}")
+    if document["other_state"]:
+        say(f"{plural(document['other_state'], 'task')} measured in another state of the machine")
+    show_agreement(document["agreement"])
+
+
+def _show_spread(nodes: Spread) -> None:
+    """Tasks by state and host, if nodes work on the campaign."""
+    if not nodes.waiting and not any(one.host for one in nodes.hosts) and nodes.waiting is not None:
+        return
+    waiting = "an unknown number" if nodes.waiting is None else f"{nodes.waiting:,}"
+    say(f"tasks: {nodes.done:,} done, {nodes.running:,} running, {waiting} waiting")
+    if nodes.points_given_up:
+        say(f"{plural(nodes.points_given_up, 'point')} given up: every attempt ended the process")
+    rows = [
+        (one.host, one.instance, one.done, one.running, one.stopped, one.given_up)
+        for one in nodes.hosts
+    ]
+    if rows:
+        table(("host", "instance", "done", "running", "stopped", "given up"), rows, indent="  ")
+
+
+def show_spending(document: dict[str, Any] | None) -> None:
+    if document is not None:
+        say(
+            f"{document['name']}: {document['measured']:,} of a budget of "
+            f"{plural(document['budget'], 'sample')} spent, {document['planned']:,} planned, on "
+            f"{plural(document['matrices'], 'matrix', 'matrices')} in "
+            f"{plural(document['rounds'], 'round')}"
+        )
+
+
+def show_agreement(agreements: Sequence[Agreement]) -> None:
+    """Agreement between rounds: medians, the 5th percentile in brackets, and outlier matrices."""
+    compared = [a for a in agreements if a.matrices]
+    if compared:
+        rows = [
+            (
+                *(a.op, a.matrices, _figures(a.spearman, a.spearman_p5)),
+                *(_figures(a.kendall, a.kendall_p5), f"{100 * a.difference:.1f} %"),
+                *(share(a.near_ties / a.pairs), len(a.settled), len(a.disagreeing)),
+            )
+            for a in compared
+        ]
+        say("rounds compared (median over matrices, 5th percentile in brackets)")
+        head = ("op", "matrices", "Spearman", "Kendall", "difference", "near-ties", "settled")
+        table((*head, "disagree"), rows, indent="  ")
+    for a in agreements:
+        if a.disagreeing:
+            names = ", ".join(a.disagreeing[:_NAMED])
+            more = f" and {len(a.disagreeing) - _NAMED} more" if a.disagreeing[_NAMED:] else ""
+            say(f"  {a.op}: the rounds disagree on {names}{more}")
+        if a.too_few:
+            say(
+                f"  {a.op}: rounds not compared on {plural(a.too_few, 'matrix', 'matrices')}: "
+                "fewer than 10 configurations were ok in two of them"
+            )
+
+
+def _figures(middle: float, low: float) -> str:
+    return f"{middle:.3f} ({low:.3f})" if math.isfinite(middle) else ""
+
+
+def command_line(verb: str, db: str, folder: str, platform: str) -> str:
+    """`embeddb campaign VERB DB DIR`, with the platform's file where one was named."""
+    option = ["--platform", platform] if platform else []
+    return shlex.join(["embeddb", "campaign", verb, db, folder, *option])
 
 
 #: Options of a verb whose work other processes or nodes may do.
-EXECUTOR_OPTIONS = (
+executor_options = together(
     click.option(
         "--executor", default="", help="local, slurm or dask.  [default: this process measures]"
     ),
@@ -116,7 +211,7 @@ EXECUTOR_OPTIONS = (
 _platform_option = click.option(
     "--platform", default="", help="Its TOML file again, if a command measures it."
 )
-_RUNNING = (
+_running = together(
     click.argument("db"),
     click.argument("folder", metavar="DIR"),
     _platform_option,
@@ -130,19 +225,14 @@ _RUNNING = (
         help="Further rounds for matrices whose rounds disagree.",
     ),
     AGREE_OPTION,
-    *EXECUTOR_OPTIONS,
+    executor_options,
     click.option("--mixed", is_flag=True, help="With an executor: allow nodes of several kinds."),
     click.option(
         "--again", default="", metavar="STATUS,...", help="Repeat failures with these statuses."
     ),
     json_option,
 )
-
-
-def _running(command: Any) -> Any:
-    for option in reversed(_RUNNING):
-        command = option(command)
-    return command
+_FAILURES = tuple(status for status in STATUSES if status != "ok")
 
 
 @click.command("run")
@@ -182,10 +272,10 @@ def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
     from indexer.campaign.run import CampaignJob, Settle, run_campaign
     from indexer.runners.base import RunOptions
 
-    again = _failures(options["again"])
+    again = statuses("--again", options["again"], _FAILURES)
     campaign = Campaign(Path(folder))
     if options["executor"]:
-        campaign, done = _on_nodes(db, campaign, options)
+        campaign, done = _on_nodes(db, campaign, options, again)
         report(campaign, done, options["agree"], as_json=as_json)
         return
     refuse_without_executor(options)
@@ -210,15 +300,16 @@ def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
     report(campaign, done, options["agree"], as_json=as_json)
 
 
-def _on_nodes(db: str, campaign: Campaign, options: dict[str, Any]) -> tuple[Campaign, Any]:
-    """Run the campaign by an executor; return it and its progress."""
+def _on_nodes(
+    db: str, campaign: Campaign, options: dict[str, Any], again: frozenset[str]
+) -> tuple[Campaign, Any]:
     from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
     from indexer.campaign.run import Settle
     from indexer.executors.base import Effort
 
     named = named_on_nodes(options["platform"])
     effort = Effort(repeats=options["repeats"], threads=options["threads"], platform=named)
-    words, again = nodes_words(options), _failures(options["again"])
+    words = nodes_words(options)
     with (
         open_database(db) as opened,
         Progress() as progress,
@@ -254,18 +345,6 @@ def note_interrupt(job: NodesJob) -> Iterator[None]:
         raise
 
 
-def _failures(text: str) -> frozenset[str]:
-    """Statuses of failures in a comma-separated text. Raises: UsageError for another word."""
-    named = frozenset(word.strip() for word in text.split(",") if word.strip())
-    failures = [status for status in STATUSES if status != "ok"]
-    if unknown := sorted(named.difference(failures)):
-        raise UsageError(
-            f"--again: {unknown[0]!r} is no failure status",
-            hint=f"one or more of {', '.join(failures)}",
-        )
-    return named
-
-
 @click.command("work")
 @click.argument("folder", metavar="DIR")
 @click.option(
@@ -288,12 +367,21 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any
       embeddb campaign work camp --task 0000-spmm_32-0
       embeddb campaign work camp --submission 1 --chunk 12
     """
+    from indexer.campaign.nodes.worker import work_chunk, work_tasks
+    from indexer.executors.base import Effort
+
     if bool(tasks) == bool(options["submission"]) or bool(tasks) != (options["chunk"] < 0):
         raise UsageError("name tasks by --task, or a --submission and a --chunk of it")
     # SIGTERM before a kill: the current point is then not blamed for the end of the job.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        worked = _worked(Path(folder), tasks, options)
+        effort = Effort(**{name: options[name] for name in ("platform", "repeats", "threads")})
+        with Progress() as progress:
+            if tasks:
+                worked = work_tasks(Path(folder), tasks, effort, progress=progress)
+            else:
+                where = (options["submission"], options["chunk"])
+                worked = work_chunk(Path(folder), *where, effort, progress)
     finally:
         signal.signal(signal.SIGTERM, before)
     document = {
@@ -302,22 +390,9 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any
         "there": worked.there,
         "failed": worked.failed,
     }
-    if as_json:
-        emit(document)
-    else:
-        say(f"{plural(len(worked.done), 'task')} done here, {len(worked.there)} were done already")
+    done = f"{plural(len(worked.done), 'task')} done here"
+    result(document, f"{done}, {len(worked.there)} were done already", as_json)
     if worked.failed:
         for name, reason in worked.failed.items():
             note(f"{name}: {reason}")
         raise InputError(f"{plural(len(worked.failed), 'task')} failed", where=folder)
-
-
-def _worked(folder: Path, tasks: Sequence[str], options: dict[str, Any]) -> Worked:
-    from indexer.campaign.nodes.worker import work_chunk, work_tasks
-    from indexer.executors.base import Effort
-
-    effort = Effort(**{name: options[name] for name in ("platform", "repeats", "threads")})
-    with Progress() as progress:
-        if tasks:
-            return work_tasks(folder, tasks, effort, progress=progress)
-        return work_chunk(folder, options["submission"], options["chunk"], effort, progress)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from typing import Any
 
 import click
 import msgspec
 
 from embeddb.core.errors import StoreCorrupt
-from embeddb.core.wording import plural, share, size
-from embeddb.database import Database
+from embeddb.core.wording import plural, share, size, when
 from embeddb.store import SCHEMA
 from embeddb.store.model_files import model_states, register_files, unregistered
 from embeddb.store.models import ModelFacts, facts_of
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.coverage_text import show_states
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
 from embeddb.ui.cli.verbs.db_exchange import (
     copy_verb,
     export_verb,
@@ -60,8 +56,44 @@ def stat_verb(db: str, as_json: bool) -> None:
         say(f"{plural(document['withdrawn'], 'withdrawn run')} beside these")
     say()
     show_states(document["answers"])
-    for line in problems:
-        note(f"warning: {line}")
+    warn(problems, len(problems))
+
+
+def show_states(states: list[dict[str, Any]]) -> None:
+    """Table of `indexer.coverage.scope_states`; column "held out": share of the optimum in
+    leave-one-group-out cross-validation."""
+    if not states:
+        say("nothing can be answered yet: there are no runs; `embeddb index DB LOG --platform P`")
+        say("reads some, `embeddb measure DB MATRIX --platform cpu --op spmv` makes some")
+        return
+    head = ("op", "platform", "patterns", "groups", "configs", "runs", "features")
+    rows = []
+    for s in states:
+        quality = (share(s.get("of_optimum_held_out")), share(s.get("static_best_held_out")))
+        rows.append(
+            (
+                *(s["op"], s["platform"], s["patterns"], s["groups"], s.get("configs")),
+                *(s["runs"], s["featurizer"], *quality, "simulated" if s["simulated"] else ""),
+            )
+        )
+    table((*head, "held out", "static best", "note"), rows)
+    say("held out: share of the best measured configuration reached without the pattern's own")
+    say("group, geometric mean, as in `embeddb eval`; static best: by one fixed configuration")
+    for s in states:
+        for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
+            say(f"  {s['op']} on {s['platform']}: {line}")
+
+
+def _model_lines(model: dict[str, Any] | None) -> list[str]:
+    if model is None:
+        return []
+    named = f"cost model {model['version']}"
+    if "mape" in model:
+        return [f"{named} predicts seconds: MAPE {model['mape']:.1f} % in cross-validation"]
+    shares = [f"{method} {share(v)}" for method, v in model["of_optimum_held_out"].items()]
+    figures = ", ".join(shares) or "never evaluated, so it does not rank"
+    reads = model.get("featurizer", "operations")
+    return [f"{named} on {reads}, held out: {figures}"]
 
 
 @click.command("models")
@@ -87,7 +119,8 @@ def models_verb(db: str, as_json: bool) -> None:
         emit({"database": db, "models": documents, "notes": notes})
         return
     if models:
-        _show(models)
+        head = ("version", "state", "registered", "trained on", "held out at 1")
+        table(head, [_model_row(facts, state) for facts, state in models])
     else:
         hint = "" if notes else "; `embeddb train costmodel` trains one"
         say(f"{db}: no model is registered{hint}")
@@ -95,36 +128,17 @@ def models_verb(db: str, as_json: bool) -> None:
         note(line)
 
 
-def _show(models: list[tuple[ModelFacts, str]]) -> None:
-    head = ("version", "state", "registered", "trained on", "held out at 1")
-    rows = [
-        (f.version, state, _day(f.registered), _training_data(f), _held_out(f))
-        for f, state in models
-    ]
-    table(head, rows)
-
-
-def _training_data(facts: ModelFacts) -> str:
-    return (
-        f"{facts.training_summary}; {facts.predictor}"
-        if facts.predictor
-        else facts.training_summary
-    )
-
-
-def _held_out(facts: ModelFacts) -> str:
-    """Held-out share by op, in the order of training."""
+def _model_row(facts: ModelFacts, state: str) -> tuple[str, ...]:
+    """Version, state, day, training data, and held-out shares by op in the order of training."""
+    day, data = when(facts.registered)[:10], facts.training_summary
     places = {op: at for at, op in enumerate(facts.ops)}
     ops = sorted(facts.held_out, key=lambda op: places.get(op, len(places)))
-    return "; ".join(f"{op}: {_shares(facts.held_out[op])}" for op in ops)
-
-
-def _shares(by_method: Mapping[str, float]) -> str:
-    return ", ".join(f"{method} {share(at_1)}" for method, at_1 in by_method.items())
-
-
-def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+    held_out = [
+        f"{op}: " + ", ".join(f"{name} {share(at_1)}" for name, at_1 in facts.held_out[op].items())
+        for op in ops
+    ]
+    by = f"; {facts.predictor}" if facts.predictor else ""
+    return facts.version, state, day, data + by, "; ".join(held_out)
 
 
 @click.command("check")
@@ -171,13 +185,12 @@ def rebuild_verb(db: str, as_json: bool) -> None:
         report = embed(opened.index, again=True, progress=progress)
         report.problems += register_files(opened.store)
     if as_json:
-        body = {"partitions": report.partitions, "problems": report.problems}
-        emit({"database": db, "vectors": report.vectors, **body})
+        names = ("vectors", "partitions", "problems")
+        emit({"database": db, **{name: getattr(report, name) for name in names}})
         return
     table(("featurizer", "vectors"), report.vectors.items())
     say(plural(len(report.partitions), "index", "indexes") + " rebuilt")
-    for line in report.problems:
-        note(f"warning: {line}")
+    warn(report.problems, len(report.problems))
 
 
 @click.command("upgrade")
@@ -192,10 +205,7 @@ def upgrade_verb(db: str, as_json: bool) -> None:
     """
     with open_database(db) as opened:
         document = {"database": opened.store.place, "schema": SCHEMA, "upgraded": False}
-    if as_json:
-        emit(document)
-    else:
-        say(f"{db}: schema {SCHEMA} is current, nothing to do")
+    result(document, f"{db}: schema {SCHEMA} is current, nothing to do", as_json)
 
 
 @click.command("compact")
@@ -209,20 +219,20 @@ def compact_verb(db: str, as_json: bool) -> None:
       embeddb db compact runs.db
     """
     with open_database(db) as opened:
-        before, after = _compacted(opened)
-    if as_json:
-        emit({"database": db, "bytes_before": before, "bytes": after})
-    else:
-        say(f"{db}: {size(before)} before, {size(after)} now")
+        before = opened.store.size_bytes()
+        opened.store.compact()
+        after = opened.store.size_bytes()
+    document = {"database": db, "bytes_before": before, "bytes": after}
+    result(document, f"{db}: {size(before)} before, {size(after)} now", as_json)
 
 
-def _compacted(db: Database) -> tuple[int, int]:
-    before = db.store.size_bytes()
-    db.store.compact()
-    return before, db.store.size_bytes()
-
-
-@click.group("db")
+@click.group(
+    "db",
+    commands=[
+        *(models_verb, stat_verb, check_verb, rebuild_verb, export_verb, import_verb),
+        *(copy_verb, push_verb, sources_verb, withdraw_verb, upgrade_verb, compact_verb),
+    ],
+)
 def db_verb() -> None:
     """Look after a database: stat, models, check, rebuild, export, import, copy,
     push, sources, withdraw, upgrade, compact.
@@ -233,20 +243,3 @@ def db_verb() -> None:
       embeddb db models runs.db
       embeddb db export runs.db runs.jsonl.gz
     """
-
-
-for _verb in (
-    models_verb,
-    stat_verb,
-    check_verb,
-    rebuild_verb,
-    export_verb,
-    import_verb,
-    copy_verb,
-    push_verb,
-    sources_verb,
-    withdraw_verb,
-    upgrade_verb,
-    compact_verb,
-):
-    db_verb.add_command(_verb)

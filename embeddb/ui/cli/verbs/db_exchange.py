@@ -8,13 +8,12 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.records import STATUSES
 from embeddb.core.wording import duration, plural
 from embeddb.store.sources import Source
 from embeddb.store.withdrawn import RunSelection
@@ -23,8 +22,13 @@ from embeddb.ui.cli.arguments import (
     only_op_option,
     only_platform_option,
     open_database,
+    statuses,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table
+
+if TYPE_CHECKING:
+    from indexer.exchange.importer import ImportReport
+    from indexer.exchange.push import PushReport
 
 
 @click.command("export")
@@ -102,14 +106,7 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
     if as_json:
         emit(report.document())
         return
-    say(
-        f"{file}: {plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} in "
-        f"{duration(report.seconds)}: {report.added:,} added, "
-        f"{report.duplicates:,} already stored, "
-        f"{report.rejected:,} rejected"
-    )
-    if report.kept:
-        say(f"  {report.kept:,}  conflict with rows stored here, which are kept")
+    _show_moved(file, report, "here")
     if report.rejects_file:
         say(f"  rejected records with reasons: {report.rejects_file}")
 
@@ -173,15 +170,19 @@ def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> 
     if as_json:
         emit(report.document())
         return
-    say(
-        f"{report.source} to {report.database}: {plural(report.runs, 'run')} of "
-        f"{plural(report.patterns, 'pattern')} in {duration(report.seconds)}: {report.added:,} "
-        f"added, {report.duplicates:,} already stored, {report.rejected:,} rejected"
-    )
-    if report.kept:
-        say(f"  {report.kept:,}  conflict with rows stored there, which are kept")
+    _show_moved(f"{report.source} to {report.database}", report, "there")
     for line in report.reasons:
         note(f"  {line}")
+
+
+def _show_moved(what: str, report: ImportReport | PushReport, place: str) -> None:
+    say(
+        f"{what}: {plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} in "
+        f"{duration(report.seconds)}: {report.added:,} added, {report.duplicates:,} already "
+        f"stored, {report.rejected:,} rejected"
+    )
+    if report.kept:
+        say(f"  {report.kept:,}  conflict with rows stored {place}, which are kept")
 
 
 @click.command("sources")
@@ -201,11 +202,18 @@ def sources_verb(db: str, as_json: bool) -> None:
     documents = [_document(source, withdrawn) for source in entries]
     if as_json:
         emit({"database": place, "sources": documents})
-    elif not documents:
+        return
+    if not documents:
         say(f"{db}: no source pushed runs; `embeddb db push` does")
-    else:
-        head = ("source", "runs", "withdrawn", "duplicates", "pushes", "last", "from")
-        table(head, [_row(one) for one in documents])
+        return
+    rows = []
+    for one in documents:
+        pushes = one["pushes"]
+        last = time.strftime("%Y-%m-%d %H:%M", time.localtime(pushes[-1]["when"]))
+        places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in pushes}))
+        counts = (one["runs"], one["withdrawn"], one["duplicates"], len(pushes))
+        rows.append((one["source"], *counts, last, places))
+    table(("source", "runs", "withdrawn", "duplicates", "pushes", "last", "from"), rows)
 
 
 def _document(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
@@ -221,14 +229,6 @@ def _document(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
             {"when": p.when, "user": p.user, "host": p.host, "added": p.added} for p in pushes
         ],
     }
-
-
-def _row(document: Mapping[str, Any]) -> tuple[object, ...]:
-    pushes = document["pushes"]
-    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(pushes[-1]["when"]))
-    places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in pushes}))
-    counts = (document["runs"], document["withdrawn"], document["duplicates"], len(pushes))
-    return (document["source"], *counts, last, places)
 
 
 _WHICH = "name --platform, --op, --status, --campaign, --since, --source"
@@ -260,7 +260,14 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str)
       embeddb db withdraw team.db --source ann@cluster7 --yes
       embeddb db withdraw runs.db --undo --yes
     """
-    selection = _selection(options)
+    selection = RunSelection(
+        platform=options["platform"],
+        op=Op.parse(options["op"]) if options["op"] else None,
+        statuses=statuses("--status", options["status"]),
+        campaign=options["campaign"],
+        since=_moment(options["since"]),
+        source=options["source"],
+    )
     if selection.all and not undo:
         raise UsageError("no runs are selected", hint=_WHICH)
     with open_database(db, readonly=not yes) as opened:
@@ -280,10 +287,7 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str)
         "selected": [kind._asdict() for kind in chosen],
         "withdrawn": left,
     }
-    if as_json:
-        emit(document)
-    else:
-        _show(document)
+    result(document, _show, as_json)
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -298,25 +302,6 @@ def _show(document: dict[str, Any]) -> None:
     else:
         say(f"{runs} would be {'restored' if undo else 'withdrawn'}")
         note("nothing changed: add --yes to do it")
-
-
-def _selection(options: dict[str, str]) -> RunSelection:
-    return RunSelection(
-        platform=options["platform"],
-        op=Op.parse(options["op"]) if options["op"] else None,
-        statuses=_statuses(options["status"]),
-        campaign=options["campaign"],
-        since=_moment(options["since"]),
-        source=options["source"],
-    )
-
-
-def _statuses(text: str) -> frozenset[str]:
-    named = frozenset(word.strip() for word in text.split(",") if word.strip())
-    if unknown := sorted(named.difference(STATUSES)):
-        hint = f"one or more of {', '.join(STATUSES)}"
-        raise UsageError(f"--status: unknown status {unknown[0]!r}", hint=hint)
-    return named
 
 
 def _moment(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,8 +19,7 @@ from embeddb.ui.cli.arguments import op_option, open_database, threads_option
 from embeddb.ui.cli.output import emit, json_option, note, say, table
 
 if TYPE_CHECKING:
-    from embeddb.dynamics import Cache, Counter, Dynamics
-    from embeddb.platforms.platform import Platform
+    from embeddb.dynamics import Cache, Dynamics
 
 _WARM = "values of {} are those of a call with warm caches, simulated ones those of a cold call"
 
@@ -52,7 +52,12 @@ def dynamics_verb(matrix: str, as_json: bool, **options: Any) -> None:
     op, platform = Op.parse(options["op"]), load_platform(options["platform"])
     matrices_only([op], "this verb")
     pattern = _pattern(matrix, options["db"])
-    config = _config(platform, op, pattern, options["config"])
+    if options["config"]:
+        space = platform.space(op, pattern.sizes)
+        config = space.canonical(Config.parse(options["config"]))
+        space.check(config)
+    else:
+        config = platform.default(op, pattern.sizes)
     threads = options["threads"] or len(os.sched_getaffinity(0))
     how, notes = execution_of(platform, op, config, pattern=pattern, threads=threads)
     caches = caches_of(platform.traits)
@@ -90,15 +95,6 @@ def _pattern(text: str, db: str) -> Pattern:
     return pattern
 
 
-def _config(platform: Platform, op: Op, pattern: Pattern, text: str) -> Config:
-    if not text:
-        return platform.default(op, pattern.sizes)
-    space = platform.space(op, pattern.sizes)
-    config = space.canonical(Config.parse(text))
-    space.check(config)
-    return config
-
-
 def _counted(
     dynamics: Dynamics,
     tool: str,
@@ -124,18 +120,11 @@ def _counted(
 
 def _document(dynamics: Dynamics, caches: tuple[Cache, ...]) -> dict[str, Any]:
     return {
-        "caches": [
-            {"level": c.level, "size_bytes": c.size_bytes, "shared": c.shared} for c in caches
-        ],
-        "counters": {name: _value(c) for name, c in dynamics.counters.items()},
+        "caches": [asdict(cache) for cache in caches],
+        "counters": {name: asdict(c) for name, c in dynamics.counters.items()},
         "missing": dict(dynamics.missing),
-        "quantities": {name: _value(c) for name, c in dynamics.quantities.items()},
-        "reuse": {
-            "counts": list(dynamics.reuse.counts),
-            "cold": dynamics.reuse.cold,
-            "unit_bytes": dynamics.reuse.unit_bytes,
-            "share": dynamics.reuse.share,
-        },
+        "quantities": {name: asdict(c) for name, c in dynamics.quantities.items()},
+        "reuse": asdict(dynamics.reuse),
         "vector": dynamics.vector().tolist(),
         "mask": dynamics.mask().tolist(),
         "over_threads": _over_threads(dynamics),
@@ -156,20 +145,11 @@ def _over_threads(dynamics: Dynamics) -> dict[str, dict[str, float]]:
     }
 
 
-def _value(counter: Counter) -> dict[str, Any]:
-    return {
-        "value": counter.value,
-        "unit": counter.unit,
-        "source": counter.source,
-        "note": counter.note,
-    }
-
-
 def _show(head: dict[str, Any], dynamics: Dynamics, caches: tuple[Cache, ...]) -> None:
     say(f"{head['name']}: {head['op']} on {head['platform']}, {head['threads']} threads")
     say("caches: " + ", ".join(f"L{c.level} {size(c.size_bytes)}" for c in caches))
     rows = [
-        (_figure(c.value), c.unit, c.source, name)
+        (f"{c.value:{',.0f' if c.value == int(c.value) else '.4g'}}", c.unit, c.source, name)
         for group in (dynamics.quantities, dynamics.counters)
         for name, c in group.items()
     ]
@@ -182,7 +162,3 @@ def _show(head: dict[str, Any], dynamics: Dynamics, caches: tuple[Cache, ...]) -
         say(f"no {name}: {reason}")
     for remark in dynamics.notes:
         say(remark)
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"

@@ -89,7 +89,6 @@ def emit_verb(
 
 
 def _of_op(db: str, place: str, prefix: str, options: Mapping[str, Any]) -> Manifest:
-    """Emit the named configuration, or a pack learned from the runs in the database."""
     from embeddb.emit.emit import emit_config, emit_pack
 
     op, platform = Op.parse(options["op"]), options["platform"] or "cpu"
@@ -193,7 +192,7 @@ def _show(rule: Rule, out: str) -> None:
         note(f"{rule.platform} is simulated: no time is of real hardware")
 
 
-@click.group("export")
+@click.group("export", commands=[rule_verb])
 def export_verb() -> None:
     """Export decision rules of a database as code. (`db export` writes its runs.)
 
@@ -201,6 +200,3 @@ def export_verb() -> None:
     Example:
       embeddb export rule starter -o rule.h --platform cpu --op spmv
     """
-
-
-export_verb.add_command(rule_verb)

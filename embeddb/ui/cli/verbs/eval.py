@@ -11,9 +11,8 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import factor, many_of, share
-from embeddb.ui.cli.arguments import featurizer_option, only_op_option, open_database
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.train_session import threads
+from embeddb.ui.cli.arguments import featurizer_option, only_op_option, open_database, threads
+from embeddb.ui.cli.output import Progress, emit, figure, json_option, note, say, table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,10 +71,8 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
       embeddb eval runs.db --op spmm:128 --tuner mine --tuner random
       embeddb eval starter --platform cpu --op spmm:128 --featurizer scnn
     """
-    if options["across"]:
-        _across(db, platform, op, seeds, as_json, options)
-        return
-    _held_out(db, platform, op, seeds, as_json, options)
+    evaluated = _across if options["across"] else _held_out
+    evaluated(db, platform, op, seeds, as_json, options)
 
 
 def _across(
@@ -118,8 +115,8 @@ def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
             (
                 row["method"],
                 "-" if row["local"] < 0 else row["local"],
-                _figure(row["of_optimum@1"]),
-                _figure(row["of_optimum@5"]),
+                figure(row["of_optimum@1"]),
+                figure(row["of_optimum@5"]),
                 factor(row["got"]),
                 factor(row["promised"]),
                 share(row["covered"]),
@@ -160,7 +157,7 @@ def _held_out(
             note=note,
         )
     documents = [row.document() for row in rows]
-    judged = {(row.op, where) for row in rows for where in (row.platform, _bare(row.platform))}
+    judged = {(r.op, name) for r in rows for name in (r.platform, r.platform.partition("@")[0])}
     for left in [(str(o), s) for o, s in scopes if (str(o), s) not in judged]:
         many = many_of(Op.parse(left[0]).kind)
         note(f"{left[0]} on {left[1]}: not evaluated: too few {many} with a measured default")
@@ -190,11 +187,6 @@ def _tile_rankers(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, F
     return kernel_rankers(db.store.tensor, vectors)
 
 
-def _bare(platform: str) -> str:
-    """Name of a platform without its instance."""
-    return platform.partition("@")[0]
-
-
 def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     simulated = ", simulated" if rows[0].get("simulated") else ""
     many = many_of(Op.parse(what).kind)
@@ -205,6 +197,7 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     )
     head = ("method", "speed-up@1", "@5", "most", "of optimum@1", "@5", "regret p95", "slower")
     ran = any("of_optimum_ran@1" in row for row in rows)
+    among_ran = ("of_optimum@1", "of_optimum@5") if ran else ()
     head = (*head[:6], *(("ran@1", "@5") if ran else ()), *head[6:])
     # Time that a program of tensor kernels loses if each runs the first choice.
     lost = "program_ape" in rows[0]
@@ -216,13 +209,13 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
                 factor(row["speedup@1"]),
                 factor(row["speedup@5"]),
                 factor(row["speedup_max@1"]),
-                _figure(row["of_optimum@1"]),
-                _figure(row["of_optimum@5"]),
-                *(map(_figure, _among_ran(row)) if ran else ()),
-                _figure(row["regret_p95@1"]),
+                figure(row["of_optimum@1"]),
+                figure(row["of_optimum@5"]),
+                *(figure(row.get(k.replace("@", "_ran@"), row[k])) for k in among_ran),
+                figure(row["regret_p95@1"]),
                 share(row["slower_than_default"]),
                 share(row["opa"]),
-                _figure(row["spread"]),
+                figure(row["spread"]),
                 *((share(row["program_ape"] / 100),) if lost else ()),
             )
             for row in rows
@@ -233,11 +226,6 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     say()
 
 
-def _among_ran(row: Mapping[str, Any]) -> list[float]:
-    """Shares of the optimum at 1 and at 5 of a choice among what ran on each matrix."""
-    return [row.get(f"of_optimum_ran@{k}", row[f"of_optimum@{k}"]) for k in (1, 5)]
-
-
 def _show_steps(rows: list[dict[str, Any]]) -> None:
     """Share of the optimum of the named tuners after 1, 2, 5 and 10 measurements."""
     if not rows:
@@ -245,10 +233,6 @@ def _show_steps(rows: list[dict[str, Any]]) -> None:
     from tuners.evaluation.bench import STEPS
 
     say("  share of the optimum after this many measurements:")
-    figures = [[_figure(row[f"of_optimum@{k}"]) for k in STEPS] for row in rows]
+    figures = [[figure(row[f"of_optimum@{k}"]) for k in STEPS] for row in rows]
     lines = [(row["method"], *shares) for row, shares in zip(rows, figures, strict=True)]
     table(("tuner", *map(str, STEPS)), lines, indent="  ")
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -12,7 +12,6 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.ui.cli.arguments import database_to_fill, number_option, open_database
-from embeddb.ui.cli.coverage_text import show_states
 from embeddb.ui.cli.logs import (
     accepted,
     platform_of_logs,
@@ -21,9 +20,9 @@ from embeddb.ui.cli.logs import (
     refuse_empty,
     refuse_foreign_folder,
     show_file,
-    warn,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
+from embeddb.ui.cli.verbs.db import show_states
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:
@@ -106,10 +105,7 @@ def init_verb(db: str, as_json: bool) -> None:
         raise UsageError(f"{STARTER!r} is the shipped database", hint=f"for a folder: ./{STARTER}")
     with Database.create(db) as created:
         document = {"database": created.store.place, "generation": created.store.generation}
-    if as_json:
-        emit(document)
-    else:
-        say(f"created {db}; fill it with `embeddb index {db} RUNS --platform P`")
+    result(document, f"created {db}; fill it with `embeddb index {db} RUNS --platform P`", as_json)
 
 
 @click.command()
@@ -187,15 +183,8 @@ def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: boo
         also = (featurizer,) if featurizer else ()
         report = embed(opened.index, again=again, also=also, progress=progress)
     if as_json:
-        emit(
-            {
-                "vectors": report.vectors,
-                "partitions": report.partitions,
-                "problems": report.problems,
-                "notes": report.notes,
-                "weights": version,
-            }
-        )
+        names = ("vectors", "partitions", "problems", "notes")
+        emit({**{name: getattr(report, name) for name in names}, "weights": version})
         return
     if version:
         say(f"{db} uses weights {version} of scnn now")

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, TensorError, UsageError
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import counted, plural
+from embeddb.database import Database
 from embeddb.ranking.kernels.fused_seconds import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph, is_probe
 from embeddb.tensors.tensor_text import tensor_text
-from embeddb.ui.cli.arguments import database_to_fill, open_database
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.kernel_measure import measure_verb
-from embeddb.ui.cli.workload_text import show_fused_seconds, time_of
+from embeddb.ui.cli.arguments import (
+    database_to_fill,
+    machine_here,
+    number_option,
+    open_database,
+    resolve_workloads,
+)
+from embeddb.ui.cli.output import Progress, emit, json_option, note, note_some, say, table
+from embeddb.ui.cli.workload_text import (
+    MOST_NOTES,
+    added_document,
+    note_without_tiles,
+    refuse_if_nothing_ran,
+    show_fused_seconds,
+    time_of,
+)
 
 if TYPE_CHECKING:
-    from embeddb.tensors.tensor_graph import TensorGraph
     from indexer.add import Added
+
 
 #: Imported computations shown, and notes.
 _MOST_ROWS, _MOST_NOTES = 40, 20
@@ -44,15 +62,7 @@ _MOST_ROWS, _MOST_NOTES = 40, 20
 @click.option("--probes", is_flag=True, help="Also synthetic kernels for training.")
 @click.option("--cut", is_flag=True, help="Also the kernels that programs are cut into.")
 @json_option
-def import_verb(
-    db: str,
-    files: tuple[str, ...],
-    *,
-    kind: str,
-    group: str,
-    as_json: bool,
-    **wanted: bool,
-) -> None:
+def import_verb(db: str, files: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Import the tensor kernels and programs of FILES into DB (created if missing).
 
     A file is HLO text (.txt, .hlo, also gzipped) or computations written by embeddb (.json); a
@@ -75,19 +85,19 @@ def import_verb(
     from indexer.programs.tensors import probes, programs
     from indexer.programs.tensors.cutting import distinct_kernels
 
-    if not (files or wanted["ours"] or wanted["probes"]):
+    if not (files or options["ours"] or options["probes"]):
         raise UsageError("nothing to import", hint="give files or folders, --ours or --probes")
-    tensors, notes = _read(files, kind, group)
-    tensors += programs() if wanted["ours"] else []
-    tensors += probes() if wanted["probes"] else []
-    if wanted["cut"]:
+    tensors, notes = _read(files, options["kind"], options["group"])
+    tensors += programs() if options["ours"] else []
+    tensors += probes() if options["probes"] else []
+    if options["cut"]:
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened.index, tensors, progress=progress)
-    notes += _unchanged_groups(done.known, tensors, group)
-    _note(notes)
+    notes += _unchanged_groups(done.known, tensors, options["group"])
+    note_some(notes, _MOST_NOTES, "and {:,} more notes: --json has them all")
     if as_json:
-        emit({"database": db, **_documents(done), "notes": notes})
+        emit({**added_document(db, done, _import_document), "notes": notes})
     else:
         _show_import(db, done)
 
@@ -105,28 +115,13 @@ def _unchanged_groups(
     return [f"--group is for new kernels; {len(others):,} stored before keep theirs: {names}{more}"]
 
 
-def _note(notes: list[str]) -> None:
-    for line in notes[:_MOST_NOTES]:
-        note(line)
-    if len(notes) > _MOST_NOTES:
-        note(f"and {len(notes) - _MOST_NOTES:,} more notes: --json has them all")
-
-
-def _documents(done: Added[TensorGraph]) -> dict[str, object]:
-    return {
-        "added": [_import_document(one) for one in done.added],
-        "known": [_import_document(one) for one in done.known],
-        "adopted_runs": done.adopted_runs,
-    }
-
-
 def _show_import(db: str, done: Added[TensorGraph]) -> None:
     states = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
     rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in states]
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         say(f"and {len(rows) - _MOST_ROWS:,} more")
-    added = _counted(done.added) if done.added else "nothing"
+    added = counted(Counter(one.kind for one in done.added)) or "nothing"
     say(f"{db}: {added} added, {len(done.known):,} already stored")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")
@@ -134,9 +129,7 @@ def _show_import(db: str, done: Added[TensorGraph]) -> None:
 
 def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[TensorGraph], list[str]]:
     """The computations of all files, and notes by file; unreadable files of a folder become notes.
-
-    Raises: TensorError for an unreadable file, and for a folder without a readable one.
-    """
+    Raises: TensorError for an unreadable file, and for a folder without a readable one."""
     from indexer.frontends.hlo.files import read_tensors, tensor_files
 
     computations: list[TensorGraph] = []
@@ -162,19 +155,10 @@ def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[TensorGra
     return computations, notes
 
 
-def _counted(tensors: list[TensorGraph]) -> str:
-    return counted({kind: sum(one.kind == kind for one in tensors) for kind in KINDS})
-
-
 def _import_document(computation: TensorGraph) -> dict[str, object]:
+    names = ("id", "kind", "name", "group")
     sizes = dict(computation.sizes.named)
-    return {
-        "id": computation.id,
-        "kind": computation.kind,
-        "name": computation.name,
-        "group": computation.group,
-        "sizes": sizes,
-    }
+    return {**{name: getattr(computation, name) for name in names}, "sizes": sizes}
 
 
 #: Operations, and characters of attributes, that the table shows.
@@ -315,11 +299,7 @@ def _rows(computation: TensorGraph) -> list[dict[str, Any]]:
 def _document(computation: TensorGraph, took: list[FusedSeconds]) -> dict[str, Any]:
     work = work_of(computation)
     return {
-        "id": computation.id,
-        "kind": computation.kind,
-        "name": computation.name,
-        "group": computation.group,
-        "sizes": dict(computation.sizes.named),
+        **_import_document(computation),
         "flops": work.flops,
         "transcendentals": work.transcendentals,
         "bytes_read": work.bytes_read,
@@ -373,7 +353,138 @@ def _words(attributes: dict[str, Any]) -> str:
     return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 1] + "…"
 
 
-@click.group("kernel")
+# -- measure ---------------------------------------------------------------------------------------
+
+
+def _fusions(
+    db: Database, subjects: Sequence[TensorGraph], options: dict[str, Any], *, as_json: bool
+) -> None:
+    """Measure programs under many fusion plans, or whole kernels. Raises: RunnerUnavailable
+    without jax; TensorError if none of the programs can be measured."""
+    from indexer.tensor_runs import FusionJob, FusionRequest
+
+    request = FusionRequest(cuts=options["cuts"], seed=options["seed"])
+    platform = db.platform(options["platform"])
+    with Progress() as progress:
+        job = FusionJob(machine_here(db, platform, repeats=options["repeats"], threads=1), request)
+        tally = (job.programs if options["op"] == "fusion" else job.kernels)(subjects, progress)
+    if as_json:
+        counts = {"known": tally.known, "measured": tally.programs}
+        counts |= {n: getattr(tally, n) for n in ("partitions", "kernels", "long", "failed")}
+        ratio = median(tally.ratios) if tally.ratios else None
+        what = "programs" if options["op"] == "fusion" else "asked"
+        emit({what: len(subjects), **counts, "ratio": ratio})
+    else:
+        failed = [f"{name}: {reason}" for name, reason in tally.failed.items()]
+        note_some(failed, MOST_NOTES, "and {:,} more failed: --json has them all")
+    refuse_if_nothing_ran(tally.known + tally.partitions + tally.kernels, tally.failed)
+    if as_json:
+        return
+    earlier = f", {tally.known:,} measured before" if tally.known else ""
+    partitions = f"{plural(tally.partitions, 'partition')}, " if tally.partitions else ""
+    kernels = plural(tally.kernels, "kernel")
+    say(f"{partitions}{kernels} measured, {tally.long:,} of 50 µs or more{earlier}")
+    if tally.ratios:
+        say(f"kernels in a row take {median(tally.ratios):.2f} times their sum (median)")
+
+
+#: Platform by operation.
+_PLATFORMS = {"tile": "tile-cpu", "fused": "xla-cpu", "fusion": "xla-cpu"}
+
+
+@click.command("measure")
+@click.argument("db")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.option("--op", "op", default="tile", show_default=True, type=click.Choice([*_PLATFORMS]))
+@click.option("--platform", default="", help="tile-cpu, or xla-cpu for fused and fusion.")
+@number_option("--tiles", default=80, least=1, most=100_000)
+@number_option("--rounds", default=2, least=1, most=100)
+@number_option("--cuts", default=60, least=0, most=100_000)
+@number_option("--repeats", default=2, least=1, most=1000)
+@click.option("--seed", default=0, show_default=True, help="Seed of the sampled tiles and cuts.")
+@json_option
+def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Measure the tensor kernels or programs in DB on this machine, on one thread.
+
+    For each kernel NAME, or for all in DB but probes, --tiles tiles of all sizes run, the untiled
+    loop included, in --rounds rounds. If Kendall's tau of the first two is below 0.8, a third
+    follows. Tiles and cuts measured before are skipped, so after Ctrl-C the same command continues.
+    Kernels without tiles are listed with the reason.
+
+    With --op fused, kernels are compiled by XLA and timed; with --op fusion programs are, under
+    --cuts random fusion plans, and the kernels of each plan are timed too.
+
+    \b
+    Example:
+      embeddb kernel measure tensors.db
+      embeddb kernel measure tensors.db --op fusion --cuts 60
+      embeddb kernel measure tensors.db mlp/3 mlp/4 --tiles 200 --rounds 3
+    """
+    options["platform"] = options["platform"] or _PLATFORMS[options["op"]]
+    op = Op(options["op"])
+    with open_database(db) as opened:
+        opened.platform(options["platform"]).kernel(op)
+        subjects = _requested(opened, names, op)
+        measure = _tiles if op.name == "tile" else _fusions
+        measure(opened, subjects, options, as_json=as_json)
+
+
+def _tiles(
+    db: Database, kernels: Sequence[TensorGraph], options: dict[str, Any], *, as_json: bool
+) -> None:
+    """Measure tiles of kernels. Raises: RunnerUnavailable; TensorError if none has tiles."""
+    from indexer.measure import MeasureJob
+    from indexer.tensor_runs import TILE_AGREEMENT, TileDesign
+
+    design = TileDesign(**{name: options[name] for name in ("tiles", "rounds", "seed")})
+    effort = {"repeats": options["repeats"], "most": 5, "min_time_s": 0.002, "threads": 1}
+    with Progress() as progress:
+        machine = machine_here(db, db.platform(options["platform"]), **effort)
+        job = MeasureJob(machine, design, design.rounds, TILE_AGREEMENT)
+        tally = job.run(kernels, progress)
+    taus = [tau for tau in tally.taus if not math.isnan(tau)]
+    if as_json:
+        counts = {"known": tally.known, "measured": tally.measured, "tiles": tally.configs}
+        counts |= {"runs": tally.runs, "again": tally.again}
+        agreement = median(taus) if taus else None
+        more = {"agreement": agreement, "skipped": tally.skipped}
+        emit({"kernels": len(kernels), **counts, **more})
+    else:
+        note_without_tiles(tally.skipped)
+    refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
+    if as_json:
+        return
+    earlier = f", {plural(tally.known, 'kernel')} measured before" if tally.known else ""
+    say(f"{plural(tally.measured, 'kernel')}, {plural(tally.configs, 'tile')} measured{earlier}")
+    if taus:
+        say(f"Kendall's tau of the rounds {median(taus):.2f} (median), {tally.again:,} run again")
+
+
+def _requested(db: Database, names: Sequence[str], op: Op) -> list[TensorGraph]:
+    """The kernels, or programs, with these names, or all.
+
+    Raises: NothingFound if there are none.
+    """
+    if names:
+        workloads = [one for name in names for one in resolve_workloads(db, name, op)]
+    else:
+        there = (info for info in db.store.patterns() if info.kind == op.kind and not info.stub)
+        workloads = [one for one in there if op.name != "tile" or not is_probe(one.group)]
+    by_id: dict[str, TensorGraph] = {}
+    for one in workloads:
+        computation = db.store.tensor(one.id) if isinstance(one, WorkloadInfo) else one
+        if isinstance(computation, TensorGraph):
+            by_id[computation.id] = computation
+    if not by_id:
+        hint = "`embeddb kernel import DB FILE` adds those of HLO text"
+        if op.kind == "kernel" and any(i.kind == "program" for i in db.store.patterns()):
+            hint = "import programs with --cut for their kernels, or `embeddb tune` them"
+        what = f"no tensor {op.kind} is stored with its operations"
+        raise NothingFound(what, hint=hint)
+    return list(by_id.values())
+
+
+@click.group("kernel", commands=[import_verb, measure_verb, show_verb])
 def kernel_verb() -> None:
     """Tensor kernels and programs: import, measure, show.
 
@@ -383,8 +494,3 @@ def kernel_verb() -> None:
       embeddb kernel measure tensors.db
       embeddb kernel show tensors.db mlp
     """
-
-
-kernel_verb.add_command(import_verb)
-kernel_verb.add_command(measure_verb)
-kernel_verb.add_command(show_verb)

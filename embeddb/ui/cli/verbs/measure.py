@@ -19,6 +19,7 @@ from embeddb.ui.cli.arguments import (
     Number,
     database_to_fill,
     families,
+    machine_here,
     manifest_option,
     max_nnz_option,
     number_option,
@@ -30,8 +31,8 @@ from embeddb.ui.cli.arguments import (
     runner_option,
     threads_option,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.campaign_run import EXECUTOR_OPTIONS, nodes_words, note_interrupt
+from embeddb.ui.cli.output import Progress, emit, figure, json_option, note, say, table, warn
+from embeddb.ui.cli.verbs.campaign_run import executor_options, nodes_words, note_interrupt
 
 if TYPE_CHECKING:
     from embeddb.core.workload import Workload
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from indexer.adopt import AdoptedOp
     from indexer.calibrate import CalibrationRequest
-    from indexer.calibration.report import CalibrationReport, OpReport
+    from indexer.calibration.report import CalibrationReport
 
 #: Rows of the printed table; `--json` has all.
 _SHOWN = 10
@@ -78,10 +79,8 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
       embeddb measure runs.db A.mtx --platform cpu --op spmm:128 --config "order=ijk,format=csr,..."
       embeddb measure runs.db gemm.c --platform nest-cpu --op nest -D N=512 --configs 40
     """
-    from indexer.measure import Machine, MeasureRequest, has_baselines, measure_sample
-    from indexer.runners.base import RunOptions
+    from indexer.measure import MeasureRequest, has_baselines, measure_sample
 
-    repeats = options["repeats"]
     request = MeasureRequest(
         op=Op.parse(options["op"]),
         given=options["configurations"],
@@ -89,12 +88,10 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
         seed=options["seed"],
         baselines=options["baselines"],
     )
-    threads = options["threads"]
-    run_options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
+    effort = {name: options[name] for name in ("repeats", "threads")}
     documents = []
     with open_database(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(options["platform"]), threads)
-        machine = Machine(opened.index, runner, here, run_options)
+        machine = machine_here(opened, opened.platform(options["platform"]), **effort)
         for text in matrices:
             for subject in resolve_workloads(
                 opened, text, request.op, options["defines"], options["index_matrix"]
@@ -102,7 +99,7 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
                 whole = _whole(opened, subject)
                 documents.append(measure_sample(machine, request, whole, progress).document())
             if request.baselines and not has_baselines(machine):
-                note(f"no baselines: {here.name} has none")
+                note(f"no baselines: {machine.here.name} has none")
     if as_json:
         emit(documents)
     else:
@@ -209,13 +206,10 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
         raise UsageError("a database on a server needs a folder for measurements: --campaign DIR")
     with database_to_fill(db) as opened, Progress() as progress:
         platform = opened.platform(options["platform"])
-        ops = tuple(map(Op.parse, options["ops"])) or _every_op(platform)
-        request = AdoptRequest(
-            platform=platform,
-            ops=tuple(dict.fromkeys(ops)),
-            samples=options["samples"],
-            seed=options["seed"],
-        )
+        every = (Op(k, _WIDTH if operation_of(k)[0].wide else 1) for k in platform.kernels)
+        ops = [Op.parse(op) for op in options["ops"]] or [op for op in every if op.workload.sparse]
+        own = {name: options[name] for name in ("samples", "seed")}
+        request = AdoptRequest(platform=platform, ops=tuple(dict.fromkeys(ops)), **own)
         runner, here = runner_here(platform, 0)
         pool = planned_matrices(
             options["matrices"],
@@ -227,17 +221,12 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
         folder = Path(options["campaign"] or f"{db.rstrip('/')}.adopt")
         adopted = Adoption(opened.index, runner, request, pool, folder, progress=progress).run()
     if as_json:
-        documents = [one.document() for one in adopted]
-        emit({"platform": here.id, "campaign": str(folder), "ops": documents})
+        ops_documents = [one.document() for one in adopted]
+        emit({"platform": here.id, "campaign": str(folder), "ops": ops_documents})
         return
     say(f"{here.id}: measurements in {folder}")
     for one in adopted:
         _show_adopted(one)
-
-
-def _every_op(platform: Platform) -> tuple[Op, ...]:
-    every = (Op(k, _WIDTH if operation_of(k)[0].wide else 1) for k in platform.kernels)
-    return tuple(op for op in every if op.workload.sparse)
 
 
 def _show_adopted(adopted: AdoptedOp) -> None:
@@ -260,30 +249,20 @@ def _show_adopted(adopted: AdoptedOp) -> None:
 
 
 def _outlook(adopted: AdoptedOp) -> str:
-    """One sentence on further samples."""
     further = adopted.document()["further"]
-    more = f"{further['samples']} more samples"
     if further["at_most"] is None:
-        return (
-            f"{more}: no gain can be shown, the last doubling gave less than its standard error "
-            f"({adopted.difference:+.3f} +- {adopted.error:.3f})"
-        )
-    return (
-        f"{more}: at most about +{further['at_most']:.3f} at 1, if a doubling gives no more than "
-        f"the last ({adopted.difference:+.3f} +- {adopted.error:.3f})"
-    )
+        what = "no gain can be shown, the last doubling gave less than its standard error"
+    else:
+        what = f"at most about +{further['at_most']:.3f} at 1, if a doubling gives no more than "
+        what += "the last"
+    last = f"{adopted.difference:+.3f} +- {adopted.error:.3f}"
+    return f"{further['samples']} more samples: {what} ({last})"
 
 
 # -- calibrate -------------------------------------------------------------------------------------
 
 #: Unusable files shown; `--json` has all.
 _NAMED = 5
-
-
-def _of_executors(command: Any) -> Any:
-    for option in reversed(EXECUTOR_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command()
@@ -301,7 +280,7 @@ def _of_executors(command: Any) -> Any:
 )
 @click.option("--matrices", default="", help="Folder of matrix files.  [default: generated ones]")
 @threads_option
-@_of_executors
+@executor_options
 @click.option(
     "--campaign", default="", metavar="DIR", help="With an executor: a folder shared by the nodes."
 )
@@ -396,16 +375,19 @@ def _show_report(report: CalibrationReport) -> None:
         f"{report.platform}: {plural(runs, 'run')}{failed}, in {duration(report.seconds)} of "
         f"{duration(report.asked_s)}"
     )
-    for line in report.problems[:_NAMED]:
-        note(f"warning: {line}")
-    if len(report.problems) > _NAMED:
-        note(f"warning: and {len(report.problems) - _NAMED} more like these")
+    warn(report.problems, _NAMED)
     if report.too_large:
         left = plural(report.too_large, "matrix", "matrices")
         note(f"{left} skipped: too large for the time budget")
     say()
     head = ("op", "matrices", "now", "runs", "noise", "differs", "shift", "before", "after")
-    table(head, [_row(op) for op in report.ops])
+    rows = []
+    for op in report.ops:
+        noise = None if op.noise is None else f"{100 * op.noise:.1f} %"
+        shift = None if op.shift is None else f"{100 * (op.shift - 1.0):.1f} %"
+        figures = (noise, share(op.differs), shift, figure(op.before), figure(op.after))
+        rows.append((op.op, op.measured, op.matrices, op.runs, *figures))
+    table(head, rows)
     if report.learned:
         say(f"learned from these runs: the cost model of {', '.join(report.learned)}")
     say()
@@ -414,30 +396,7 @@ def _show_report(report: CalibrationReport) -> None:
         say("nothing is left to measure here")
 
 
-def _row(op: OpReport) -> tuple[object, ...]:
-    return (
-        op.op,
-        op.measured,
-        op.matrices,
-        op.runs,
-        _percent(op.noise),
-        share(op.differs),
-        _percent(None if op.shift is None else op.shift - 1.0),
-        _three(op.before),
-        _three(op.after),
-    )
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def _three(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
 def _legend(report: CalibrationReport) -> None:
-    """Print the meaning of columns that have values."""
     say("matrices: measured on this machine; now: of these, in this call")
     say("noise: half the range of repeated runs, as a share of their median (median)")
     if any(op.differs is not None for op in report.ops):

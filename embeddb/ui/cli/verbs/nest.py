@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from itertools import count, islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, NothingFound, UsageError
 from embeddb.core.wording import plural
-from embeddb.database import Database
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES
 from embeddb.nests.nest import Nest
@@ -24,15 +24,16 @@ from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import (
     database_to_fill,
     defined,
+    machine_here,
     number_option,
     open_database,
     program_options,
     read_matrices,
-    runner_here,
     threads_option,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.workload_text import (
+    added_document,
     array_rows,
     dependence_lines,
     lines_words,
@@ -78,21 +79,14 @@ def import_verb(
     for line in notes:
         note(line)
     if as_json:
-        emit(
-            {
-                "database": db,
-                "added": [_import_document(nest, lines) for nest in done.added],
-                "known": [_import_document(nest, lines) for nest in done.known],
-                "adopted_runs": done.adopted_runs,
-                "notes": notes,
-            }
-        )
+        document = partial(_import_document, lines=lines)
+        emit({**added_document(db, done, document), "notes": notes})
         return
     states = [(nest, "added") for nest in done.added] + [(nest, "known") for nest in done.known]
-    rows = [
-        (nest.name, _range(lines.get(nest.id)), str(nest.sizes), len(nest.body), nest.id, word)
-        for nest, word in states
-    ]
+    rows = []
+    for nest, word in states:
+        where = "{}-{}".format(*lines[nest.id]) if nest.id in lines else "-"
+        rows.append((nest.name, where, str(nest.sizes), len(nest.body), nest.id, word))
     table(("nest", "lines", "sizes", "statements", "id", ""), rows)
     say(f"{db}: {plural(len(done.added), 'nest')} added, {len(done.known):,} already stored")
     if done.adopted_runs:
@@ -133,10 +127,6 @@ def _read(
             lines |= {n.id: at for n, at in zip(extracted.nests, extracted.lines, strict=False)}
             notes += [f"{file}: {line}" for line in extracted.notes]
     return nests, notes, lines
-
-
-def _range(lines: tuple[int, int] | None) -> str:
-    return "-" if lines is None else f"{lines[0]}-{lines[1]}"
 
 
 def _import_document(nest: Nest, lines: Mapping[str, tuple[int, int]]) -> dict[str, object]:
@@ -230,7 +220,6 @@ def _of_file(place: str, name: str, defines: tuple[str, ...], index_matrix: str)
 
 def _schedule(nest: Nest, text: str) -> Schedule | None:
     """The schedule of a configuration; unset parameters are those of the canonical schedule.
-
     Raises: UsageError for a configuration that is none of nest-cpu, or not legal for the nest."""
     if not text:
         return None
@@ -323,22 +312,15 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: A
       embeddb nest measure nests.db spmm -D K=512 --matrix A.mtx --matrix B.mtx
     """
     from indexer.embed import embed
-    from indexer.measure import Machine, MeasureJob
+    from indexer.measure import MeasureJob
     from indexer.nest_runs import NestDesign
-    from indexer.runners.base import RunOptions
 
     nests = requested_nests(programs, options["sizes"], options["defines"], options["index_matrix"])
-    repeats = options["repeats"]
-    threads = options["threads"]
-    run_options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
-    design = NestDesign(
-        designed=options["designed"], searched=options["searched"], seed=options["seed"]
-    )
+    design = NestDesign(**{name: options[name] for name in ("designed", "searched", "seed")})
+    effort = {name: options[name] for name in ("repeats", "threads")}
     with database_to_fill(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(options["platform"]), threads)
-        tally = MeasureJob(Machine(opened.index, runner, here, run_options), design).run(
-            nests, progress
-        )
+        machine = machine_here(opened, opened.platform(options["platform"]), **effort)
+        tally = MeasureJob(machine, design).run(nests, progress)
         embed(opened.index, progress=progress)
     if as_json:
         counts = {"known": tally.known, "measured": tally.measured, "runs": tally.runs}
@@ -421,9 +403,7 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any
       embeddb nest count nests.db --all
       embeddb nest count training.db --synthetic 8500
     """
-    from indexer.measure import Machine
     from indexer.nest_runs import CountJob
-    from indexer.runners.base import RunOptions
 
     everything = options["everything"]
     if everything and (programs or options["synthetic"]):
@@ -431,15 +411,16 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any
     nests = [] if everything else _nests_to_count(programs, options)
     # For training nests, three quarters of the time would go to the check against numpy.
     check = not options["synthetic"]
-    run_options = RunOptions(repeats=3, max_repeats=9, threads=options["threads"], check=check)
+    effort = {"repeats": 3, "most": 9, "threads": options["threads"], "check": check}
     opening = open_database if everything else database_to_fill
     with opening(db) as opened, Progress() as progress:
-        runner, here = runner_here(opened.platform(options["platform"]), options["threads"])
-        nests = _stored_nests(opened) if everything else nests
-        job = CountJob(Machine(opened.index, runner, here, run_options), options["source"])
-        done = job.run(nests, progress)
+        machine = machine_here(opened, opened.platform(options["platform"]), **effort)
+        if everything:
+            infos = (info for info in opened.store.patterns() if info.kind == "nest")
+            nests = [nest for info in infos if (nest := opened.store.nest(info.id)) is not None]
+        done = CountJob(machine, options["source"]).run(nests, progress)
     if as_json:
-        emit({"nests": len(nests), "counted": done, "platform": here.id})
+        emit({"nests": len(nests), "counted": done, "platform": machine.here.id})
         return
     if options["source"] == "model":
         note("counters of modelled caches, not of this processor")
@@ -455,13 +436,7 @@ def _nests_to_count(programs: tuple[str, ...], options: dict[str, Any]) -> list[
     return requested_nests(programs, options["sizes"], options["defines"], options["index_matrix"])
 
 
-def _stored_nests(db: Database) -> list[Nest]:
-    """Nests in a database that have their code."""
-    infos = (info for info in db.store.patterns() if info.kind == "nest")
-    return [nest for info in infos if (nest := db.store.nest(info.id)) is not None]
-
-
-@click.group("nest")
+@click.group("nest", commands=[import_verb, show_verb, measure_verb, count_verb])
 def nest_verb() -> None:
     """Loop nests of programs: import, show, measure, count.
 
@@ -472,7 +447,3 @@ def nest_verb() -> None:
       embeddb nest measure nests.db
       embeddb nest count training.db --synthetic 8500
     """
-
-
-for _verb in (import_verb, show_verb, measure_verb, count_verb):
-    nest_verb.add_command(_verb)

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from embeddb.core.config import Op
-from embeddb.core.errors import InputError, PlatformError, RunnerUnavailable
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, PlatformError, RunnerUnavailable, SpaceError, UsageError
 from embeddb.core.files.safe_write import check_place, whole_file
 from embeddb.core.kinds import operation_of
+from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import clean, plural
+from embeddb.core.workload import matrices_only
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, runner_for
 from embeddb.platforms.space.space import Param
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import number_option, op_option, open_database
 from embeddb.ui.cli.logs import read_options
-from embeddb.ui.cli.output import emit, json_option, note, say, table
-from embeddb.ui.cli.verbs.platform_nearest import nearest_verb
+from embeddb.ui.cli.output import emit, json_option, note, result, say, table
 from indexer.resolve import is_file
-
-if TYPE_CHECKING:
-    from embeddb.database import Database
+from indexer.starter import STARTER
 
 
 @click.command("list")
@@ -53,24 +53,13 @@ def list_verb(db: str, as_json: bool) -> None:
 
 
 def kind(platform: Platform) -> str:
-    """Kind of a platform's times."""
     return "simulated" if platform.simulated else "real"
 
 
 def head(platform: Platform) -> dict[str, Any]:
     """Fields of a platform in every list of platforms."""
-    return {
-        "id": platform.id,
-        "name": platform.name,
-        "instance": platform.instance,
-        "version": platform.version,
-        "title": platform.title,
-        "ops": list(platform.ops),
-        "simulated": platform.simulated,
-        "portable": platform.portable,
-        "runner": platform.runner,
-        "cost_per_sample": platform.cost_per_sample,
-    }
+    names = ("id", "name", "instance", "version", "title", "ops", "simulated", "portable")
+    return {name: getattr(platform, name) for name in (*names, "runner", "cost_per_sample")}
 
 
 #: Values of a parameter shown in the table.
@@ -93,24 +82,17 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
     if db:
         with open_database(db, readonly=True) as opened:
             described_platform = opened.platform(platform)
-            instances = _stored_instances(opened, described_platform)
+            stored = (opened.store.sound_platform(i) for i in opened.store.platforms())
+            same = (p for p in stored if p is not None and p.name == described_platform.name)
+            instances = [] if described_platform.instance else [p for p in same if p.instance]
     else:
         described_platform = load_platform(platform)
         instances = _local_instance(described_platform)
     kernels = [_kernel(described_platform, kernel) for kernel in described_platform.ops]
     if as_json:
-        facts = {
-            "traits": dict(described_platform.traits),
-            "environment": dict(described_platform.environment),
-        }
-        machines = {p.id: dict(p.environment) for p in instances}
-        body = {
-            "digest": described_platform.digest,
-            **facts,
-            "instances": machines,
-            "kernels": kernels,
-        }
-        emit({**head(described_platform), **body, "meaning": dict(described_platform.meaning)})
+        facts = {n: getattr(described_platform, n) for n in ("digest", "traits", "environment")}
+        body = {"instances": {p.id: p.environment for p in instances}, "kernels": kernels}
+        emit({**head(described_platform), **facts, **body, "meaning": described_platform.meaning})
         return
     _show_head(described_platform)
     for instance in instances:
@@ -125,13 +107,6 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
     if values:
         say()
         table(("value", "means"), values, indent="  ")
-
-
-def _stored_instances(db: Database, platform: Platform) -> list[Platform]:
-    if platform.instance:
-        return []
-    stored = (db.store.sound_platform(i) for i in db.store.platforms())
-    return [p for p in stored if p is not None and p.name == platform.name and p.instance]
 
 
 def _local_instance(platform: Platform) -> list[Platform]:
@@ -150,18 +125,14 @@ def _show_facts(platform: Platform) -> None:
 
 
 def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
-    part = platform.kernel(kernel)
+    part, meaning = platform.kernel(kernel), platform.meaning
     space = part.space
     return {
         "kernel": kernel,
         "parameters": [_param(param) for param in space.params],
         "constraints": list(space.constraints),
         "derived": [
-            {
-                "name": one.name,
-                "expression": one.text,
-                "meaning": platform.meaning.get(one.name, ""),
-            }
+            {"name": one.name, "expression": one.text, "meaning": meaning.get(one.name, "")}
             for one in platform.quantities(Op(kernel)).quantities
         ],
         "varying": None if part.varying is None else list(part.varying),
@@ -261,7 +232,9 @@ def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **opt
     from indexer.drafting.draft import draft_platform
 
     if file:
-        _refuse_existing(Path(file))
+        check_place(Path(file))
+        if Path(file).exists():  # it may have been edited
+            raise InputError("already exists", where=file, hint="name another file")
     read = read_options({**options, "features": "", "instance": ""})
     draft = draft_platform(Path(log), read, reader=reader, name=name or (file or log))
     if file:
@@ -285,13 +258,6 @@ def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **opt
         say(f"wrote {file}; next: embeddb platform check {shlex.quote(file)}")
 
 
-def _refuse_existing(file: Path) -> None:
-    """Raises: InputError if the file exists: a platform file may have been edited."""
-    check_place(file)
-    if file.exists():
-        raise InputError("already exists", where=str(file), hint="name another file")
-
-
 @click.command("check")
 @click.argument("file")
 @json_option
@@ -304,33 +270,30 @@ def check_verb(file: str, as_json: bool) -> int:
     """
     from embeddb.platforms.check import check_platform
 
+    platform: Platform | None = None
     try:
         platform = load_platform(file)
     except PlatformError as error:
         if not is_file(file):
             raise
-        if as_json:
-            emit({"platform": None, "digest": None, "problems": list(error.problems)})
-        for line in () if as_json else error.problems:
-            say(line)
-        if not as_json:
-            say(f"{file}: {plural(len(error.problems), 'problem')}")
-        return 1
-    problems = check_platform(platform)
+        problems = list(error.problems)
+    if platform is not None:
+        problems = check_platform(platform)
+    name, digest = (None, None) if platform is None else (platform.id, platform.digest)
     if as_json:
-        emit({"platform": platform.id, "digest": platform.digest, "problems": problems})
-    else:
-        for line in problems:
-            say(line)
-        if not problems:
-            counts = ", ".join(map(partial(_count, platform), platform.ops))
-            say(f"{platform.id}: no problems; legal configurations: {counts}")
-            for kind in dict.fromkeys(operation_of(name)[1] for name in platform.ops):
-                if text := kind.transfer_note(platform):
-                    say(f"{kind.many}: {text}")
-        else:
-            say(f"{platform.id}: {plural(len(problems), 'problem')}")
-    return 1 if problems else 0
+        emit({"platform": name, "digest": digest, "problems": problems})
+        return 1 if problems else 0
+    for line in problems:
+        say(line)
+    if problems or platform is None:
+        say(f"{name or file}: {plural(len(problems), 'problem')}")
+        return 1
+    counts = ", ".join(map(partial(_count, platform), platform.ops))
+    say(f"{name}: no problems; legal configurations: {counts}")
+    for kind in dict.fromkeys(operation_of(kernel)[1] for kernel in platform.ops):
+        if text := kind.transfer_note(platform):
+            say(f"{kind.many}: {text}")
+    return 0
 
 
 def _count(platform: Platform, kernel: str) -> str:
@@ -345,7 +308,163 @@ def _count(platform: Platform, kernel: str) -> str:
     return f"{kernel} {size:,}{of}" if size else f"{kernel} over a million{of}"
 
 
-@click.group("platform")
+# -- nearest ---------------------------------------------------------------------------------------
+
+#: Exit code if the platforms have no loop nest in common.
+_NO_EVIDENCE = 3
+_TOO_LARGE = 1 << 62
+
+
+@click.command("nearest")
+@click.argument("source")
+@click.argument("target")
+@op_option
+@click.option(
+    "--config",
+    "configurations",
+    multiple=True,
+    metavar="JSON",
+    help="Of SOURCE.  [default: its default]",
+)
+@click.option("--matrix", default="", help="The matrix: a file, or a name or id in DB.")
+@click.option(
+    "--sizes", default="", metavar="M,N,NNZ", help="Rows, columns, non-zeros, instead of --matrix."
+)
+@click.option("--db", default="", help="Database of platforms and --matrix.  [default: starter]")
+@number_option("-k", default=1, least=1, most=100, help="Loop nests.")
+@json_option
+def nearest_verb(source: str, target: str, as_json: bool, **options: Any) -> int:
+    """Find the legal configurations of TARGET whose loop nest is nearest to that of one of SOURCE.
+
+    SOURCE and TARGET are names or TOML files. A --config (repeatable) is JSON, or
+    name=value,name=value. The sizes of the matrix define "not split" and the legal values.
+    Ends with code 3 if the two have no loop nest in common.
+
+    \b
+    Example:
+      embeddb platform nearest spade cpu --op spmm:128 --sizes 50000,20000,1000000 -k 3
+      embeddb platform nearest cpu spade --op spmm:128 --matrix airfoil1 \\
+        --config '{"order": "ijk", "format": "csr", "threads": "one"}'
+    """
+    from embeddb.cost_model.encoders.correspondence import correspondence
+
+    op, db = Op.parse(options["op"]), options["db"]
+    matrices_only([op], "the common loop nest of platforms")
+    ends = (_platform(source, db), _platform(target, db))
+    sizes = _sizes(options["matrix"], options["sizes"], db)
+    for platform in ends:
+        platform.kernel(op)  # fail on a missing kernel first
+    configs = _configs(ends[0], op, options["configurations"], sizes)
+    try:
+        document = correspondence(*ends, op, configs, k=options["k"], sizes=sizes)
+    except SpaceError as error:
+        if sizes != UNKNOWN:
+            raise
+        raise UsageError(str(error), hint="give --matrix or --sizes M,N,NNZ") from None
+    result(document, partial(_show, ends=ends), as_json)
+    return 0 if document["common"] else _NO_EVIDENCE
+
+
+def _platform(text: str, db: str) -> Platform:
+    if not db:
+        return load_platform(text)
+    with open_database(db, readonly=True) as opened:
+        return opened.platform(text)
+
+
+def _sizes(matrix: str, text: str, db: str) -> Sizes:
+    """Rows, columns and non-zeros, each -1 if unknown.
+
+    Raises: UsageError if both options are used.
+    """
+    if matrix and text:
+        raise UsageError("--matrix and --sizes exclude each other", hint="give one of them")
+    if text:
+        return _three(text)
+    if not matrix:
+        return UNKNOWN
+    if Path(matrix).exists():
+        from embeddb.matrix_files import read_pattern
+
+        return read_pattern(matrix).sizes
+    with open_database(db or STARTER, readonly=True) as opened:
+        return opened.find(matrix).sizes
+
+
+def _three(text: str) -> Sizes:
+    """Sizes from a text M,N,NNZ. Raises: UsageError for sizes that no matrix has."""
+    numbers = text.replace(" ", "").split(",")
+    if len(numbers) != 3 or not all(n.isascii() and n.isdigit() for n in numbers):
+        raise UsageError(f"--sizes {text!r} is not M,N,NNZ", hint="write 50000,20000,1000000")
+    m, n, nnz = (int(number[:20]) for number in numbers)
+    if not (0 < m < _TOO_LARGE and 0 < n < _TOO_LARGE and nnz < _TOO_LARGE):
+        raise UsageError(f"--sizes {text!r}: no matrix has that many rows, columns or non-zeros")
+    return Sizes(m, n, nnz)
+
+
+def _configs(source: Platform, op: Op, texts: Sequence[str], sizes: Sizes) -> list[Config]:
+    """Configurations of texts. Raises: UsageError for a malformed one, SpaceError if not legal."""
+    m, n, nnz = sizes
+    if not texts:
+        return [source.default(op, Sizes(m, n, nnz))]
+    space = source.space(op, Sizes(m, n, nnz))
+    configs = []
+    for number, text in enumerate(texts, 1):
+        read = Config.from_json if text.lstrip()[:1] in ("{", "[") else Config.parse
+        try:
+            config = space.canonical(read(text))
+        except UsageError as error:
+            raise UsageError(f"--config {number}: {error}", hint=error.hint) from None
+        reason = space.reason(config)
+        if reason is not None:
+            raise SpaceError(
+                f"not legal on {source.id}: {reason}",
+                where=f"--config {number}",
+                hint=f"embeddb platform show {source.name}",
+            )
+        configs.append(config)
+    return configs
+
+
+def _show(document: dict[str, Any], ends: tuple[Platform, Platform]) -> None:
+    source, target = ends
+    sizes = document["sizes"]
+    about = "a matrix of unknown sizes"
+    if sizes["m"] is not None:
+        about = f"{sizes['m']:,} x {sizes['n']:,}, {plural(sizes['nnz'], 'non-zero')}"
+    say(f"{document['op']} from {source.id} to {target.id}, on {about}")
+    if not document["common"]:
+        _show_strangers(document, source, target)
+        return
+    for entry in document["configs"]:
+        say()
+        say(f"{source.id}: {Config(entry['config'])}")
+        _show_nest(entry["nest"])
+        for near in entry["nearest"]:
+            say(f"  {target.id}, distance {near['distance']:.3f}: {Config(near['config'])}")
+            _show_nest(near["nest"], "  ")
+    say()
+    if document["own"]:
+        own = ", ".join(document["own"])
+        say(f"not part of the loop nest, so taken from the default if legal: {own}")
+    note("distance 0 is the same loop nest; 1 is a split off by 2^16, or all loops reversed")
+
+
+def _show_nest(nest: dict[str, Any] | None, indent: str = "") -> None:
+    if nest is not None:
+        say(f"{indent}  loops, outermost first: {nest['words']} ({' '.join(nest['order'])})")
+
+
+def _show_strangers(document: dict[str, Any], source: Platform, target: Platform) -> None:
+    kernel = document["op"].partition(":")[0]
+    without = [p.id for p in (source, target) if p.kernel(kernel).mapping is None]
+    verb = "declares" if len(without) == 1 else "declare"
+    say(f"no loop nest in common: {' and '.join(without)} {verb} none for {kernel}")
+    default = Config(document["configs"][0]["nearest"][0]["config"])
+    say(f"the only candidate is the default of {target.id}: {default}")
+
+
+@click.group("platform", commands=[list_verb, show_verb, draft_verb, check_verb, nearest_verb])
 def platform_verb() -> None:
     """Platforms: operations, parameters and constraints, described in one TOML file each.
 
@@ -357,7 +476,3 @@ def platform_verb() -> None:
       embeddb platform check my_platform.toml
       embeddb platform nearest spade cpu --op spmm:128 --sizes 50000,20000,1000000
     """
-
-
-for _verb in (list_verb, show_verb, draft_verb, check_verb, nearest_verb):
-    platform_verb.add_command(_verb)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -14,7 +15,14 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.kinds import kind_of
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import WorkloadInfo
+from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import duration, many_of, one_of, plural
+from embeddb.index.scopes import scope_of, scope_partitions
+from embeddb.platforms.of_subject import default_of
+from embeddb.store.usual_state import usual_at
+from embeddb.ui import draw
 from embeddb.ui.cli.arguments import (
     eval_rows,
     only_op_option,
@@ -23,47 +31,41 @@ from embeddb.ui.cli.arguments import (
     platform_option,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, say
-from embeddb.ui.plot_data import (
-    figures,
-    is_simulated,
-    kinds_by,
-    measured_on,
-    nothing_of,
-    short_names,
-    simulated_mark,
-)
 
 if TYPE_CHECKING:
+    from embeddb.database import Database
     from embeddb.index.projection import Projection
-
-F = TypeVar("F", bound=Callable[..., Any])
+    from embeddb.store import RunTable
 
 
 def _target(_: click.Context, __: click.Parameter, value: str) -> Path:
     """The output path, checked before minutes are spent on drawing."""
-    from embeddb.ui.draw import check_target
-
-    out = Path(value)
-    check_target(out)
+    draw.check_target(out := Path(value))
     return out
 
 
-def out_option(command: F) -> F:
-    """The -o of every chart; arrives as the path `out`."""
-    help_text = "The .svg or .png file to write."
-    add = click.option("-o", "out", required=True, metavar="FILE", callback=_target, help=help_text)
-    return add(command)
+#: The path `out` of every chart.
+_out_option = click.option(
+    "-o",
+    "out",
+    required=True,
+    metavar="FILE",
+    callback=_target,
+    help="The .svg or .png file to write.",
+)
 
 
-def finish(svg: str, out: Path, document: Mapping[str, Any], as_json: bool) -> None:
-    """Write the chart and print its path."""
-    from embeddb.ui.draw import write
-
-    write(svg, out)
+def _finish(svg: str, out: Path, document: Mapping[str, Any], as_json: bool) -> None:
+    draw.write(svg, out)
     if as_json:
         emit({"file": str(out), **document})
-        return
-    say(f"{out}: {document['title']}")
+    else:
+        say(f"{out}: {document['title']}")
+
+
+def _simulated(simulated: bool) -> str:
+    """End of a title."""
+    return " (simulated)" if simulated else ""
 
 
 @click.command("map")
@@ -77,7 +79,7 @@ def finish(svg: str, out: Path, document: Mapping[str, Any], as_json: bool) -> N
     type=click.Choice(["winner", "group", "platform"]),
     help="Meaning of a dot's shape and colour.",
 )
-@out_option
+@_out_option
 @json_option
 def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bool) -> None:
     """Draw the measured patterns of DB on a map: near patterns are neighbours in queries.
@@ -90,8 +92,6 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
       embeddb plot map starter --platform cpu --op spmm:128 -o map.svg
       embeddb plot map runs.db --platform spade --op spmm:128 --color group -o groups.png
     """
-    from embeddb.ui.draw import Dot, dots
-
     with open_database(db, readonly=True) as opened, Progress() as progress:
         where, what = opened.platform(platform), Op.parse(op)
         progress("map", 0)
@@ -99,15 +99,15 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
         if projection is None or not projection.ids:
             if not what.workload.embedded:
                 raise NothingFound("programs have no embedding to draw: each is tuned on its own")
-            raise nothing_of(opened, f"{what} on {where.id}")
-        kinds = kinds_by(opened, projection, color)
+            raise _nothing_of(opened, f"{what} on {where.id}")
+        kinds = _kinds_by(opened, projection, color)
     points = [
-        Dot(x, y, kind, _hover(projection, at))
+        draw.Dot(x, y, kind, _hover(projection, at))
         for at, (x, y, kind) in enumerate(zip(projection.x, projection.y, kinds, strict=True))
     ]
-    simulated = simulated_mark(where)
-    title = f"{plural(len(points), 'pattern')} by {color}: {what} on {projection.scope}{simulated}"
-    svg = dots(points, title=title, width=900, height=560)
+    title = f"{plural(len(points), 'pattern')} by {color}: {what} on {projection.scope}"
+    title += _simulated(where.simulated)
+    svg = draw.dots(points, title=title, width=900, height=560)
     document = {
         "title": title,
         "patterns": len(points),
@@ -115,7 +115,7 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
         "featurizer": projection.featurizer,
         "simulated": where.simulated,
     }
-    finish(svg, out, document, as_json)
+    _finish(svg, out, document, as_json)
 
 
 def _hover(projection: Projection, at: int) -> str:
@@ -130,7 +130,7 @@ def _hover(projection: Projection, at: int) -> str:
 @click.argument("matrix")
 @platform_option
 @op_option
-@out_option
+@_out_option
 @json_option
 def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json: bool) -> None:
     """Draw the sorted times of all configurations measured on MATRIX, over the best one.
@@ -142,25 +142,22 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
     Example:
       embeddb plot curve starter raefsky3 --platform cpu --op spmm:128 -o curve.svg
     """
-    from embeddb.index.scopes import scope_of, scope_partitions
-    from embeddb.ui.draw import curves
-
     with open_database(db, readonly=True) as opened:
         where, what = opened.platform(platform), Op.parse(op)
         pattern = opened.find(matrix, kind=what.kind)
         measured = [
             line
             for partition in scope_partitions(opened.store, what, scope_of(where))
-            if (line := measured_on(opened, partition, pattern.id)) is not None
+            if (line := _measured_on(opened, partition, pattern.id)) is not None
         ]
         name = pattern.name or pattern.id
         if not measured:
-            raise nothing_of(opened, f"{what} on {where.id} for {name}")
+            raise _nothing_of(opened, f"{what} on {where.id} for {name}")
     lines, facts = [line for line, _ in measured], [fact for _, fact in measured]
     if len(lines) == 1:
         lines = [lines[0]._replace(name="")]
-    title = f"{name}: {what} on {where.id}{simulated_mark(where)}"
-    svg = curves(
+    title = f"{name}: {what} on {where.id}{_simulated(where.simulated)}"
+    svg = draw.curves(
         lines,
         title=title,
         x_label="configurations, fastest first",
@@ -168,7 +165,7 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
         log_y=True,
     )
     document = {"title": title, "simulated": where.simulated, "platforms": facts}
-    finish(svg, out, document, as_json)
+    _finish(svg, out, document, as_json)
     if not as_json:
         for fact in facts:
             best, default = duration(fact["best_s"]), duration(fact["default_s"])
@@ -179,7 +176,7 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
 @click.command("spy")
 @click.argument("place")
 @click.argument("matrix", required=False)
-@out_option
+@_out_option
 @json_option
 def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
     """Draw the non-zeros of a matrix file PLACE, or of MATRIX in the database PLACE.
@@ -191,10 +188,8 @@ def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
       embeddb plot spy A.mtx -o spy.svg
       embeddb plot spy starter raefsky3 -o spy.png
     """
-    from embeddb.core.pattern import Pattern
     from embeddb.core.thumbnail import thumbnail
     from embeddb.matrix_files import read_pattern
-    from embeddb.ui.draw import spy
 
     if matrix is None:
         pattern: Any = read_pattern(place)
@@ -213,20 +208,20 @@ def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
         raise NothingFound(f"{name}: its structure is not stored", hint="give the matrix file")
     m, n = pattern.shape if isinstance(pattern, Pattern) else (pattern.m, pattern.n)
     title = f"{name}: {m:,} × {n:,}, {pattern.nnz:,} non-zeros"
-    svg = spy(picture, title=title, width=384)
+    svg = draw.spy(picture, title=title, width=384)
     document = {"title": title, "pattern": pattern.id, "m": m, "n": n, "nnz": pattern.nnz}
-    finish(svg, out, document, as_json)
+    _finish(svg, out, document, as_json)
 
 
-#: Configurations drawn.
-_MOST_WINNERS = 20
+#: Configurations drawn, and scopes named in their title.
+_MOST_WINNERS, _MOST_SCOPES = 20, 3
 
 
 @click.command("winners")
 @click.argument("db")
 @click.option("--platform", default="", help="Only this platform.")
 @only_op_option
-@out_option
+@_out_option
 @json_option
 def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> None:
     """Draw how often each configuration is the fastest, over all measured patterns.
@@ -238,27 +233,26 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
       embeddb plot winners starter --platform cpu --op spmm:128 -o winners.svg
     """
     from embeddb.index.winners import wins
-    from embeddb.ui.draw import Bar, bars
 
     with open_database(db, readonly=True) as opened, Progress() as progress:
         scopes = opened.index.scopes(platform, Op.parse(op) if op else None)
         counts, extent = wins(opened.store, scopes, progress)
         total = sum(counts.values())
         if not total:
-            raise nothing_of(opened, " on ".join(x for x in (op, platform) if x) or "anything")
-        simulated = any(is_simulated(opened, scope) for _, scope in scopes)
+            raise _nothing_of(opened, " on ".join(x for x in (op, platform) if x) or "anything")
+        simulated = any(opened.platform(scope).simulated for _, scope in scopes)
     first = counts.most_common(_MOST_WINNERS)
     first.sort(key=lambda pair: (-pair[1], pair[0].json))
     names = short_names(config for config, _ in first)
     rows = [
-        Bar(names[c], 100 * n / total, note=f"{n:,}", marked=not at)
+        draw.Bar(names[c], 100 * n / total, note=f"{n:,}", marked=not at)
         for at, (c, n) in enumerate(first)
     ]
     of = extent.words(*(each.kind for each, _ in scopes))
-    title = f"{plural(len(counts), 'configuration')} won on {of}: "
-    title += _named(scopes)
-    title += " (simulated)" if simulated else ""
-    svg = bars(rows, title=title, unit=" %", width=760)
+    named = ", ".join(f"{each} on {scope}" for each, scope in scopes[:_MOST_SCOPES])
+    named += f" and {len(scopes) - _MOST_SCOPES} more" if scopes[_MOST_SCOPES:] else ""
+    title = f"{plural(len(counts), 'configuration')} won on {of}: {named}{_simulated(simulated)}"
+    svg = draw.bars(rows, title=title, unit=" %", width=760)
     document = {
         "title": title,
         "patterns": extent.patterns,
@@ -268,12 +262,7 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
         "winners": [{"config": dict(c), "wins": n} for c, n in first],
         "simulated": simulated,
     }
-    finish(svg, out, document, as_json)
-
-
-def _named(scopes: Sequence[tuple[Op, str]], most: int = 3) -> str:
-    text = ", ".join(f"{op} on {scope}" for op, scope in scopes[:most])
-    return text + (f" and {len(scopes) - most} more" if scopes[most:] else "")
+    _finish(svg, out, document, as_json)
 
 
 #: Name endings of figures that measure the order of pairs; all others are losses.
@@ -283,7 +272,7 @@ _NOT_DRAWN = {"epoch", "seconds", "epochs_left"}
 
 @click.command("training")
 @click.argument("curve")
-@out_option
+@_out_option
 @json_option
 def training_verb(curve: str, out: Path, as_json: bool) -> None:
     """Draw CURVE, the curve.jsonl of a finished or running training.
@@ -295,7 +284,6 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
     Example:
       embeddb plot training scnn.training/curve.jsonl -o curve.svg
     """
-    from embeddb.ui.draw import curves, stack
     from indexer.training.curves import read_curve
 
     epochs = read_curve(Path(curve))
@@ -304,7 +292,7 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
     losses = [name for name in names if name not in orders]
     drawn = [figures(epochs, names_of_panel) for names_of_panel in (losses, orders)]
     panels = [
-        curves(
+        draw.curves(
             lines,
             title=f"{label} by epoch",
             x_label="epoch",
@@ -317,8 +305,8 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
         if lines
     ]
     title = f"training: {plural(len(epochs), 'epoch')}"
-    svg = stack(panels or [curves([], title=title, x_label="", y_label="")], title=title)
-    finish(svg, out, {"title": title, "figures": [*losses, *orders]}, as_json)
+    svg = draw.stack(panels or [draw.curves([], title=title, x_label="", y_label="")], title=title)
+    _finish(svg, out, {"title": title, "figures": [*losses, *orders]}, as_json)
 
 
 #: Largest number of panels.
@@ -342,7 +330,7 @@ class _Row(msgspec.Struct, frozen=True):
     "--op", default="", help="Only this op of EVAL: KERNEL:WIDTH, such as spmm:64 or spmv."
 )
 @click.option("--method", "methods", multiple=True, help="Only this method; repeatable.")
-@out_option
+@_out_option
 @json_option
 def speedups_verb(
     eval_file: str, platform: str, op: str, methods: tuple[str, ...], out: Path, as_json: bool
@@ -355,8 +343,6 @@ def speedups_verb(
     Example:
       embeddb plot speedups eval.json --method embeddb --method oracle -o speedups.svg
     """
-    from embeddb.ui.draw import stack
-
     rows = [
         row
         for row in eval_rows(eval_file, _Row)
@@ -375,29 +361,27 @@ def speedups_verb(
             where=eval_file,
             hint="choose with --platform, --op and --method",
         )
-    simulated = " (simulated)" if any(row.simulated for row in rows) else ""
-    title = f"speed-up over the default{simulated}"
-    svg = stack([_panel(*named, panel_rows) for named, panel_rows in panels.items()], title=title)
+    title = f"speed-up over the default{_simulated(any(row.simulated for row in rows))}"
+    svg = draw.stack(
+        [_panel(*named, panel_rows) for named, panel_rows in panels.items()], title=title
+    )
     documents = [_figures(row) for row in rows]
-    finish(svg, out, {"title": title, "rows": documents}, as_json)
+    _finish(svg, out, {"title": title, "rows": documents}, as_json)
     if not as_json:
-        for figures in documents:
-            text = f"{figures['method']}: {figures['median']:.2f}x median, "
-            say(
-                f"  {figures['op']} on {figures['platform']}, {text}"
-                f"{figures['largest']:.2f}x largest"
-            )
+        for one in documents:
+            gains = f"{one['median']:.2f}x median, {one['largest']:.2f}x largest"
+            say(f"  {one['op']} on {one['platform']}, {one['method']}: {gains}")
 
 
 def _panel(op: str, platform: str, rows: list[_Row]) -> str:
-    from embeddb.ui.draw import Line, curves
-
     count = max(len(row.speedups) for row in rows)
     lines = [
-        Line(row.method, list(range(1, len(row.speedups) + 1)), sorted(row.speedups, reverse=True))
+        draw.Line(
+            row.method, list(range(1, len(row.speedups) + 1)), sorted(row.speedups, reverse=True)
+        )
         for row in rows
     ]
-    return curves(
+    return draw.curves(
         lines,
         title=f"{op} on {platform}",
         x_label=f"{op} on {platform}: {count:,} {many_of(Op.parse(op).kind)}, largest first",
@@ -419,7 +403,89 @@ def _figures(row: _Row) -> dict[str, str | float | int]:
     }
 
 
-@click.group("plot")
+# -- data ------------------------------------------------------------------------------------------
+
+#: Scopes named in a message.
+_NAMED = 8
+
+
+def _measured_on(
+    db: Database, partition: RunTable, pattern_id: str
+) -> tuple[draw.Line, dict[str, Any]] | None:
+    """The curve of one pattern on one platform, and its figures; None without runs."""
+    op, where = partition.op, db.store.platform(partition.platform)
+    runs = db.store.runs(partition.platform, op, pattern_id)
+    curve = summarise_runs(runs, usual_at(db.store, partition.platform))
+    if not curve or where is None:
+        return None
+    info = db.store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
+    default = default_of(where, op, db.store.workload_or_info(info))
+    timed = [(c.seconds, config) for config, c in curve.items() if math.isfinite(c.seconds)]
+    ran = sorted(timed, key=lambda pair: (pair[0], pair[1].json))
+    marks = {"best": 0} if ran else {}
+    order = [config for _, config in ran]
+    if default in order:
+        marks["default"] = order.index(default)
+    ratios = [seconds / ran[0][0] for seconds, _ in ran]
+    fact = {
+        "platform": partition.platform,
+        "configs": len(curve),
+        "ran": len(ran),
+        "failed": dict(Counter(c.status for c in curve.values() if c.status != "ok")),
+        "best": dict(order[0]) if order else None,
+        "best_s": ran[0][0] if ran else None,
+        "default_s": ran[marks["default"]][0] if "default" in marks else None,
+    }
+    return draw.Line(where.display_name, range(1, len(ran) + 1), ratios, marks), fact
+
+
+def _kinds_by(db: Database, projection: Projection, color: str) -> list[str]:
+    """Kind of each dot on the map, one for each pattern."""
+    if color == "group":
+        return [group or "(no group)" for group in projection.groups]
+    if color == "winner":
+        configs = [Config.from_json(text) if text else None for text in projection.winners]
+        names = short_names({c for c in configs if c is not None})
+        return [names[c] if c is not None else "(nothing ran)" for c in configs]
+    at: dict[str, set[str]] = {}
+    for partition in scope_partitions(db.store, Op.parse(projection.op), projection.scope):
+        for pattern_id in db.store.members(partition):
+            at.setdefault(pattern_id, set()).add(partition.platform)
+    return [" and ".join(sorted(at.get(i, {"(none)"}))) for i in projection.ids]
+
+
+def short_names(configs: Iterable[Config]) -> dict[Config, str]:
+    """Configurations as text, without parameters that have the same value in all of them."""
+    ordered = sorted(configs, key=lambda c: c.json)
+    names = {name for config in ordered for name in config}
+    same = {name for name in names if len({str(config.get(name)) for config in ordered}) == 1}
+    if len(ordered) < 2:
+        same = set()
+    return {c: str(Config({k: v for k, v in c.items() if k not in same})) for c in ordered}
+
+
+def figures(epochs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[draw.Line]:
+    """The named figures of a training over its epochs; the smallest `valid_loss` is marked."""
+    lines = []
+    for name in names:
+        points = [(line["epoch"], line[name]) for line in epochs if name in line]
+        x, y = [pair[0] for pair in points], [pair[1] for pair in points]
+        marks = {"best": y.index(min(y))} if name == "valid_loss" else {}
+        lines.append(draw.Line(name.replace("_", " "), x, y, marks))
+    return lines
+
+
+def _nothing_of(db: Database, what: str) -> NothingFound:
+    """The error for missing runs; its hint lists the scopes that have some."""
+    have = ", ".join(f"{op} on {scope}" for op, scope in db.index.scopes()[:_NAMED])
+    empty = "the database is empty: `embeddb index` or `embeddb measure` fills it"
+    return NothingFound(f"no runs of {what}", hint=f"there are: {have}" if have else empty)
+
+
+@click.group(
+    "plot",
+    commands=[map_verb, curve_verb, spy_verb, winners_verb, training_verb, speedups_verb],
+)
 def plot_verb() -> None:
     """Draw charts of a database, as .svg (light and dark) or .png (needs the extra `plot`).
 
@@ -429,7 +495,3 @@ def plot_verb() -> None:
       embeddb plot curve starter raefsky3 --platform cpu --op spmm:128 -o curve.svg
       embeddb plot spy A.mtx -o spy.png
     """
-
-
-for _verb in (map_verb, curve_verb, spy_verb, winners_verb, training_verb, speedups_verb):
-    plot_verb.add_command(_verb)

@@ -15,9 +15,11 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.wording import duration, factor
+from embeddb.core.wording import duration, factor, many_of
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, preparation
+from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import scope_of
 from embeddb.ranking.order_reason import order_notes
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.arguments import (
@@ -34,11 +36,10 @@ from embeddb.ui.cli.arguments import (
     resolve_workloads,
     threads_option,
 )
-from embeddb.ui.cli.coverage_text import show_available
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
-from embeddb.ui.cli.output import Progress, emit, json_option, say, table
-from embeddb.ui.cli.tune_text import NO_PLAN_FOR_XLA
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.workload_text import (
+    NO_PLAN_FOR_XLA,
     emit_program,
     emit_schedules,
     fused_seconds,
@@ -131,7 +132,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
             stages_s = {"read": read_s, **answer.stages_s}
             answers.append(msgspec.structs.replace(answer, stages_s=stages_s))
         if any(answer.link == "default" for answer in answers):
-            show_available(opened.index, platform, op)
+            _show_available(opened.index, platform, op)
         took = [fused_seconds(opened, subject, op) for subject in subjects]
         if options["emit_to"]:
             _emit(opened, matrix, subjects, answers, options)
@@ -189,41 +190,23 @@ def _answered(
     options: Mapping[str, Any],
     progress: Progress,
 ) -> Recommendation:
+    common: dict[str, Any] = {"platform": platform, "k": options["count"], "progress": progress}
     answer = db.query(
         subject,
-        platform=platform,
         op=op,
-        k=options["count"],
         calls=options["calls"] or math.inf,
         reproducible=options["reproducible"],
         exact=options["exact"],
         tuner=options["tuner"],
         why=options["deep"] and not measure,
-        progress=progress,
+        **common,
     )
-    return _measured(db, answer, subject, platform, options, progress) if measure else answer
-
-
-def _measured(
-    db: Database,
-    answer: Recommendation,
-    pattern: Workload | WorkloadInfo,
-    platform: Platform,
-    options: Mapping[str, Any],
-    progress: Progress,
-) -> Recommendation:
+    if not measure:
+        return answer
     from indexer.runners.base import RunOptions
 
     run_options = RunOptions(threads=options["threads"])
-    return db.measure(
-        answer,
-        pattern,
-        platform=platform,
-        options=run_options,
-        k=options["count"],
-        why=options["deep"],
-        progress=progress,
-    )
+    return db.measure(answer, subject, options=run_options, why=options["deep"], **common)
 
 
 def _show_answer(
@@ -248,11 +231,7 @@ def _show_answer(
     _show_ranking(recommendation)
     _show_remarks(recommendation)
     if recommendation.candidates:
-        near = min((n.distance for n in recommendation.neighbours), default=None)
-        answer, kind = recommendation.candidates[0].config, pattern.kind
-        show_choice(
-            recommendation.insight, answer, link=recommendation.link, nearest=near, kind=kind
-        )
+        show_choice(recommendation, recommendation.candidates[0].config, pattern.kind)
         show_occluded(recommendation.insight, recommendation.kernel)
     if recommendation.op == "fusion":
         say(NO_PLAN_FOR_XLA)
@@ -274,11 +253,8 @@ def _show_ranking(recommendation: Recommendation) -> None:
         cells += [row.fails] if ranking.fails else []
         cells += [row.pays_off] if ranking.pays_off else []
         if ranking.measured:
-            took = (
-                row.status
-                if row.seconds is None
-                else duration(row.seconds, recommendation.time_unit)
-            )
+            unit = recommendation.time_unit
+            took = row.status if row.seconds is None else duration(row.seconds, unit)
             cells += [took, factor(row.measured_gain)]
         rows.append((*cells, str(Config(row.config))))
     table([*head, "configuration"], rows)
@@ -287,8 +263,8 @@ def _show_ranking(recommendation: Recommendation) -> None:
 def _show_remarks(recommendation: Recommendation) -> None:
     measured = any(c.seconds is not None for c in recommendation.candidates)
     say(preparation(recommendation.calls, measured=measured, kind=Op.parse(recommendation.op).kind))
-    for note in order_notes(recommendation.candidates):
-        say(note)
+    for line in order_notes(recommendation.candidates):
+        say(line)
     if any(c.break_even_calls for c in recommendation.candidates):
         say("pays off: calls needed to amortise the conversion")
     if recommendation.reproducible:
@@ -297,14 +273,13 @@ def _show_remarks(recommendation: Recommendation) -> None:
         say("configurations with lower-precision operands are excluded")
     ties = near_ties(recommendation)
     if ties:
-        why = (
-            "within the measured noise"
-            if recommendation.noise > 0
-            else "no evidence of a difference"
-        )
+        noisy = recommendation.noise > 0
+        why = "within the measured noise" if noisy else "no evidence of a difference"
         if recommendation.simulated and recommendation.candidates[0].seconds is not None:
             why = "exactly the same time"
-        say(f"ranks 1 and {_ranks(recommendation, ties)} are tied: {why}")
+        ranked = enumerate(recommendation.candidates, 1)
+        ranks = ", ".join(str(rank) for rank, c in ranked if c.config in ties)
+        say(f"ranks 1 and {ranks} are tied: {why}")
     elif (
         recommendation.noise == 0
         and len(recommendation.candidates) > 1
@@ -315,7 +290,28 @@ def _show_remarks(recommendation: Recommendation) -> None:
         say(f"warning: {line}")
 
 
-def _ranks(recommendation: Recommendation, configs: list[dict[str, Any]]) -> str:
-    return ", ".join(
-        str(n) for n, c in enumerate(recommendation.candidates, 1) if c.config in configs
-    )
+def _show_available(db: Lookup, platform: Platform, op: Op) -> None:
+    """After a query without evidence: the scopes that have runs, and how runs of another instance
+    could be used."""
+    scopes = db.scopes()
+    makes = "`embeddb index` reads some, `embeddb measure` makes some"
+    makes += f", {op.workload.measures} those of many" if op.workload.measures else ""
+    if not op.workload.embedded:
+        searched = f"`embeddb tune DB PROGRAM --op {op}` searches for a fusion plan"
+        note(f"programs are not compared with each other: {searched}")
+    elif (op, scope := scope_of(platform)) in scopes:
+        note(
+            f"there are runs of {op} on {scope}, of too few {many_of(op.kind)} that can be "
+            f"compared with this one; {makes}"
+        )
+    elif scopes:
+        have = ", ".join(f"{what} on {scope}" for what, scope in scopes[:8])
+        note(f"no evidence for {op} on {platform.id}; there are runs of: {have}; {makes}")
+    else:
+        note(f"no evidence: there are no runs; {makes}")
+    kin = {scope for _, scope in scopes if scope.partition("@")[0] == platform.name}
+    if kin - {platform.id, platform.name if platform.portable else platform.id}:
+        note(
+            f"instances of {platform.name} are separate: read the log with `--instance this` if "
+            "this machine wrote it, or set `portable = true` in the platform file"
+        )

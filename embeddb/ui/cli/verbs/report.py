@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.wording import counted, factor, many_of, one_of, plural, share
+from embeddb.core.wording import counted, factor, many_of, one_of, plural, share, when
 from embeddb.explain.explain import explain
 from embeddb.store.provenance import HERE
 from embeddb.ui.cli.arguments import eval_rows, open_database
@@ -100,7 +99,7 @@ def _show_contributors(contributors: Sequence[Contributor]) -> None:
 
 def _brought(b: Brought) -> tuple[object, ...]:
     beside = f"{factor(b.beside_others)} of {b.in_common:,}" if b.in_common else "-"
-    last = time.strftime("%Y-%m-%d", time.gmtime(b.last)) if b.last else "-"
+    last = when(b.last)[:10] if b.last else "-"
     counts = (b.patterns, b.alone, b.configs, b.runs, b.failed)
     return (b.op, b.platform, *counts, factor(b.gain), beside, last)
 

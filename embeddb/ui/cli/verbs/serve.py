@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from embeddb.ui.cli.output import emit, json_option, note, say
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
-    from embeddb.ui.serve.access import Address
+    from embeddb.ui.serve.running import Orders
 
 
 @click.command("serve")
@@ -64,7 +66,7 @@ def serve_verb(db: str, as_json: bool, **options: Any) -> int:
     """
     with needing("the page"):
         from embeddb.ui.serve.access import Address, read_token
-        from embeddb.ui.serve.running import listening
+        from embeddb.ui.serve.running import Orders, listening
     address = Address(options["host"], options["public_url"])
     options["token"] = read_token(options["token_file"])
     if address.others_see_it and not options["token"]:
@@ -74,82 +76,53 @@ def serve_verb(db: str, as_json: bool, **options: Any) -> int:
         )
     if not (address.ip.is_loopback or address.secure):
         note("traffic is not encrypted, nor is the token: see docs/howto/serve.md for TLS")
+    orders = Orders(
+        place=db,
+        scratch="",
+        writable=options["write"],
+        max_upload=int(options["max_upload"] * 1e6),
+        address=address,
+        token=options["token"],
+        workers=options["workers"],
+    )
     with listening(options["port"], address.host) as place:
         serve_on = _serve_alone if options["workers"] == 1 else _serve_together
-        serve_on(db, address, place, options, as_json)
+        serve_on(orders, place, partial(_say_where, orders, place, as_json))
     return 0
 
 
-def _serve_alone(
-    db: str, address: Address, place: socket.socket, options: dict[str, Any], as_json: bool
-) -> None:
-    """Serve in this process."""
-    from embeddb.ui.serve.app import build_app
+def _serve_alone(orders: Orders, place: socket.socket, started: Callable[[bool], None]) -> None:
+    """Serve in this process; `started` gets whether answers are stored."""
     from embeddb.ui.serve.running import serve
 
-    write = options["write"]
-    with open_database(db, readonly=not write) as opened:
-        app = build_app(
-            opened,
-            writable=write,
-            max_upload=_bytes(options),
-            address=address,
-            token=options["token"],
-        )
-        _say_where(db, address, place, options, write and not opened.store.readonly, as_json)
-        serve(app, place, behind_proxy=bool(address.public))
+    with open_database(orders.place, readonly=not orders.writable) as opened:
+        app = orders.app(opened)
+        started(orders.writable and not opened.store.readonly)
+        serve(app, place, behind_proxy=bool(orders.address.public))
 
 
-def _serve_together(
-    db: str, address: Address, place: socket.socket, options: dict[str, Any], as_json: bool
-) -> None:
+def _serve_together(orders: Orders, place: socket.socket, started: Callable[[bool], None]) -> None:
     """Serve in several worker processes, supervised by this one."""
-    from embeddb.ui.serve.running import Orders, Supervisor
+    from embeddb.ui.serve.running import Supervisor
 
-    with open_database(db, readonly=not options["write"]) as opened:
-        writable = options["write"] and not opened.store.readonly
+    with open_database(orders.place, readonly=not orders.writable) as opened:
+        writable = orders.writable and not opened.store.readonly
     with tempfile.TemporaryDirectory(prefix="embeddb-serve-") as folder:
         scratch = Path(folder) / "answers"
         open_store(scratch, create=True).close()
-        orders = Orders(
-            place=db,
-            scratch=str(scratch),
-            writable=options["write"],
-            max_upload=_bytes(options),
-            address=address,
-            token=options["token"],
-        )
-        with Supervisor(orders, place, options["workers"], note) as workers:
-            _say_where(db, address, place, options, writable, as_json)
+        orders = orders._replace(scratch=str(scratch))
+        with Supervisor(orders, place, note) as workers:
+            started(writable)
             workers.run()
 
 
-def _bytes(options: dict[str, Any]) -> int:
-    return int(options["max_upload"] * 1e6)
-
-
-def _say_where(
-    db: str,
-    address: Address,
-    place: socket.socket,
-    options: dict[str, Any],
-    writable: bool,
-    as_json: bool,
-) -> None:
-    url = address.url(place.getsockname()[1])
-    workers, token = options["workers"], bool(options["token"])
+def _say_where(orders: Orders, place: socket.socket, as_json: bool, writable: bool) -> None:
+    url, workers = orders.address.url(place.getsockname()[1]), orders.workers
     if as_json:
-        emit(
-            {
-                "url": url,
-                "database": db,
-                "writable": writable,
-                "workers": workers,
-                "token": token,
-            }
-        )
+        counts = {"writable": writable, "workers": workers, "token": bool(orders.token)}
+        emit({"url": url, "database": orders.place, **counts})
         return
     how = "answers are stored" if writable else "read-only"
     how += f", {workers} workers" if workers > 1 else ""
-    how += ", with a token" if token else ""
-    say(f"{url} shows {db} ({how}); Ctrl-C stops it")
+    how += ", with a token" if orders.token else ""
+    say(f"{url} shows {orders.place} ({how}); Ctrl-C stops it")

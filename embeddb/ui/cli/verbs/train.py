@@ -1,30 +1,36 @@
-"""`train costmodel`: a model that ranks configurations of sparse kernels; the group `train`."""
+"""`train costmodel|towers`: what is learned from runs of sparse kernels; the group `train`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
+from embeddb.core.files.safe_write import OwnFolder, check_place
+from embeddb.core.wording import plural, share
 from embeddb.core.workload import matrices_only
-from embeddb.ui.cli.arguments import number_option, open_database
-from embeddb.ui.cli.output import Progress, emit, json_option, note
-from embeddb.ui.cli.verbs.train_graphs import kernels_verb, nests_verb
-from embeddb.ui.cli.verbs.train_session import (
+from embeddb.featurizers.tower import OWN
+from embeddb.store.model_files import MODELS
+from embeddb.ui.cli.arguments import (
     lr_option,
+    number_option,
+    open_database,
     resume_option,
     session,
-    show_samples,
-    show_trained,
     trained_option,
 )
-from embeddb.ui.cli.verbs.train_vectors import featurizer_verb, towers_verb
+from embeddb.ui.cli.output import Progress, json_option, note, result, say, table
+from embeddb.ui.cli.verbs.train_networks import featurizer_verb, kernels_verb, nests_verb
 from indexer.starter import source_model
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
+from tuners.evaluation.whole_training import WholeRequest
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
@@ -64,9 +70,7 @@ _PREDICTORS = ("auto", "gp", "mlp", "trees")
 )
 @resume_option
 @json_option
-def costmodel_verb(
-    db: str, platform: str, ops: tuple[str, ...], out: str, as_json: bool, **options: Any
-) -> None:
+def costmodel_verb(as_json: bool, **options: Any) -> None:
     """Train a model on the runs in DB that ranks configurations on unmeasured matrices.
 
     Without -o the model is stored in DB and used from then on; `db models` lists its training data.
@@ -103,104 +107,80 @@ def costmodel_verb(
           --from starter --samples 500
       embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
     """
-    options["source"] = source_model(options["source"], _ops(ops)[0])
+    options["source"] = source_model(options["source"], _ops(options["ops"])[0])
     if options["every_machine"] and (options["preset"] or options["source"]):
-        raise UsageError("--every-machine trains trees from the runs alone",
-                         hint="leave out --preset and --from")  # fmt: skip
+        raise UsageError(
+            "--every-machine trains trees from the runs alone", hint="leave out --preset and --from"
+        )
     with session(options["count"]) as progress:
         train = _train_whole if options["preset"] else _train
         if options["every_machine"]:
             train = _train_for_machines
-        document = train(db, platform, ops, out, options, progress)
-    if as_json:
-        emit(document)
-        return
-    show_trained(document, db)
+        document = train(options, progress)
+    result(document, partial(show_trained, db=options["db"]), as_json)
 
 
-def _train(
-    db: str,
-    platform: str,
-    ops: tuple[str, ...],
-    out: str,
-    options: dict[str, Any],
-    progress: Progress,
-) -> dict[str, Any]:
+def _train(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from embeddb.cost_model.model import CostModel
 
     with needing("training"):
         from embeddb.learning.samples import samples_of
         from indexer.training.cost_model.model_place import save_model
-    request = _request(options)
+    request, ops = _request(options), _ops(options["ops"])
     start = CostModel.load(options["source"]) if options["source"] else None
-    with open_database(db, readonly=True) as opened:
-        where, wanted = opened.platform(platform), _ops(ops)
-        all_samples = samples_of(opened.index, where, wanted, featurizer=request.featurizer)
+    with open_database(options["db"], readonly=True) as opened:
+        where = opened.platform(options["platform"])
+        all_samples = samples_of(opened.index, where, ops, featurizer=request.featurizer)
         samples = request.limited(all_samples)
-        file, folder = _place(opened.store, samples, out, options["resume"])
+        file, folder = _place(opened.store, samples, options)
         training = Training(opened.index, all_samples, request, start, folder, note)
         model = training.model(progress)
         home = opened.store.path
-    version, problems = save_model(model, file, home, lambda: open_database(db).index)
-    return _saved(db, model, (file, folder), (version, problems), samples)
+    written = save_model(model, file, home, lambda: open_database(options["db"]).index)
+    return _saved(options["db"], model, (file, folder), written, samples)
 
 
-def _train_for_machines(
-    db: str,
-    platform: str,
-    ops: tuple[str, ...],
-    out: str,
-    options: dict[str, Any],
-    progress: Progress,
-) -> dict[str, Any]:
+def _train_for_machines(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training"):
         from embeddb.learning.samples import samples_of_machines
         from indexer.training.cost_model.local import samples_for, source_of, trained_for
         from indexer.training.cost_model.machines import train_for_machines
         from indexer.training.cost_model.model_place import save_model
         from tuners.evaluation.machines import judge_machines
-    request = _request({**options, "predictor": "trees"})
-    with open_database(db, readonly=True) as opened:
-        where, wanted, home = opened.platform(platform), _ops(ops), opened.store.path
+    request, ops = _request({**options, "predictor": "trees"}), _ops(options["ops"])
+    with open_database(options["db"], readonly=True) as opened:
+        where, home = opened.platform(options["platform"]), opened.store.path
         if where.instance:
-            source = source_of(opened.index, where, wanted[0])
+            source = source_of(opened.index, where, ops[0])
             samples = samples_for(opened.index, where, source)
-            file, folder = _place(opened.store, samples, out, options["resume"])
+            file, folder = _place(opened.store, samples, options)
             model = trained_for(where, source, samples)
         else:
             name = request.featurizer
-            samples = samples_of_machines(opened.index, where, wanted, featurizer=name)
-            file, folder = _place(opened.store, samples, out, options["resume"])
+            samples = samples_of_machines(opened.index, where, ops, featurizer=name)
+            file, folder = _place(opened.store, samples, options)
             model, parts = train_for_machines(samples, request.settings("trees"), progress=progress)
             if request.judged:
                 model.card["held_out"] = judge_machines(opened.index, where, parts, progress)
-    version, problems = save_model(model, file, home, lambda: open_database(db).index)
-    return _saved(db, model, (file, folder), (version, problems), samples)
+    written = save_model(model, file, home, lambda: open_database(options["db"]).index)
+    return _saved(options["db"], model, (file, folder), written, samples)
 
 
-def _train_whole(
-    db: str,
-    platform: str,
-    ops: tuple[str, ...],
-    out: str,
-    options: dict[str, Any],
-    progress: Progress,
-) -> dict[str, Any]:
+def _train_whole(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training"):
-        from embeddb.ui.cli.verbs.train_session import whole_request
         from indexer.training.cost_model.whole import encoder_file, save_whole
         from tuners.evaluation.whole_training import prepared
-    request = whole_request(options)
-    with open_database(db, readonly=True) as opened:
-        where = opened.platform(platform)
-        training = prepared(opened.index, where, _ops(ops), request, note=note, progress=progress)
+    request, ops = _whole_request(options), _ops(options["ops"])
+    with open_database(options["db"], readonly=True) as opened:
+        where = opened.platform(options["platform"])
+        training = prepared(opened.index, where, ops, request, note=note, progress=progress)
         samples = training.samples
-        file, folder = _place(opened.store, samples, out, options["resume"])
+        file, folder = _place(opened.store, samples, options)
         encoder_file(file)  # fail on an invalid name before hours of training
         whole = training.whole(folder, progress)
         home = opened.store.path
-    written = save_whole(whole, file, home, lambda: open_database(db).index)
-    return _saved(db, whole.model, (file, folder), written, samples)
+    written = save_whole(whole, file, home, lambda: open_database(options["db"]).index)
+    return _saved(options["db"], whole.model, (file, folder), written, samples)
 
 
 def _ops(texts: tuple[str, ...]) -> list[Op]:
@@ -209,18 +189,17 @@ def _ops(texts: tuple[str, ...]) -> list[Op]:
     return wanted
 
 
-def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path, Path]:
-    """The model's file and the folder of its checkpoints; prints the training data.
-
-    Raises: UsageError for too few samples, or an unfinished training in that folder."""
+def _place(store: Store, samples: Samples, options: dict[str, Any]) -> tuple[Path, Path]:
+    """The model's file and the folder of its checkpoints; prints the training data. Raises:
+    UsageError for too few samples, or an unfinished training in that folder."""
     from indexer.training.cost_model.model_place import model_file
     from indexer.training.cost_model.train import unfinished
     from indexer.training.trainer import folder_of
 
     samples.check()
-    file = model_file(store, samples, out)
+    file = model_file(store, samples, options["out"])
     folder = folder_of(file)
-    if not resume and unfinished(folder):
+    if not options["resume"] and unfinished(folder):
         raise UsageError(
             f"{folder}: has an unfinished training",
             hint="add --resume to continue it, or remove that folder to start again",
@@ -255,7 +234,188 @@ def _request(options: dict[str, Any]) -> TrainingRequest:
     return TrainingRequest(**own, judged=not options["no_judge"])
 
 
-@click.group("train")
+#: Options that override a preset.
+_CHANGES = ("predictor", "epochs", "lr", "sites")
+
+
+def _whole_request(options: dict[str, Any]) -> WholeRequest:
+    """A request from the options of the current command, by name. Raises: UsageError for an unknown
+    preset or setting."""
+    with needing("training"):
+        from indexer.training.cost_model.settings import preset
+    source = click.get_current_context().get_parameter_source
+    overrides = {n: options[n] for n in _CHANGES if source(n) is ParameterSource.COMMANDLINE}
+    if "epochs" in overrides:
+        overrides |= {"few_epochs": overrides["epochs"], "patience": overrides["epochs"]}
+    if overrides.get("predictor") in ("auto", "gp", "trees"):
+        raise UsageError("a preset's predictor is a network", hint="leave --predictor out")
+    paths = {
+        name: Path(options[option]) if options[option] else None
+        for name, option in (("start", "source"), ("weights", "encoder"), ("matrices", "matrices"))
+    }
+    return WholeRequest(
+        settings=preset(options["preset"], seed=options["seed"], **overrides),
+        samples=options["samples"],
+        judged=not options["no_judge"],
+        **paths,
+    )
+
+
+#: Rankers by their name in a card; of equals the first is taken.
+_BY = {"transfer": "neighbours", "rank": "the model", "transfer+rank": "both together"}
+#: With fewer held-out groups, differences between rankers are mostly chance.
+_FEWEST_GROUPS = 10
+_FIGURES = {
+    "valid_opa": "ordered pairs",
+    "valid_tau": "tau",
+    "coverage_80": "covered by the 80 % interval",
+}
+
+
+def show_samples(samples: Samples) -> None:
+    """Print a summary of the training data, with rejected matrices and reasons, on stderr."""
+    for reason, count in samples.left_out.items():
+        note(f"warning: {plural(count, 'matrix', 'matrices')} left out: {reason}")
+    groups = len(set(samples.groups))
+    note(
+        f"{len(samples.gain):,} runs of {plural(len(samples.rows), 'matrix', 'matrices')} in "
+        f"{plural(groups, 'group')}"
+    )
+
+
+def show_trained(document: Mapping[str, Any], db: str) -> None:
+    """Print the document of `train costmodel`; `db` is the database on the command line."""
+    figures = [f"{_FIGURES[n]} {v:.3f}" for n, v in document["metrics"].items() if n in _FIGURES]
+    judged = ", ".join(figures) or "too few groups for cross-validation"
+    say(
+        f"{document['file']}: version {document['version']}, {', '.join(document['ops'])} on "
+        f"{document['platform']['name']}, {plural(document['settings']['members'], 'member')}; "
+        f"held-out groups: {judged}"
+    )
+    error = document.get("squared_error")
+    if error:
+        used = "used" if "source" in document else "not used"
+        say(
+            f"the source is {used}: squared error of gains on held-out rows "
+            f"{error['with_source']:.4f} with it, {error['alone']:.4f} without"
+        )
+    for op in document["ops"]:
+        say(_ranking(document, op, db))
+
+
+def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
+    """One line: the ranker that queries of an op will use, and why."""
+    figures = document["held_out"].get(op, {})
+    if not figures:
+        return f"{op}: queries do not rank by it: it was not cross-validated"
+    able = [method for method in _BY if method in figures]
+
+    def judged(method: str) -> tuple[float, float]:
+        return figures[method]["of_optimum@1"], figures[method].get("of_optimum@5", 0.0)
+
+    joins = bool(document.get("machines")) and "transfer+rank" in able
+    best = "transfer+rank" if joins else max(able, key=judged)
+    shares = ", ".join(f"{_BY[m]} {share(figures[m]['of_optimum@1'])}" for m in able)
+    of = "of the fastest configuration on each matrix, cross-validated by group"
+    if Path(document["file"]).parent.name != MODELS:
+        return f"{op}: queries of {db} do not rank by it: its file is elsewhere; {shares} {of}"
+    how = "keep ranking by neighbours" if best == "transfer" else f"rank by {_BY[best]}"
+    alone = "" if best == "rank" else "; `embeddb query --tuner rank` uses the model alone"
+    groups, few = int(figures[best].get("groups", _FEWEST_GROUPS)), ""
+    if groups < _FEWEST_GROUPS:
+        few = f"evaluated on only {plural(groups, 'group')}, too few for a significant difference: "
+    return f"{op}: queries {how}: {few}{shares} {of}{alone}"
+
+
+# -- towers ----------------------------------------------------------------------------------------
+
+
+@click.command("towers")
+@click.argument("db")
+@trained_option
+@number_option("--seed", default=0, least=0, most=2**31 - 1)
+@number_option("--threads", default=1, least=0, most=1024, help="0: torch's.")
+@resume_option
+@json_option
+def towers_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
+    """Learn vectors of matrices and of configurations from all runs of sparse kernels in DB.
+
+    A small network maps the 48 statistics of a matrix to 16 numbers, another one the parameters of
+    a configuration; their inner product ranks. Without -o queries find neighbours by the matrix's
+    vectors wherever held-out answers are as good as by statistics, and configurations by the inner
+    product. Five more trainings without a fifth of the families each give the held-out figures.
+
+    \b
+    Example:
+      embeddb train towers runs.db
+      embeddb train towers runs.db -o towers.safetensors
+      embeddb embed other.db --weights towers.safetensors
+    """
+    with session(options["threads"]) as progress:
+        document = _train_towers(db, out, options, progress)
+        if not out:
+            document |= _in_use(db, document["file"], progress)
+    result(document, _show_towers, as_json)
+
+
+def _train_towers(db: str, out: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    with needing("training"):
+        from indexer.training.towers import tower_data, train_towers, unfinished
+    with open_database(db, readonly=True) as opened:
+        file = _weights_file(opened.store.path, out)
+        if unfinished(file) and not options["resume"]:
+            raise UsageError(
+                f"{file}: a training is unfinished there",
+                hint="add --resume to go on with it, or remove its .training folder",
+            )
+        data = tower_data(opened.index, progress=progress)
+    note(
+        f"{data.runs:,} runs of {plural(len(data.ids), 'matrix', 'matrices')}, "
+        f"{plural(len(data.units), 'operation')} on {plural(len(data.trunks), 'space')}"
+    )
+    return {"file": str(file), **train_towers(data, file, seed=options["seed"], progress=progress)}
+
+
+def _weights_file(home: str | Path | None, out: str) -> Path:
+    """The file to write; its folder is there. Raises: UsageError if there can be none."""
+    if out:
+        check_place(Path(out))
+        return Path(out)
+    if home is None:
+        raise UsageError("a database in memory has no folder for weights", hint="give -o FILE")
+    try:
+        OwnFolder(Path(home), OWN.parent.name).make()
+    except OSError as e:
+        fault = f"{home}: no weights can be written there ({e.strerror})"
+        raise UsageError(fault, hint="give -o FILE") from None
+    return Path(home) / OWN
+
+
+def _in_use(db: str, file: str, progress: Progress) -> dict[str, Any]:
+    from indexer.embed import embed
+
+    with open_database(db) as opened:
+        opened.index.use_weights(file)
+        report = embed(opened.index, progress=progress)
+    return {"indexes": report.partitions, "problems": report.problems}
+
+
+def _show_towers(document: dict[str, Any]) -> None:
+    say(f"{document['file']}: version {document['version']}; with families held out:")
+    rows = []
+    for unit in document["units"]:
+        figures = map("{:.3f}".format, unit["held_out"].values())
+        rows.append((unit["op"], unit["platform"], unit["matrices"], *figures))
+    head = ("operation", "platform", "matrices", "of optimum@1", "@5", "recall@10", "@50")
+    table(head, rows)
+    for one in document.get("indexes", ()):
+        if one["op"] in {unit["op"] for unit in document["units"]}:
+            say(f"{one['op']} on {one['scope']}: neighbours by {one['featurizer']}")
+
+
+@click.group(
+    "train", commands=[featurizer_verb, towers_verb, costmodel_verb, nests_verb, kernels_verb]
+)
 def train_verb() -> None:
     """Train models: vectors of matrices and configurations, the cost model that ranks
     configurations, and the networks of loop nests and of tensor kernels.
@@ -268,10 +428,3 @@ def train_verb() -> None:
       embeddb train nests training.db -o nests.safetensors
       embeddb train kernels kernels.db --task tile
     """
-
-
-train_verb.add_command(featurizer_verb)
-train_verb.add_command(towers_verb)
-train_verb.add_command(costmodel_verb)
-train_verb.add_command(nests_verb)
-train_verb.add_command(kernels_verb)

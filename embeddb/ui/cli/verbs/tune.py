@@ -3,8 +3,9 @@ or the tiles of its kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,21 +13,29 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
+from embeddb.core.wording import duration, factor, plural
 from embeddb.core.workload import Workload
 from embeddb.database import Database
+from embeddb.tensors.edges import edges_of
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.ui.cli.arguments import Number, number_option, open_database, resolve_workloads
-from embeddb.ui.cli.output import Progress, emit, json_option, note
-from embeddb.ui.cli.tune_text import (
-    fusion_document,
-    matrix_document,
-    show_fusion,
-    show_matrix,
-    show_tiles,
-    tiles_document,
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.workload_text import (
+    MOST_NOTES,
+    NO_PLAN_FOR_XLA,
+    note_without_tiles,
+    refuse_if_nothing_ran,
 )
-from embeddb.ui.cli.workload_text import refuse_if_nothing_ran
 from indexer.resolve import is_file
+
+if TYPE_CHECKING:
+    from embeddb.core.config import Config
+    from tuners.fusion_cuts import FusionTuned, Tried
+    from tuners.search import Tuned
+    from tuners.tune_fusion import TuneRequest
+    from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest
+    from tuners.tune_tiles import TilesTuned
+
 
 _PLATFORMS = {"fusion": "xla-cpu", "tile": "tile-cpu"}
 #: Default platform of operations on matrices.
@@ -109,7 +118,7 @@ def _matrix(db: Database, subjects: list[Any], options: dict[str, Any], how: Any
     budgets = {name: options[name] for name in ("model_s", "hardware_s", "rounds", "seed")}
     request = MatrixTuneRequest(by=options["by"] or "", **budgets)
     tuned = db.tune(subjects[0], request, op=options["op"], **how)
-    return matrix_document(tuned, request), lambda: show_matrix(tuned, request)
+    return _matrix_document(tuned, request), lambda: _show_matrix(tuned, request)
 
 
 def _fusion(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
@@ -123,7 +132,7 @@ def _fusion(db: Database, subjects: list[Any], options: dict[str, Any], how: Any
         **{name: options[name] for name in ("start", "model_s", "hardware_s", "rounds", "seed")}
     )
     done = db.tune(subjects[0], request, **how)
-    return fusion_document(done, request), lambda: show_fusion(done, request)
+    return _fusion_document(done, request), lambda: _show_fusion(done, request)
 
 
 def _tiles(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
@@ -131,7 +140,7 @@ def _tiles(db: Database, subjects: list[Any], options: dict[str, Any], how: Any)
 
     own = {name: options[name] for name in ("count", "rounds", "seed")}
     done = db.tune(subjects, TileTuneRequest(by=options["by"] or "", **own), **how)
-    return tiles_document(done), lambda: show_tiles(done)
+    return _tiles_document(done), lambda: _show_tiles(done)
 
 
 #: Tuning function of operations on other workloads than matrices.
@@ -163,3 +172,304 @@ def _whole(db: Database, text: str, one: Workload | WorkloadInfo, kind: type[Wor
     if not isinstance(workload, kind):
         raise NothingFound(f"{text} is only known by name", hint="give its file")
     return workload
+
+
+# -- results as text -------------------------------------------------------------------------------
+
+
+def measured(seconds: float | None, unit: str = "s") -> str:
+    """Seconds as text; a dash for None or a failure."""
+    return "-" if seconds is None or not math.isfinite(seconds) else duration(seconds, unit)
+
+
+#: Configurations of the ranking that are shown.
+_MOST_RANKED = 10
+
+
+def _matrix_document(result: MatrixTuned, request: MatrixTuneRequest) -> dict[str, Any]:
+    """JSON document of a tuned matrix; times in seconds, null for a failure."""
+    done = result.tuned
+    m, n, nnz = done.subject.sizes
+    return {
+        "matrix": {"id": done.subject.id, "name": done.subject.name, "m": m, "n": n, "nnz": nnz},
+        "platform": result.platform,
+        "op": str(result.op),
+        "time_unit": result.time_unit,
+        "by": done.by,
+        "model": done.model or None,
+        "seed": request.seed,
+        "model_seconds": {"asked": request.model_s, "spent": done.model_s},
+        "hardware_seconds": {"asked": request.hardware_s, "spent": done.hardware_s},
+        "rounds_seconds": done.rounds_s,
+        "ranked": done.ranked,
+        "first": [dict(config) for config in result.ranking.configs[:_MOST_RANKED]],
+        "tried": len(done.tried),
+        "fresh": done.fresh,
+        "failed": {str(config): error for config, error in done.failed.items()},
+        "rows": [
+            {
+                "what": "default" if config == done.default else "fastest",
+                "config": dict(config),
+                "seconds": done.tried.get(config),
+                "rounds_s": done.rounds.get(config, []),
+                "median_s": _finite(done.again_s(config)),
+            }
+            for config in _shown(done)
+        ],
+        "default": dict(done.default),
+        "default_s": _finite(done.again_s(done.default)),
+        "best": dict(done.best),
+        "best_s": _finite(done.again_s(done.best)),
+        "gain": done.gain,
+        "warning": done.warning,
+    }
+
+
+def _show_matrix(result: MatrixTuned, request: MatrixTuneRequest) -> None:
+    done = result.tuned
+    m, n, nnz = done.subject.sizes
+    say(f"{done.subject.name}: {m:,} x {n:,}, {nnz:,} nonzeros; {result.op} on {result.platform}")
+    model = f", in {done.model_s:.0f} s" if done.model_s else ""
+    many = plural(done.ranked, "configuration")
+    say(f"ranked by: {done.by}" + (f" ({many}{model})" if done.ranked else " (no candidates)"))
+    if not request.hardware_s:
+        first = enumerate(result.ranking.configs[:_MOST_RANKED], 1)
+        table(["rank", "configuration"], [[str(n), str(c)] for n, c in first])
+        return
+    failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
+    say(
+        f"hardware: {plural(len(done.tried), 'configuration')} in {done.hardware_s:.1f} of "
+        f"{request.hardware_s:g} s{failed}; {plural(done.fresh, 'run')} now"
+    )
+    say()
+    base = done.again_s(done.default)
+    rows = []
+    for config in _shown(done):
+        again = done.again_s(config)
+        what = "default" if config == done.default else "fastest"
+        gain = factor(base / again if math.isfinite(again) else None)
+        times = [measured(done.tried.get(config), result.time_unit)]
+        if not done.exact:
+            times.append(measured(again, result.time_unit))
+        rows.append([what, *times, gain, str(config)])
+    table(["", "measured", *([] if done.exact else ["rounds"]), "gain", "configuration"], rows)
+    say()
+    say(_matrix_verdict(done))
+    if done.warning:
+        say(f"warning: {done.warning}")
+
+
+def _matrix_verdict(done: Tuned) -> str:
+    gain = done.gain
+    if gain is None:
+        return "no gain known: the default, or every candidate, did not run"
+    if done.best == done.default:
+        return "nothing is faster than the default"
+    if done.exact:
+        return f"{factor(gain)} over the default: simulated, so nothing was repeated"
+    counted = plural(min(map(len, done.rounds.values()), default=0), "round")
+    sure = "" if done.apart else "; its rounds and the default's overlap, so it may be chance"
+    return f"{factor(gain)} over the default in {counted}{sure}"
+
+
+def _shown(done: Tuned) -> list[Config]:
+    fastest = sorted(done.finalists, key=done.again_s)
+    return list(dict.fromkeys([done.default, *fastest]))
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
+def _tiles_document(done: TilesTuned) -> dict[str, Any]:
+    """Kernels as they are in the program; seconds of all of them together."""
+    tuned, times = done.kernels, done.times
+    default_s, best_s = _total(tuned, times)
+    return {
+        "platform": done.platform,
+        "op": "tile",
+        "kernels": [
+            {
+                "id": one.subject.id,
+                "name": one.subject.name,
+                "times": times[one.subject.id],
+                "by": one.by,
+                "ranked": one.ranked,
+                "tried": len(one.tried),
+                "default": dict(one.default),
+                "default_s": one.again_s(one.default),
+                "best": dict(one.best),
+                "best_s": one.again_s(one.best),
+                "gain": one.gain,
+            }
+            for one in tuned
+        ],
+        "fresh": sum(one.fresh for one in tuned),
+        "skipped": dict(done.skipped),
+        "default_s": default_s,
+        "best_s": best_s,
+        "gain": default_s / best_s if best_s else None,
+    }
+
+
+def _show_tiles(done: TilesTuned) -> None:
+    tuned, times = done.kernels, done.times
+    rows = [
+        [
+            one.subject.name,
+            one.by,
+            f"{len(one.tried)} of {one.ranked}",
+            measured(one.again_s(one.default)),
+            measured(one.again_s(one.best)),
+            factor(one.gain),
+            str(one.best),
+        ]
+        for one in tuned
+    ]
+    if rows:
+        head = ["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"]
+        table(head, rows)
+    note_without_tiles(done.skipped)
+    default_s, best_s = _total(tuned, times)
+    if len(tuned) > 1 and best_s:
+        say()
+        both = f"{measured(default_s)} untiled, {measured(best_s)} tuned"
+        say(f"all: {both}, {factor(default_s / best_s)}")
+
+
+def _total(tuned: Sequence[Tuned], times: Mapping[str, int]) -> tuple[float, float]:
+    """Total seconds of the defaults and of the fastest, over kernels for which both are known."""
+    times_of = [
+        (times[one.subject.id], one.again_s(one.default), one.again_s(one.best)) for one in tuned
+    ]
+    complete = [row for row in times_of if math.isfinite(row[1]) and math.isfinite(row[2])]
+    return sum(n * default for n, default, _ in complete), sum(n * best for n, _, best in complete)
+
+
+#: Smallest predicted gain of a plan that did not run: held-out programs below it were more often
+#: slower than the default than faster (docs/results/index.md).
+_MIN_GAIN = 1.2
+
+
+def _fusion_document(done: FusionTuned, request: TuneRequest) -> dict[str, Any]:
+    """JSON document of a tuned program; times in seconds, null for a failure."""
+    return {
+        "program": {
+            "id": done.program.id,
+            "name": done.program.name,
+            "operations": len(done.program.operations),
+            "edges": len(edges_of(done.program).pairs),
+        },
+        "platform": done.platform,
+        "op": "fusion",
+        "start": request.start,
+        "seed": request.seed,
+        "model": done.model or None,
+        "model_seconds": {"asked": request.model_s, "spent": done.model_s},
+        "hardware_seconds": {"asked": request.hardware_s, "spent": done.hardware_s},
+        "reference_seconds": done.reference_s,
+        "again": [one.cut.text for one in done.again],
+        "rounds_seconds": done.rounds_s,
+        "predicted": {"cuts": done.predicted_cuts, "kernels": done.predicted_kernels},
+        "tried": len(done.tried),
+        "fresh": done.fresh,
+        "kernels": done.kernels,
+        "failed": {one.cut.text: one.error for one in done.failed},
+        "rows": [_row(what, one, done) for what, one in _rows(done)],
+        "gain": done.gain,
+    }
+
+
+def _show_fusion(done: FusionTuned, request: TuneRequest) -> None:
+    program = done.program
+    say(
+        f"{program.name}: {plural(len(program.operations), 'operation')}, "
+        f"{plural(len(edges_of(program).pairs), 'edge')}; fusion on {done.platform}"
+    )
+    if done.model:
+        say(
+            f"model {done.model[:8]}: {plural(done.predicted_cuts, 'cut')} priced in "
+            f"{done.model_s:.0f} of {request.model_s:g} s"
+        )
+    failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
+    say(
+        f"hardware: {plural(len(done.tried), 'cut')} in {done.hardware_s:.1f} of "
+        f"{request.hardware_s:g} s{failed}; {plural(done.fresh, 'cut')}, "
+        f"{plural(done.kernels, 'kernel')} measured now"
+    )
+    if len(done.again) > 1:
+        plans = plural(len(done.again), "plan")
+        say(f"the fastest single timing did not repeat: {plans} were measured again")
+    rerun = f"{done.rounds_s:.1f} s for running again and the rounds"
+    say(f"beside: {done.reference_s:.1f} s for the defaults, {rerun}")
+    say()
+    head = ["", "predicted", "measured", "rounds", "in a row", "gain", "kernels", "cut"]
+    rows, names = [], ("predicted_s", "seconds", "median_s", "in_a_row_s")
+    for row in (_row(what, one, done) for what, one in _rows(done)):
+        times = [measured(row[name]) for name in names]
+        kernels = "-" if row["kernels"] is None else str(row["kernels"])
+        rows.append([row["what"], *times, factor(row["gain"]), kernels, row["cut"]])
+    table(head, rows)
+    for one in done.failed[:MOST_NOTES]:
+        note(f"failed: {one.error}")
+    say()
+    say(_verdict(done))
+    say(NO_PLAN_FOR_XLA)
+
+
+def _verdict(done: FusionTuned) -> str:
+    best, gain = done.best, done.gain
+    if best is None:
+        return f"nothing ran: the best plan is a prediction{_predicted_gain(done)}"
+    if gain is None:
+        return "not measured again: the gain of a single timing is biased"
+    default = "XLA's own choice" if done.default == done.defaults[0] else "the compiler's cut"
+    if best.cut == done.default.cut:
+        return f"nothing is faster than {default}"
+    counted = plural(min(map(len, done.rounds.values())), "round")
+    if gain <= 1:
+        return f"no gain: {factor(gain)} over {default} in {counted}"
+    faster = f"{factor(gain)} faster than {default} in {counted.replace(' ', ' alternating ', 1)}"
+    least = min(done.in_a_row_s(one.cut) for one in done.defaults)
+    own = done.in_a_row_s(best.cut)
+    if math.isfinite(own) and own >= least:
+        slower = f"{100 * (own / least - 1):.0f} % slower when called back to back"
+        return f"{faster}, {slower}: treat as no gain"
+    slowest = max(one.seconds for one in done.rounds[best.cut])
+    apart = slowest < min(one.seconds for one in done.rounds[done.default.cut])
+    return faster if apart else f"{faster}; its rounds and the default's overlap: may be chance"
+
+
+def _predicted_gain(done: FusionTuned) -> str:
+    """Predicted gain of the best plan that did not run, and whether to use it."""
+    defaults = [one.said_s for one in done.defaults if one.said_s is not None]
+    first = done.best_predicted
+    if not defaults or first is None or not first.said_s:
+        return ""
+    gain = min(defaults) / first.said_s
+    advice = "" if gain >= _MIN_GAIN else f", below {factor(_MIN_GAIN)}: keep the default"
+    return f"; predicted gain {factor(gain)}{advice}"
+
+
+def _rows(done: FusionTuned) -> list[tuple[str, Tried]]:
+    names = ("whole (XLA's own)", "compiler's cut")
+    rows = list(zip(names, done.defaults, strict=False))
+    best = (("best predicted", done.best_predicted), ("best measured", done.best))
+    return rows + [(what, one) for what, one in best if one is not None]
+
+
+def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
+    again, default = done.again_s(one.cut), done.again_s(done.default.cut)
+    row = done.in_a_row_s(one.cut)
+    return {
+        "what": what,
+        "cut": one.cut.text,
+        "predicted_s": one.said_s,
+        "seconds": one.seconds,
+        "rounds_s": [timing.seconds for timing in done.rounds.get(one.cut, ())],
+        "median_s": again,
+        "in_a_row_s": row if math.isfinite(row) else None,
+        "gain": default / again if math.isfinite(again) and math.isfinite(default) else None,
+        "kernels": one.kernels or None,
+        "error": one.error or None,
+    }

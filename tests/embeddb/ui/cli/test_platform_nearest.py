@@ -16,7 +16,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.cost_model.encoders.nearest import nearest_configs
 from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
-from embeddb.ui.cli.verbs.platform_nearest import nearest_verb
+from embeddb.ui.cli.verbs.platform import nearest_verb
 
 ROOT = Path(__file__).resolve().parents[4]
 MINE = str(ROOT / "examples" / "my_platform.toml")

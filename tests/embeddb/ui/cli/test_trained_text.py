@@ -8,7 +8,7 @@ import pytest
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError
-from embeddb.ui.cli.verbs.train_session import show_trained
+from embeddb.ui.cli.verbs.train import show_trained
 from indexer.starter import source_model
 
 

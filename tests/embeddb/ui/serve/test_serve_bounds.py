@@ -30,7 +30,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.store import memory_store
 from embeddb.ui.serve import app as serve_app
-from embeddb.ui.serve import running, upload
+from embeddb.ui.serve import running
 from embeddb.ui.serve.app_state import ServerAnswers
 
 FIRST = serve_site.first_id()
@@ -63,7 +63,7 @@ def test_what_is_no_matrix_is_one_line(
 def test_uploads_leave_nothing_behind(
     client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(serve_app.tempfile, "tempdir", str(tmp_path))
     assert ask(client, matrix()).status_code == 201
     assert ask(client, b"nonsense").status_code == 422
     assert ask(client, bytes(200_000)).status_code == 413
@@ -210,7 +210,7 @@ def head(length: int) -> bytes:
 def test_slow_clients_are_cut_off_while_others_are_served(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "BODY_S", 0.3)
+    monkeypatch.setattr(serve_app, "BODY_S", 0.3)
     monkeypatch.setattr(running, "HEAD_S", 0.3)
     with serve_site.served(db) as port:
         at = ("127.0.0.1", port)

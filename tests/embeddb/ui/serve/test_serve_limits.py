@@ -141,7 +141,7 @@ def test_a_database_replaced_or_removed_is_told(folder: Path, tmp_path: Path) ->
 def test_who_does_not_read_is_cut_off(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "HEAD_S", 0.2)
     monkeypatch.setattr(running, "KEEP_S", 0.2)
-    monkeypatch.setattr(serve_app.mapping, "map_points", lambda *_: {"x": "x" * 50_000_000})
+    monkeypatch.setattr(serve_app.measured, "map_points", lambda *_: {"x": "x" * 50_000_000})
     with served(db) as port, socket.create_connection(("127.0.0.1", port)) as s:
         s.sendall(b"GET /map.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         time.sleep(1.5)

@@ -1,4 +1,4 @@
-"""`train kernels|nests`: networks of tensor kernels and of loop nests."""
+"""`train featurizer|kernels|nests`: networks of matrices, tensor kernels and loop nests."""
 
 from __future__ import annotations
 
@@ -18,24 +18,141 @@ from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
 from embeddb.store.counters import counting_platforms
 from embeddb.tensors.tensor_graph import is_probe
-from embeddb.ui.cli.arguments import number_option, open_database
-from embeddb.ui.cli.output import emit, json_option, note, say
-from embeddb.ui.cli.verbs.train_session import (
+from embeddb.ui.cli.arguments import (
+    families,
     lr_option,
-    model_file_option,
+    manifest_option,
+    number_option,
+    open_database,
     resume_option,
     session,
-    torch_threads_option,
+    together,
     trained_option,
 )
+from embeddb.ui.cli.output import json_option, note, result, say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embeddb.platforms.platform import Platform
     from embeddb.tensors.roofline.analysis import Analysis
+    from indexer.training.featurizer.dataset import Dataset
     from indexer.training.nests.samples import NestSample
     from indexer.training.tensors.samples import KernelRuns
+
+_training_options = together(
+    number_option("--seed", default=0, least=0, most=2**63 - 1),
+    click.option(
+        "--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number."
+    ),
+    resume_option,
+    json_option,
+)
+_file_option = click.option("-o", "out", required=True, metavar="FILE", help="Model file to write.")
+#: Fields of `indexer.training.trainer.Settings` that are options.
+_SETTINGS = ("epochs", "lr", "patience", "seed")
+#: Problems shown; the document of `--json` has all.
+_NAMED = 10
+
+
+@click.command("featurizer")
+@click.argument("matrices")
+@_file_option
+@manifest_option
+@click.option(
+    "--network", default="cognate", show_default=True, type=click.Choice(["cognate", "waco"])
+)
+@click.option(
+    "--reduction",
+    default="grid",
+    show_default=True,
+    type=click.Choice(["grid", "sites"]),
+    help="Reduction of a pattern that the network reads.",
+)
+@number_option(
+    "--size", default=128, least=1, most=2048, help="Side of the grid, or number of sites."
+)
+@click.option("--no-shape", is_flag=True, help="Do not feed the matrix size to the last layer.")
+@number_option("--epochs", default=100, least=1, most=100_000)
+@number_option(
+    "--patience", default=15, least=1, help="Epochs without improvement before early stopping."
+)
+@number_option("--copies", default=4, least=0, most=1000)
+@number_option("--batch", default=32, least=1, most=4096)
+@lr_option
+@_training_options
+def featurizer_verb(matrices: str, out: str, as_json: bool, **options: Any) -> None:
+    """Train a featurizer on the patterns below the folder MATRICES; no run times are needed.
+
+    An autoencoder learns to reconstruct shape and picture of a pattern from its embedding.
+    Checkpoint and curve are kept beside FILE, in a folder that ends in .training; Ctrl-C keeps
+    finished epochs.
+
+    \b
+    Example:
+      embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv --copies 8
+      embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv --copies 8 \\
+          --resume
+    """
+    file = Path(out)
+    check_place(file)
+    with session(options["threads"]) as progress:
+        document = _train_featurizer(matrices, file, options, progress)
+    result(document, _show_featurizer, as_json)
+
+
+def _train_featurizer(
+    matrices: str, out: Path, options: dict[str, Any], progress: Progress
+) -> dict[str, Any]:
+    from embeddb.featurizers.network.reduction import Reduction
+    from indexer.training.featurizer.dataset import Recipe, read_dataset
+
+    with needing("training"):
+        from indexer.training.featurizer.pretrain import Pretraining, check_free, pretrain
+        from indexer.training.trainer import Settings
+    if not options["resume"]:
+        check_free(out)
+    reduction = Reduction(options["reduction"], options["size"])
+    recipe = Recipe(reduction, copies=options["copies"], seed=options["seed"])
+    data = read_dataset(
+        Path(matrices), recipe, groups=families(options["manifest"]), progress=progress
+    )
+    _warn(data)
+    settings = Settings(**{name: options[name] for name in _SETTINGS})
+    how = Pretraining(
+        options["network"],
+        recipe,
+        settings,
+        batch=options["batch"],
+        no_shape=options["no_shape"],
+    )
+    document = pretrain(data, how, out, progress=progress)
+    return {"file": str(out), **document, "problems": list(data.problems)}
+
+
+def _warn(data: Dataset) -> None:
+    for problem in data.problems[:_NAMED]:
+        note(f"warning: left out: {problem}")
+    if data.problems[_NAMED:]:
+        note(f"warning: and {plural(len(data.problems) - _NAMED, 'more file')} left out")
+    note(
+        f"{plural(data.patterns, 'pattern')} of {plural(data.groups, 'group')}: "
+        f"{len(data.train):,} training samples, {len(data.valid):,} validation samples"
+    )
+
+
+def _show_featurizer(document: dict[str, Any]) -> None:
+    figures = ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in document["metrics"].items()
+    )
+    say(
+        f"{document['file']}: version {document['version']}, {figures} (epoch "
+        f"{document['best_epoch']} of {document['epochs']}); predicting the mean gives "
+        f"{document['mean_metrics']['valid_loss']:.4g}"
+    )
+
+
+# -- tensor kernels --------------------------------------------------------------------------------
 
 _PREDICTORS = click.Choice(["auto", "network", "trees", "operations"])
 #: Names of the card's methods in text.
@@ -63,10 +180,7 @@ _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
     type=click.IntRange(0, 1_000_000),
     help="Batches of an epoch.  [default: all]",
 )
-@number_option("--seed", default=0, least=0, most=2**63 - 1)
-@torch_threads_option
-@resume_option
-@json_option
+@_training_options
 def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """Train the model of tensor kernels on the runs in DB.
 
@@ -87,10 +201,7 @@ def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """
     with session(options["threads"]) as progress:
         document = _train(db, options, progress)
-    if as_json:
-        emit(document)
-        return
-    _show(document)
+    result(document, _show, as_json)
 
 
 def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -100,15 +211,11 @@ def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, An
         from indexer.training.tensors.settings import recipe
         from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels
         from indexer.training.trainer import folder_of
+    names = ("epochs", "patience", "tiles", "steps", "seed", "predictor")
     how = KernelTraining(
         recipe(options["task"], options["hidden"], options["lr"]),
-        epochs=options["epochs"],
-        patience=options["patience"],
         kernels=options["batch"],
-        tiles=options["tiles"],
-        steps=options["steps"],
-        seed=options["seed"],
-        predictor=options["predictor"],
+        **{name: options[name] for name in names},
     )
     runs = _runs(db, options)
     tests = _runs(options["tests"], options, runs.analysis).samples if options["tests"] else []
@@ -194,7 +301,7 @@ def _show(document: dict[str, Any]) -> None:
 
 @click.command("nests")
 @click.argument("db")
-@model_file_option
+@_file_option
 @click.option("--platform", default="", help="Instance of the counters.")
 @click.option("--tests", default="", metavar="DB", help="Database of test nests.")
 @click.option("--source", default="model", show_default=True, type=click.Choice(SOURCES))
@@ -205,10 +312,7 @@ def _show(document: dict[str, Any]) -> None:
 @number_option("--patience", default=5, least=1)
 @lr_option
 @number_option("--batch", default=32, least=1, most=4096)
-@number_option("--seed", default=0, least=0, most=2**63 - 1)
-@torch_threads_option
-@resume_option
-@json_option
+@_training_options
 def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     """Train the network of nests on the counters in DB (`nest count`).
 
@@ -225,10 +329,7 @@ def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     check_place(file)
     with session(options["threads"]) as progress:
         document = _train_nests_of(db, file, options, progress)
-    if as_json:
-        emit(document)
-        return
-    _show_nests(document)
+    result(document, _show_nests, as_json)
 
 
 def _train_nests_of(
@@ -239,20 +340,12 @@ def _train_nests_of(
         from indexer.training.trainer import Settings, folder_of
     if not options["resume"] and (out.exists() or folder_of(out).exists()):
         raise UsageError(f"{out} already exists", hint="add --resume, or name another file")
-    samples = _samples(db, options["platform"], options["source"])
-    tests = (
-        _samples(options["tests"], options["platform"], options["source"])
-        if options["tests"]
-        else []
-    )
+    where = (options["platform"], options["source"])
+    samples = _samples(db, *where)
+    tests = _samples(options["tests"], *where) if options["tests"] else []
     note(f"{plural(len(samples), 'nest')} of {plural(len({s.group for s in samples}), 'group')}")
     how = NestTraining(
-        Settings(
-            epochs=options["epochs"],
-            lr=options["lr"],
-            patience=options["patience"],
-            seed=options["seed"],
-        ),
+        Settings(**{name: options[name] for name in _SETTINGS}),
         inputs=options["inputs"],
         batch=options["batch"],
         source=options["source"],
@@ -261,10 +354,8 @@ def _train_nests_of(
 
 
 def _samples(db: str, platform: str, source: str) -> list[NestSample]:
-    """Samples from the counters of one instance: the only one, or the named one.
-
-    Raises: NothingFound without counters; UsageError if several instances have counters.
-    """
+    """Samples from the counters of one instance: the only one, or the named one. Raises:
+    NothingFound without counters; UsageError if several instances have counters."""
     from indexer.nest_runs import counted
     from indexer.training.nests.samples import sample_of
 
