@@ -111,7 +111,9 @@ def _live(data: Any) -> Table:
     names = {
         "zero-shot": "other machines, nothing measured here",
         "calibrated": "and five minutes of `calibrate`",
+        "calibrated, not learned": "the same before the model learned",
         "all": "and 52 matrices of this machine",
+        "all, not learned": "the same before the model learned",
         "vote": "neighbours alone, nothing measured here",
         "static best of zero-shot": "best fixed schedule of the other machines",
         "static best of calibrated": "best fixed schedule after `calibrate`",

@@ -18,7 +18,6 @@ EXTRA_OF = {
     "itsdangerous": "serve",
     "jax": "jax",
     "jaxlib": "jax",
-    "lightgbm": "learn",
     "numba": "dynamics",
     "psycopg": "postgres",
     "resvg_py": "plot",

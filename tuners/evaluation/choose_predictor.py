@@ -170,7 +170,6 @@ def candidates(
     """The predictors that may become the model, the likeliest first, and why it is these; empty
     where one was asked for."""
     from indexer.training.cost_model.train import LEAST_GROUPS
-    from indexer.training.cost_model.trees import available
 
     if request.predictor != "auto":
         return (request.predictor,), ""
@@ -182,11 +181,10 @@ def candidates(
         few = f"from {runs:,} runs of {groups} groups it learns most"
         if start is None:
             return ("gp",), f"gp: {few}"
-        if available():
-            return ("trees",), f"trees: {few} that goes on from a source"
+        return ("trees",), f"trees: {few} that goes on from a source"
     if not request.judged:
         return ("mlp",), "mlp: with --no-judge, no other is tried beside it"
-    others = (*["trees"] * available(), *["gp"] * (start is None))
+    others = ("trees", *["gp"] * (start is None))
     return ("mlp", *others), ""
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import MissingDependency, NothingFound
+from embeddb.core.errors import NothingFound
 from embeddb.core.reports import Progress
 from embeddb.core.timing import summarise_runs
 from embeddb.cost_model.operation_sums import OperationSums
@@ -144,12 +144,9 @@ def _programs(db: Lookup, platform: Platform) -> Iterator[_Asked]:
 
 def _kernels(db: Lookup, instance: str, note: Callable[[str], None]) -> list[KernelSample]:
     """What sums can be learned from; none, and why is told, where they cannot."""
-    from indexer.training.cost_model.trees import require  # loads torch
-
     try:
-        require()
         return runs_of(db.store, _FUSED, instance).samples
-    except (MissingDependency, NothingFound) as error:
+    except NothingFound as error:
         note(f"{_FUSION} on {instance}: no sums: {error}")
         return []
 

@@ -3,7 +3,7 @@ settings that it trains them with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tuners.evaluation.figures import Fit
 
 
-def learned_rankers(*, note: Callable[[str], None] | None = None) -> dict[str, Fit]:
-    """Those whose packages are installed, by name; `note` is told which is not.
+def learned_rankers() -> dict[str, Fit]:
+    """Rankers that learn from runs of matrices, by name.
 
     Raises: MissingDependency without torch.
     """
@@ -31,14 +31,7 @@ def learned_rankers(*, note: Callable[[str], None] | None = None) -> dict[str, F
             "--learned trains a cost model, which needs torch",
             hint=install_hint("learn"),
         )
-    from indexer.training.cost_model.trees import available
-
-    found: dict[str, Fit] = {"costmodel": _network}
-    if available():
-        found["boosted"] = _trees
-    elif note is not None:
-        note("boosted trees are not judged: install the extra `learn` again, for lightgbm")
-    return found
+    return {"costmodel": _network, "boosted": _trees}
 
 
 def _network(

@@ -19,7 +19,7 @@ from embeddb.learning.samples import Samples
 from embeddb.platforms.machines import same_machine
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import tree_card, tree_columns
-from indexer.training.cost_model.trees import fit_member, require, tables
+from indexer.training.cost_model.trees import fit_member, tables
 
 #: Runs of a matrix on a machine: a complete grid would outweigh the other machines.
 _PER_ROW = 60
@@ -60,7 +60,6 @@ def train_for_machines(
     Raises: UsageError for fewer than two machines or too few samples; MissingDependency without
     LightGBM.
     """
-    require()
     samples.check()
     machine = machine_of(samples)
     if np.unique(machine).size < _LEAST_MACHINES:

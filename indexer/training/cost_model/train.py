@@ -45,7 +45,7 @@ from indexer.training.cost_model.members import FittedMember, Member, fit_member
 from indexer.training.cost_model.prior import Prior, fit_priors
 from indexer.training.cost_model.settings import CostSettings, forest, paper
 from indexer.training.cost_model.tables import Tables
-from indexer.training.cost_model.trees import Grown, grow, require, tables
+from indexer.training.cost_model.trees import Grown, grow, tables
 from indexer.training.trainer import checkpoint_of, curve_of, origin_card
 from indexer.training.trainer import forget as forget_member
 
@@ -125,7 +125,6 @@ def _grown(
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
     """What `learned` gives, of trees. The source counts only where trees that read it were nearer
     to the rows they had not seen than trees that do not."""
-    require()
     settings = replace(settings, residual=False)
     source = None
     if start is not None:

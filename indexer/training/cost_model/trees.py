@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.files.safe_read import reason_of
 from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.cost_model.model import CostModel
 from embeddb.cost_model.trees_numpy import MOST_SPLITS, TENSORS
@@ -47,17 +47,15 @@ Floats = NDArray[np.float64]
 Table = NDArray[np.float32]
 
 
-def available() -> bool:
-    """Whether LightGBM is installed."""
-    return find_spec("lightgbm") is not None
-
-
-def require() -> None:
-    """Raises: MissingDependency without LightGBM."""
-    if not available():
+def lightgbm() -> Any:
+    """The library. Raises: MissingDependency where it cannot be loaded."""
+    try:
+        return import_module("lightgbm")
+    except (ImportError, OSError) as e:
         raise MissingDependency(
-            "boosted trees need lightgbm", hint="install the extra `learn`: pip install '.[learn]'"
-        )
+            f"boosted trees need lightgbm: {reason_of(e)}",
+            hint="pip install lightgbm; it needs the system's libgomp (apt-get install libgomp1)",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,10 +92,9 @@ def boosted(
 
     Raises: MissingDependency without LightGBM.
     """
-    require()
-    lightgbm = import_module("lightgbm")
-    data = lightgbm.Dataset(table, wanted, weight=weight, params=dict(settings))
-    return lightgbm.train(dict(settings), data, _TREES)
+    library = lightgbm()
+    data = library.Dataset(table, wanted, weight=weight, params=dict(settings))
+    return library.train(dict(settings), data, _TREES)
 
 
 def levelled(samples: Samples) -> Floats:

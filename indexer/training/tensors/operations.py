@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -24,7 +23,7 @@ from embeddb.core.nn_numpy import NORM_EPSILON
 from embeddb.core.reports import Progress
 from embeddb.cost_model.operation_sums import CLIP, NETWORK, TREES, OperationSums
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
-from indexer.training.cost_model.trees import available, require, weights
+from indexer.training.cost_model.trees import lightgbm, weights
 from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.trainer import Job, Settings, fit
@@ -203,8 +202,7 @@ def tree_weights(
 ) -> dict[str, NDArray[Any]]:
     """Tensors of trees on `operation_rows`; families have the same weight. Raises:
     MissingDependency without LightGBM."""
-    require()
-    lightgbm = import_module("lightgbm")
+    library = lightgbm()
     rows = np.concatenate([sample.operations for sample in train])
     settings: dict[str, Any] = {
         **SETTINGS,
@@ -214,12 +212,12 @@ def tree_weights(
     }
     usual = rows[:, USUAL].astype(np.float64)
     above = level(train)
-    data = lightgbm.Dataset(rows, init_score=usual + above, params=settings)
+    data = library.Dataset(rows, init_score=usual + above, params=settings)
 
     def grown(env: Any) -> None:
         progress("grow trees", env.iteration + 1, TREE_COUNT)
 
-    tensors = weights(lightgbm.train(settings, data, TREE_COUNT, callbacks=[grown]))
+    tensors = weights(library.train(settings, data, TREE_COUNT, callbacks=[grown]))
     # If all guesses are off by more than `FAR`, no split has a gain: the level is added as a first
     # tree of one leaf.
     first = {"splits": 0, "value": above}
@@ -293,11 +291,6 @@ def summed_card(members: Sequence[str] = MEMBERS) -> dict[str, Any]:
             **member_settings,
         },
     }
-
-
-def members_here() -> tuple[str, ...]:
-    """Members that can be trained here: trees need LightGBM."""
-    return MEMBERS if available() else ("network",)
 
 
 def summed_predictions(

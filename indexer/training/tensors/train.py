@@ -20,7 +20,6 @@ from embeddb.cost_model.graph_model import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.roofline.analysis import Analysis
 from embeddb.tensors.tensor_graph import is_probe
-from indexer.training.cost_model.trees import available
 from indexer.training.tensors.evaluation import figures_of, predictions_of
 from indexer.training.tensors.fitting import fitted_network
 from indexer.training.tensors.grown_trees import (
@@ -30,7 +29,7 @@ from indexer.training.tensors.grown_trees import (
     trees_card,
 )
 from indexer.training.tensors.operations import (
-    members_here,
+    MEMBERS,
     summed_card,
     summed_predictions,
     summed_weights,
@@ -149,7 +148,7 @@ def _candidates(how: KernelTraining) -> tuple[str, ...]:
         return (how.predictor,)
     if how.task == "fused":
         return ("network", "operations")
-    return ("network", "trees") if available() else ("network",)
+    return ("network", "trees")
 
 
 def _operations(out: Path) -> Path:
@@ -185,7 +184,7 @@ def _candidate(
         return _network(parts, how, out, progress)
     if how.task == "tile":
         return _tile_trees(parts, how, analysis)
-    members = ("trees",) if name == "trees" else members_here()
+    members = ("trees",) if name == "trees" else MEMBERS
     return _sums(parts, how, members, out, progress)
 
 

@@ -531,8 +531,17 @@ def test_a_number_that_is_not_finite_is_refused() -> None:
         train(known, forest())
 
 
-def test_without_lightgbm_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "find_spec", lambda _: None)
-    with pytest.raises(MissingDependency, match="lightgbm") as caught:
+@pytest.mark.parametrize(
+    "error",
+    [ModuleNotFoundError("No module named 'lightgbm'"), OSError("libgomp.so.1: no such file")],
+)
+def test_where_lightgbm_does_not_load_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(trees, "import_module", fail)
+    with pytest.raises(MissingDependency, match=str(error)) as caught:
         train(samples(matrices=10), forest())
-    assert "learn" in caught.value.hint
+    assert "libgomp1" in caught.value.hint

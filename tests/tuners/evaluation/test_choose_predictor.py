@@ -127,17 +127,6 @@ def test_trees_and_their_number_when_asked_for(filled: Path, tmp_path: Path, cap
     assert "cannot go on from trees" in capsys.readouterr().err
 
 
-def test_without_lightgbm(
-    filled: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trees, "find_spec", lambda _: None)
-    told, _ = trained(filled, tmp_path, capsys, 6, "--no-judge")
-    assert told["settings"]["predictor"] == "gp"
-    db = str(tmp_path / "runs.db")
-    assert run_verb(["train", "costmodel", db, *ASKED, "--predictor", "trees"]) == 1
-    assert "extra `learn`" in capsys.readouterr().err
-
-
 def test_fewer_runs_than_asked_for_are_noted(filled: Path, tmp_path: Path, capsys: Any) -> None:
     document, err = trained(filled, tmp_path, capsys, 6, "--samples", "500")
     assert document["samples"] == 96 and "96 runs" in err and "500" in err

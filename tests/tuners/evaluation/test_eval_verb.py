@@ -77,19 +77,6 @@ def test_without_torch_one_line_says_what_to_install(
     assert "learn" in capsys.readouterr().err
 
 
-def test_without_lightgbm_the_rest_is_judged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from indexer.training.cost_model import trees
-
-    monkeypatch.setattr(trees, "available", lambda: False)
-    monkeypatch.setattr(rankers, "find_spec", lambda _: object())
-    said: list[str] = []
-    assert set(rankers.learned_rankers(note=said.append)) == {"costmodel"}
-    assert "extra `learn`" in said[0]
-    assert set(rankers.learned_rankers()) == {"costmodel"}
-
-
 @pytest.mark.slow
 def test_the_cost_model_learns_from_what_the_judge_gives(
     folder: str, monkeypatch: pytest.MonkeyPatch

@@ -73,20 +73,6 @@ def test_sums_learn_from_other_families_what_the_roofline_misses(db: Database) -
     assert sums["of_optimum@1"] > 0.9 and sums["opa"] > 0.8
 
 
-def test_without_lightgbm_is_told_once_why_they_have_no_row(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    from indexer.training.cost_model import trees
-
-    monkeypatch.setattr(trees, "available", lambda: False)
-    told: list[str] = []
-    learned = {"costmodel": lambda *_: None}
-    rows = evaluate(db.index, EvalOptions(seeds=[0], folds=3), rankers=learned, note=told.append)  # type: ignore[arg-type]
-    assert "kernel-sums" not in {row.method for row in rows}
-    assert len([line for line in told if "lightgbm" in line]) == 1
-
-
 def test_judging_without_what_is_learned_loads_no_torch() -> None:
     asked = "import sys, tuners.evaluation.evaluate; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

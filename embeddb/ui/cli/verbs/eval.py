@@ -44,7 +44,7 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
     it; the first line has the number of these configurations. With --complete, only matrices that
     ran nearly all configurations count.
 
-    With --learned, a cost model, and boosted trees if lightgbm is installed (for tiles and fusion
+    With --learned, a cost model, and boosted trees (for tiles and fusion
     the models of `train kernels`, as `kernel-trees` and `kernel-sums`), are trained in every fold:
     twice, so that the weight of a model against the neighbours' vote (rows `+transfer`) is chosen
     on training groups. With 3 seeds these are 30 trainings per op, platform and model; the time
@@ -140,7 +140,7 @@ def _held_out(
         hint = "`embeddb train kernels DB --task fused` evaluates predictions of their seconds"
         raise UsageError("fused kernels have no configurations to choose from", hint=hint)
     learned, complete = options["learned"], options["complete"]
-    rankers = learned_rankers(note=note) if learned else {}
+    rankers = learned_rankers() if learned else {}
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.
     count = 1 if learned else 0
     with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
@@ -173,12 +173,11 @@ def _by_featurizer(db: Database, options: Mapping[str, Any]) -> Database:
 
 
 def _tile_rankers(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
-    """Rankers trained on tiles of kernels, if there are any and lightgbm is installed."""
-    from indexer.training.cost_model.trees import available
+    """Rankers trained on tiles of kernels, if there are any."""
     from tuners.evaluation.kernel_rankers import kernel_rankers
 
     tile_scopes = [(op, scope) for op, scope in scopes if op.name == "tile"]
-    if not tile_scopes or not available():
+    if not tile_scopes:
         return {}
     vectors: dict[str, NDArray[np.float32]] = {}
     for op, scope in tile_scopes:

@@ -186,10 +186,10 @@ def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
 
     --task tile ranks the tiles of a kernel, --task fused predicts its seconds (A Learned
     Performance Model for Tensor Processing Units). --predictor auto: the paper's network or trees,
-    whichever is better on held-out families. For tiles, that is boosted trees (if lightgbm is
-    installed) on the residual of the analytical model where it applies; for fused kernels, the sum
-    of each operation's seconds as predicted by trees and a network (`operations`; `trees`: without
-    the network), which is better if probes were measured (`kernel import --probes`).
+    whichever is better on held-out families. For tiles, that is boosted trees on the residual of
+    the analytical model where it applies; for fused kernels, the sum of each operation's seconds as
+    predicted by trees and a network (`operations`; `trees`: without the network), which is better
+    if probes were measured (`kernel import --probes`).
     A batch has --tiles tiles of each of --batch kernels, sampled evenly from the model families;
     whole families are held out for early stopping and that choice. Ctrl-C keeps finished epochs.
     The paper's other networks are in reproductions/.

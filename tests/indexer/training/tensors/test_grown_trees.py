@@ -22,7 +22,6 @@ from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
 from embeddb.tensors.encoding.features import flat_rows  # noqa: E402
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis  # noqa: E402
 from indexer.training.cost_model.trees import weights  # noqa: E402
-from indexer.training.tensors import operations  # noqa: E402
 from indexer.training.tensors.figures import kendall  # noqa: E402
 from indexer.training.tensors.grown_trees import (  # noqa: E402
     boosted_by_family,
@@ -119,19 +118,16 @@ def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) 
     assert asked["settings"]["predictor"] == "sage-column-wise" and "others" not in asked
 
 
-def test_sums_are_of_fused_kernels_alone_and_do_without_lightgbm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_are_of_fused_kernels_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="rank no tiles"):
         train_kernels(
             KernelData(tiled_samples(3)), how("tile", "operations"), tmp_path / "no", progress=quiet
         )
-    monkeypatch.setattr(operations, "available", lambda: False)
     out = tmp_path / "fused.safetensors"
     card = train_kernels(
         KernelData(fused_samples(8)), how("fused", "operations"), out, progress=quiet
     )
-    assert card["settings"]["predictor"] == "operations" and "trees" not in card["settings"]
+    assert card["settings"]["predictor"] == "operations" and "trees" in card["settings"]
     assert predictor_of(out).task == "fused"
     assert KernelEmbedding.for_database(tmp_path) is None
 
