@@ -339,7 +339,8 @@ class Database:
         """Measure on this machine, for some minutes, the configurations that best show how it
         differs from others: `db.calibrate(ops=["spmm:32"], minutes=2)`. Without `ops`, all
         operations with runs of any machine; on the files of the folder `matrices`, else on
-        generated ones. With `executor="slurm"` other nodes are measured, in the shared folder
+        generated ones; then let the models of every machine learn from it. With
+        `executor="slurm"` other nodes are measured, in the shared folder
         `campaign`.
 
         Raises: RunnerUnavailable if the platform cannot be measured here; UsageError for no op or

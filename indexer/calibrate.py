@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, InputError, UsageError
+from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
 from embeddb.core.reports import Progress, ignore_progress
@@ -66,7 +66,6 @@ _ASKING_SHARE = 0.25
 _REBUILD_S, _TORCH_S, _VECTOR_S = 5e-5, 5.0, 0.2
 #: By how much longer than the choice of a panel a report takes: both look at all evidence.
 _REPORTS = 6.0
-_NOT_LEARNED = "the cost models did not learn from these runs"
 #: Non-zeros of a matrix that is never too large.
 _SMALL = 20_000
 _COMPILED_AT_ONCE = 2 * (os.cpu_count() or 1)
@@ -366,22 +365,25 @@ class _Work:
 
     def learn(self, report: CalibrationReport) -> None:
         """Let the models of every machine learn from this machine's runs, if there is time."""
-        if self._learns:
+        late_s = 2 * _OVER_SHARE * self._timer.total_s  # as much as the last task may be
+        if self._learns and self._learn_s <= self._timer.left_s + late_s:
             learn(report, self._db, self._here, self._ops, self._asked.progress)
         elif self._learn_s:
-            took = f"takes about {self._learn_s:.0f} s: give more --minutes"
-            report.problems.append(f"{_NOT_LEARNED}, which {took}")
+            report.problems.insert(
+                0,
+                "the cost models did not learn from these runs, which takes about "
+                f"{self._learn_s:.0f} s: give more --minutes",
+            )
 
 
 def learn(
     report: CalibrationReport, db: Lookup, here: Platform, ops: Sequence[Op], progress: Progress
 ) -> None:
-    """Let the models of every machine learn from this machine's runs; a failure is one of the
-    report's problems."""
-    try:
-        report.learned = [str(op) for op in learn_from_runs(db, here, ops, progress)]
-    except EmbeddbError as e:
-        report.problems.append(f"{_NOT_LEARNED}: {e}")
+    """Let the models of every machine learn from this machine's runs; why one did not comes first
+    among the report's problems."""
+    learned = learn_from_runs(db, here, ops, progress)
+    report.learned = [str(op) for op in learned.ops]
+    report.problems[:0] = learned.problems
 
 
 @contextmanager

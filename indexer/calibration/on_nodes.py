@@ -193,8 +193,6 @@ class NodesCalibration:
         report.seconds = sum(campaign.spent_s(task) for task in campaign.tasks())
         report.complete = not any(campaign.missing(task) for task in campaign.tasks())
         report.indexed = True
-        if report.complete:
-            learn(report, self.db, here, self.wish.ops, self.progress)
         for op in self.wish.ops:
             partition = self.db.partition(op, here)
             report.ops.append(op_report(partition, here, op, tally[op]))
@@ -202,12 +200,17 @@ class NodesCalibration:
 
 
 def calibrated(asked: NodesCalibration, job: NodesJob) -> CalibrationReport:
-    """Have everything measured that is missing of a planned calibration, and say what was found.
+    """Have everything measured that is missing of a planned calibration, let the models of every
+    machine learn from it once that is complete, and say what was found.
 
     Raises: as `NodesJob.run`.
     """
     campaign, _ = job.run(Settle(0))
-    return asked.report(campaign)
+    report = asked.report(campaign)
+    if report.complete and report.platform:
+        here = campaign.instances.platform(report.platform)
+        learn(report, asked.db, here, asked.wish.ops, asked.progress)
+    return report
 
 
 def _guessed_s(

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import InputError, MatrixError, ModelError, SpaceError, UsageError
+from embeddb.core.errors import InputError, MatrixError, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.timing import summarise_runs
@@ -31,6 +31,7 @@ from indexer.calibration.choice import (
     panel_of,
 )
 from indexer.embed import embed
+from indexer.training.cost_model.local import Learned
 
 TOML = """
 name = "board"
@@ -303,10 +304,10 @@ def test_cost_models_learn_where_there_is_time(
     runner = Runner(Clock(), each_s=0.2)
     learned_at = []
 
-    def learn(_db: Any, here: Platform, ops: Sequence[Op], _progress: Any) -> list[Op]:
+    def learn(_db: Any, here: Platform, ops: Sequence[Op], _progress: Any) -> Learned:
         learned_at.append((runner.clock.now - 100.0, here.id, len(runner.asked)))
         runner.clock.now += learning_s
-        return list(ops)
+        return Learned(list(ops), [])
 
     monkeypatch.setattr(calibrate, "expected_s", lambda *_: learning_s)
     monkeypatch.setattr(calibrate, "learn_from_runs", learn)
@@ -326,14 +327,14 @@ def test_cost_models_learn_where_there_is_time(
 def test_what_cannot_learn_is_told(
     db: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def learn(*_: Any) -> list[Op]:
-        raise ModelError("no space left on the device")
+    def learn(*_: Any) -> Learned:
+        return Learned([OPS[1]], ["spmm did not learn: no space left on the device"])
 
     monkeypatch.setattr(calibrate, "expected_s", lambda *_: 1.0)
     monkeypatch.setattr(calibrate, "learn_from_runs", learn)
     report = calibrated(db, Runner(Clock(), each_s=0.2), 60.0, folder)
-    assert report.learned == [] and report.ops[0].runs
-    assert any("did not learn" in p and "no space left" in p for p in report.problems)
+    assert report.learned == ["spmm:64"] and report.ops[0].runs
+    assert "no space left" in report.problems[0]
 
 
 def test_a_machine_like_the_others_is_told_so(db: Database, folder: Path) -> None:

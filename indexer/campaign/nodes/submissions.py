@@ -363,12 +363,15 @@ def open_chunks(
     submissions, found = Submissions(campaign.folder), dict[int, Mapping[int, ChunkState] | None]()
     for number in submissions.open():
         frozen = submissions.read(number)
+        known = executor if executor is not None and executor.name == frozen.executor else None
+        if known is not None and not known.detached:
+            found[number] = known.states(submissions.job(number).job)
+            continue
         try:
-            known = executor if executor is not None and executor.name == frozen.executor else None
             asked = known or executor_named(
                 frozen.executor, ExecutorOptions(address=frozen.address)
             )
-            if asked.detached or known is not None:
+            if asked.detached:
                 lost = asked.available() is not None
                 found[number] = None if lost else asked.states(submissions.job(number).job)
         except EmbeddbError:

@@ -357,10 +357,10 @@ class _State:
     def _copy(self, edge: Edge, source: str, target: str, place: Place) -> list[Node]:
         near, far = edge.memlet.get("subset"), edge.memlet.get("other_subset")
         subsets = (near, far) if edge.data == source else (far, near)
-        views = [place.view(name) for name in (source, target)]
         views = [
             view if subset is None or not view.at else view.part(parts_of(subset, place))
-            for view, subset in zip(views, subsets, strict=True)
+            for name, subset in zip((source, target), subsets, strict=True)
+            for view in [place.view(name)]
         ]
         sizes = [part.size for part in parts_of(near, place) if not part.single]
         first = len(place.loops)

@@ -158,10 +158,12 @@ class Module:
     scheduled: bool
     bodies: dict[str, Body]
     notes: list[str]
+    noted: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def note(self, line: str) -> None:
         """Add a note, once."""
-        if line not in self.notes:
+        if line not in self.noted:
+            self.noted.add(line)
             self.notes.append(line)
 
     @property

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from embeddb.core import __version__
 from embeddb.core.config import Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.cost_model.model import CostModel
 from embeddb.index.lookup import Lookup
@@ -66,7 +68,8 @@ def samples_for(lookup: Lookup, machine: Platform, source: CostModel) -> Samples
             most = max(most, own)
     if most < _FEWEST_MATRICES:
         raise UsageError(
-            f"{machine.id} ran fewer than {_FEWEST_MATRICES} matrices of {source.card['kernel']}",
+            f"{machine.id} ran fewer than {_FEWEST_MATRICES} matrices of any of "
+            f"{', '.join(map(str, source.ops))}",
             hint="measure more: `embeddb calibrate`",
         )
     return replace(join(parts), platform=machine)
@@ -94,7 +97,7 @@ def _card(machine: Platform, source: CostModel, samples: Samples, own: int) -> d
             method: {**figures, "weight": JOINED_WEIGHT} if "weight" in figures else figures
             for method, figures in methods.items()
         }
-        for op, methods in source.card["held_out"].items()
+        for op, methods in (source.card.get("held_out") or {}).items()
     }
     return {
         **source.card,
@@ -108,6 +111,9 @@ def _card(machine: Platform, source: CostModel, samples: Samples, own: int) -> d
         "own_rows": own,
         "held_out": held,
         "parent": source.version,
+        "seed": 0,
+        "code": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
@@ -116,7 +122,8 @@ def expected_s(lookup: Lookup, machine: Platform, ops: Sequence[Op]) -> float:
     widths = set[Op]()
     for op in ops:
         with suppress(UsageError):
-            widths |= {*source_of(lookup, machine, op).ops}
+            every = source_of(lookup, machine, op).ops
+            widths |= {*every} if op in every else set()
     rows = sum(
         len(lookup.store.members(p))
         for p in lookup.store.partitions()
@@ -125,24 +132,50 @@ def expected_s(lookup: Lookup, machine: Platform, ops: Sequence[Op]) -> float:
     return _ROW_S * rows
 
 
+class Learned(NamedTuple):
+    """Ops whose model of every machine learned from a machine's runs, and why others did not."""
+
+    ops: list[Op]
+    problems: list[str]
+
+
 def learn_from_runs(
     lookup: Lookup, machine: Platform, ops: Sequence[Op], progress: Progress = ignore_progress
-) -> list[Op]:
+) -> Learned:
     """Train the models of every machine anew for a machine that ran `ops`, and put them into use on
-    it; returns the ops that they answer for. A model of this machine alone stays.
-
-    Raises: MissingDependency without LightGBM; ModelError if a file cannot be written.
-    """
-    learned: list[Op] = []
-    for at, op in enumerate(ops):
-        progress("learn from these runs", at, len(ops))
-        if op in learned:
+    it. A model of this machine alone stays, and so does one that learned from the same runs."""
+    learned = Learned([], [])
+    kernels = list(dict.fromkeys((op.name, op.dtype) for op in ops))
+    for at, kernel in enumerate(kernels):
+        progress("learn from these runs", at, len(kernels))
+        own = [op for op in ops if (op.name, op.dtype) == kernel]
+        try:
+            source = source_of(lookup, machine, own[0])
+        except UsageError:
             continue
-        with suppress(UsageError):  # no such model, too few runs, or a database in memory
-            source = source_of(lookup, machine, op)
-            samples = samples_for(lookup, machine, source)
-            file = model_file(lookup.store, samples)
-            model = trained_for(machine, source, samples)
-            save_model(model, file, lookup.store.path, lambda: nullcontext(lookup))
-            learned += [one for one in ops if one in source.ops]
+        try:
+            learned.problems.extend(_learn(lookup, machine, source))
+            learned.ops.extend(own)
+        except EmbeddbError as e:
+            hint = f": {e.hint}" if e.hint else ""
+            why = f"the cost model of {own[0].name} did not learn from these runs: {e}{hint}"
+            learned.problems.append(why)
     return learned
+
+
+def _learn(lookup: Lookup, machine: Platform, source: CostModel) -> list[str]:
+    """Train and save; why the file is not registered, where it could not be.
+
+    Raises: as `samples_for`, `model_file` and `trained_for`; ModelError if the file is of a model
+    of this machine alone, or cannot be read or written.
+    """
+    samples = samples_for(lookup, machine, source)
+    file = model_file(lookup.store, samples)
+    if file.exists():
+        card = CostModel.load(file).card
+        if not card.get("machines"):
+            raise ModelError(f"{file.name} is a model of this machine alone")
+        if (card["data"], card["parent"]) == (samples.hash, source.version):
+            return []
+    model = trained_for(machine, source, samples)
+    return save_model(model, file, lookup.store.path, lambda: nullcontext(lookup))[1]

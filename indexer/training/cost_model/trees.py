@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.errors import MissingDependency, ModelError, UsageError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.cost_model.model import CostModel
@@ -90,11 +90,14 @@ def boosted(
     """A LightGBM model of what is wanted float64[x] of rows float32[x,columns], some counting more
     than others by `weight` float64[x].
 
-    Raises: MissingDependency without LightGBM.
+    Raises: MissingDependency without LightGBM; ModelError where it fails.
     """
     library = lightgbm()
     data = library.Dataset(table, wanted, weight=weight, params=dict(settings))
-    return library.train(dict(settings), data, _TREES)
+    try:
+        return library.train(dict(settings), data, _TREES)
+    except library.basic.LightGBMError as e:
+        raise ModelError(f"lightgbm grows no trees of these runs: {reason_of(e)}") from None
 
 
 def levelled(samples: Samples) -> Floats:

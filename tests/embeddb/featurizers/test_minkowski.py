@@ -262,7 +262,7 @@ class TestLive:
 
     @pytest.mark.slow
     def test_the_installed_engine_makes_the_stored_vectors(self, tmp_path: Path) -> None:
-        script = ROOT / "benchmarks" / "minkowski_vectors.py"
+        script = ROOT / "tools" / "minkowski_vectors.py"
         subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120, cwd=ROOT)
         for name in NAMES:
             with np.load(tmp_path / f"{name}.npz", allow_pickle=False) as made:

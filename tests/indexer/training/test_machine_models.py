@@ -29,7 +29,7 @@ from embeddb.cost_model import Problem
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.samples import samples_of_machines
 from indexer.embed import embed
-from indexer.training.cost_model import trees
+from indexer.training.cost_model import local, trees
 from indexer.training.cost_model.local import JOINED_WEIGHT, learn_from_runs
 from indexer.training.cost_model.machines import machine_of, mean_facts
 from tuners.evaluation.machines import WEIGHT
@@ -267,7 +267,7 @@ def test_it_learns_from_the_runs_of_one_machine(place: Path) -> None:
         source, _ = db.index.usable_model(new, OP)
         fill(db, new, matrices(4, first=60), order=(1.6, 1.0, 1.3))
         embed(db.index)
-        assert learn_from_runs(db.index, new, [OP]) == [OP]
+        assert learn_from_runs(db.index, new, [OP]) == ([OP], [])
         model, _ = db.index.usable_model(new, OP)
         elsewhere, _ = db.index.usable_model(other, OP)
         assert source is not None and model is not None and elsewhere is not None
@@ -288,33 +288,45 @@ def test_it_learns_anew_each_time(place: Path, capsys: pytest.CaptureFixture[str
         source, _ = db.index.usable_model(new, OP)
         fill(db, new, matrices(1, first=60))
         embed(db.index)
-        assert learn_from_runs(db.index, new, [OP]) == []
+        learned, problems = learn_from_runs(db.index, new, [OP, Op("spmm", 64)])
+        assert learned == [] and "did not learn" in problems[0] and len(problems) == 1
     assert run_verb([*words, "--every-machine"]) == 2
-    assert "lanes@again ran fewer than 2 matrices of spmm" in capsys.readouterr().err
+    assert "lanes@again ran fewer than 2 matrices of any of spmm:32" in capsys.readouterr().err
     with Database.open(place) as db:
         fill(db, new, matrices(2, first=61))
         embed(db.index)
-        assert learn_from_runs(db.index, new, [OP]) == [OP]
+        assert learn_from_runs(db.index, new, [OP, Op("spmm", 64)]).ops == [OP, Op("spmm", 64)]
     assert run_verb([*words, "--every-machine"]) == 0
-    assert "queries rank by both together" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "queries rank by both together" in told and "before it learned from this" in told
+    assert run_verb([*words, "--every-machine", "--op", "spmv"]) == 2
+    assert "one cost model is for one kernel" in capsys.readouterr().err
     model = CostModel.load(place / "models" / "costmodel-lanes@again-spmm.safetensors")
     assert source is not None and model.card["parent"] == source.version
     assert model.card["own_rows"] == 3
+    with Database.open(place) as db, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "trained_for", None)  # the same runs are not learned from again
+        assert learn_from_runs(db.index, new, [OP]) == ([OP], [])
 
 
-def test_a_model_of_the_machine_alone_stays(place: Path) -> None:
-    new = machine("mine", 32, l2_bytes="1000000")
-    file = place / "models" / "costmodel-lanes@mine-spmm.safetensors"
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_model_of_the_machine_alone_stays(place: Path, fits: bool) -> None:
+    """Also one that cannot be used for this op."""
+    new = machine(f"mine{fits}", 32, l2_bytes="1000000")
+    file = place / "models" / f"costmodel-lanes@mine{fits}-spmm.safetensors"
     with Database.open(place) as db:
         source, _ = db.index.usable_model(new, OP)
         assert source is not None
         card = {name: value for name, value in source.card.items() if name != "machines"}
+        card |= {} if fits else {"featurizer": {"name": "stats", "version": "other"}}
         CostModel(card, source.tensors).save(file)
         fill(db, new, matrices(3, first=60))
         embed(db.index)
         before = file.read_bytes()
-        assert learn_from_runs(db.index, new, [OP]) == []
-        assert file.read_bytes() == before
+        learned, problems = learn_from_runs(db.index, new, [OP])
+        assert learned == [] and file.read_bytes() == before
+        assert bool(problems) is not fits
+        assert fits or "is a model of this machine alone" in problems[0]
 
 
 def test_builds_for_one_processor_are_one_machine(opened: Database) -> None:

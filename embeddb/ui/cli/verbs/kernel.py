@@ -121,7 +121,7 @@ def _show_import(db: str, done: Added[TensorGraph]) -> None:
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         say(f"and {len(rows) - _MOST_ROWS:,} more")
-    added = counted(Counter(one.kind for one in done.added)) or "nothing"
+    added = counted(Counter(one.kind for one in done.added)) if done.added else "nothing"
     say(f"{db}: {added} added, {len(done.known):,} already stored")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")

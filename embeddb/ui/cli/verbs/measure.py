@@ -290,7 +290,8 @@ def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
 
     Runs the default, the configurations on which machines differ most, and the top-ranked ones, on
     your matrices or on generated ones, and stores them in DB; this improves answers for all
-    matrices. It stops when the time is up; another call continues, also after Ctrl-C.
+    matrices. At the end the cost models of every machine learn from these runs, for this machine
+    alone. It stops when the time is up; another call continues, also after Ctrl-C.
 
     With --executor, nodes measure and are calibrated: a campaign in DIR that is estimated to take
     all of them together that many minutes.

@@ -88,8 +88,8 @@ def costmodel_verb(as_json: bool, **options: Any) -> None:
     --every-machine makes one model for all machines of a portable platform, those without runs too:
     trees that also read a machine's facts (vector width, caches, bandwidths). It is judged with
     whole machines left out. Queries of any of them, and of others, join it with the vote. With the
-    id of one machine as --platform, that model learns again for it, its own runs counting more, as
-    `calibrate` does at its end.
+    id of one machine as --platform, that model learns again for it from all its widths, its own
+    runs counting more, as at the end of `calibrate`; options of training do not apply.
 
     --preset trains COGNATE as published: its sparse network reads the patterns' coordinates (in at
     most --sites squared cells) and is trained end to end on run times, from random weights or those
@@ -151,10 +151,13 @@ def _train_for_machines(options: dict[str, Any], progress: Progress) -> dict[str
     with open_database(options["db"], readonly=True) as opened:
         where, home = opened.platform(options["platform"]), opened.store.path
         if where.instance:
+            if len({op.name for op in ops}) > 1:
+                raise UsageError("one cost model is for one kernel", hint="train one for each")
             source = source_of(opened.index, where, ops[0])
             samples = samples_for(opened.index, where, source)
             file, folder = _place(opened.store, samples, options)
             model = trained_for(where, source, samples)
+            model.card["held_out"] = model.card["held_out"] if request.judged else {}
         else:
             name = request.featurizer
             samples = samples_of_machines(opened.index, where, ops, featurizer=name)
@@ -316,7 +319,9 @@ def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
     joins = bool(document.get("machines")) and "transfer+rank" in able
     best = "transfer+rank" if joins else max(able, key=judged)
     shares = ", ".join(f"{_BY[m]} {share(figures[m]['of_optimum@1'])}" for m in able)
-    of = "of the fastest configuration on each matrix, cross-validated by group"
+    how = "with machines left out" if document.get("machines") else "cross-validated by group"
+    before = ", before it learned from this machine" if "own_rows" in document else ""
+    of = f"of the fastest configuration on each matrix, {how}{before}"
     if Path(document["file"]).parent.name != MODELS:
         return f"{op}: queries of {db} do not rank by it: its file is elsewhere; {shares} {of}"
     how = "keep ranking by neighbours" if best == "transfer" else f"rank by {_BY[best]}"
