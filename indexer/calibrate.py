@@ -190,7 +190,7 @@ class _Work:
 
     @property
     def _learns(self) -> bool:
-        """Whether learning from the runs takes a small enough part of the time."""
+        """True if there are models to train and training them fits its share of the time."""
         return 0 < self._learn_s <= _LEARN_SHARE * self._timer.total_s
 
     # -- which matrices --------------------------------------------------------------------
@@ -364,7 +364,7 @@ class _Work:
         return True
 
     def learn(self, report: CalibrationReport) -> None:
-        """Let the models of every machine learn from this machine's runs, if there is time."""
+        """Train the models of every machine on this machine's runs too, if there is time."""
         late_s = 2 * _OVER_SHARE * self._timer.total_s  # as much as the last task may be
         if self._learns and self._learn_s <= self._timer.left_s + late_s:
             learn(report, self._db, self._here, self._ops, self._asked.progress)
@@ -379,8 +379,8 @@ class _Work:
 def learn(
     report: CalibrationReport, db: Lookup, here: Platform, ops: Sequence[Op], progress: Progress
 ) -> None:
-    """Let the models of every machine learn from this machine's runs; why one did not comes first
-    among the report's problems."""
+    """Train the models of every machine on this machine's runs too. Errors come first among the
+    problems of the report."""
     learned = learn_from_runs(db, here, ops, progress)
     report.learned = [str(op) for op in learned.ops]
     report.problems[:0] = learned.problems

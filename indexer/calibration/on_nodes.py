@@ -200,8 +200,8 @@ class NodesCalibration:
 
 
 def calibrated(asked: NodesCalibration, job: NodesJob) -> CalibrationReport:
-    """Have everything measured that is missing of a planned calibration, let the models of every
-    machine learn from it once that is complete, and say what was found.
+    """Measure what is missing of a planned calibration, train the models of every machine on the
+    runs once they are complete, and report.
 
     Raises: as `NodesJob.run`.
     """

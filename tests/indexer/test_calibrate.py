@@ -317,8 +317,8 @@ def test_cost_models_learn_where_there_is_time(
         ((at_s, where, runs),) = learned_at
         assert at_s <= 1.05 * 60.0 - learning_s and where == "board@mine"
         assert runs == len(runner.asked) and report.seconds <= 1.1 * 60.0
-    told = [line for line in report.problems if "did not learn" in line]
-    assert told == (
+    problems = [line for line in report.problems if "did not learn" in line]
+    assert problems == (
         ["the cost models did not learn from these runs, which takes about 20 s: "
          "give more --minutes"] if learning_s > 18.0 else []
     )  # fmt: skip

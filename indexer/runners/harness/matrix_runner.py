@@ -1,4 +1,4 @@
-"""What runners of matrices share: a worker process that holds one matrix at a time."""
+"""Shared by runners of matrices: a worker process that holds one matrix at a time."""
 
 from __future__ import annotations
 

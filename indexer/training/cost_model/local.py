@@ -21,8 +21,8 @@ from embeddb.platforms.platform import Platform
 from indexer.training.cost_model import trees
 from indexer.training.cost_model.model_place import model_file, save_model
 
-#: Weight of a run of this machine, others' having 1, and of the model against the neighbours' vote.
-#: Both were chosen by replays on five machines (docs/results/machines.md).
+#: Weight of a run of this machine (1 for those of others), and of the model in its mean with the
+#: neighbours' vote. Both were chosen by replays on five machines (docs/results/machines.md).
 OWN_WEIGHT, JOINED_WEIGHT = 8.0, 0.75
 #: Runs of a matrix on a machine at a width that this machine ran, and at others.
 _PER_ROW, _PER_OTHER_ROW = 60, 20
@@ -32,8 +32,7 @@ _ROW_S = 0.015
 
 
 def source_of(lookup: Lookup, machine: Platform, op: Op) -> CostModel:
-    """The model of every machine that answers for an op on a machine, as it was before it learned
-    there.
+    """The model of every machine for an op, not the one that was trained for this machine.
 
     Raises: UsageError where there is none, or a model of this machine alone answers.
     """
@@ -76,9 +75,9 @@ def samples_for(lookup: Lookup, machine: Platform, source: CostModel) -> Samples
 
 
 def trained_for(machine: Platform, source: CostModel, samples: Samples) -> CostModel:
-    """Trees like those of `source` from the runs of all machines, of which those of `machine` count
-    more. Its card has the source's figures, which were judged on machines left out, before any of
-    their runs was known.
+    """Trees with the inputs of `source`, trained on the runs of all machines, those of `machine`
+    with a larger weight. The held-out figures of its card are those of the source: of machines left
+    out, none of whose runs were known.
 
     Raises: MissingDependency without LightGBM; UsageError for numbers that are not finite.
     """
@@ -153,9 +152,12 @@ def learn_from_runs(
             source = source_of(lookup, machine, own[0])
         except UsageError:
             continue
+        widths = [op for op in own if op in source.ops]
+        if not widths:  # it learns at its own widths alone; the vote has these runs
+            continue
         try:
             learned.problems.extend(_learn(lookup, machine, source))
-            learned.ops.extend(own)
+            learned.ops.extend(widths)
         except EmbeddbError as e:
             hint = f": {e.hint}" if e.hint else ""
             why = f"the cost model of {own[0].name} did not learn from these runs: {e}{hint}"

@@ -99,13 +99,10 @@ def test_the_plugin_is_listed() -> None:
 @pytest.mark.parametrize("text", ["spmm:8:f64", "spmm:8:f16", "spmm:8:bf16", "spmm:8"])
 def test_every_value_type(shared_runner: CudaRunner, text: str) -> None:
     for one in measured(shared_runner, text, [ROWS, PIECES, LIBRARY]):
-        # Of a product that is slow, as one emulated on a busy machine is, fewer are timed: of a
-        # very slow one a single call outside a graph.
+        # Of a product that is slow, as one emulated on a busy machine is, fewer are timed.
         assert one.ok and 1 <= len(one.times_s) <= 3, one.error
         assert one.tolerance and one.compile_s is not None and one.conversion_s is not None
-        products = one.context["graph_products"]
-        assert one.context["cache"] == "warm" and 0 <= products <= 20
-        assert products or len(one.times_s) == 1
+        assert one.context["cache"] == "warm" and 1 <= one.context["graph_products"] <= 20
 
 
 def test_vectors_and_sampled_products(shared_runner: CudaRunner) -> None:
