@@ -51,8 +51,7 @@ from indexer.training.tensors.samples import (
     runs_of,
     split,
 )
-from indexer.training.tensors.settings import recipe
-from indexer.training.tensors.train import KernelTraining
+from indexer.training.tensors.settings import KernelTraining, recipe
 
 OP = Op("fused")
 SEEDS = (0, 1, 2)

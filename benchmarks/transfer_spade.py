@@ -41,13 +41,8 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import effects, greedy_cover
 from embeddb.learning.samples import Samples, samples_of
 from embeddb.ranking.rankers.order import behind_default, order_to_try
-from indexer.training.cost_model.train import (
-    CostSettings,
-    forest,
-    paper,
-    retarget,
-    train,
-)
+from indexer.training.cost_model.settings import CostSettings, forest, paper
+from indexer.training.cost_model.train import retarget, train
 from reproductions.cost_models import MODELS, settings_of
 from tuners.evaluation.figures import Outcome, Scorer, Truth, judge, ordering, summarise
 

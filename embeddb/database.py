@@ -66,7 +66,7 @@ def open_database(
 
     note = note or _say
     if str(place) == STARTER:
-        place = starter_folder(note=note, progress=progress)
+        place = starter_folder(note=note, progress=progress or ignore_progress)
     if create and not is_database(place):
         return Database.create(place)
     opened = Database.open(place, readonly=readonly)

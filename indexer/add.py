@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
 from embeddb.core.kinds import kind_of
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from indexer.embed import adopted
 
 T = TypeVar("T", bound=Workload)
 
-#: Workloads written together: lost at most if the process is killed, about a second's work.
+#: Workloads per transaction: about a second of work is lost if the process is killed.
 _TOGETHER = 64
 
 
 @dataclass(slots=True)
 class Added(Generic[T]):
-    """Workloads that were new; those stored before (`known`), which keep their names and groups;
-    and the number of runs that moved to them from stubs."""
+    """Workloads that were new; those `stored` before, which keep their names and groups; and the
+    number of runs that moved to them from stubs."""
 
     added: list[T] = field(default_factory=list)
-    known: list[T] = field(default_factory=list)
+    stored: list[T] = field(default_factory=list)
     adopted_runs: int = 0
 
 
@@ -33,7 +33,7 @@ def add_coded(
     db: Lookup,
     subjects: Sequence[T],
     *,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> Added[T]:
     """Store workloads, each once, with the vectors that can be computed here. A stub becomes the
     one workload of its name and kind: where several share a name, it stays a stub."""
@@ -43,8 +43,7 @@ def add_coded(
         named.setdefault((subject.kind, subject.name), set()).add(subject.id)
     whole = list({subject.id: subject for subject in reversed(subjects)}.values())[::-1]
     for start in range(0, len(whole), _TOGETHER):
-        if progress is not None:
-            progress(f"embed {whole[start].kind}s", start, len(whole))
+        progress(f"embed {whole[start].kind}s", start, len(whole))
         _add(db, whole[start : start + _TOGETHER], done)
     for subject in whole:
         if len(named[subject.kind, subject.name]) == 1:
@@ -60,7 +59,7 @@ def _add(db: Lookup, subjects: Sequence[T], done: Added[T]) -> None:
         if stored is None:
             done.added.append(subject)
         else:
-            done.known.append(cast(T, stored))  # of the same id: of the same kind
+            done.stored.append(cast(T, stored))  # of the same id: of the same kind
         if stored is None or kind_of(subject.kind).holds_more(subject, stored):
             new.append(subject)
     if new:

@@ -139,7 +139,7 @@ class Adoption:
             )
 
     def run(self) -> list[AdoptedOp]:
-        """Measure what is missing, learn, and judge, one op after the other.
+        """Measure missing samples, learn, and evaluate, one op after the other.
 
         Raises: InputError if everything fails, too little ran, or a folder has another campaign;
         RunnerUnavailable if the machine fails: the same request continues.

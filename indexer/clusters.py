@@ -30,7 +30,7 @@ class PatternCluster:
     @property
     def groups(self) -> int:
         """Number of groups (families) of matrices in the cluster."""
-        return len({info.group or info.name or info.id for info in self.members})
+        return len({info.family for info in self.members})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""State of a database by operation and platform: what it can answer, how well, and what is missing.
+"""State of a database by operation and platform: answers, their accuracy, and missing data.
 Shown by `db stat`, `index`, reports and the served pages."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Coverage:
             "op": str(op),
             "kind": op.kind,
             **self.head,
-            "groups": len({info.group or info.name or info.id for info in infos}),
+            "groups": len({info.family for info in infos}),
             "runs": sum(store.count_runs(p) for p in scope_partitions(store, op, name)),
             "stubs": sum(info.stub for info in infos),
             "unembedded": 0 if self.figures else sum(map(_readable, infos)),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.records import WorkloadInfo
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.workload import Workload
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
@@ -28,7 +28,7 @@ from embeddb.store import Store
 from embeddb.store.counters import counting_platforms
 from indexer.library import Library
 
-#: Whatever has vectors that are stored.
+#: Sources of stored vectors.
 _Plug = Featurizer | RowHistograms
 #: Most vectors and seconds of work per transaction, lost at most if the process is killed.
 _BATCH, _BATCH_S = 256, 1.0
@@ -51,7 +51,7 @@ def embed(
     again: bool = False,
     also: Collection[str] = (),
     build: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> EmbedReport:
     """Compute missing vectors of every featurizer, build the outdated partitions, and lay out their
     maps.
@@ -66,16 +66,16 @@ def embed(
     report = EmbedReport()
     report.problems += db.featurizers().problems()
     infos = list(db.store.patterns())
-    vectors: _Stored | _Recomputed = _Recomputed(db.store) if again else _Stored(db.store)
+    vectors = _Recomputed(db.store) if again else _Stored(db.store)
     counting = counting_platforms(db.store)
     counted = [plug for place in counting for plug in db.featurizers().counted(place)]
     featurizers = dict(db.featurizers()) | {name: db.featurizers().named(name) for name in also}
-    # What is computed from other vectors comes after them.
+    # Joint featurizers come after those whose vectors they join.
     ordered = sorted((*featurizers.values(), *counted), key=lambda f: isinstance(f, Joint))
     for featurizer in ordered:
         name = featurizer.name
         readable = [info for info in infos if reads(featurizer, info.kind)]
-        have = vectors.have(featurizer, readable)
+        have = vectors.have(featurizer, [info.id for info in readable])
         missing = [info for info in readable if info.id not in have]
         if isinstance(featurizer, WithCounters):
             missing = [info for info in missing if featurizer.counters(info.id) is not None]
@@ -85,7 +85,7 @@ def embed(
         any_vector = report.vectors[name] > 0
         report.notes += _of_other_weights(db, name, featurizer.version, any_vector, again=again)
     matrices = [info for info in infos if reads(ROW_LENGTHS, info.kind)]
-    have = vectors.have(ROW_LENGTHS, matrices)
+    have = vectors.have(ROW_LENGTHS, [info.id for info in matrices])
     _embed_all(db, vectors, ROW_LENGTHS, [m for m in matrices if m.id not in have], progress)
     if isinstance(vectors, _Recomputed):
         db.store.vectors.exchange(vectors.vectors, [info.id for info in infos])
@@ -110,14 +110,13 @@ def _counted_scopes(db: Lookup, counting: Collection[str]) -> Iterator[tuple[Op,
 def _build_all(
     db: Lookup,
     report: EmbedReport,
-    progress: Progress | None,
+    progress: Progress,
     *,
     again: bool,
 ) -> None:
     scopes, built = db.scopes(), []
     for at, (op, scope) in enumerate(scopes):
-        if progress is not None:
-            progress(f"index {op} on {scope}", at, len(scopes))
+        progress(f"index {op} on {scope}", at, len(scopes))
         partition = db.refresh(op, scope, again=again)
         if partition is None:
             report.problems.append(f"{op} on {scope}: no featurizer can read its patterns")
@@ -150,9 +149,9 @@ class _Stored:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def have(self, plug: _Plug, infos: Sequence[WorkloadInfo]) -> Collection[str]:
+    def have(self, plug: _Plug, ids: Sequence[str]) -> Collection[str]:
         """Ids of workloads that have a vector."""
-        return self.get(plug, [info.id for info in infos]).keys()
+        return self.get(plug, ids).keys()
 
     def get(self, plug: _Plug, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         return self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
@@ -161,21 +160,20 @@ class _Stored:
         self._store.vectors.put(plug.name, plug.version, batch)
 
 
-class _Recomputed:
-    """Vectors computed anew and kept in memory until all are complete: of 100,000 workloads some
-    100 MB."""
+class _Recomputed(_Stored):
+    """Vectors computed anew, in memory until all are complete: some 100 MB for 100,000
+    workloads."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self.vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
 
-    def have(self, plug: _Plug, infos: Sequence[WorkloadInfo]) -> Collection[str]:
-        """Ids of workloads that have a vector: none, unless the featurizer cannot compute here;
-        then the stored ones are used."""
+    def have(self, plug: _Plug, ids: Sequence[str]) -> Collection[str]:
+        """Ids of workloads whose stored vectors are used since the featurizer cannot compute
+        here."""
         vectors = self.vectors.setdefault((plug.name, plug.version), {})
         if lacking(plug):
-            ids = [info.id for info in infos]
-            vectors |= self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
+            vectors |= super().get(plug, ids)
         return set(vectors)
 
     def get(self, plug: _Plug, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -188,10 +186,10 @@ class _Recomputed:
 
 def _embed_all(
     db: Lookup,
-    vectors: _Stored | _Recomputed,
+    vectors: _Stored,
     featurizer: _Plug,
     missing: Sequence[WorkloadInfo],
-    progress: Progress | None,
+    progress: Progress,
 ) -> tuple[int, list[str]]:
     """Compute and store missing vectors; returns their number and the problems met."""
     name = featurizer.name
@@ -218,14 +216,11 @@ def _embed_all(
             vectors.put(featurizer, batch)
             batch = {}
             stored = time.monotonic()
-        if progress is not None:
-            progress(f"embed with {name}", at + 1, len(missing))
+        progress(f"embed with {name}", at + 1, len(missing))
     return computed, [f"{name}: {unable} patterns not embedded: {lacks}"] if unable else []
 
 
-def _joined(
-    vectors: _Stored | _Recomputed, featurizer: _Plug, info: WorkloadInfo
-) -> NDArray[np.float32] | None:
+def _joined(vectors: _Stored, featurizer: _Plug, info: WorkloadInfo) -> NDArray[np.float32] | None:
     """The vector of a joint featurizer, from its parts' vectors."""
     if not isinstance(featurizer, Joint):
         return None

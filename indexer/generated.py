@@ -67,7 +67,8 @@ def _banded(nnz: int, rng: np.random.Generator) -> _Entries:
     n = nnz // 15
     rows = np.repeat(np.arange(n), 18)
     cols = rows + rng.integers(-24, 25, rows.size)
-    return _within((n, n), rows, cols)
+    inside = (cols >= 0) & (cols < n)
+    return _Entries((n, n), rows[inside], cols[inside])
 
 
 def _stencil_2d(nnz: int, rng: np.random.Generator) -> _Entries:
@@ -240,11 +241,6 @@ def _circuit(nnz: int, rng: np.random.Generator) -> _Entries:
     inside = (near >= 0) & (near < n)
     ends = np.append(rows[inside], rng.integers(0, n, to.size))
     return _mirrored(n, ends, np.append(near[inside], to))
-
-
-def _within(shape: tuple[int, int], rows: Ints, cols: Ints) -> _Entries:
-    inside = (cols >= 0) & (cols < shape[1])
-    return _Entries(shape, rows[inside], cols[inside])
 
 
 def _mirrored(n: int, rows: Ints, cols: Ints) -> _Entries:

@@ -45,6 +45,8 @@ _OTHER, _LONGEST_REASON = "other reasons", 300
 _MOST_SAME = 4
 #: Subjects whose legal configurations are remembered: logs mostly list one after the other.
 _MOST_JUDGES = 64
+#: Parts of a report that the journal has beside the numbers of rows, unless they are empty.
+_JOURNALLED = ("reasons", "new_values", "repeats", "same_values", "first_reject")
 #: The instance of rows measured on this machine.
 THIS = "this"
 
@@ -122,23 +124,19 @@ def ingest(
     plug = plugins.load("reader", chosen)()
     base = platform or _platform_of(plug, path)
     read_options = completed(options or ReadOptions(), base)
-    if THIS in (
-        read_options.instance,
-        read_options.log.instance if not read_options.instance else "",
-    ):
-        read_options = replace(
-            read_options, instance="", log=replace(read_options.log, instance="")
-        )
+    log = read_options.log
+    if (read_options.instance or log.instance) == THIS:
+        read_options = replace(read_options, instance="", log=replace(log, instance=""))
         base = base if base.instance else platform_here(runner_for(base))
     report = IngestReport(str(path), chosen)
     journal, campaign, names = "", f"{chosen}:{path.name}", {}
     if not path.is_dir():  # folders are not journalled
         content, digest = content_of(path)
         journal = _journal_key(digest, chosen, base, read_options)
-        log = LogName(store, chosen, path, content)
-        campaign, names = log.campaign, log.journal
-    with _Job(store, path, base, library or Library(None), report, campaign) as job:
-        job.consume(read_rows(plug, path, read_options), journal, names, progress)
+        named = LogName(store, chosen, path, content)
+        campaign, names = named.campaign, named.journal
+    job = _Job(store, path, base, library or Library(None), report, campaign)
+    job.consume(read_rows(plug, path, read_options), journal, names, progress)
     return report
 
 
@@ -168,13 +166,10 @@ def _platform_of(plug: Any, path: Path) -> Platform:
 def completed(options: ReadOptions, platform: Platform) -> ReadOptions:
     """The options with the log table of the platform's file, and with the names of its parameters,
     so that columns can be recognised."""
-    names = [p.name for kernel in platform.ops for p in platform.space(_any_op(kernel)).params]
+    ops = [Op.parse(operation_of(kernel)[0].example()) for kernel in platform.ops]
+    names = [p.name for op in ops for p in platform.space(op).params]
     log = platform.log if options.log == LogTable() else options.log
     return replace(options, params=tuple(dict.fromkeys(names)), log=log)
-
-
-def _any_op(kernel: str) -> Op:
-    return Op.parse(operation_of(kernel)[0].example())
 
 
 def _journal_key(content: Any, reader: str, platform: Platform, options: ReadOptions) -> str:
@@ -206,7 +201,7 @@ class _Job:
         campaign: str,
     ) -> None:
         self.store, self.path, self.report = store, path, report
-        self._subjects = RowSubjects(store, library, report)
+        self._subjects = RowSubjects(store, library)
         self._platforms = RowPlatforms(store, base)
         self._rejects = _beside(path, store)
         self._judges: dict[tuple[str, Op, str], tuple[ConfigSpace, dict[str, Config]]] = {}
@@ -218,13 +213,6 @@ class _Job:
         self._op: Op | None = None
         self._place = ("", "")
         self._pattern_id = self._platform_id = ""
-
-    def __enter__(self) -> _Job:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.report.platforms = set(self._platforms.used)
-        self.report.changes = list(dict.fromkeys(self._platforms.changes))
 
     def consume(
         self,
@@ -239,12 +227,8 @@ class _Job:
         report = self.report
         state = _state(self.store.journal.get(journal) if journal else None)
         report.resumed_at = report.rows = state.get("rows", 0)
-        report.rejected = state.get("rejected", 0)
-        report.new_values = state.get("new_values", {})
-        report.reasons = state.get("reasons", {})
-        report.repeats = state.get("repeats", 0)
-        report.same_values = state.get("same_values", [])
-        report.first_reject = state.get("first_reject", "")
+        for name in ("rejected", *_JOURNALLED):
+            setattr(report, name, state.get(name, getattr(report, name)))
         if report.rejected:
             self._forget_rejects_after(report.rejected)
         if state.get("done"):
@@ -270,8 +254,15 @@ class _Job:
         if not report.rejected and self._rejects.is_file() and not self._rejects.is_symlink():
             self._rejects.unlink()  # of a reading before the log was corrected
         report.seconds = time.monotonic() - started
-        report.problems = self._subjects.library.problems
-        self._subjects.report_missing(report)
+        report.platforms = set(self._platforms.used)
+        report.changes = list(dict.fromkeys(self._platforms.changes))
+        subjects, library = self._subjects, self._subjects.library
+        report.patterns, report.stubs = subjects.patterns, subjects.stubs
+        report.problems = library.problems
+        if library.folder is not None:
+            report.matrices = str(library.folder)
+            report.matrices_missing = [n for n, there in subjects.structures.items() if not there]
+            report.matrices_found = len(subjects.structures) - len(report.matrices_missing)
 
     def _pass_over(self, rows: Iterator[RunRow | Reject]) -> None:
         """Skip rows stored before, remembering them: later rows may repeat them."""
@@ -297,7 +288,7 @@ class _Job:
         """Journal entry of a file read so far."""
         report = self.report
         entry: dict[str, Any] = {"rows": report.rows, "rejected": report.rejected}
-        for name in ("reasons", "new_values", "repeats", "same_values", "first_reject"):
+        for name in _JOURNALLED:
             if value := getattr(report, name):
                 entry[name] = value
         if done:
@@ -338,21 +329,19 @@ class _Job:
     def _run(self, row: RunRow) -> Run:
         """The run of a row. Rows of one workload, operation and platform mostly follow each other:
         their common facts are looked up when one of the three changes."""
-        if row.matrix is not self._matrix or row.op is not self._op or self._named(row):
+        place = (row.platform, row.instance)
+        if row.matrix is not self._matrix or row.op is not self._op or place != self._place:
             platform = self._platforms.of(row)
             info, pattern_id = self._subjects.of(row.matrix, row.op.kind)
             judge = self._judge_of(platform, row.op, info)
             # Nothing above has changed `self`: a row that raised leaves the last good one's facts.
             self._judge, self._pattern_id, self._platform_id = judge, pattern_id, platform.id
             self._matrix, self._op = row.matrix, row.op
-            self._place = (row.platform, row.instance)
+            self._place = place
             self.report.ops.add(str(row.op))
         config = self._legal(row)
         campaign = row.campaign or self._campaign
         return Run(self._pattern_id, row.op, self._platform_id, config, row.measurement, campaign)
-
-    def _named(self, row: RunRow) -> bool:
-        return (row.platform, row.instance) != self._place
 
     def _judge_of(
         self, platform: Platform, op: Op, info: WorkloadInfo
@@ -389,7 +378,7 @@ class _Job:
         """Rejects written by a batch that was never committed come again; keep the others."""
         self.report.rejects_file = str(self._rejects)
         if self._rejects.is_file():
-            with _opened(self._rejects, "r+b") as lines:
+            with open_rejects(self._rejects, "r+b") as lines:
                 for _ in range(count):
                     lines.readline()
                 lines.truncate(lines.tell())  # in place: a kill must not cost those to be kept
@@ -400,7 +389,7 @@ class _Job:
         self.report.rejects_file = str(self._rejects)
         with (
             translating(self._rejects, OSError),
-            _opened(self._rejects, "wb" if first else "ab") as out,
+            open_rejects(self._rejects, "wb" if first else "ab") as out,
         ):
             for r in rejects:
                 body = {"line": r.line, "reason": r.reason, "text": r.text, "where": r.where}
@@ -420,15 +409,15 @@ def _spellings(legal: Mapping[str, Config], config: Config) -> Iterator[str]:
 
 def _beside(path: Path, store: Store) -> Path:
     """File of rejected rows: next to the log, or in the database if that folder is read-only."""
-    writable = os.access(path.parent, os.W_OK) or store.path is None
-    folder = path.parent if writable or store.path is None else store.path
+    own = store.path
+    folder = path.parent if own is None or os.access(path.parent, os.W_OK) else own
     return folder / f"{path.name}.rejects.jsonl"
 
 
-def _opened(rejects: Path, mode: str) -> BinaryIO:
-    """Open the file of rejected rows. Raises: InputError if a link or something else is in its
+def open_rejects(rejects: Path, mode: str) -> BinaryIO:
+    """Open the file of rejected records. Raises: InputError if a link or something else is in its
     place."""
-    with refusing(InputError, where=str(rejects), hint="it is written beside the log: remove it"):
+    with refusing(InputError, where=str(rejects), hint="it is written beside the file: remove it"):
         return open_own(rejects, mode)
 
 

@@ -51,7 +51,7 @@ def every_content(file: str) -> list[Workload]:
     for kind in able:
         with suppress(InputError):  # a list of the other kind alone
             contents_of_kinds += contents(file, kind)
-    return contents_of_kinds or contents(file, able[0])  # raises what is wrong with it
+    return contents_of_kinds or contents(file, able[0])  # raises the error
 
 
 class Library:
@@ -94,8 +94,8 @@ class Library:
         return coded.find(kind, name) if coded is not None else None
 
     def find(self, name: str, *, m: int = -1, n: int = -1, nnz: int = -1) -> Pattern | None:
-        """The pattern of that name and those sizes (-1: any); None if there is none, or several
-        that differ."""
+        """The pattern of that name and those sizes (-1: any); None without one, or if several
+        differ."""
         fits: dict[str, tuple[Path, Pattern]] = {}
         for file in self._candidates(name):
             if any(file.parent == other.parent for other, _ in fits.values()):
@@ -192,7 +192,7 @@ class _CodedFiles(Generic[T]):
         return len(self._files)
 
     def find(self, kind: str, name: str) -> T | None:
-        """The workload of that kind and name; None if there is none, or several that differ."""
+        """The workload of that kind and name; None without one, or if several differ."""
         if self._named is None:
             self._named = self._read()
         candidates = self._named.get((kind, name), {})

@@ -76,7 +76,7 @@ def _key(run: Run) -> int:
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A file as it was read: path, size in bytes, and digest of its bytes."""
+    """Path, size in bytes, and digest of a file."""
 
     path: str
     size: int

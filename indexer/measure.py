@@ -19,7 +19,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
 from embeddb.core.records import Measurement, Run, in_context
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import State, TimingSummary, between, state_now, summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
@@ -137,11 +137,11 @@ class Design(Protocol):
 
 @dataclass(slots=True)
 class MeasureTally:
-    """Workloads that were `known` from before or `measured` now, their configurations and runs.
+    """Workloads measured `earlier` or `measured` now, their configurations and runs.
     `again`: workloads whose rounds disagreed and were repeated; `skipped`: reason by name; `taus`:
     Kendall's tau of the first two rounds of each measured workload, nan if there was one round."""
 
-    known: int = 0
+    earlier: int = 0
     measured: int = 0
     configs: int = 0
     runs: int = 0
@@ -164,12 +164,13 @@ class MeasureJob:
     rounds: int = 1
     agreement: float = -math.inf
 
-    def run(self, workloads: Sequence[Workload], progress: Progress | None = None) -> MeasureTally:
+    def run(
+        self, workloads: Sequence[Workload], progress: Progress = ignore_progress
+    ) -> MeasureTally:
         """Measure one workload after the other. Raises: RunnerUnavailable if the machine fails."""
         tally = MeasureTally()
         for at, workload in enumerate(workloads):
-            if progress is not None:
-                progress(f"measure {workload.name}", at, len(workloads))
+            progress(f"measure {workload.name}", at, len(workloads))
             self._visit(workload, tally)
         return tally
 
@@ -187,7 +188,7 @@ class MeasureJob:
         if configs:
             self._measure(workload, configs, rng, tally)
         else:
-            tally.known += 1
+            tally.earlier += 1
 
     def _measure(
         self,
@@ -246,12 +247,12 @@ def _kendall(first: Sequence[Run], second: Sequence[Run]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureRequest:
-    """Configurations to run beside the default: the `given` ones, else a sample of so many
+    """Configurations to run beside the default: these `texts`, else a sample of so many
     `configs`; `seed` is that of the sample and of the order. With `baselines` other libraries are
     timed too."""
 
     op: Op
-    given: Sequence[str] = ()
+    texts: Sequence[str] = ()
     configs: int = 10
     seed: int = 0
     baselines: bool = False
@@ -263,8 +264,8 @@ class MeasureRequest:
         """
         rng = np.random.default_rng(self.seed)
         space = space_of(here, self.op, workload)
-        if self.given:
-            chosen = list(dict.fromkeys([default, *_legal(space, self.given)]))
+        if self.texts:
+            chosen = list(dict.fromkeys([default, *_legal(space, self.texts)]))
         else:
             chosen = choose_configs(space, default, self.configs + 1, rng=rng)
         return [chosen[i] for i in rng.permutation(len(chosen))]
@@ -304,7 +305,14 @@ class Measured:
                 for config, timing in ranked
             ],
             "failures": self._failures(),
-            "baselines": {name: _baseline(m) for name, m in self.baselines.items()},
+            "baselines": {
+                name: {
+                    **_outcome(m.seconds, m.status),
+                    "conversion_s": m.conversion_s,
+                    "compile_s": m.compile_s,
+                }
+                for name, m in self.baselines.items()
+            },
         }
 
     def _failures(self) -> list[dict[str, Any]]:
@@ -319,11 +327,6 @@ class Measured:
         ]
 
 
-def _baseline(m: Measurement) -> dict[str, Any]:
-    costs = {"conversion_s": m.conversion_s, "compile_s": m.compile_s}
-    return {**_outcome(m.seconds, m.status), **costs}
-
-
 def _outcome(seconds: float, status: str, error: str = "") -> dict[str, Any]:
     outcome: dict[str, Any] = {"seconds": seconds if math.isfinite(seconds) else None}
     words = {"status": status, "error": error}
@@ -331,7 +334,10 @@ def _outcome(seconds: float, status: str, error: str = "") -> dict[str, Any]:
 
 
 def measure_sample(
-    machine: Machine, request: MeasureRequest, workload: Workload, progress: Progress | None = None
+    machine: Machine,
+    request: MeasureRequest,
+    workload: Workload,
+    progress: Progress = ignore_progress,
 ) -> Measured:
     """Run the requested configurations of one workload; runs are stored even if interrupted.
 
@@ -344,8 +350,7 @@ def measure_sample(
     recorder, runs = Recorder(machine, workload, op, "measure"), list[Run]()
     try:
         for _ in recorder.measure(configs):
-            if progress is not None:
-                progress(f"measure {workload.name}", len(recorder.runs), len(configs))
+            progress(f"measure {workload.name}", len(recorder.runs), len(configs))
     finally:
         runs = recorder.keep()
     timed = request.baselines and has_baselines(machine)

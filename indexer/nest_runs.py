@@ -19,6 +19,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.records import Run
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.nests.check import Legality, canonical_schedule
@@ -37,28 +38,23 @@ from indexer.runners.counters.perf import available
 #: Seconds of each schedule, infinite for one that failed.
 Measure = Callable[[list[Schedule]], Sequence[float]]
 
-#: The share of the budget that goes to schedules by chance, and the most of these.
-_BY_CHANCE, _MOST_BY_CHANCE = 0.25, 100
+#: Share of the budget for random schedules, and the most of these.
+_RANDOM, _MOST_RANDOM = 0.25, 100
 #: Schedules that are measured in one round for each member of the beam.
 _MOVES = 6
-#: Rounds without a gain, and what a gain is: timings differ by about so much.
+#: Most rounds without a gain, and the ratio of times that counts as one, beyond the noise.
 _PATIENCE, _GAIN = 6, 0.99
 
 _PARALLEL = ("outer", "second", "none")
-_POLICIES = ("static", "dynamic", "guided")
-_CHUNKS = (1, 4, 8, 32)
-_INNER = ("plain", "simd", "unroll4", "jam4")
-_PACKS = ("none", "read1", "read2")
+_VALUES: dict[str, tuple[Any, ...]] = {
+    "parallel": _PARALLEL,
+    "policy": ("static", "dynamic", "guided"),
+    "chunk": (1, 4, 8, 32),
+    "inner": ("plain", "simd", "unroll4", "jam4"),
+    "pack": ("none", "read1", "read2"),
+}
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """`seconds` is infinite for a schedule that failed."""
-
-    schedule: Schedule
-    seconds: float
 
 
 def beam_search(
@@ -69,12 +65,12 @@ def beam_search(
     budget: int,
     rng: np.random.Generator,
     width: int = 8,
-) -> list[Tried]:
+) -> dict[Schedule, float]:
     """Measure at most `budget` schedules, the nest's own first, then some random ones.
 
     In each round some moves from the best `width` so far are measured, until the budget is spent,
-    nothing is left to try, or six rounds brought no gain. Returned in the order measured. The same
-    `rng` state and timings give the same schedules.
+    nothing is left to try, or six rounds brought no gain. Returns the seconds of each schedule in
+    the order measured. The same `rng` state and timings give the same schedules.
     """
     own = canonical_schedule(nest)
     tried: dict[Schedule, float] = {}
@@ -84,7 +80,7 @@ def beam_search(
         tried.update(zip(schedules, measure(schedules), strict=True))
         return min(tried.values())
 
-    count = min(int(budget * _BY_CHANCE), _MOST_BY_CHANCE)
+    count = min(int(budget * _RANDOM), _MOST_RANDOM)
     drawn = [_by_chance(nest, own, legal, rng) for _ in range(count)]
     best = run(list(dict.fromkeys([own, *drawn]))[: max(budget, 1)])
     without_gain = 0
@@ -95,7 +91,7 @@ def beam_search(
             break
         before, best = best, run(batch)
         without_gain = 0 if best < before * _GAIN else without_gain + 1
-    return [Tried(schedule, seconds) for schedule, seconds in tried.items()]
+    return tried
 
 
 def moves(nest: Nest, schedule: Schedule) -> Iterator[Schedule]:
@@ -113,15 +109,6 @@ def moves(nest: Nest, schedule: Schedule) -> Iterator[Schedule]:
             yield replace(schedule, **{field: value})
 
 
-_VALUES: dict[str, tuple[Any, ...]] = {
-    "parallel": _PARALLEL,
-    "policy": _POLICIES,
-    "chunk": _CHUNKS,
-    "inner": _INNER,
-    "pack": _PACKS,
-}
-
-
 def _next(
     nest: Nest,
     beam: list[Schedule],
@@ -132,20 +119,11 @@ def _next(
     """Moves to measure in one round, those from the best schedule first."""
     batch: dict[Schedule, None] = {}
     for member in beam:
-        untried = _untried(nest, member, legal, rng)
-        fresh = (s for s in untried if s not in tried and s not in batch)
-        batch |= dict.fromkeys(itertools.islice(fresh, _MOVES))
+        mended = (_mended(move, legal) for move in _shuffled(list(moves(nest, member)), rng))
+        plain = (_plain(move) for move in mended if move is not None)
+        fresh = (s for s in plain if s not in tried and s not in batch)
+        batch |= dict.fromkeys(islice(fresh, _MOVES))
     return list(batch)
-
-
-def _untried(
-    nest: Nest, member: Schedule, legal: Legal, rng: np.random.Generator
-) -> Iterator[Schedule]:
-    """The legal moves from a schedule, in an order by chance."""
-    for move in _shuffled(list(moves(nest, member)), rng):
-        legal_move = _mended(move, legal)
-        if legal_move is not None:
-            yield _plain(legal_move)
 
 
 def _mended(schedule: Schedule, legal: Legal) -> Schedule | None:
@@ -221,7 +199,7 @@ class NestDesign(Design):
     def configs(
         self, here: Platform, workload: Workload, stored: Sequence[Run], rng: np.random.Generator
     ) -> list[Config]:
-        """The default and the designed schedules, whatever ran before."""
+        """The default and the designed schedules, including those that ran before."""
         nest = _nest(workload)
         space, default = space_of(here, self.op, nest), default_of(here, self.op, nest)
         drawn = (schedule.config for schedule in designed(nest.depth, seed=self.seed))
@@ -298,9 +276,7 @@ class CountJob:
     machine: Machine
     source: str = "auto"
 
-    def run(
-        self, nests: Sequence[Nest], progress: Callable[[str, int, int], None] | None = None
-    ) -> int:
+    def run(self, nests: Sequence[Nest], progress: Progress = ignore_progress) -> int:
         """Number of nests counted now; those counted before are left out.
 
         Raises: RunnerUnavailable, NothingFound as the runner and `count_nest` do.
@@ -308,14 +284,13 @@ class CountJob:
         done = 0
         for start in range(0, len(nests), _TOGETHER):
             batch = nests[start : start + _TOGETHER]
-            if progress is not None:
-                progress(f"count {batch[0].name}", start, len(nests))
-            new = [nest for nest in batch if not self._known(nest)]
+            progress(f"count {batch[0].name}", start, len(nests))
+            new = [nest for nest in batch if not self._counted(nest)]
             self._count(new)
             done += len(new)
         return done
 
-    def _known(self, nest: Nest) -> bool:
+    def _counted(self, nest: Nest) -> bool:
         try:
             counters = counters_of(self.machine.db.store, nest.id, self.machine.here.id)
         except NestError:
@@ -342,7 +317,7 @@ class CountJob:
         keep_counters(db.store, nest.id, here.id, counters)
         for plug in db.featurizers().counted(here.id):
             if plug.source == counters.source:
-                with suppress(ModelError):  # as any vector that cannot be made
+                with suppress(ModelError):  # the vector is left out
                     db.store.vectors.put(plug.name, plug.version, {nest.id: plug.embed(nest)})
 
     def _ran(self, nest: Nest) -> list[Run]:

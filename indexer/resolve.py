@@ -1,4 +1,4 @@
-"""Workloads and stored answers by what a user writes: an existing path, else an id, else a name."""
+"""Workloads and stored answers by a path, an id or a name, in this order."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from embeddb.index.lookup import Lookup
 from embeddb.ranking import answers
 from embeddb.ranking.recommendation import Recommendation
 
-#: Names offered where none matches are looked for among at most so many patterns.
+#: Most patterns that are searched for similar names.
 _MOST_NAMES = 20_000
-#: At most so many workloads of one name are listed.
+#: Most workloads of one name in a message.
 _MOST_IDS = 5
 
 
@@ -106,7 +106,7 @@ def find_answer(
 def resolve_structure(
     lookup: Lookup, answer: Recommendation, workload: WorkloadLike | None
 ) -> Workload:
-    """Return what an answer is about in full: `workload`, or the database's own.
+    """Return the complete workload of an answer: `workload`, or the database's own.
 
     Raises: as `resolve_workload`; NothingFound if neither has the structure.
     """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from embeddb.core.errors import ReaderError
@@ -15,16 +13,6 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from indexer.library import Library
 from indexer.readers.base.row import MatrixRef, RunRow
-
-
-class RowCounts(Protocol):
-    """Counts of the workloads named by rows, in a report."""
-
-    patterns: int
-    stubs: int
-    matrices: str
-    matrices_found: int
-    matrices_missing: list[str]
 
 
 class RowPlatforms:
@@ -52,13 +40,15 @@ class RowPlatforms:
 
 class RowSubjects:
     """The workload of each row, of the kind of its operation: a file of the library, a stored
-    workload, or a stub."""
+    workload, or a stub. `patterns` and `stubs` count new ones, `structures` is true for names with
+    a structure."""
 
-    def __init__(self, store: Store, library: Library, report: RowCounts) -> None:
-        self._store, self.library, self._report = store, library, report
+    def __init__(self, store: Store, library: Library) -> None:
+        self._store, self.library = store, library
+        self.patterns = self.stubs = 0
         self._cache: dict[tuple[str, str, int, int, int, str], tuple[WorkloadInfo, str]] = {}
         self._fresh: list[WorkloadInfo] = []
-        self._structures: dict[str, bool] = {}
+        self.structures: dict[str, bool] = {}
 
     def of(self, ref: MatrixRef, kind: str) -> tuple[WorkloadInfo, str]:
         own = ref.content.id if ref.content is not None else ""
@@ -68,16 +58,9 @@ class RowSubjects:
             if max(ref.m, ref.n, ref.nnz) >= 1 << 62 or min(ref.m, ref.n, ref.nnz) < -1:
                 raise ReaderError(f"{ref.m} x {ref.n} with {ref.nnz} entries is no possible size")
             info = self._resolved(ref, kind)
-            self._structures[ref.name] = not info.stub and self._structures.get(ref.name, True)
+            self.structures[ref.name] = not info.stub and self.structures.get(ref.name, True)
             workload = self._cache[key] = (info, info.id)
         return workload
-
-    def report_missing(self, report: RowCounts) -> None:
-        """Report which names have a structure, if the library has a folder."""
-        if self.library.folder is not None:
-            report.matrices = str(self.library.folder)
-            report.matrices_missing = [n for n, there in self._structures.items() if not there]
-            report.matrices_found = len(self._structures) - len(report.matrices_missing)
 
     def fresh(self) -> list[WorkloadInfo]:
         """Workloads met since the last call; they are stored with the runs that need them."""
@@ -97,7 +80,7 @@ class RowSubjects:
         if pattern is not None:
             info = _described(WorkloadInfo.whole(pattern), ref)
             self._store.put_structure(pattern, info)
-            self._report.patterns += 1
+            self.patterns += 1
             return info
         wanted = (ref.m, ref.n, ref.nnz)
         for stored in self._store.find(ref.name):
@@ -106,7 +89,7 @@ class RowSubjects:
             if fits and stored.kind == kind:
                 self._note(ref, stored.id, kind, stub=stored.stub)
                 return stored
-        self._report.stubs += 1
+        self.stubs += 1
         return self._note(ref, stub_id(ref.name, *wanted, kind=kind), kind, stub=True)
 
     def _note(self, ref: MatrixRef, pattern_id: str, kind: str, *, stub: bool) -> WorkloadInfo:

@@ -1,4 +1,4 @@
-"""The database that ships with embeddb: where it is, and how it is unpacked on first use."""
+"""The database that ships with embeddb, unpacked on first use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_shipped() -> bool:
 def starter_folder(
     *,
     note: Callable[[str], None] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> Path:
     """The folder of the shipped database, unpacked on first use into `starter_place`.
 
@@ -47,7 +47,7 @@ def starter_folder(
             if not (folder / "data.mdb").is_file():
                 if note is not None:
                     note(f"unpacking the starter database into {folder} (once, some seconds)")
-                _unpack_into(folder, progress or ignore_progress)
+                _unpack_into(folder, progress)
     return folder
 
 
@@ -55,7 +55,7 @@ def copy_starter(
     to: Path,
     *,
     note: Callable[[str], None] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> None:
     """Make `to` a copy of the shipped database without runs measured since. It is unpacked first if
     needed, and again if runs were added.
@@ -73,7 +73,7 @@ def copy_starter(
         if note is not None:
             note("the starter database has added runs: unpacking the shipped data again")
         to.mkdir(parents=True)
-        _fill(to, progress or ignore_progress)
+        _fill(to, progress)
         return
     with locked_file(folder / WRITER_FILE, wait_s=10.0):
         shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*lock*"))
@@ -186,8 +186,6 @@ def _collect_leftovers(home: Path) -> None:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
 from embeddb.core.records import IN_A_ROW, Measurement, Run, in_context
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import between, summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.platforms.designed_tiles import designed_tiles
@@ -128,35 +129,31 @@ class CutRuns:
             self._remember(partition)
         start = time.perf_counter()
         try:
-            times_of = times.measure(partition, chained=chained)
+            timing = times.measure(partition, chained=chained)
         except BaseException:
             for kernel, measured in times.fresh:
                 self._store(kernel, _FUSED, Config({}), measured, campaign)
             raise
-        took = time.perf_counter() - start
+        context = {HARDWARE_S: time.perf_counter() - start}
         before, self._state = self._state, self.machine.state()
         facts = between(before, self._state)
-        fresh = tuple(
-            (kernel, in_context(measurement, facts)) for kernel, measurement in times_of.fresh
-        )
+        fresh = tuple((kernel, in_context(measured, facts)) for kernel, measured in timing.fresh)
         for kernel, measured in fresh:
             self._store(kernel, _FUSED, Config({}), measured, campaign)
-        measurement = in_context(times_of.measurement, {**facts, HARDWARE_S: took})
-        sequential_s = (
-            float(np.median(times_of.chain_s)) if times_of.chain_s and measurement.ok else None
-        )
-        if sequential_s is not None:
-            measurement = in_context(measurement, {IN_A_ROW: sequential_s})
+        sequential_s = None
+        if timing.chain_s and timing.measurement.ok:
+            context[IN_A_ROW] = sequential_s = float(np.median(timing.chain_s))
+        measurement = in_context(timing.measurement, {**facts, **context})
         self._store(self.program, _FUSION, config_of(cut), measurement, campaign)
         return CutRun(measurement, fresh, sequential_s)
 
     def _remember(self, partition: Partition) -> None:
-        stored = self._times.seconds
-        for placed in partition.kernels:
-            if placed.kernel.id not in stored:
-                seconds = stored_seconds(self.machine, placed.kernel.id, in_program=True)
+        by_kernel = self._times.seconds
+        for kernel_id in (placed.kernel.id for placed in partition.kernels):
+            if kernel_id not in by_kernel:
+                seconds = stored_seconds(self.machine, kernel_id, in_program=True)
                 if seconds is not None:
-                    stored[placed.kernel.id] = seconds
+                    by_kernel[kernel_id] = seconds
 
     def _store(
         self, subject: TensorGraph, op: Op, config: Config, measurement: Measurement, campaign: str
@@ -206,11 +203,11 @@ class FusionRequest:
 
 @dataclass(slots=True)
 class FusionTally:
-    """Programs and kernels measured before (`known`) or now; partitions measured now; kernels of at
-    least `LONG_S`; the reason by name for each that failed. `ratios`: for partitions also run in
+    """Programs and kernels measured `earlier` or now; partitions measured now; kernels of at least
+    `LONG_S`; the reason by name for each that failed. `ratios`: for partitions also run in
     sequence, those CPU seconds over the sum of the kernels' seconds."""
 
-    known: int = 0
+    earlier: int = 0
     programs: int = 0
     partitions: int = 0
     kernels: int = 0
@@ -237,7 +234,7 @@ class FusionJob:
     def programs(
         self,
         programs: Sequence[TensorGraph],
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Progress = ignore_progress,
     ) -> FusionTally:
         """Measure every program, its partitions one after the other, each stored with its kernels
         when it is finished. Programs measured before are left out, and kernels timed before, in
@@ -247,8 +244,7 @@ class FusionJob:
         """
         tally = FusionTally()
         for at, program in enumerate(programs):
-            if progress is not None:
-                progress(f"measure {program.name}", at, len(programs))
+            progress(f"measure {program.name}", at, len(programs))
             try:
                 plans = self._unmeasured(program)
             except TensorError as error:
@@ -258,13 +254,13 @@ class FusionJob:
                 self._program(program, plans, tally)
                 tally.programs += 1
             else:
-                tally.known += 1
+                tally.earlier += 1
         return tally
 
     def kernels(
         self,
         kernels: Sequence[TensorGraph],
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Progress = ignore_progress,
     ) -> FusionTally:
         """Measure every kernel by itself, with its results checked, some of them in turns and
         stored together; those measured before are left out.
@@ -273,7 +269,7 @@ class FusionJob:
         """
         machine = self.machine
         missing = [one for one in kernels if stored_seconds(machine, one.id) is None]
-        tally = FusionTally(known=len(kernels) - len(missing))
+        tally = FusionTally(earlier=len(kernels) - len(missing))
         state, done = machine.state(), 0
         for some in machine.runner.kernels(missing, machine.options):
             before, state = state, machine.state()
@@ -286,8 +282,7 @@ class FusionJob:
                 machine.db.record([run], kernel, machine.here)
                 tally.add(kernel, measurement)
             done += len(some)
-            if progress is not None:
-                progress("measure kernels", done, len(missing))
+            progress("measure kernels", done, len(missing))
         return tally
 
     # -- one program -------------------------------------------------------------------------------

@@ -166,6 +166,11 @@ class WorkloadInfo(msgspec.Struct, frozen=True, kw_only=True):
     def workload(self) -> WorkloadKind:
         return kind_of(self.kind)
 
+    @property
+    def family(self) -> str:
+        """The group, of a workload without one its name or id."""
+        return self.group or self.name or self.id
+
     @classmethod
     def of(cls, subject: Workload | WorkloadInfo) -> WorkloadInfo:
         """Sizes and name of a workload."""

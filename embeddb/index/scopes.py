@@ -157,9 +157,8 @@ def _rows(
         for pattern_id, runs in chunks:
             if runs:
                 info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
-                group = info.group or info.name or info.id
                 default = default_of(platform, ran, store.workload_or_info(info))
-                row = MatrixRow(pattern_id, partition.platform, group, other)
+                row = MatrixRow(pattern_id, partition.platform, info.family, other)
                 yield row, default, summarise_runs(runs, normal)
 
 

@@ -1,13 +1,12 @@
-"""What a machine is calibrated on: informative matrices and configurations, their tasks,
-and the time that tasks take."""
+"""Choice of the matrices, configurations and tasks of a calibration, and estimates of their
+duration."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +14,12 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
+from embeddb.core.timing import summarise_runs
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source, correlation_of
 from embeddb.index.view import View, view_of, without
-from embeddb.index.vote import Metric, plain_metric
+from embeddb.index.vote import plain_metric
 from embeddb.matrix_files import matrix_files, matrix_names, read_pattern
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answer import first_answers
@@ -29,26 +29,25 @@ from indexer.generated import SIZES, generated
 
 Floats = NDArray[np.float64]
 
-#: Matrices looked at ahead of those chosen: each costs reading and features.
+#: Candidate matrices that are read ahead: each costs reading and features.
 _POOL = 16
-#: A configuration that is slower than the best on average by more than this log gain is not worth
-#: asking every machine about.
+#: Configurations slower than the best by more than this mean log gain are left out of the panel.
 _PLAUSIBLE = 0.7
-#: Of a space nobody has measured, so many configurations are drawn; of another, so many are put in
-#: order.
+#: Configurations drawn from a space without measurements, or ranked in another one.
 _DRAWN = 64
-#: What machines may differ in any configuration, beside what they were seen to, in log gain; and
-#: the variance of a measured difference.
+#: Least standard deviation of a log gain between machines; variance of a measured difference.
 _LEAST_SPREAD, _NOISE = 0.05, 0.01
+#: Non-zeros of a matrix that is never too large.
+_SMALL = 20_000
 
 
 class Chooser:
-    """Matrices, those first that show most of what there is: farthest-first traversal (Gonzalez
-    1985) in the coordinates in which neighbours are looked for, from the middle outwards.
+    """Choose the most informative matrices first: farthest-first traversal (Gonzalez 1985) in the
+    coordinates in which neighbours are looked up, from the middle outwards.
 
-    `vector_of` gives raw features float32[d] of a pattern. What nothing measured is like counts
-    more among a user's own matrices, for these will be asked about, and less among others
-    (`familiar`), for without neighbours they tell nothing about other machines.
+    `vector_of` returns raw features float32[d] of a pattern. A user's own matrices weigh more the
+    farther they are from measured ones, since queries will be about them; others (`familiar`) weigh
+    less, since without neighbours they do not compare machines.
     """
 
     def __init__(
@@ -69,37 +68,34 @@ class Chooser:
             self._chosen = [partition.vectors[place[i]] for i in done if i in place]
 
     def take(self, count: int) -> list[Pattern]:
-        """At most `count` more, the first the most telling; none where no matrix is left."""
+        """The next `count` matrices or fewer, the most informative first."""
         while len(self._pool) < _POOL and (pattern := next(self._matrices, None)) is not None:
             self._pool.append((pattern, self._vector_of(pattern)))
         if not self._pool:
             return []
         raw = np.array([v for _, v in self._pool] + self._chosen, dtype=np.float32)
         metric = plain_metric(raw) if self._partition is None else self._partition.metric
-        taken = _farthest_first(_coordinates(metric, raw), len(self._pool), count, self._worth(raw))
-        found = [self._pool[at] for at in taken]
+        at = metric.apply(raw).astype(np.float64)
+        taken = _farthest_first(at, len(self._pool), count, self._worth(raw))
+        chosen = [self._pool[at] for at in taken]
         self._pool = [one for at, one in enumerate(self._pool) if at not in set(taken)]
-        self._chosen += [vector for _, vector in found]
-        return [pattern for pattern, _ in found]
+        self._chosen += [vector for _, vector in chosen]
+        return [pattern for pattern, _ in chosen]
 
     def _worth(self, raw: NDArray[np.float32]) -> Floats:
-        """float64[p] in 0.5..1.5 by how new each of the pool is."""
+        """Weights float64[p] in 0.5..1.5 of the pool, by the distance from measured matrices."""
         partition, count = self._partition, len(self._pool)
         if partition is None:
             return np.ones(count)
-        found = [partition.nearest(vector, count=1)[1] for vector in raw[:count]]
-        new = np.array([partition.percentile(float(d[0])) if d.size else 1.0 for d in found])
+        nearest = [partition.nearest(vector, count=1)[1] for vector in raw[:count]]
+        new = np.array([partition.percentile(float(d[0])) if d.size else 1.0 for d in nearest])
         new = np.where(np.isfinite(new), new, 0.5)
         worth: Floats = 1.5 - new if self._familiar else 0.5 + new
         return worth
 
 
-def _coordinates(metric: Metric, raw: NDArray[np.float32]) -> Floats:
-    return metric.apply(raw).astype(np.float64)
-
-
 def _farthest_first(at: Floats, pool: int, count: int, worth: Floats) -> list[int]:
-    """Positions below `pool` in `at` float64[p,d], whose later rows are taken already."""
+    """Positions below `pool` in `at` float64[p,d], whose later rows were chosen before."""
     far = np.sqrt(((at[:pool, None] - at[None]) ** 2).sum(axis=2))
     taken: list[int] = []
     gap = far[:, pool:].min(axis=1, initial=np.inf)
@@ -112,46 +108,44 @@ def _farthest_first(at: Floats, pool: int, count: int, worth: Floats) -> list[in
 
 
 def panel_of(partition: AnswerIndex | None, here: Platform, op: Op) -> list[Config]:
-    """Configurations for every matrix, those first that tell most: in turn one from which most is
-    learned of what machines differ in, and the next of a fixed set that serves most patterns. What
-    this machine has measured has no say: a second call goes on where the first one stopped."""
-    rest = None
-    if partition is not None:
-        rest = without(partition.ground, here.id)
+    """Configurations for every matrix, the most informative first: alternately the one that
+    explains most of the variance between machines, and the next of a fixed set that serves most
+    patterns. Runs of this machine do not count, so that a second call resumes the first."""
+    rest = None if partition is None else without(partition.ground, here.id)
     if partition is None or rest is None or not rest.layers:
         space = here.space(op)
         return choose_configs(space, here.default(op), _DRAWN, rng=np.random.default_rng(0))
     view = view_of(rest, Source(here.id, op), partition.policy, partition.left_out)
-    known = np.isfinite(view.gains).any(axis=0)
-    prior = np.where(known, view.averages.prior, -np.inf)
+    ran = np.isfinite(view.gains).any(axis=0)
+    prior = np.where(ran, view.averages.prior, -np.inf)
     plausible = prior >= prior.max() - _PLAUSIBLE
     cover = [int(at) for at in view.averages.cover if plausible[at]][:_DRAWN]
     worth = (_between_machines(view) + _LEAST_SPREAD) * np.exp(prior - prior.max())
     spread = np.where(plausible, worth, 0.0)
-    telling = _most_telling(correlation_of(rest.configs) * np.outer(spread, spread), _DRAWN)
-    order = [at for pair in zip_longest(telling, cover) for at in pair if at is not None]
+    chosen = _most_informative(correlation_of(rest.configs) * np.outer(spread, spread), _DRAWN)
+    order = [at for pair in zip_longest(chosen, cover) for at in pair if at is not None]
     return [rest.configs[at] for at in dict.fromkeys(order)]
 
 
-def _most_telling(covariance: Floats, count: int) -> list[int]:
-    """Positions, each of which lessens most of the variance that is left in all: active learning by
-    Cohn's criterion (1996) under a Gaussian process with that covariance float64[c,c]."""
-    left, found = covariance.copy(), list[int]()
-    while len(found) < count:
+def _most_informative(covariance: Floats, count: int) -> list[int]:
+    """Positions that each reduce the total remaining variance most: active learning by Cohn's
+    criterion (1996) under a Gaussian process with that covariance float64[c,c]."""
+    left, chosen = covariance.copy(), list[int]()
+    while len(chosen) < count:
         var = np.diag(left)
-        lessened = (left**2).sum(axis=0) / (var + _NOISE)
-        lessened[found] = 0.0
-        if lessened.max() <= 1e-12:
+        reduction = (left**2).sum(axis=0) / (var + _NOISE)
+        reduction[chosen] = 0.0
+        if reduction.max() <= 1e-12:
             break
-        at = int(np.argmax(lessened))
-        found.append(at)
+        at = int(np.argmax(reduction))
+        chosen.append(at)
         left -= np.outer(left[:, at], left[at]) / (var[at] + _NOISE)
-    return found
+    return chosen
 
 
 def _between_machines(view: View) -> Floats:
-    """float64[c] standard deviation of what machines gain by each; with one machine, of what
-    patterns do, beyond their own level."""
+    """Standard deviation float64[c] of each configuration's gain between machines; with one
+    machine, between patterns, beyond their own level."""
     if len(view.effects) > 1:
         spread: Floats = view.effects.std(axis=0)
         return spread
@@ -162,7 +156,7 @@ def _between_machines(view: View) -> Floats:
     return varying
 
 
-#: A file holds more entries than may be measured if it is larger than so many bytes for each.
+#: Most bytes of a file per entry: a larger file has too many entries to be measured.
 _BYTES_AN_ENTRY = 40.0
 
 
@@ -213,18 +207,18 @@ class Candidates:
                 self.too_large += 1
 
 
-#: Before anything was measured: seconds to compile a configuration; to run one, warm-up and repeats
-#: together, whatever the matrix; and where a matrix of so much work more.
+#: First estimates: seconds to compile a configuration, to run one with warm-up and repeats on any
+#: matrix, and to run one in addition on a matrix of `_WORK`.
 _COMPILE_S, _RUN_S, _WORK_S, _WORK = 0.4, 0.005, 0.02, 8e6
-#: Work is non-zeros times dense columns and these, for the matrix itself is read too. What leaves
-#: the caches takes longer by more than its size.
+#: Work is non-zeros times dense columns plus these, since the matrix itself is read too; seconds
+#: grow with this power of it, since large operands leave the caches.
 _COLUMNS, _POWER = 8, 1.5
-#: The last tasks of an op that foretell the next, and the caution with which they do.
+#: Last tasks of an op that the next estimate rests on, and its safety factor.
 _LATELY, _CAUTION = 5, 1.3
 
 
 class Timer:
-    """The time given. `clock` tells seconds that never run backwards."""
+    """A time limit on a monotonic `clock` in seconds."""
 
     def __init__(self, clock: Callable[[], float], total_s: float) -> None:
         self._clock, self.total_s = clock, total_s
@@ -239,61 +233,52 @@ class Timer:
         return self.total_s - self.spent_s
 
 
-class _Sample(NamedTuple):
-    """`expected_s` by the first guess and `seconds` in truth."""
-
-    expected_s: float
-    seconds: float
-
-
 class Pace:
-    """Learns by what factor the first guess is wrong, for compiling and for each op."""
+    """Estimates of a task's seconds, corrected by the ratios of measured to first estimates, for
+    compiling and for each op."""
 
     def __init__(self) -> None:
-        self._compiled: list[_Sample] = []
-        self._measured: dict[Op, list[_Sample]] = {}
+        self._compiled: list[float] = []
+        self._measured: dict[Op, list[float]] = {}
 
     def compiled(self, configs: int, seconds: float) -> None:
-        """So many configurations, not compiled before, took that long."""
+        """Note the seconds of compiling so many configurations."""
         if configs:
-            self._compiled.append(_Sample(configs * _COMPILE_S, seconds))
+            self._compiled.append(seconds / (configs * _COMPILE_S))
 
     def measured(self, op: Op, configs: int, nnz: int, seconds: float) -> None:
-        """As `compiled`, for running them on a matrix and keeping the runs."""
+        """Note the seconds of running so many configurations on a matrix and storing the runs."""
         if configs:
-            guess = _Sample(guessed_s(op, configs, nnz), seconds)
-            self._measured.setdefault(op, []).append(guess)
+            self._measured.setdefault(op, []).append(seconds / guessed_s(op, configs, nnz))
 
     def expected_s(self, op: Op, configs: int, nnz: int, *, fresh: int) -> float:
         """Seconds for `configs` on a matrix, `fresh` of them to be compiled first."""
-        lately = self._measured.get(op) or [s for held in self._measured.values() for s in held]
-        run = guessed_s(op, configs, nnz) * _factor(lately)
+        ratios = self._measured.get(op) or list(chain.from_iterable(self._measured.values()))
+        run = guessed_s(op, configs, nnz) * _factor(ratios)
         return run + fresh * _COMPILE_S * _factor(self._compiled)
 
 
 def guessed_s(op: Op, configs: int, nnz: int) -> float:
-    """Seconds to run `configs` on a matrix, before anything is known of the machine."""
+    """First estimate of the seconds to run `configs` on a matrix of any machine."""
     work = nnz * (op.width + _COLUMNS)
     return float(configs * (_RUN_S + _WORK_S * (work / _WORK) ** _POWER))
 
 
 def largest_nnz(op: Op, configs: int, seconds: float) -> int:
-    """Non-zeros of the largest matrix for which that is guessed; 0 where there is none."""
+    """Most non-zeros of a matrix for which `guessed_s` is at most `seconds`; 0 if none."""
     rest = max(seconds / configs - _RUN_S, 0.0)
     return int(_WORK * (rest / _WORK_S) ** (1 / _POWER) / (op.width + _COLUMNS))
 
 
-def _factor(samples: list[_Sample]) -> float:
-    if not samples:
-        return 1.0
-    return _CAUTION * statistics.median(s.seconds / s.expected_s for s in samples[-_LATELY:])
+def _factor(ratios: list[float]) -> float:
+    return _CAUTION * statistics.median(ratios[-_LATELY:]) if ratios else 1.0
 
 
-#: Of each task: configurations that all matrices run, the first answers for the matrix, and how
-#: many run once more at its end, the default among them: for the noise.
+#: Configurations of a task: those of the panel, the first answers for the matrix, and those that
+#: run again at its end, the default among them, to measure the noise.
 _PANEL, _ANSWERS, AGAIN = 17, 6, 3
 TASK = 1 + _PANEL + _ANSWERS + AGAIN
-#: Of a panel that was measured so far a task is not begun again: evidence of others moves it.
+#: Share of a panel from which a task is done: evidence of others changes the panel meanwhile.
 _DONE = 0.8
 
 
@@ -303,29 +288,67 @@ def task_configs(
     here: Platform,
     op: Op,
     panel: Sequence[Config],
-    *,
     number: int = 0,
-    known: Collection[Config] = (),
 ) -> list[Config]:
-    """What is missing of a matrix and op, beside the `known`, in a pass of that number, which takes
-    the next part of the panel; the default first. Nothing if nothing is."""
+    """Configurations of a matrix and op that have not run here, the default first, in the pass of
+    that number, which takes the next part of the panel; empty if none is missing."""
+    ran = summarise_runs(db.store.runs(here.id, op, pattern.id))
     space = here.space(op, pattern.sizes)
     legal = [space.canonical(c) for c in panel if space.reason(c) is None]
     part = list(dict.fromkeys(legal))[number * _PANEL : (number + 1) * _PANEL]
-    rest = [config for config in part if config not in known]
-    if (known and len(rest) <= (1 - _DONE) * len(part)) or (number and not part):
+    rest = [config for config in part if config not in ran]
+    if (ran and len(rest) <= (1 - _DONE) * len(part)) or (number and not part):
         return []
     query = build_query(db, pattern, here, op)
     first = [query.default, *rest]
-    answers = first_answers(query, _ANSWERS + len(known) + len(first))
+    answers = first_answers(query, _ANSWERS + len(ran) + len(first))
     new = [space.canonical(c) for c in answers]
-    new = [c for c in dict.fromkeys(new) if c not in known and c not in first]
+    new = [c for c in dict.fromkeys(new) if c not in ran and c not in first]
     return list(dict.fromkeys([*first, *new[:_ANSWERS]]))
 
 
-def measured_on_all(db: Lookup, here: Platform, ops: Sequence[Op]) -> list[str]:
-    """Ids of the patterns that an instance ran all of these ops on."""
-    members = [
-        set(db.store.members(p)) for op in ops if (p := db.store.partition(here.id, op)) is not None
-    ]
-    return sorted(set.intersection(*members)) if len(members) == len(ops) else []
+class Evidence:
+    """The partition of each of the `ops` on the platform `here`, before a calibration. Neighbours
+    are looked up in the one with most matrices."""
+
+    def __init__(self, db: Lookup, here: Platform, ops: Sequence[Op]) -> None:
+        self._db, self._here, self._ops = db, here, ops
+        self.partitions = {op: db.partition(op, here) for op in ops}
+        self._largest = max(self.partitions.values(), key=lambda p: len(p.ids) if p else 0)
+        self._featurizers = {"stats", *(p.featurizer for p in self.partitions.values() if p)}
+
+    def panels(self) -> dict[Op, list[Config]]:
+        """`panel_of` each op."""
+        return {op: panel_of(p, self._here, op) for op, p in self.partitions.items()}
+
+    def candidates(self, folder: Path | None, task_s: float) -> Candidates:
+        """Matrices on which a task takes about `task_s` seconds or less."""
+        most = min(largest_nnz(op, TASK, task_s) for op in self._ops)
+        return Candidates(folder, max(most, _SMALL))
+
+    def chooser(self, candidates: Candidates, *, familiar: bool) -> Chooser:
+        """A chooser among these matrices, which takes into account those measured here."""
+        largest = self._largest
+        featurizer = largest.featurizer if largest else "stats"
+        return Chooser(
+            iter(candidates),
+            lambda pattern: self._db.vector(pattern, featurizer),
+            largest,
+            done=self._done(),
+            familiar=familiar,
+        )
+
+    def _done(self) -> list[str]:
+        """Ids of the patterns on which this instance ran all ops."""
+        store = self._db.store
+        partitions = [store.partition(self._here.id, op) for op in self._ops]
+        members = [set(store.members(p)) for p in partitions if p is not None]
+        return sorted(set.intersection(*members)) if len(members) == len(self._ops) else []
+
+    def add(self, pattern: Pattern) -> bool:
+        """Store a pattern with the features that queries use; False if it is stored already.
+        Features of a network, which take seconds on busy processors, are left to `embed`."""
+        if self._db.store.structure(pattern.id) is not None:
+            return False
+        self._db.add_pattern(pattern, only=self._featurizers)
+        return True

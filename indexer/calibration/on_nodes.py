@@ -1,16 +1,16 @@
-"""A calibration of machines that are elsewhere: what one would visit is chosen at once, frozen as a
-campaign in a folder that the nodes see, and worked on by an executor.
+"""A calibration of remote machines: its tasks are chosen at once, frozen as a campaign in a folder
+that the nodes see, and measured through an executor.
 
-The time asked for is that of the measuring, of all nodes together, as it is guessed: nobody looks
-at a clock, for nodes come and go. The matrices are written into the folder, generated ones or the
-user's, so that nodes need nothing else.
+The requested time is an estimate of the measuring, summed over all nodes: there is no clock, since
+nodes come and go. The matrices, generated or the user's, are written into the folder, so that nodes
+need nothing else.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,22 +22,11 @@ from embeddb.core.errors import InputError
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.reports import Progress, ignore_progress
-from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import matrices_only
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from indexer.calibrate import CalibrationRequest, learn
-from indexer.calibration.choice import (
-    AGAIN,
-    TASK,
-    Candidates,
-    Chooser,
-    Pace,
-    largest_nnz,
-    measured_on_all,
-    panel_of,
-    task_configs,
-)
+from indexer.calibration.choice import AGAIN, TASK, Evidence, Pace, task_configs
 from indexer.calibration.report import CalibrationReport, Tally, op_report
 from indexer.campaign.folder import Campaign
 from indexer.campaign.nodes.coordinator import NodesJob
@@ -45,60 +34,56 @@ from indexer.campaign.plan import PLAN, Choice, Matrix, Plan
 from indexer.campaign.run import Settle
 
 _MATRICES = "matrices"
-#: The largest part of the time that one task may be guessed to take.
+#: Largest share of the time for the estimate of one task.
 _LARGEST_SHARE = 1 / 4
-#: Non-zeros of a matrix that is never too large.
-_SMALL = 20_000
 _BATCH = 6
-#: The first round measures all, the second some once more: for the noise.
+#: The first round measures all, the second repeats some to measure the noise.
 _ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class NodesCalibration:
-    """What is to be measured on nodes of a `platform`, which names their instance where that is
-    known from before. `folder` is the campaign's."""
+    """A calibration on nodes of a `platform`, with their instance if it has runs from before, as a
+    campaign in `folder`."""
 
     db: Lookup
     platform: Platform
-    wish: CalibrationRequest
+    request: CalibrationRequest
     folder: Path
     progress: Progress = ignore_progress
 
     def planned(self, matrices: Path | None = None) -> Campaign:
-        """The campaign in the folder: the one that is there, or a new one on the matrices of a
-        folder, else on generated ones.
+        """The campaign in the folder: the existing one, else a new one on the matrices of a folder
+        or on generated ones.
 
         Raises: InputError if another campaign is there, or there is no matrix; UsageError for an op
         that the platform lacks.
         """
         if os.path.lexists(self.folder / PLAN):
             return self._there()
-        matrices_only(self.wish.ops, "a calibration")
-        for op in self.wish.ops:
+        matrices_only(self.request.ops, "a calibration")
+        for op in self.request.ops:
             self.platform.space(op)
         return Campaign.create(self.folder, self._plan(matrices))
 
     def _there(self) -> Campaign:
         campaign = Campaign(self.folder)
         plan = campaign.plan
-        if (plan.platform, plan.ops) != (self.platform.text, [str(op) for op in self.wish.ops]):
+        if (plan.platform, plan.ops) != (self.platform.text, list(map(str, self.request.ops))):
             raise InputError(
                 f"a campaign of {', '.join(plan.ops)} is there, or of another platform",
                 where=str(self.folder),
-                hint="name another folder, or what was asked for at first",
+                hint="name another folder, or the platform and operations of that campaign",
             )
         return campaign
 
-    # -- what is measured ------------------------------------------------------------------
-
     def _plan(self, folder: Path | None) -> Plan:
-        ops = [str(op) for op in self.wish.ops]
+        ops = list(map(str, self.request.ops))
         tables: dict[str, dict[Config, int]] = {op: {} for op in ops}
         choices: dict[str, list[Choice]] = {op: [] for op in ops}
         matrices: list[Matrix] = []
         for pattern, configs in self._chosen(folder):
-            matrices.append(self._kept(pattern))
+            matrices.append(self._written(pattern))
             for op, chosen in configs.items():
                 table = tables[str(op)]
                 at = [table.setdefault(config, len(table)) for config in chosen]
@@ -117,49 +102,35 @@ class NodesCalibration:
         )
 
     def _chosen(self, folder: Path | None) -> Iterator[tuple[Pattern, dict[Op, list[Config]]]]:
-        """Matrices and what each is to run, until the time is guessed to be up."""
-        db, ops, total_s = self.db, self.wish.ops, self.wish.seconds
-        found = {op: db.partition(op, self.platform) for op in ops}
-        panel = {op: panel_of(found[op], self.platform, op) for op in ops}
-        fullest = max(found.values(), key=lambda p: len(p.ids) if p else 0)
-        featurizer = fullest.featurizer if fullest else "stats"
-        features = {"stats", *(p.featurizer for p in found.values() if p)}
-        most = min(largest_nnz(op, TASK, _LARGEST_SHARE * total_s) for op in ops)
-        candidates = Candidates(folder, max(most, _SMALL))
-        chooser = Chooser(
-            iter(candidates),
-            lambda pattern: db.vector(pattern, featurizer),
-            fullest,
-            done=measured_on_all(db, self.platform, ops),
-            familiar=folder is None,
-        )
+        """Matrices and the configurations of each, until the estimated time is up."""
+        ops, total_s = self.request.ops, self.request.seconds
+        evidence = Evidence(self.db, self.platform, ops)
+        panels = evidence.panels()
+        candidates = evidence.candidates(folder, _LARGEST_SHARE * total_s)
+        chooser = evidence.chooser(candidates, familiar=folder is None)
         spent_s, built = 0.0, set[tuple[Op, Config]]()
         while batch := chooser.take(_BATCH):
             for pattern in batch:
-                if db.store.structure(pattern.id) is None:
-                    db.add_pattern(pattern, only=features)
-                configs = {op: self._missing(pattern, op, panel[op]) for op in ops}
+                evidence.add(pattern)
+                configs = {
+                    op: task_configs(self.db, pattern, self.platform, op, panels[op]) for op in ops
+                }
                 if not any(configs.values()):
                     continue
                 more_s = _guessed_s(pattern, configs, built)
                 if spent_s and spent_s + more_s > total_s:
                     return
                 spent_s += more_s
-                built |= {(op, config) for op, held in configs.items() for config in held}
+                built |= {(op, config) for op, chosen in configs.items() for config in chosen}
                 self.progress("choose, seconds", round(min(spent_s, total_s)), round(total_s))
                 yield pattern, configs
         if not spent_s:
             hint = "; ".join(candidates.problems[:1]) or "give more --minutes"
             raise InputError("no matrix that can be measured", where=str(folder), hint=hint)
 
-    def _missing(self, pattern: Pattern, op: Op, panel: Sequence[Config]) -> list[Config]:
-        """What is to run of an op, without what an instance that is named ran before."""
-        known = summarise_runs(self.db.store.runs(self.platform.id, op, pattern.id))
-        return task_configs(self.db, pattern, self.platform, op, panel, known=known)
-
-    def _kept(self, pattern: Pattern) -> Matrix:
-        """A matrix of the plan, whose structure lies in the campaign's folder from now on."""
-        held, body = OwnFolder(self.folder, _MATRICES), io.BytesIO()
+    def _written(self, pattern: Pattern) -> Matrix:
+        """A matrix of the plan, after writing its structure into the campaign's folder."""
+        folder, body = OwnFolder(self.folder, _MATRICES), io.BytesIO()
         np.savez_compressed(
             body,
             format=np.array(b"csr"),
@@ -169,47 +140,45 @@ class NodesCalibration:
             indptr=pattern.indptr,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
-        held.write(f"{pattern.id}.npz", body.getvalue())
+        folder.write(f"{pattern.id}.npz", body.getvalue())
         path = self.folder.resolve() / _MATRICES / f"{pattern.id}.npz"
         group = pattern.group or pattern.name
         return Matrix(str(path), pattern.name, group, *pattern.shape, pattern.nnz)
 
-    # -- what came of it -------------------------------------------------------------------
-
     def report(self, campaign: Campaign) -> CalibrationReport:
-        """What was found so far of the nodes' instance; no platform before any result."""
+        """Report on the nodes' instance so far; without a platform before any result."""
         name = campaign.instances.first
         if not name:
-            return CalibrationReport("", self.wish.seconds)
+            return CalibrationReport("", self.request.seconds)
         here = campaign.instances.platform(name)
-        tally = {op: Tally() for op in self.wish.ops}
+        tally = {op: Tally() for op in self.request.ops}
         for task in campaign.tasks():
             lines, one = campaign.lines(task), tally[Op.parse(task.op)]
             if lines:
                 one.matrices.add(str(task.matrix))
             one.runs += len(lines)
             one.failures += sum(not m.ok for m in lines.values())
-        report = CalibrationReport(name, self.wish.seconds)
-        report.seconds = sum(campaign.spent_s(task) for task in campaign.tasks())
+        report = CalibrationReport(name, self.request.seconds)
+        report.seconds = sum(campaign.outcome(task).spent_s for task in campaign.tasks())
         report.complete = not any(campaign.missing(task) for task in campaign.tasks())
         report.indexed = True
-        for op in self.wish.ops:
+        for op in self.request.ops:
             partition = self.db.partition(op, here)
             report.ops.append(op_report(partition, here, op, tally[op]))
         return report
 
 
-def calibrated(asked: NodesCalibration, job: NodesJob) -> CalibrationReport:
-    """Measure what is missing of a planned calibration, train the models of every machine on the
+def calibrated(calibration: NodesCalibration, job: NodesJob) -> CalibrationReport:
+    """Measure the missing points of a planned calibration, train the models of every machine on the
     runs once they are complete, and report.
 
     Raises: as `NodesJob.run`.
     """
     campaign, _ = job.run(Settle(0))
-    report = asked.report(campaign)
+    report = calibration.report(campaign)
     if report.complete and report.platform:
         here = campaign.instances.platform(report.platform)
-        learn(report, asked.db, here, asked.wish.ops, asked.progress)
+        learn(report, calibration.db, here, calibration.request.ops, calibration.progress)
     return report
 
 
@@ -220,9 +189,9 @@ def _guessed_s(
     return sum(
         pace.expected_s(
             op,
-            len(held) + AGAIN,
+            len(chosen) + AGAIN,
             pattern.nnz,
-            fresh=sum((op, config) not in built for config in held),
+            fresh=sum((op, config) not in built for config in chosen),
         )
-        for op, held in configs.items()
+        for op, chosen in configs.items()
     )

@@ -1,4 +1,4 @@
-"""What a calibration has found: noise, how far this machine differs, what its runs are worth."""
+"""Report of a calibration: noise, difference from other machines, accuracy with its runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from embeddb.platforms.platform import Platform
 
 Floats = NDArray[np.float64]
 
-#: An answer is slower than the best if it is by more than so many times the noise: what two runs
-#: of the same differ by, twice.
+#: An answer counts as slower than the best beyond so many times the noise: twice the difference
+#: between two runs of the same configuration.
 _BEYOND = 4.0
 #: Configurations named whose gains differ most from elsewhere.
 _NAMED = 3
@@ -27,7 +27,7 @@ _NAMED = 3
 
 @dataclass(slots=True)
 class Tally:
-    """What was done of one op: ids of the matrices visited, runs and how many of them failed."""
+    """Ids of the matrices visited for one op, and the numbers of its runs and failures."""
 
     matrices: set[str] = field(default_factory=set)
     runs: int = 0
@@ -36,15 +36,15 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class OpReport:
-    """One op on this machine; None where too little ran to tell.
+    """Results for one op on this machine; None where too little ran.
 
     `measured` counts matrices with runs of this machine, of earlier calls too. `noise` is half the
-    relative range of the runs of one configuration, median, as everywhere. `differs` is the share
+    relative range of the runs of one configuration (median). `differs` is the share
     of matrices on which the first answer of other machines' runs is slower than the best measured
     by more than four times that. `shift` is the mean factor by which gains differ from theirs, and
-    `moved` the configurations of which that is most. `before` and `after` are shares of the best
-    measured that first answers reach, by runs of others alone and with those of this machine; the
-    matrix's group is left out of both.
+    `moved` the configurations with the largest factors. `before` and `after` are the shares of the
+    best measured time that first answers reach by runs of others alone, and with those of this
+    machine; the matrix's group is left out of both.
     """
 
     op: str
@@ -68,13 +68,12 @@ class OpReport:
 
 @dataclass(slots=True)
 class CalibrationReport:
-    """One call of `calibrate`. `complete`: nothing is left that would be worth measuring;
-    `indexed`: there was time to build the partitions anew; `learned` are the ops whose cost model
-    learned from this machine's runs; `too_large` counts matrices that would have taken too much of
-    the time."""
+    """Result of one call of `calibrate`. `complete`: nothing is left to measure; `indexed`: there
+    was time to rebuild the partitions; `learned` are the ops whose cost model learned from this
+    machine's runs; `too_large` counts matrices that would have taken too much of the time."""
 
     platform: str
-    asked_s: float
+    requested_s: float
     seconds: float = 0.0
     complete: bool = False
     indexed: bool = False
@@ -87,7 +86,7 @@ class CalibrationReport:
         """The released JSON form."""
         return {
             "platform": self.platform,
-            "asked_s": self.asked_s,
+            "asked_s": self.requested_s,
             "seconds": self.seconds,
             "complete": self.complete,
             "indexed": self.indexed,
@@ -101,7 +100,7 @@ class CalibrationReport:
 
 
 def op_report(partition: AnswerIndex | None, here: Platform, op: Op, tally: Tally) -> OpReport:
-    """The report of one op, from the evidence as it is now."""
+    """The report of one op, from the current evidence."""
     done = (str(op), len(tally.matrices), tally.runs, tally.failures)
     if partition is None:
         return OpReport(*done, measured=0)
@@ -116,22 +115,22 @@ def op_report(partition: AnswerIndex | None, here: Platform, op: Op, tally: Tall
     shift, moved = _shifts(partition, view)
     if losses is None:
         return OpReport(*done, len(rows), noise, shift=shift, moved=moved)
-    known = losses.before[np.isfinite(losses.before)]
-    slower = np.expm1(known) > _BEYOND * (noise or 0.0)
+    before = losses.before[np.isfinite(losses.before)]
+    slower = np.expm1(before) > _BEYOND * (noise or 0.0)
     return OpReport(
         *done,
         len(rows),
         noise,
-        differs=float(slower.mean()) if known.size else None,
+        differs=float(slower.mean()) if before.size else None,
         shift=shift,
         moved=moved,
-        before=float(np.exp(-known.mean())) if known.size else None,
+        before=float(np.exp(-before.mean())) if before.size else None,
         after=float(np.exp(-losses.after.mean())),
     )
 
 
 def _noise(partition: AnswerIndex, rows: Sequence[int]) -> float | None:
-    """Median spread (half the relative range) of what ran twice."""
+    """Median spread (half the relative range) of the configurations that ran twice."""
     evidence = partition.evidence
     spread = [evidence.row(at).spread for at in rows]
     seen = np.concatenate(spread) if spread else np.zeros(0)
@@ -142,8 +141,8 @@ def _noise(partition: AnswerIndex, rows: Sequence[int]) -> float | None:
 def _shifts(
     partition: AnswerIndex, view: View
 ) -> tuple[float | None, tuple[tuple[Mapping[str, Any], float], ...]]:
-    """By what factor gains here differ from elsewhere, over configurations that ran here; sources
-    count by their precision."""
+    """Mean factor by which gains here differ from other machines' gains, weighted by precision,
+    over the configurations that ran here; and those with the largest factors."""
     others = [b for b in view.beliefs if b.source.platform != view.target.platform and b.patterns]
     others = [b for b in others if b.source.op == view.target.op] or others
     own = next((la for la in partition.ground.layers if la.source == view.target), None)

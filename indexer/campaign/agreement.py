@@ -1,14 +1,13 @@
-"""Do two rounds of the same measurements tell the same order?
+"""Agreement of repeated rounds of measurements on the order of configurations.
 
-Rank correlation alone cannot say: where many configurations are equally fast, their order is
-chance and Spearman is low though nothing went wrong. So rounds *disagree* only where the rank
-correlation is low and the pairs of configurations that are not near-ties are ordered differently
-too.
+Rank correlation alone is not enough: where many configurations are equally fast, their order is
+random and Spearman is low. So rounds *disagree* only if the rank correlation is low and the pairs
+of configurations that are not near-ties are ordered differently too.
 
 A near-tie is a pair whose times differ by less than three standard errors of the measured noise.
 The noise of two rounds is the robust standard deviation of one log time, from the differences of
-the same configuration (1.4826 MAD / sqrt 2), after the common drift of the whole round is taken
-off. Noise above 5 % does not count as such: times that uncertain are what a new round is for.
+the same configuration (1.4826 MAD / sqrt 2), without the common drift of the whole round. It is
+capped at 5 %: times that are less certain need a new round.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Spearman below which rounds are looked at closely.
+#: Spearman below which the order of pairs decides.
 AGREE = 0.9
-#: Configurations that two rounds must have in common before their ranks mean anything.
+#: Fewest common configurations for which the ranks of two rounds are compared.
 FEWEST = 10
-#: Relative noise of one measurement beyond which it is no longer called noise.
+#: Largest relative noise of one measurement.
 _MOST_NOISE = 0.05
 #: Standard errors within which two configurations tie.
 _TIE = 3.0
-#: Larger rounds are compared on evenly spaced configurations: a matrix of pairs is made.
+#: Larger rounds are compared on evenly spaced configurations, since all pairs are compared.
 _MOST_COMPARED = 1500
 
 
@@ -83,7 +82,7 @@ def compare(first: Floats, second: Floats) -> Comparison:
 
 
 def _apart(a: Floats, b: Floats, upper: tuple[NDArray[np.intp], ...]) -> NDArray[np.bool_]:
-    """bool[p]: whether a pair of configurations differs by more than the noise.
+    """Pairs of configurations that differ by more than the noise, bool[p].
 
     The mean of two rounds has a standard error of noise / sqrt 2, the difference of two such means
     one of noise.
@@ -98,15 +97,15 @@ def _apart(a: Floats, b: Floats, upper: tuple[NDArray[np.intp], ...]) -> NDArray
 
 def comparisons(rounds: Sequence[Mapping[int, float]]) -> list[Comparison]:
     """Every two rounds of one matrix, given as seconds by configuration (infinite: failed), that
-    have enough in common. Rounds are trusted when any two of them agree: the median of all is
-    then near both."""
-    found = []
+    have enough in common. Rounds are trusted if any two of them agree: the median of all is then
+    near both."""
+    compared = []
     for first, second in combinations(rounds, 2):
         both = [at for at in first if _timed(first[at]) and _timed(second.get(at, math.inf))]
         if len(both) >= FEWEST:
             times = (np.array([r[at] for at in both], dtype=np.float64) for r in (first, second))
-            found.append(compare(*times))
-    return found
+            compared.append(compare(*times))
+    return compared
 
 
 def _timed(seconds: float) -> bool:
@@ -171,5 +170,5 @@ def summary(
 
 
 def _quantile(values: Sequence[float], at: float) -> float:
-    known = [v for v in values if math.isfinite(v)]
-    return float(np.quantile(known, at)) if known else math.nan
+    finite = [v for v in values if math.isfinite(v)]
+    return float(np.quantile(finite, at)) if finite else math.nan

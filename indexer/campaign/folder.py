@@ -1,13 +1,13 @@
 """Campaigns: many measurements, planned once, run in shuffled rounds, resumed after any stop.
 
-A campaign is a folder. `plan.json` says what to measure; a *task* is one matrix, one op, one
+A campaign is a folder. `plan.json` lists the measurements; a *task* is one matrix, one op, one
 round, and its outcome is the file `results/<task>.jsonl`, a line per configuration (see
-`indexer.campaign.results`). Nothing but finished lines counts: a line cut by a kill is dropped, and
-its point is measured again. Matrices whose rounds disagree, or were measured while the machine was
-in another state (`states/<task>.jsonl`), get further rounds, listed in `settle.json`; no round is
-ever dropped. A point that is measured again (`again.json`) gets another line, and the one before
-stops counting. Workers never open the database; whoever runs the campaign reads finished tasks into
-it, each at most once, so a folder may be filled on one machine and read on another.
+`indexer.campaign.results`). Only finished lines count: a line cut by a kill is dropped, and its
+point is measured again. Matrices whose rounds disagree, or were measured while the machine was in
+another state (`states/<task>.jsonl`), get further rounds, listed in `settle.json`; no round is
+dropped. A point that is measured again (`again.json`) gets another line, and the one before stops
+counting. Workers never open the database: the coordinator stores finished tasks, each at most once,
+so a folder may be filled on one machine and read on another.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from indexer.campaign.results import (
     normal_of,
 )
 
-#: The file of the rounds that were added; larger ones are none of a campaign's.
+#: The file of the further rounds, and the most bytes of one.
 _SETTLE, _MOST_SETTLE_BYTES = "settle.json", 64 << 20
-#: In the context of a point that no worker lived through: how often it was tried.
+#: Context key of a point that crashed every worker: the number of attempts.
 GIVEN_UP = "given_up"
-#: Further rounds beyond it are not believed to be a campaign's.
+#: Most further rounds that a file may list.
 _MOST_SETTLED = 1000
 
 
@@ -66,23 +66,30 @@ class Task(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    """Content of a task's result files, by their sizes and times: seconds by configuration
-    of the lines that count, how many there are in all, and where a worker measured it (`on` is an
-    instance's id; both empty where none did)."""
+class Outcome:
+    """Content of a task's result files, by their sizes and times: seconds by configuration of the
+    lines that count, and the number of all. `on` is the instance, `host` the host of the last
+    worker (both empty without one), `spent_s` the seconds that workers took, `given_up` the number
+    of points that crashed every process."""
 
-    stamp: tuple[tuple[int, int], ...]
-    lines: int
-    seconds: Mapping[int, float]
-    statuses: Mapping[str, int]
-    reasons: Mapping[tuple[str, str], int]
-    on: str
-    host: str
-    spent_s: float
-    given_up: int
+    stamp: tuple[tuple[int, int], ...] = ()
+    lines: int = 0
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    on: str = ""
+    host: str = ""
+    spent_s: float = 0.0
+    given_up: int = 0
 
 
-_NOTHING = _Outcome((), 0, {}, {}, {}, "", "", 0.0, 0)
+def another_campaign(folder: Path) -> InputError:
+    """The error for a folder with another campaign."""
+    return InputError(
+        "another campaign is there",
+        where=str(folder),
+        hint="go on with that one by `embeddb campaign run`, or name another folder",
+    )
 
 
 @dataclass(slots=True)
@@ -108,9 +115,8 @@ class Campaign:
         self.plan = read_plan(folder / PLAN)
         self.instances = Instances(folder, self.plan)
         self.id = self.plan.id
-        configs = self.plan.configs.items()
-        self._configs = {op: [Config(c) for c in given] for op, given in configs}
-        self._outcomes: dict[Task, _Outcome] = {}
+        self._configs = {op: [*map(Config, configs)] for op, configs in self.plan.configs.items()}
+        self._outcomes: dict[Task, Outcome] = {}
         self._settling = self._read_settling()
         self._repeats = Repeats(folder)
 
@@ -120,31 +126,28 @@ class Campaign:
 
     @classmethod
     def create(cls, folder: Path, plan: Plan) -> Campaign:
-        """Raises: InputError if another plan is there; the same plan is taken up again."""
+        """The campaign of a plan, resumed if the folder has it already. Raises: InputError if
+        another plan is there."""
         raw = write_plan(plan)
         if os.path.lexists(folder / PLAN):
             if plan_bytes(folder / PLAN) != raw:
-                raise InputError(
-                    "another campaign is there",
-                    where=str(folder),
-                    hint="go on with that one by `embeddb campaign run`, or name another folder",
-                )
+                raise another_campaign(folder)
             return cls(folder)
         folder.mkdir(parents=True, exist_ok=True)
         ResultFiles(folder).make()
         OwnFolder(folder).write(PLAN, raw)
         return cls(folder)
 
-    # -- what there is to do -------------------------------------------------------------------
+    # -- tasks and rounds ----------------------------------------------------------------------
 
     def tasks(self) -> list[Task]:
         """Every task; round after round, each round in an order of its own."""
         every = self._pairs()
-        found = []
+        tasks = []
         for number, pairs in enumerate([*[every] * self.plan.rounds, *self._settling]):
             order = np.random.default_rng([self.plan.seed, number]).permutation(len(pairs))
-            found += [Task(pairs[i][0], pairs[i][1], number) for i in order]
-        return found
+            tasks += [Task(pairs[i][0], pairs[i][1], number) for i in order]
+        return tasks
 
     def _pairs(self) -> list[tuple[int, str]]:
         plan = self.plan
@@ -155,7 +158,7 @@ class Campaign:
         """Positions of a task's configurations, in the order they are measured.
 
         The first round and those that settle a disagreement measure the whole choice; the others
-        the plan's share of it, always the same, the default and the static top among them.
+        a fixed share of it, the default and the static top among them.
         """
         plan = self.plan
         choice = plan.choices[task.op][task.matrix]
@@ -164,29 +167,28 @@ class Campaign:
         if 0 < task.round < plan.rounds and plan.repeat_share < 1:
             rest = np.random.default_rng([plan.seed, *place]).permutation(chosen[choice.pinned :])
             count = math.ceil(plan.repeat_share * len(chosen))
-            kept = [*chosen[: choice.pinned], *rest.tolist()]
-            chosen = kept[: max(count, choice.pinned)]
+            chosen = [*chosen[: choice.pinned], *rest.tolist()][: max(count, choice.pinned)]
         order = np.random.default_rng([plan.seed, task.round, *place]).permutation(len(chosen))
         return [chosen[i] for i in order]
 
     def default(self, task: Task) -> int | None:
-        """Position of the default on the task's matrix; None where no matrix runs it."""
+        """Position of the default on the task's matrix; None if no matrix runs it."""
         matrix, op = self.plan.matrices[task.matrix], Op.parse(task.op)
         default = self._platform.default(op, matrix.sizes)
         table = self._configs[task.op]
         return table.index(default) if default in table else None
 
     def named(self, names: Iterable[str]) -> list[Task]:
-        """Tasks by their ids. Raises: InputError for one that is none of this campaign."""
-        known = {task.id: task for task in self.tasks()}
+        """Tasks by their ids. Raises: InputError for an unknown one."""
+        tasks = {task.id: task for task in self.tasks()}
         names = list(names)
-        if unknown := [name for name in names if name not in known]:
+        if unknown := [name for name in names if name not in tasks]:
             raise InputError(
                 f"no task {unknown[0]!r}",
                 where=str(self.folder),
-                hint=f"a task is named as {next(iter(known), 'in results/')}",
+                hint=f"a task is named as {next(iter(tasks), 'in results/')}",
             )
-        return [known[name] for name in names]
+        return [tasks[name] for name in names]
 
     def config(self, op: str, position: int) -> Config:
         """One configuration of an op's table."""
@@ -200,11 +202,11 @@ class Campaign:
         """Pairs of matrix and op of each further round."""
         if not os.path.lexists(self.folder / _SETTLE):
             return []
-        known = set(self._pairs())
+        every = set(self._pairs())
         try:
             raw = self._own.read(_SETTLE, _MOST_SETTLE_BYTES)
             rounds = msgspec.json.decode(raw, type=list[list[tuple[int, str]]])
-            if len(rounds) > _MOST_SETTLED or not all(known.issuperset(pairs) for pairs in rounds):
+            if len(rounds) > _MOST_SETTLED or not all(every.issuperset(pairs) for pairs in rounds):
                 raise ValueError("it names what is not in the plan")
         except (msgspec.MsgspecError, ValueError, OSError) as e:
             raise InputError(
@@ -218,40 +220,36 @@ class Campaign:
         """Add a round for every (matrix, op) whose complete rounds disagree, or that has fewer
         rounds than planned in the machine's usual state; False if there is none."""
         spoilt = Counter((t.matrix, t.op) for t in self.spoilt())
-        pairs = [
-            (m, op)
-            for m, op in self._pairs()
-            if self._disagree(m, op, least) or self._owed(m, op, spoilt[m, op])
-        ]
+
+        def unsettled(pair: tuple[int, str]) -> bool:
+            rounds = self._rounds(*pair)
+            compared, usual = comparisons(rounds), len(rounds) - spoilt[pair]
+            return (bool(compared) and not any(c.agrees(least) for c in compared)) or (
+                usual < self.plan.rounds <= len(rounds)
+            )
+
+        pairs = list(filter(unsettled, self._pairs()))
         if pairs:
             self._own.write(_SETTLE, msgspec.json.encode([*self._settling, pairs]))
             self._settling.append(pairs)
         return bool(pairs)
 
-    def _disagree(self, matrix: int, op: str, least: float) -> bool:
-        compared = comparisons(self._rounds(matrix, op))
-        return bool(compared) and not any(c.agrees(least) for c in compared)
-
-    def _owed(self, matrix: int, op: str, spoilt: int) -> bool:
-        complete = len(self._rounds(matrix, op))
-        return spoilt > 0 and complete - spoilt < self.plan.rounds <= complete
-
     def spoilt(self) -> list[Task]:
-        """Complete tasks during which the machine's state changed, or which were measured in
-        another state than the campaign's median."""
+        """Complete tasks during which the machine's state changed or differed from the campaign's
+        median."""
         complete = [task for task in self.tasks() if not self.missing(task)]
-        found = []
+        spoilt = []
         for on in dict.fromkeys(self.instance_of(task) for task in complete):
             states = {t: self.states(t) for t in complete if self.instance_of(t) == on}
             normal = normal_of(states.values())
-            found += [t for t, around in states.items() if normal and around.spoilt(normal)]
-        return found
+            spoilt += [t for t, around in states.items() if normal and around.spoilt(normal)]
+        return spoilt
 
     def states(self, task: Task) -> TaskStates:
         """The machine's states around a task."""
         file = self.folder / "states" / f"{task.id}.jsonl"
-        # Read again only where a worker wrote of states; most tasks of most campaigns have none.
-        moments = self._result(task).moments() if self._outcome(task).on else ()
+        # Most tasks of most campaigns have no states of a worker that would have to be read again.
+        moments = self._result(task).moments() if self.outcome(task).on else ()
         return TaskStates(file, moments)
 
     @property
@@ -259,91 +257,81 @@ class Campaign:
         return len(self._settling)
 
     def _rounds(self, matrix: int, op: str) -> list[Mapping[int, float]]:
-        """Seconds by configuration of every complete round; of those on one instance alone, the one
-        that has most, for what differs between machines is no disagreement."""
+        """Seconds by configuration of every complete round on the instance with most rounds:
+        differences between machines are no disagreement."""
         planned = range(self.plan.rounds)
         added = (self.plan.rounds + at for at, pairs in enumerate(self._settling))
         tasks = [Task(matrix, op, number) for number in (*planned, *added)]
-        complete = [self._outcome(task) for task in tasks if not self.missing(task)]
+        complete = [self.outcome(task) for task in tasks if not self.missing(task)]
         ((on, _),) = Counter(one.on for one in complete).most_common(1) or [("", 0)]
         return [one.seconds for one in complete if one.on == on]
 
-    # -- what is measured ----------------------------------------------------------------------
+    # -- measurements --------------------------------------------------------------------------
 
     def lines(self, task: Task) -> dict[Config, Measurement]:
-        """Measurements of a task so far. An unfinished last line does not count."""
+        """Measurements of a task so far, without an unfinished last line."""
         lines = self._lines(task)
         counting = (lines[at] for at in self._counting(task, lines).values())
         return {self._configs[task.op][line.config]: line.measurement for line in counting}
 
     def _counting(self, task: Task, lines: Sequence[Line]) -> dict[int, int]:
-        """The line that counts, by configuration: the last, unless it is to be measured again. The
-        default that a worker ran beside what was wanted is none of the task's points."""
+        """The line that counts, by configuration: the last, unless it is to be measured again. A
+        default that a worker ran in addition does not count."""
         gone, wanted = self._repeats.of(task.id), set(self.wanted(task))
-        found = ((line.config, at) for at, line in enumerate(lines) if at not in gone)
-        return {config: at for config, at in found if config in wanted}
+        return {
+            line.config: at
+            for at, line in enumerate(lines)
+            if at not in gone and line.config in wanted
+        }
 
     def _lines(self, task: Task) -> Sequence[Line]:
-        """Every line that was written of a task, also those that do not count any more."""
+        """All lines of a task, including superseded ones."""
         return self._result(task).lines
 
     def _result(self, task: Task) -> TaskResult:
         wanted = set(self.wanted(task))
-        # A worker adds the default where the task lacks it; to look it up for every task is dear.
+        # A worker adds the default where the task lacks it; looking it up for every task is slow.
         return self.results.read(task.id, lambda at: at in wanted or at == self.default(task))
 
-    def _outcome(self, task: Task) -> _Outcome:
-        """Seconds and statuses of a task, read again only if its files have changed."""
+    def outcome(self, task: Task) -> Outcome:
+        """Outcome of a task, read again only if its files have changed."""
         stamp = self.results.stamp(task.id)
         if not stamp:
-            return _NOTHING
-        known = self._outcomes.get(task)
-        if known is None or known.stamp != stamp:
+            return Outcome()
+        outcome = self._outcomes.get(task)
+        if outcome is None or outcome.stamp != stamp:
             result = self._result(task)
             counting = self._counting(task, result.lines)
-            held = {c: result.lines[at].measurement for c, at in counting.items()}
+            measured = {c: result.lines[at].measurement for c, at in counting.items()}
             origins = [origin for _, origin in result.origins]
-            known = _Outcome(
+            outcome = self._outcomes[task] = Outcome(
                 stamp=stamp,
                 lines=len(result.lines),
-                seconds={config: m.seconds for config, m in held.items()},
-                statuses=Counter(m.status for m in held.values()),
-                reasons=Counter((m.status, m.error) for m in held.values() if not m.ok),
+                seconds={config: m.seconds for config, m in measured.items()},
+                statuses=Counter(m.status for m in measured.values()),
+                reasons=Counter((m.status, m.error) for m in measured.values() if not m.ok),
                 on=origins[0].on if origins else "",
                 host=origins[-1].host if origins else "",
                 spent_s=sum(origin.spent_s for origin in origins),
-                given_up=sum(GIVEN_UP in m.context for m in held.values()),
+                given_up=sum(GIVEN_UP in m.context for m in measured.values()),
             )
-            self._outcomes[task] = known
-        return known
-
-    def spent_s(self, task: Task) -> float:
-        """Seconds that workers spent on a task, in all; 0 where none did."""
-        return self._outcome(task).spent_s
-
-    def host_of(self, task: Task) -> str:
-        """The host whose worker ended a task; empty where none did."""
-        return self._outcome(task).host
-
-    def given_up(self, task: Task) -> int:
-        """Number of its points that crashed every process that tried them."""
-        return self._outcome(task).given_up
+        return outcome
 
     def instance_of(self, task: Task) -> str:
-        """The id of the instance on which a task was measured, or begun; empty before."""
-        outcome = self._outcome(task)
+        """Id of the instance on which a task was measured or begun; empty before."""
+        outcome = self.outcome(task)
         return outcome.on or (self.instances.first if outcome.stamp else "")
 
     def written(self, task: Task) -> int:
         """Number of runs of a task, including superseded ones."""
-        return self._outcome(task).lines
+        return self.outcome(task).lines
 
     def repeat(self, statuses: Collection[str]) -> int:
-        """Have every point whose outcome has one of these statuses measured again; returns how
-        many there are. What was said of them stays, but no longer counts."""
+        """Mark every point with one of these statuses to be measured again; returns their number.
+        Their lines stay, but no longer count."""
         chosen: dict[str, list[int]] = {}
         for task in self.tasks():
-            if statuses and not self._outcome(task).statuses.keys().isdisjoint(statuses):
+            if statuses and not self.outcome(task).statuses.keys().isdisjoint(statuses):
                 lines = self._lines(task)
                 counting = self._counting(task, lines).values()
                 chosen[task.id] = [
@@ -355,19 +343,19 @@ class Campaign:
 
     def missing(self, task: Task) -> list[int]:
         """Positions of the configurations still to be measured, in their order."""
-        have = self._outcome(task).seconds
+        have = self.outcome(task).seconds
         return [at for at in self.wanted(task) if at not in have]
 
     def measure(self, task: Task, runner: Any, pattern: Pattern, *, options: Any) -> Iterator[str]:
-        """Measure what is missing of a task; yields the status of each new point."""
+        """Measure the missing points of a task; yields the status of each new one."""
         todo = self.missing(task)
         if not todo:
             return
         configs = self._configs[task.op]
         number = {configs[at]: at for at in todo}
         with self.results.adding(task.id) as out:
-            asked = [configs[at] for at in todo]
-            for config, m in runner.run(pattern, Op.parse(task.op), asked, options=options):
+            missing = [configs[at] for at in todo]
+            for config, m in runner.run(pattern, Op.parse(task.op), missing, options=options):
                 out.write(msgspec.json.encode(Line(number[config], m)) + b"\n")
                 out.flush()
                 yield m.status
@@ -376,7 +364,7 @@ class Campaign:
         """Points and tasks by state; `tasks_stored` are those in `db`."""
         done = CampaignProgress()
         for task in self.tasks():
-            outcome, wanted = self._outcome(task), len(self.wanted(task))
+            outcome, wanted = self.outcome(task), len(self.wanted(task))
             done.tasks += 1
             done.points += wanted
             done.measured += len(outcome.seconds)
@@ -388,17 +376,17 @@ class Campaign:
 
     def agreement(self, least: float = AGREE) -> list[Agreement]:
         """Rank agreement of the complete rounds so far, per op with two or more of them."""
-        found = []
+        agreements = []
         for op in self.plan.ops:
             rounds = [
                 (self.plan.matrices[m].name, self._rounds(m, name))
                 for m, name in self._pairs()
                 if name == op
             ]
-            several = [(name, held) for name, held in rounds if len(held) > 1]
+            several = [(name, measured) for name, measured in rounds if len(measured) > 1]
             if several:
-                found.append(summary(op, several, least=least))
-        return found
+                agreements.append(summary(op, several, least=least))
+        return agreements
 
     # -- into the database ---------------------------------------------------------------------
 
@@ -410,9 +398,9 @@ class Campaign:
         return raw is not None and (not repeated or _stored_again(raw) >= len(repeated))
 
     def store(self, db: Lookup, task: Task, pattern: Pattern, platform: Platform) -> int:
-        """Read a complete task into the database, once; returns the runs added (none of a task
-        that is not complete yet). A run that was measured again replaces the one before.
-        `platform` is the instance that measured it, unless the task's files name another."""
+        """Store a complete task in the database, once; returns the number of runs added (0 for an
+        incomplete task). A run that was measured again replaces the one before. `platform` is the
+        instance that measured it, unless the task's files name another."""
         if self.is_stored(db, task) or self.missing(task):
             return 0
         on = self.instance_of(task)
@@ -430,15 +418,15 @@ class Campaign:
         op, name, lines = Op.parse(task.op), f"{self.id}:{task.round}", self._lines(task)
         gone = self._repeats.of(task.id)
         states = self.states(task).contexts(len(lines))
-        found, before = list[Run](), dict[int, str]()
+        runs, before = list[Run](), dict[int, str]()
         for at, (line, state) in enumerate(zip(lines, states, strict=True)):
             measured = in_context(line.measurement, state)
             config, replaces = self._configs[task.op][line.config], before.pop(line.config, "")
             run = Run(pattern.id, op, platform.id, config, measured, name, replaces)
             if at in gone:
                 before[line.config] = run.id
-            found.append(run)
-        return found
+            runs.append(run)
+        return runs
 
 
 def _stored_again(raw: bytes) -> int:

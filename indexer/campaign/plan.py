@@ -1,10 +1,10 @@
 """A campaign's plan and its file: per matrix and op a list of configurations, chosen by a seed.
 
 Every matrix gets the default and the platform's static top-k (so that every answer can be compared
-with both), perhaps some shared configurations, and for the rest a sample of its own legal space:
-COGNATE's way (section 4.1), which sees many more configurations for the same price. A few
-matrices may get every legal configuration of one op, so that their oracle is real. The file is
-written to be read and compared, and read with distrust.
+with both), optionally some shared configurations, and a sample of its own legal space, as in
+COGNATE (section 4.1), which sees many more configurations at the same cost. A few matrices may get
+every legal configuration of one op, so that their optimum is known. The file is readable and
+comparable, and is checked when it is read.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from embeddb.platforms.space.space import ConfigSpace
 from indexer.campaign.budget.sampler import Round
 
 PLAN_VERSION = 2
-#: Of a platform that is not exact.
+#: Default rounds on a platform that is not simulated.
 _ROUNDS = 2
-#: A grid larger than this is a mistake: it would take days on one matrix.
+#: Most configurations of a grid: more would take days on one matrix.
 _MOST_GRID = 20_000
 
 
 class Matrix(msgspec.Struct, frozen=True):
-    """One matrix of a campaign: where it is, what it is called, whom it is held out with, and its
+    """One matrix of a campaign: its file, its name, the group that it is held out with, and its
     sizes when it was planned."""
 
     path: str
@@ -60,9 +60,9 @@ class Matrix(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True, array_like=True):
-    """Configurations of one matrix for one op: positions in the op's table of configurations, the
-    default first. The first `pinned` (default, static top) are measured in every round. An empty
-    choice is a pair that a limit left out."""
+    """Configurations of one matrix for one op, as positions in the op's table, the default first.
+    The first `pinned` (default, static top) are measured in every round. An empty choice is a pair
+    that a limit left out."""
 
     pinned: int = 0
     configs: list[int] = []
@@ -82,7 +82,7 @@ class Buying(msgspec.Struct, frozen=True, kw_only=True):
     featurizer: str
     clusters: list[list[int]]
     rounds: list[Round]
-    #: The budget at first; unset, and not in the file, where it was never raised.
+    #: The first budget; unset, and not in the file, unless it was raised.
     first_budget: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -95,8 +95,8 @@ class Buying(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign's measurements. `platform` is the TOML text.
 
-    `configs` are the distinct configurations of each op, `choices` what each matrix runs of them,
-    in the order of `matrices`. `grid` are the matrices that run every legal configuration of
+    `configs` are the distinct configurations of each op, `choices` those of each matrix, in the
+    order of `matrices`. `grid` are the matrices that run every legal configuration of
     `grid_op`. Rounds after the first repeat `repeat_share` of each choice.
     """
 
@@ -116,7 +116,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """A plan that grows by buying keeps its id, so that what is stored stays known as its."""
+        """Id of the campaign. A plan that grows by buying keeps it."""
         return hashlib.blake2b(msgspec.json.encode(self._lasting()), digest_size=8).hexdigest()
 
     def _lasting(self) -> Plan:
@@ -149,16 +149,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class PlanOptions:
     """Number and choice of configurations.
 
-    `configs` per matrix and op. The default and the `top` configurations that serve most matrices
-    of the database come first, then `shared`
-    configurations that are the same on every matrix, then, if `sampled`, a sample of the matrix's
-    own space.
-    `grid` matrices run every legal configuration of `grid_op`. Pairs of matrix and op with
-    nnz times dense columns above `max_work` (0: no limit) are left out. Rounds after the first
-    repeat `repeat_share` of a choice; without a number of `rounds` there are two, and one of a
-    platform that is simulated, and so exact.
+    There are `configs` per matrix and op: the default and the `top` configurations that serve most
+    matrices of the database, then `shared` ones that are the same on every matrix, then, if
+    `sampled`, a sample of the matrix's own space. `grid` matrices run every legal configuration of
+    `grid_op`. Pairs of matrix and op with nnz times dense columns above `max_work` (0: no limit)
+    are left out. Rounds after the first repeat `repeat_share` of a choice; without a number of
+    `rounds` there are two, and one on a simulated platform, which is exact.
 
-    Raises: UsageError for what cannot be planned.
+    Raises: UsageError for invalid numbers.
     """
 
     configs: int = 60
@@ -179,11 +177,16 @@ class PlanOptions:
             raise UsageError(f"the share to repeat is above 0 and at most 1: {self.repeat_share}")
 
 
+def seeded(seed: int, *words: str) -> np.random.Generator:
+    """A generator that depends on the seed and these words alone."""
+    return np.random.default_rng([seed, *(zlib.crc32(word.encode()) for word in words)])
+
+
 def choose_configs(
     space: ConfigSpace, default: Config, count: int, *, rng: np.random.Generator
 ) -> list[Config]:
-    """`count` legal configurations for every matrix: the default, what lies one step from it, and
-    a sample that gives every value of a parameter the same chance."""
+    """`count` legal configurations for every matrix: the default, its neighbours, and a sample that
+    gives every value of a parameter the same chance."""
     chosen = dict.fromkeys([default, *space.neighbours(default)])
     _fill(chosen, count, space, rng)
     return list(chosen)[:count]
@@ -201,21 +204,20 @@ def _fill(
 def _draws(space: ConfigSpace, rng: np.random.Generator) -> Iterator[Config]:
     """Legal configurations near independent draws of every parameter's value.
 
-    Uniform over whole configurations, nearly all draws would come from the corner of the space
-    with the most parameters.
+    Drawn uniformly, nearly all configurations would be from the corner of the space with the most
+    parameters.
     """
     while True:
         wish = {p.name: p.values[int(rng.integers(len(p.values)))] for p in space.params}
-        found = space.nearest(wish)
-        if found is None:
+        config = space.nearest(wish)
+        if config is None:
             return
-        yield found
+        yield config
 
 
 def static_top(db: Lookup, platform: Platform, op: Op, count: int) -> list[Config]:
     """The fixed set that serves most patterns of the database, best first; a failure counts as the
-    default, which is what trying it would cost. Empty where nothing was measured, or only
-    winners."""
+    default. Empty if nothing was measured, or only winners."""
     evidence = run_matrix_of(db.store, op, scope_of(platform))
     if not count or evidence.winners or not evidence.rows:
         return []
@@ -232,9 +234,9 @@ def make_plan(
     options: PlanOptions,
     *,
     top: Mapping[str, Sequence[Config]] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> Plan:
-    """The same arguments give the same plan; `top` is the static top by op.
+    """A plan that depends on the arguments alone; `top` is the static top by op.
 
     Raises: UsageError if there is nothing to measure, or the grid is of none of the ops.
     """
@@ -257,7 +259,7 @@ def make_plan(
         whole = set(grid) if op == options.grid_op else set()
         choices[op] = []
         for at, matrix in enumerate(matrices):
-            (progress or ignore_progress)(f"choose for {op}", at, len(matrices))
+            progress(f"choose for {op}", at, len(matrices))
             fits = able[op][at]
             choices[op].append(chooser.choice(matrix, whole=at in whole) if fits else Choice())
         configs[op] = [msgspec.json.decode(config.json) for config in chooser.table]
@@ -276,8 +278,8 @@ def make_plan(
 
 
 def _spread(matrices: Sequence[Matrix], able: Sequence[bool], options: PlanOptions) -> list[int]:
-    """Positions of the grid's matrices: each next one is of the family chosen least, and among
-    these the farthest in size from those chosen already."""
+    """Positions of the grid's matrices: each next one is of the family with fewest chosen ones, and
+    of these the farthest in size from those chosen."""
     order = np.random.default_rng(options.seed).permutation(len(matrices))
     left = [int(at) for at in order if able[at]]
     size = {at: float(np.log1p(matrices[at].nnz)) for at in left}
@@ -305,12 +307,11 @@ class _Chooser:
         self._shared: list[Config] = []
 
     def draw_shared(self, matrices: Sequence[Matrix]) -> None:
-        """Draw the shared configurations. Beside samples, they are legal on each of the matrices;
-        where they are all there is, what lies one step from the default is among them, and a
-        matrix runs those that are legal on it."""
+        """Draw the shared configurations. Beside samples they are legal on all of the matrices;
+        without samples they include the default's neighbours, and a matrix runs the legal ones."""
         options, space = self._options, self._platform.space(self._op)
         count = min(options.shared, options.configs)
-        rng = np.random.default_rng([options.seed, zlib.crc32(str(self._op).encode())])
+        rng = seeded(options.seed, str(self._op))
         if not options.sampled:
             default = self._platform.default(self._op)
             self._shared = choose_configs(space, default, count, rng=rng)
@@ -336,14 +337,13 @@ class _Chooser:
             self._check_grid(space, matrix)
             chosen.update(dict.fromkeys(space.enumerate()))
         elif self._options.sampled:
-            # Its own draws do not change when matrices are added or left out.
-            words = [str(self._op), matrix.name]
-            seed = [self._options.seed, *(zlib.crc32(w.encode()) for w in words)]
-            _fill(chosen, self._options.configs, space, np.random.default_rng(seed))
+            # Draws do not change when other matrices are added or left out.
+            rng = seeded(self._options.seed, str(self._op), matrix.name)
+            _fill(chosen, self._options.configs, space, rng)
         return Choice(pinned, [self.table.setdefault(c, len(self.table)) for c in chosen])
 
     def _space(self, matrix: Matrix) -> ConfigSpace:
-        """Matrices whose sizes make no difference share one space, and what it has worked out."""
+        """The space of a matrix, shared by all matrices whose sizes make no difference."""
         bound = self._platform.space(self._op, matrix.sizes)
         return self._spaces.setdefault(tuple(sorted(bound.symbols.items())), bound)
 
@@ -368,7 +368,7 @@ _MOST_BYTES = 256 << 20
 
 
 def write_plan(plan: Plan) -> bytes:
-    """JSON with a line for each matrix, configuration and choice: small, and fit to be read."""
+    """JSON with a line for each matrix, configuration and choice."""
     return _json_lines(msgspec.to_builtins(plan)) + b"\n"
 
 
@@ -386,7 +386,7 @@ class _Version(msgspec.Struct):
 
 
 def plan_bytes(file: Path) -> bytes:
-    """Content of a plan's file. Raises: InputError if there is none, or it cannot be read."""
+    """Content of a plan's file. Raises: InputError if it is missing or cannot be read."""
     try:
         return OwnFolder(file.parent).read(file.name, _MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -400,7 +400,7 @@ def plan_bytes(file: Path) -> bytes:
 
 
 def read_plan(file: Path) -> Plan:
-    """Raises: InputError if there is none, it is of another version, or does not fit together."""
+    """Read a plan. Raises: InputError if it is missing, of another version, or inconsistent."""
     raw = plan_bytes(file)
     try:
         version = msgspec.json.decode(raw, type=_Version).version
@@ -420,11 +420,11 @@ def read_plan(file: Path) -> Plan:
 
 
 def _fault(plan: Plan) -> str:
-    """One line that says what does not fit together; empty if all does."""
+    """An inconsistency of a plan in one line; empty without one."""
     if not 1 <= plan.rounds <= 1000 or not 0 < plan.repeat_share <= 1 or plan.seed < 0:
         return "rounds, repeat_share or seed out of range"
     try:
-        # Ops become file names, so only their canonical text will do.
+        # Ops become file names, so only their canonical text is allowed.
         if [str(Op.parse(op)) for op in plan.ops] != plan.ops or len({*plan.ops}) != len(plan.ops):
             return "ops are not written as spmm:128, each once"
         for configs in plan.configs.values():
@@ -437,8 +437,8 @@ def _fault(plan: Plan) -> str:
         if len(choices) != len(plan.matrices):
             return f"choices of {op} for {len(choices)} of {len(plan.matrices)} matrices"
         for matrix, choice in zip(plan.matrices, choices, strict=True):
-            known = all(0 <= at < count for at in choice.configs)
-            if not known or len({*choice.configs}) != len(choice.configs):
+            legal = all(0 <= at < count for at in choice.configs)
+            if not legal or len({*choice.configs}) != len(choice.configs):
                 return f"the choice of {op} on {matrix.name} names unknown configurations"
             if not 0 <= choice.pinned <= len(choice.configs):
                 return f"the choice of {op} on {matrix.name} pins too many"
@@ -446,12 +446,12 @@ def _fault(plan: Plan) -> str:
 
 
 def from_file(matrix: Matrix) -> Pattern:
-    """Raises: MatrixError if the file cannot be read."""
+    """Read a planned matrix from its file. Raises: MatrixError if it cannot be read."""
     return read_pattern(matrix.path, name=matrix.name, group=matrix.group)
 
 
 def planned_pattern(matrix: Matrix, read: Callable[[Matrix], Pattern] = from_file) -> Pattern:
-    """Raises: InputError if it is not the matrix that was planned, MatrixError."""
+    """Read and check a planned matrix. Raises: InputError if its sizes differ; MatrixError."""
     pattern = read(matrix)
     if (*pattern.shape, pattern.nnz) != (matrix.m, matrix.n, matrix.nnz):
         raise InputError(

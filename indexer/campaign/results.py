@@ -1,5 +1,5 @@
-"""The results of a campaign's folder: result files and their state, lines to repeat, and
-the instances of the platform that measured."""
+"""Files of a campaign's folder: results, states of the machine, lines to repeat, and the instances
+of the platform that measured."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MOST_BYTES = 256 << 20
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):
-    """The machine's state when so many runs of a task were done."""
+    """State of the machine after so many runs of a task."""
 
     done: int
     figures: dict[str, float]
 
 
 def read_lines(folder: OwnFolder, name: str) -> bytes:
-    """The whole lines of a file of a campaign; none where there is no file.
+    """Complete lines of a campaign's file; empty without a file.
 
     Raises: InputError if it cannot be read: a folder may come from elsewhere.
     """
@@ -50,16 +50,16 @@ def read_lines(folder: OwnFolder, name: str) -> bytes:
 
 
 class TaskStates:
-    """The states around one task, in a file of its own, beside those that were `delivered` with its
-    results (each -1: the last of its part; 1: another)."""
+    """States of the machine around one task: those in its file, and those `delivered` with its
+    results (each with -1 for the last of its part, 1 for another)."""
 
     def __init__(self, file: Path, delivered: Sequence[tuple[Moment, int]] = ()) -> None:
         self._file, self._delivered = file, delivered
-        # Below the campaign's folder, which is the user's word, nothing may be a link.
+        # Below the folder that the user names nothing may be a link.
         self._folder = OwnFolder(file.parent.parent, file.parent.name)
 
     def note(self, done: int, figures: Mapping[str, float]) -> None:
-        """Add a moment; one without figures is none."""
+        """Add a moment, unless it has no figures."""
         if not figures:
             return
         self._folder.make()
@@ -68,12 +68,12 @@ class TaskStates:
             out.write(msgspec.json.encode(Moment(done, dict(figures))) + b"\n")
 
     def moments(self) -> list[Moment]:
-        """In the order noted. Raises: InputError for a line that is none."""
+        """All moments in order. Raises: InputError for an invalid line."""
         raw = read_lines(self._folder, self._file.name)
-        found = []
+        noted = []
         for number, line in enumerate(raw.splitlines(), 1):
             try:
-                found.append(msgspec.json.decode(line, type=Moment))
+                noted.append(msgspec.json.decode(line, type=Moment))
             except msgspec.MsgspecError as e:
                 raise InputError(
                     f"not a state of the machine: {e}",
@@ -82,23 +82,23 @@ class TaskStates:
                     hint="delete the file: nothing is then known of the state of these runs",
                 ) from None
         if not self._delivered:
-            return found
-        # Where one part ends another begins: its own end comes first, its own begin last.
-        ranked = [*self._delivered, *((one, 0) for one in found)]
+            return noted
+        # Where one part ends and the next begins, the end comes first and the begin last.
+        ranked = [*self._delivered, *((one, 0) for one in noted)]
         return [one for one, _ in sorted(ranked, key=lambda pair: (pair[0].done, pair[1]))]
 
     def contexts(self, count: int) -> list[dict[str, float]]:
         """Contexts of `count` runs, in the order in which they were measured."""
         moments = self.moments()
-        found = []
+        contexts = []
         for at in range(count):
-            before = [m.figures for m in moments if m.done <= at][-1:]
-            after = [m.figures for m in moments if m.done > at][:1]
-            found.append(between(before[0] if before else {}, after[0] if after else {}))
-        return found
+            before: State = next((m.figures for m in reversed(moments) if m.done <= at), {})
+            after: State = next((m.figures for m in moments if m.done > at), {})
+            contexts.append(between(before, after))
+        return contexts
 
     def spoilt(self, normal: State) -> bool:
-        """Return true if the state changed during the task or differs from `normal`."""
+        """True if the state changed during the task or differs from `normal`."""
         figures = [m.figures for m in self.moments()]
         changes = (distance(one, other) for one, other in pairwise(figures))
         offs = (distance(one, normal) for one in figures)
@@ -118,8 +118,8 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Origin of a worker's part of a task: the instance's id, the host, the seconds it
-    took in all, and the states of the machine around it."""
+    """Origin of a worker's part of a task: the instance's id, the host, its total seconds, and the
+    states of the machine around it."""
 
     on: str
     host: str
@@ -129,21 +129,21 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """All that was written of one task. `origins` has the number of a part's first line beside the
-    origin, of the parts that a worker wrote."""
+    """Lines of one task, and for each part by a worker the number of its first line and its
+    origin."""
 
     lines: Sequence[Line]
     origins: Sequence[tuple[int, Origin]]
 
     def moments(self) -> list[tuple[Moment, int]]:
-        """States of the machine in the workers' parts, counted over all parts, each with -1 for
-        the last of its part, 1 for another."""
-        found = []
+        """States of the machine in the workers' parts, counted over all parts, as `TaskStates`
+        takes them."""
+        moments = []
         for first, origin in self.origins:
             for at, one in enumerate(origin.states, 1):
                 rank = -1 if at == len(origin.states) > 1 else 1
-                found.append((Moment(first + one.done, one.figures), rank))
-        return found
+                moments.append((Moment(first + one.done, one.figures), rank))
+        return moments
 
 
 class ResultFiles:
@@ -153,24 +153,24 @@ class ResultFiles:
         self._folder = OwnFolder(folder, "results")
 
     def make(self) -> None:
-        """Have the folder. Raises: OSError."""
+        """Make the folder. Raises: OSError."""
         self._folder.make()
 
     def stamp(self, task: str) -> tuple[tuple[int, int], ...]:
-        """Bytes and time of each part: the same as long as nothing was written."""
-        found = []
+        """Size and time of each part, unchanged as long as nothing is written."""
+        stamps = []
         for name in _names(task):
             try:
                 about = (self._folder.path / name).lstat()
             except FileNotFoundError:
                 break
-            found.append((about.st_size, about.st_mtime_ns))
-        return tuple(found)
+            stamps.append((about.st_size, about.st_mtime_ns))
+        return tuple(stamps)
 
     def read(self, task: str, allowed: Callable[[int], bool]) -> TaskResult:
-        """Every line that was written; a last one without its end does not count.
+        """All complete lines.
 
-        Raises: InputError for a line that is none, or of a configuration that is not `allowed`.
+        Raises: InputError for an invalid line, or one of a configuration that is not `allowed`.
         """
         lines: list[Line] = []
         origins = []
@@ -193,7 +193,7 @@ class ResultFiles:
 
     @contextmanager
     def adding(self, task: str) -> Iterator[BinaryIO]:
-        """The last part, to add lines to by one who is alone; they are on the disk at the end.
+        """The last part, opened to add lines by the only writer; they are on the disk at the end.
 
         Raises: OSError.
         """
@@ -205,9 +205,9 @@ class ResultFiles:
             os.fsync(out.fileno())
 
     def deliver(self, task: str, part: int, origin: Origin, lines: Sequence[Line]) -> bool:
-        """Write a part whole; False if another has written it, whose lines count.
+        """Write a whole part; False if another worker wrote it before, whose lines count.
 
-        Raises: OSError; nothing of the part is there then.
+        Raises: OSError without writing anything.
         """
         body = [msgspec.json.encode(one) for one in (origin, *lines)]
         return write_new(self._folder, _name(task, part), b"\n".join(body) + b"\n")
@@ -222,7 +222,7 @@ def _names(task: str) -> Iterator[str]:
 
 
 def _point(line: bytes, allowed: Callable[[int], bool]) -> Line:
-    """Raises: ValueError for what no runner says: a folder may come from elsewhere."""
+    """Decode a line. Raises: ValueError for invalid values: a folder may come from elsewhere."""
     entry = msgspec.json.decode(line, type=Line)
     if not allowed(entry.config):
         raise ValueError(f"configuration {entry.config} is not of this task")
@@ -239,7 +239,7 @@ _MOST_REPEATS_BYTES = 64 << 20
 
 
 class Repeats:
-    """The repeated lines of one campaign's folder. Raises: InputError for a file that is none."""
+    """Repeated lines of a campaign's folder. Raises: InputError for an invalid file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = OwnFolder(folder)
@@ -250,11 +250,11 @@ class Repeats:
         return self._lines.get(task, frozenset())
 
     def add(self, lines: Mapping[str, Iterable[int]]) -> None:
-        """Have further lines not count, all of them or none. Raises: OSError."""
+        """Exclude further lines, all of them or none. Raises: OSError."""
         changed = {task: self.of(task) | frozenset(more) for task, more in lines.items()}
         if changed:
             self._lines |= changed
-            body = {task: sorted(held) for task, held in sorted(self._lines.items())}
+            body = {task: sorted(numbers) for task, numbers in sorted(self._lines.items())}
             self._folder.write(_REPEATS_FILE, msgspec.json.encode(body))
 
     def _read(self) -> dict[str, list[int]]:
@@ -265,9 +265,9 @@ class Repeats:
             return {}
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as e:
             raise InputError(
-                f"does not say which results are repeated: {e}",
+                f"not a list of repeated results: {e}",
                 where=str(self._folder.path / _REPEATS_FILE),
-                hint="delete the file: what was measured last then counts",
+                hint="delete the file: the last measurements then count",
             ) from None
 
 
@@ -280,7 +280,7 @@ class _Machine(msgspec.Struct):
 
 
 class Instances:
-    """The instances of one campaign."""
+    """Instances of a platform that measured one campaign."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
@@ -289,15 +289,15 @@ class Instances:
 
     @property
     def first(self) -> str:
-        """The id of the one that came first; empty before any. Raises: InputError."""
+        """Id of the first instance; empty before any. Raises: InputError."""
         there = os.path.lexists(self._folder / _INSTANCE_FILE)
         return self._read(self._own, _INSTANCE_FILE).platform if there else ""
 
     def admit(self, here: Platform, *, mixed: bool = False) -> None:
-        """Note that an instance's times are in the folder; with `mixed` beside those of others.
+        """Note that the folder has times of an instance; with `mixed` beside those of others.
 
-        Raises: InputError if they may not be: the folder's are of another instance, or of another
-        platform than was planned.
+        Raises: InputError for another instance than the folder's, or another platform than the
+        planned one.
         """
         planned = parse_platform(self._plan.platform)
         if (here.name, here.digest) != (planned.name, planned.digest):
@@ -326,20 +326,20 @@ class Instances:
         )
 
     def platform(self, name: str) -> Platform:
-        """The planned platform as the instance of that id is.
+        """The planned platform as that instance.
 
-        Raises: InputError if the folder says nothing of it.
+        Raises: InputError if the folder does not describe it.
         """
         if name in self._platforms:
             return self._platforms[name]
-        found = self._read(self._own, _INSTANCE_FILE)
-        if found.platform != name:
-            found = self._read(self._further, f"{name}.json")
+        machine = self._read(self._own, _INSTANCE_FILE)
+        if machine.platform != name:
+            machine = self._read(self._further, f"{name}.json")
         planned = parse_platform(self._plan.platform)
         base, _, instance = name.partition("@")
-        if found.platform != name or base != planned.name:
-            raise InputError(f"does not tell of {name}", where=str(self._folder))
-        self._platforms[name] = planned.at(instance, found.environment)
+        if machine.platform != name or base != planned.name:
+            raise InputError(f"does not describe {name}", where=str(self._folder))
+        self._platforms[name] = planned.at(instance, machine.environment)
         return self._platforms[name]
 
     def _read(self, folder: OwnFolder, file: str) -> _Machine:

@@ -1,4 +1,4 @@
-"""Running a campaign: measure what is missing, settle what disagrees, store what is complete."""
+"""Planning and running of a campaign: measure missing points, settle disagreements, store tasks."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _BUILT_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Up to `rounds` further rounds for matrices no two rounds of which agree (Spearman at least
-    `least`, or only near-ties in another order), or that were measured while the machine was in
-    another state."""
+    """Up to `rounds` further rounds for matrices of which no two rounds agree (Spearman at least
+    `least`, or only near-ties in another order), or that were measured in another state of the
+    machine."""
 
     rounds: int = 1
     least: float = AGREE
@@ -55,8 +55,8 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class CampaignJob:
-    """One running of a campaign into a database; `read` brings a planned matrix. Points whose
-    outcome has a status of `again` are measured once more."""
+    """Measurement of a campaign on this machine into a database; `read` loads a planned matrix.
+    Points with a status of `again` are measured once more."""
 
     campaign: Campaign
     db: Lookup
@@ -67,27 +67,27 @@ class CampaignJob:
     again: Collection[str] = ()
 
     def run(self, settle: Settle | None = None) -> CampaignProgress:
-        """Measure everything that is missing, settle what disagrees, store every finished task.
+        """Measure all missing points, settle disagreements, store every finished task.
 
-        Raises: InputError if the folder holds times of another machine, a matrix is not the one
-        that was planned, or another run of this campaign is going on; RunnerUnavailable if the
-        machine fails at it: what was measured before stays, and the next run goes on from there.
+        Raises: InputError if the folder has times of another machine, a matrix is not the planned
+        one, or another run of this campaign is active; RunnerUnavailable if the machine fails: the
+        next run resumes.
         """
         platform = platform_here(self.runner, threads=self.options.threads)
         self.campaign.instances.admit(platform)
         with alone(self.campaign.folder):
             _nothing_submitted(self.campaign)
             self.campaign.repeat(self.again)
-            return self._run(platform, settle or Settle())
-
-    def _run(self, platform: Platform, settle: Settle) -> CampaignProgress:
-        self._measure_missing(platform)
-        while self.campaign.settling_rounds < settle.rounds and self.campaign.settle(settle.least):
+            settle = settle or Settle()
             self._measure_missing(platform)
-        return self.campaign.progress(self.db)
+            while self.campaign.settling_rounds < settle.rounds:
+                if not self.campaign.settle(settle.least):
+                    break
+                self._measure_missing(platform)
+            return self.campaign.progress(self.db)
 
     def _measure_missing(self, platform: Platform) -> None:
-        """Measure what is missing of every task there is now, and store it."""
+        """Measure and store the missing points of all current tasks."""
         campaign = self.campaign
         tasks = [t for t in campaign.tasks() if not campaign.is_stored(self.db, t)]
         self._prepare(tasks)
@@ -106,12 +106,12 @@ class CampaignJob:
             campaign.store(self.db, task, pattern, platform)
 
     def _note_state(self, task: Task) -> None:
-        """Have the state of the machine as it is now beside the task's results."""
+        """Store the current state of the machine beside the task's results."""
         now = state_now(self.runner, threads=self.options.threads)
         self.campaign.states(task).note(self.campaign.written(task), now)
 
     def _prepare(self, tasks: list[Task]) -> None:
-        """Have what a runner compiles compiled before anything is timed."""
+        """Compile the configurations before anything is timed."""
         if not hasattr(self.runner, "prepare"):
             return
         missing: dict[str, set[int]] = {}
@@ -127,8 +127,8 @@ class CampaignJob:
 def run_campaign(
     job: CampaignJob, settle: Settle | None = None
 ) -> tuple[Campaign, CampaignProgress]:
-    """Run a campaign to its end, with the rounds that a strategy buys on the way, and make what was
-    measured answer; returns the campaign as it has grown.
+    """Run a campaign to its end, with the rounds that a strategy buys, and index the results;
+    returns the campaign as it has grown.
 
     Raises: InputError, RunnerUnavailable as `CampaignJob.run`.
     """
@@ -141,7 +141,7 @@ def run_campaign(
 
 
 def _nothing_submitted(campaign: Campaign) -> None:
-    """Raises: InputError if nodes are at the campaign: points would be measured twice."""
+    """Raises: InputError if nodes work on the campaign: points would be measured twice."""
     live = [number for number, states in open_chunks(campaign).items() if states != {}]
     if live:
         raise InputError(
@@ -153,10 +153,9 @@ def _nothing_submitted(campaign: Campaign) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold a campaign as its only coordinator: two would measure twice and disturb each other's
-    times.
+    """Lock a campaign for one coordinator: two would measure twice and disturb each other's times.
 
-    Raises: InputError if another does.
+    Raises: InputError if another holds the lock.
     """
     with OwnFolder(folder).open("lock", "a+b") as lock:
         try:
@@ -170,11 +169,11 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-#: In the context of a run of a command: seconds that it took, with starting the program.
+#: Context key of a command's run: its seconds, including the start of the program.
 _WALL_S = "wall_s"
-#: Patterns and runs of each that are looked at, and results of a campaign.
+#: Most patterns, runs of each, and tasks of a campaign that are sampled.
 _PATTERNS, _RUNS, _TASKS = 20, 50, 200
-#: A pause between two results that is longer was no sample.
+#: Longest time between two results that counts as a sample.
 _LONGEST_S = 24 * 3600.0
 #: Seconds of a sample on a CPU, of which `cost_per_sample` is a multiple: compiling and repeats.
 _CPU_SAMPLE_S = 0.5
@@ -183,8 +182,8 @@ _OFF = 10.0
 
 
 def seconds_seen(store: Store, platform: Platform) -> float | None:
-    """Median seconds of a sample among stored runs of a platform and its instances; None if none
-    says how long it took."""
+    """Median seconds of a sample among stored runs of a platform and its instances; None if no run
+    has them."""
     samples = [
         seconds
         for partition in store.partitions()
@@ -196,8 +195,8 @@ def seconds_seen(store: Store, platform: Platform) -> float | None:
 
 
 def seconds_spent(campaign: Campaign) -> float | None:
-    """Median seconds of a sample of a campaign, as its runs say or by the moments at which they
-    ended; None before there are any."""
+    """Median seconds of a sample of a campaign, as recorded or by the times between results; None
+    before there are any."""
     samples: list[float] = []
     for task in campaign.tasks():
         lines = list(campaign.lines(task).values())
@@ -222,7 +221,7 @@ def _between(moments: list[float]) -> list[float]:
 
 
 def surprising_cost(platform: Platform, seconds: float | None) -> str:
-    """One line where the file's `cost_per_sample` is far from what samples take; else empty."""
+    """A warning if `cost_per_sample` is far from the measured cost of samples; else empty."""
     if seconds is None:
         return ""
     seen = seconds / _CPU_SAMPLE_S
@@ -242,7 +241,7 @@ def planned_matrices(
     groups: Mapping[str, str] | None = None,
     seen: Callable[[Pattern], None] | None = None,
     note: Callable[[str], None] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> list[Matrix]:
     """The matrix files below a folder with a number of non-zeros within limits (a high one of 0 is
     none), each shown to `seen`; unreadable files are left out and reported to `note`.
@@ -256,8 +255,7 @@ def planned_matrices(
     matrices = []
     for at, path in enumerate(files):
         name = names[path]
-        if progress is not None:
-            progress("read matrices", at, len(files))
+        progress("read matrices", at, len(files))
         try:
             if plain_text(path) != str(path):
                 raise MatrixError("a plan cannot hold its name", where=plain_text(path))
@@ -283,7 +281,7 @@ def plan_campaign(
     matrices: Sequence[Matrix],
     options: PlanOptions | None = None,
     *,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> tuple[Campaign, dict[str, list[Config]]]:
     """The campaign in a folder, new or taken up, and the static top by op.
 

@@ -125,7 +125,7 @@ def write_jsonl(
 
 
 class _Lines:
-    """Writes lines and numbers what they define."""
+    """Writes lines and numbers the records that they define."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, TextIO
 
 from embeddb.core.config import Op
-from embeddb.core.errors import EmbeddbError, InputError, ReaderError, StoreError
+from embeddb.core.errors import EmbeddbError, ReaderError, StoreError
 from embeddb.core.files.safe_read import refusing
-from embeddb.core.files.safe_write import open_own
 from embeddb.core.kinds import kind_exists
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import Run, WorkloadInfo
@@ -25,6 +24,7 @@ from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Contradiction, Store
 from embeddb.store.models import ModelEntry, checked
 from embeddb.store.sources import Pushing
+from indexer.ingest import open_rejects
 from indexer.readers.base.row import Reject
 from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record
 
@@ -35,10 +35,21 @@ _MODELS = _CODED = 64
 _MOST_REASONS = 10
 
 
+class RecordReport(Report):
+    """Base of reports that count `contradicting` records, `kept` in JSON."""
+
+    __slots__ = ()
+
+    def document(self) -> dict[str, Any]:
+        """The fields as plain values, by name."""
+        names = {"contradicting": "kept"}
+        return {names.get(name, name): value for name, value in super().document().items()}
+
+
 @dataclass(slots=True)
-class ImportReport(Report):
-    """Counts of the records of one export by outcome. `rejected` records are unusable; `kept` ones
-    contradict stored facts, which stay, and are added without the contradiction."""
+class ImportReport(RecordReport):
+    """Counts of the records of one export by outcome. `rejected` records are unusable;
+    `contradicting` ones are added without what contradicts stored facts."""
 
     file: str
     platforms: list[str] = field(default_factory=list)
@@ -48,7 +59,7 @@ class ImportReport(Report):
     added: int = 0
     duplicates: int = 0
     rejected: int = 0
-    kept: int = 0
+    contradicting: int = 0
     rejects_file: str = ""
     seconds: float = 0.0
 
@@ -183,7 +194,7 @@ class Importer:
         if against.refused:
             self._reject(reject)
         else:
-            self.report.kept += 1
+            self.report.contradicting += 1
             self._log_reject(reject, partly=True)
 
     def _reject(self, reject: Reject) -> None:
@@ -197,7 +208,7 @@ class Importer:
             return
         if self._rejects_out is None:
             self.report.rejects_file = str(self._rejects_path)
-            raw = _opened(self._rejects_path)
+            raw = open_rejects(self._rejects_path, "wb")
             self._rejects_out = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
         body = {"line": reject.line, "reason": reject.reason, "text": reject.text, "kept": partly}
         self._rejects_out.write(json.dumps({k: v for k, v in body.items() if v}) + "\n")
@@ -219,12 +230,6 @@ class Importer:
     def close(self) -> None:
         if self._rejects_out is not None:
             self._rejects_out.close()
-
-
-def _opened(rejects: Path) -> BinaryIO:
-    """Open the file of rejects. Raises: InputError if a link or something else is in its place."""
-    with refusing(InputError, where=str(rejects), hint="it is written beside the file: remove it"):
-        return open_own(rejects, "wb")
 
 
 def _check_pattern(info: WorkloadInfo) -> None:

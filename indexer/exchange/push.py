@@ -12,25 +12,25 @@ from dataclasses import dataclass, field
 
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import WorkloadInfo
-from embeddb.core.reports import Progress, Report
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.store import RunTable
 from embeddb.store.sources import Push, Pushing
 from indexer.exchange.export_records import platform_docs, with_features
-from indexer.exchange.importer import Importer
+from indexer.exchange.importer import Importer, RecordReport
 from indexer.readers.embeddb import Record
 
 #: Environment variable with the default name of the contributor.
 _VARIABLE = "EMBEDDB_SOURCE"
 
 
-_COUNTS = ("patterns", "runs", "added", "duplicates", "kept", "rejected", "seconds")
+_COUNTS = ("patterns", "runs", "added", "duplicates", "contradicting", "rejected", "seconds")
 
 
 @dataclass(slots=True)
-class PushReport(Report):
-    """Counts of a push by outcome: `duplicates` were stored before, `kept` contradict stored
-    records, which stay, `rejected` are unusable. `reasons` are the first of both."""
+class PushReport(RecordReport):
+    """Counts of a push by outcome: `duplicates` were stored before, `contradicting` ones contradict
+    stored records, which stay, `rejected` are unusable. `reasons` are the first of both."""
 
     source: str
     database: str
@@ -39,7 +39,7 @@ class PushReport(Report):
     runs: int = 0
     added: int = 0
     duplicates: int = 0
-    kept: int = 0
+    contradicting: int = 0
     rejected: int = 0
     reasons: list[str] = field(default_factory=list)
     seconds: float = 0.0

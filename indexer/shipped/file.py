@@ -231,7 +231,7 @@ Places = Mapping[bytes, tuple[str, str]]
 
 #: Where a stored run holds its configuration's id (after two tokens) and its measurement.
 _CONFIG, _MEASURED = 3, 19
-#: Rows unpacked at once, about; and most that are believed to be there.
+#: Approximate number of rows unpacked at once; most rows of a file.
 _PIECE = 1 << 15
 _MOST_ROWS = 1 << 23
 #: Numbers whose bytes occur in no text, and not among zeros.

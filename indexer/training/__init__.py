@@ -1,1 +1,1 @@
-"""Training of what is learned: data, augmentation, models with a loss, and one resumable loop."""
+"""Training of models: data, augmentation, losses, and one resumable loop."""

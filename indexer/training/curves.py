@@ -6,6 +6,8 @@ import json
 import math
 from pathlib import Path
 
+import msgspec
+
 from embeddb.core.errors import InputError
 from embeddb.core.files.safe_read import read_bounded, reason_of
 from embeddb.core.files.safe_write import whole_file
@@ -13,12 +15,12 @@ from embeddb.core.files.safe_write import whole_file
 #: Figures of one epoch by name; `epoch` is one of them.
 Line = dict[str, float]
 
-#: Larger files are no curves.
+#: Most bytes of a file.
 _MOST_BYTES = 64 << 20
 
 
 def write_curve(file: Path, lines: list[Line]) -> None:
-    """The whole file or none of it."""
+    """Write a curve under a temporary name, then rename it."""
     with whole_file(file) as out:
         out.writelines((json.dumps(line) + "\n").encode() for line in lines)
 
@@ -26,7 +28,7 @@ def write_curve(file: Path, lines: list[Line]) -> None:
 def read_curve(file: Path) -> list[Line]:
     """The lines of a curve, in order.
 
-    Raises: InputError, naming the line, for what is not a curve.
+    Raises: InputError, with the line, for an invalid curve.
     """
     where = str(file)
     try:
@@ -43,21 +45,15 @@ def read_curve(file: Path) -> list[Line]:
 
 def _line(text: str, where: str, number: int) -> Line:
     hint = "a curve is the curve.jsonl that `embeddb train` writes"
+    line: Line = {}
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(_is_number(value) for value in found.values()):
+        figures = msgspec.json.decode(text, type=dict[str, int | float])
+        line = {name: n if name == "epoch" else float(n) for name, n in figures.items()}
+        finite = all(map(math.isfinite, line.values()))
+    except (msgspec.MsgspecError, OverflowError, RecursionError):
+        finite = False
+    if not finite:
         raise InputError("not a line of finite figures", where=where, line=number, hint=hint)
-    if "epoch" not in found:
+    if "epoch" not in line:
         raise InputError("a line without its epoch", where=where, line=number, hint=hint)
-    return {name: float(value) if name != "epoch" else value for name, value in found.items()}
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
+    return line

@@ -3,13 +3,14 @@
 score(x, c) = b(c) + u(x) . v(c): u is one network of the 48 statistics for all platforms and
 operations of a database; v and b are a network per platform and kernel with a linear layer per
 platform instance and operation. The loss is listwise over the configurations of a matrix. Five
-more trainings without a fold of the groups each give the figures with families held out, and the
-vectors by which neighbours are judged (`embeddb.featurizers.tower`).
+more trainings, each without a fold of the groups, give the figures with families held out, and the
+vectors by which neighbours are evaluated (`embeddb.featurizers.tower`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,14 +51,14 @@ WIDTH, HIDDEN = 16, 96
 _FOLDS = 5
 #: Matrices in a batch, all of one platform instance and operation.
 _BATCH = 32
-#: Passes over the data, and steps that they add up to at least.
+#: Least epochs, least steps in all, and most epochs.
 _EPOCHS, _LEAST_STEPS, _MOST_EPOCHS = 24, 1200, 300
 _LR, _LAST_LR = 3e-3, 1e-4
 #: Weight of the listwise loss beside smooth L1, which is linear beyond `_BETA`.
 _LISTWISE, _BETA = 0.1, 0.3
-#: Score of a configuration that a matrix of the batch did not run: outside of its softmax.
+#: Score of a configuration that a matrix of the batch did not run, excluded from its softmax.
 _NOT_RUN = -1e4
-#: Fewest groups of which a fold can be held out.
+#: Fewest groups for cross-validation.
 _LEAST_GROUPS = 5
 
 Floats = NDArray[np.float64]
@@ -66,7 +67,7 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """Runs of one operation on one platform instance: `samples`, and `inputs` float32[c,i] of its
-    configurations; `trunk` is the place of its network of configurations."""
+    configurations; `trunk` is the index of its network of configurations."""
 
     op: Op
     samples: Samples
@@ -80,18 +81,18 @@ class Unit:
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Tensor]:
         """Positions int64[u] of the configurations that any of the rows int64[b] ran, and their
         gains float32[b,u] (-inf: not run)."""
-        held = [self.samples.part(int(row)) for row in rows]
-        columns = [self.samples.column[part] for part in held]
+        parts = [self.samples.part(int(row)) for row in rows]
+        columns = [self.samples.column[part] for part in parts]
         union, place = np.unique(np.concatenate(columns), return_inverse=True)
         gains = np.full((len(rows), len(union)), -np.inf, dtype=np.float32)
         owner = np.repeat(np.arange(len(rows)), [len(c) for c in columns])
-        gains[owner, place] = np.concatenate([self.samples.gain[part] for part in held])
+        gains[owner, place] = np.concatenate([self.samples.gain[part] for part in parts])
         return union.astype(np.int64), torch.from_numpy(gains)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TowerData:
-    """What the towers of a database learn from: its `units`, the statistics float32[p,48] of its
+    """Training data of towers: the `units` of a database, and the statistics float32[p,48] of its
     matrices with their ids and groups; `trunks` are (platform name, kernel)."""
 
     units: tuple[Unit, ...]
@@ -127,36 +128,37 @@ def tower_data(db: Lookup, *, progress: Progress, platform: str = "") -> TowerDa
             f"{db.store.place}: no runs of several configurations of matrices with statistics",
             hint="`embeddb index` with --matrices gives matrices their statistics",
         )
-    known: dict[str, tuple[NDArray[np.float32], str]] = {}
-    for unit in units:
-        for row, vector in zip(unit.samples.rows, unit.samples.vectors, strict=True):
-            known[row.pattern_id] = (vector, row.group)
-    ids = tuple(sorted(known))
-    groups = np.array([known[i][1] for i in ids], dtype=np.str_)
+    by_id = {
+        row.pattern_id: (vector, row.group)
+        for unit in units
+        for row, vector in zip(unit.samples.rows, unit.samples.vectors, strict=True)
+    }
+    ids = tuple(sorted(by_id))
+    groups = np.array([by_id[i][1] for i in ids], dtype=np.str_)
     if np.unique(groups).size < _LEAST_GROUPS:
         raise UsageError(
             f"{db.store.place}: runs of {np.unique(groups).size} groups of matrices with "
             f"statistics, {_LEAST_GROUPS} are needed",
             hint="measure matrices of more families: `embeddb campaign plan` chooses",
         )
-    stats = np.array([known[i][0] for i in ids], dtype=np.float32)
+    stats = np.array([by_id[i][0] for i in ids], dtype=np.float32)
     version = units[0].samples.featurizer_version
     return TowerData(tuple(units), tuple(trunks), ids, stats, groups, version)
 
 
 def _samples(db: Lookup, op: Op, scope: str, platform: str) -> Iterator[Samples]:
-    """Of each platform instance of a scope that has enough runs to learn from, and an id that
-    begins with `platform`."""
+    """Samples of each platform instance of a scope that has enough runs to learn from, and an id
+    that begins with `platform`."""
     evidence, readable = db.evidence(op, scope)
-    made = ("stats", db.featurizer_version("stats"))
+    stats = ("stats", db.featurizer_version("stats"))
     vectors = readable.get("stats", {})
     if evidence.winners or not vectors:
         return
     ids = {row.platform for row in evidence.rows if row.platform.startswith(platform)}
     for platform_id in sorted(ids):
-        held = evidence.of_platform(platform_id).pruned()
-        infos = {row.pattern_id: WorkloadInfo(id=row.pattern_id) for row in held.rows}
-        samples = from_evidence(held, vectors, infos, db.platform(platform_id), op, featurizer=made)
+        own, where = evidence.of_platform(platform_id).pruned(), db.platform(platform_id)
+        infos = {row.pattern_id: WorkloadInfo(id=row.pattern_id) for row in own.rows}
+        samples = from_evidence(own, vectors, infos, where, op, featurizer=stats)
         with suppress(UsageError):  # one matrix, or a handful of runs
             samples.check()
             yield samples
@@ -167,7 +169,7 @@ class TwoTowers(nn.Module):
     operation; the last number of a head is the configuration's bias."""
 
     def __init__(self, data: TowerData, rows: NDArray[np.bool_]) -> None:
-        """`rows` bool[p] are the matrices that it is standardised by."""
+        """Standardised by the matrices `rows` bool[p]."""
         super().__init__()
         d = data.stats.shape[1]
         self.matrix = _network(d, WIDTH)
@@ -178,16 +180,16 @@ class TwoTowers(nn.Module):
         scale = stats.std(axis=0)
         center, scale = stats.mean(axis=0), np.where(scale > 1e-9, scale, 1.0)
         self.center, self.scale = center.astype(np.float32), scale.astype(np.float32)
-        self.places = {pattern_id: at for at, pattern_id in enumerate(data.ids)}
+        self.rows = {pattern_id: at for at, pattern_id in enumerate(data.ids)}
         self.x = torch.from_numpy(standardised(data.stats, self.center, self.scale))
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """float32[b,r] of matrices."""
-        out: Tensor = self.matrix(self.x[[self.places[i] for i in ids]])
+        out: Tensor = self.matrix(self.x[[self.rows[i] for i in ids]])
         return out
 
     def score(self, at: int, unit: Unit, ids: Sequence[str], columns: Any = slice(None)) -> Tensor:
-        """float32[b,c] of matrices and configurations of the unit at that place."""
+        """float32[b,c] of matrices and configurations of the unit at that index."""
         v = self.heads[at](self.trunks[unit.trunk](unit.inputs[columns]))
         out: Tensor = self.vectors(ids) @ v[:, :WIDTH].T / math.sqrt(WIDTH) + v[:, WIDTH]
         return out
@@ -199,20 +201,17 @@ def _network(inputs: int, out: int) -> nn.Sequential:
         "first": nn.Linear(inputs, HIDDEN),
         "relu": nn.ReLU(),
         "second": nn.Linear(HIDDEN, HIDDEN),
+        "relu2": nn.ReLU(),
     }
-    network = nn.Sequential()
-    for name, layer in layers.items():
-        network.add_module(name, layer)
-    network.add_module("relu2", nn.ReLU())
     if out:
-        network.add_module(LAYERS[-1], nn.Linear(HIDDEN, out))
-    return network
+        layers[LAYERS[-1]] = nn.Linear(HIDDEN, out)
+    return nn.Sequential(OrderedDict(layers))
 
 
 def train_towers(data: TowerData, out: Path, *, seed: int, progress: Progress) -> dict[str, Any]:
     """Train on all groups and without each fold, write `out`; returns its card with `version`.
 
-    Goes on with an unfinished training of `out`. Raises: ModelError as `fit` and `save` do.
+    Resumes an unfinished training of `out`. Raises: ModelError as `fit` and `save` do.
     """
     fold_of = split_groups(data.groups, _FOLDS, seed)
     folds = [sorted(set(data.groups[fold_of == at].tolist())) for at in range(_FOLDS)]
@@ -250,7 +249,8 @@ def fitted_towers(
     seed: int,
     progress: Progress,
 ) -> TwoTowers:
-    """Towers trained on the matrices `rows` bool[p]; `step` is which of how many trainings."""
+    """Towers trained on the matrices `rows` bool[p]; `step` is the index of this training and the
+    number of all."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         towers = TwoTowers(data, rows)
@@ -264,8 +264,7 @@ def fitted_towers(
         shuffled = [
             (at, part) for at, unit in enumerate(data.units) for part in _parts(unit, learned, rng)
         ]
-        for place in rng.permutation(len(shuffled)):
-            yield shuffled[place]
+        yield from (shuffled[place] for place in rng.permutation(len(shuffled)))
 
     def loss(batch: tuple[int, NDArray[np.int64]]) -> Tensor:
         at, part = batch
@@ -295,8 +294,8 @@ def fitted_towers(
 
 
 def tower_loss(scores: Tensor, gains: Tensor) -> Tensor:
-    """Scalar of scores float32[b,u] for log gains float32[b,u] (-inf: not run): listwise, for the
-    order near the top, and smooth L1 of the gains less their mean, for the scale elsewhere."""
+    """Loss of scores float32[b,u] for log gains float32[b,u] (-inf: not run): listwise, for the
+    order near the top, plus smooth L1 of the gains less their mean, for the scale elsewhere."""
     ran = torch.isfinite(gains)
     order = listwise(scores.masked_fill(~ran, _NOT_RUN), gains)
     level = gains.masked_fill(~ran, 0.0).sum(1, keepdim=True) / ran.sum(1, keepdim=True)
@@ -307,7 +306,7 @@ def tower_loss(scores: Tensor, gains: Tensor) -> Tensor:
 def _parts(
     unit: Unit, learned: set[str], rng: np.random.Generator | None = None
 ) -> list[NDArray[np.int64]]:
-    """The unit's rows of the matrices `learned` in batches, in another order by each generator."""
+    """The unit's rows of the matrices `learned` in batches, shuffled by the generator if given."""
     rows = np.array(
         [at for at, row in enumerate(unit.samples.rows) if row.pattern_id in learned],
         dtype=np.int64,
@@ -322,12 +321,12 @@ def judge(
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """The key of a unit and the figures of each of its matrices that are among `rows` bool[p]:
     `lost@1`, `lost@5` (log of the chosen time over the best), `in@10`, `in@50` (1 if the best is
-    among so many retrieved) and `error` (mean square of the error of a gain over the mean). Each is
-    asked among the configurations that it ran."""
-    asked = {data.ids[at] for at in np.flatnonzero(rows)}
+    among so many retrieved) and `error` (variance of the error of a gain), all over the
+    configurations that the matrix ran."""
+    ids = {data.ids[at] for at in np.flatnonzero(rows)}
     for at, unit in enumerate(data.units):
         for place, row in enumerate(unit.samples.rows):
-            if row.pattern_id not in asked:
+            if row.pattern_id not in ids:
                 continue
             part = unit.samples.part(place)
             with torch.no_grad():
@@ -357,8 +356,8 @@ def _card(
 
 
 def _unit_card(unit: Unit, judged: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Of one operation on one platform instance: what it learned from, and its figures with
-    families held out (geometric mean of the share of the optimum, recall of the best)."""
+    """Training data of a unit, and its figures with families held out (geometric mean of the share
+    of the optimum, recall of the best)."""
     platform = unit.samples.platform
     mean = {name: float(np.mean([one[name] for one in judged])) for name in judged[0]}
     return {
@@ -379,7 +378,7 @@ def _unit_card(unit: Unit, judged: Sequence[Mapping[str, float]]) -> dict[str, A
 
 
 def figures_of(score: NDArray[Any], gain: Floats) -> dict[str, float]:
-    """Of one matrix, from scores float[c] and measured log gains float64[c]."""
+    """Figures of one matrix, from scores float[c] and measured log gains float64[c]."""
     order = np.argsort(-score, kind="stable")
     best = float(gain.max())
     ranked = np.where(failed(gain), 0.0, gain)[order]

@@ -1,9 +1,9 @@
 """One training loop for every model: Adam, early stopping, a curve, and a checkpoint per epoch.
 
-A training that is killed and resumed ends with the very weights of one that is not: batches are a
-function of the epoch, and the checkpoint holds weights, optimizer moments, the state of the random
-generator and the best weights so far. It is a safetensors file written by rename, so a kill leaves
-the epoch before. Equal bits are promised for one machine, one torch and one number of threads.
+A training that is killed and resumed ends with the same weights as an uninterrupted one: batches
+are a function of the epoch, and the checkpoint has weights, optimizer moments, the state of the
+random generator and the best weights so far. It is a safetensors file written by rename, so a kill
+leaves the epoch before. Weights are bit-identical for the same machine, torch and thread count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -31,20 +31,21 @@ from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.reports import Progress
 from indexer.training.curves import Line, read_curve, write_curve
 
+T = TypeVar("T")
+
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-#: What comes of restoring a checkpoint whose parts are not what they should be.
+#: Exceptions of restoring an invalid checkpoint.
 _UNSOUND = (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long and how fast; `run` names the data and the network.
+    """Length and learning rate of a training; `run` identifies the data and the network.
 
-    A checkpoint goes on only under the same `run`, `lr` and `seed`; `epochs` and `patience` may
-    change. Training stops early after `patience` epochs in which the figure `watch` of the
-    validation was not lower than at its best; with no figure to watch it runs all epochs, and the
-    last weights are kept. Each epoch the rate is `decay` of that before; a gradient longer than
-    `clip` is cut to that length (0: none is).
+    A checkpoint is resumed only with the same `run`, `lr` and `seed`; `epochs` and `patience` may
+    change. Training stops early after `patience` epochs without a lower validation figure `watch`;
+    without such a figure it runs all epochs and ends with the last weights. `decay` is the factor
+    of the rate per epoch; gradients are clipped to the norm `clip` (0: not clipped).
     """
 
     epochs: int = 100
@@ -59,11 +60,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is learned, as functions.
+    """Batches, loss and validation of a training.
 
-    `batches(epoch)` gives the same `steps` batches whenever it is asked about an epoch (1, 2, …);
-    `loss(batch)` is a scalar with a gradient; `validate()` names the figures of an epoch and is
-    called with the module in evaluation mode and without gradients. Lower is better.
+    `batches(epoch)` always returns the same `steps` batches for an epoch (1, 2, …); `loss(batch)`
+    is a scalar with a gradient; `validate()` returns the figures of an epoch by name, lower is
+    better, and is called with the module in evaluation mode and without gradients.
     """
 
     steps: int
@@ -83,22 +84,22 @@ class Fitted:
 
 
 def folder_of(out: Path) -> Path:
-    """Where checkpoint and curve of a training are: beside the file it makes."""
+    """Folder of the checkpoint and curve of a training, beside its model file `out`."""
     return out.with_name(f"{out.stem}.training")
 
 
 def checkpoint_of(folder: Path) -> Path:
-    """The file that is there as long as a training is unfinished."""
+    """The file that exists as long as a training is unfinished."""
     return folder / "checkpoint.safetensors"
 
 
 def curve_of(folder: Path) -> Path:
-    """JSON lines, one for each epoch: its figures, `train_loss` and `seconds`."""
+    """The curve: JSON lines of each epoch's figures, `train_loss` and `seconds`."""
     return folder / "curve.jsonl"
 
 
 def forget(folder: Path) -> None:
-    """Drop the checkpoint of a training whose result is saved; the curve stays."""
+    """Remove the checkpoint of a finished training; the curve stays."""
     with suppress(FileNotFoundError):
         OwnFolder(folder.parent, folder.name).remove(checkpoint_of(folder).name)
 
@@ -110,7 +111,7 @@ def run_name(*parts: Any) -> str:
 
 
 def fitted_card(fitted: Fitted) -> dict[str, Any]:
-    """What a card says of how a training went."""
+    """Entries of a card about the course of a training."""
     return {
         "metrics": {name: round(value, 6) for name, value in fitted.figures.items()},
         "epochs": fitted.epochs,
@@ -120,7 +121,7 @@ def fitted_card(fitted: Fitted) -> dict[str, Any]:
 
 
 def origin_card(seed: int) -> dict[str, Any]:
-    """What a card says of when and by which code a model was trained."""
+    """Entries of a card about the time and code of a training."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return {"seed": seed, "code": __version__, "created": created}
 
@@ -128,7 +129,8 @@ def origin_card(seed: int) -> dict[str, Any]:
 def saved(
     out: Path, tensors: Mapping[str, Tensor | NDArray[Any]], card: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write a trained network and drop its checkpoint; the card with `version` and `curve`.
+    """Write a trained network and remove its checkpoint; returns the card with `version` and
+    `curve`.
 
     Raises: ModelError if it cannot be written.
     """
@@ -142,8 +144,8 @@ def fit(
 ) -> Fitted:
     """Train `module` in place; it ends with the best weights, or the last, and in evaluation mode.
 
-    Goes on from the checkpoint in `folder` if there is one. Interrupted with Ctrl-C, the finished
-    epochs are kept. The global random state is left as it was.
+    Resumes from the checkpoint in `folder` if there is one. Ctrl-C loses the current epoch only.
+    The global random state is restored.
 
     Raises: ModelError if the loss or a figure is not finite, or the checkpoint is damaged or of
     another run.
@@ -156,10 +158,10 @@ def fit(
         state = _State(module, settings)
         if checkpoint_of(folder).exists():
             state.load(checkpoint_of(folder))
-        curve = _kept_lines(curve_of(folder), state.epoch)
+        curve = _finished_lines(curve_of(folder), state.epoch)
         while not state.over:
             curve.append(_epoch(state, job, progress))
-            # The curve first: after a kill in between, its surplus line is dropped above.
+            # The curve first: after a kill in between, its surplus line is removed above.
             write_curve(curve_of(folder), curve)
             state.save(checkpoint_of(folder))
     module.load_state_dict(state.best_weights)
@@ -167,8 +169,8 @@ def fit(
     return Fitted(state.epoch, state.best_epoch, state.best, state.epoch < settings.epochs)
 
 
-def _kept_lines(file: Path, epochs: int) -> list[Line]:
-    """The lines of finished epochs; a damaged curve is begun anew, for it can only be looked at."""
+def _finished_lines(file: Path, epochs: int) -> list[Line]:
+    """The lines of finished epochs; none of a damaged curve, which is only for plots."""
     try:
         lines = read_curve(file) if epochs and file.exists() else []
     except InputError:
@@ -177,17 +179,19 @@ def _kept_lines(file: Path, epochs: int) -> list[Line]:
 
 
 def _epoch(state: _State, job: Job, progress: Progress) -> Line:
-    """Train and validate once; the line of the curve."""
+    """Train and validate for an epoch; returns its line of the curve."""
     began, epoch = time.monotonic(), state.epoch + 1
     loss = _train(state, job, progress)
-    figures = _validated(state.module, job, epoch)
+    state.module.eval()
+    with torch.no_grad():
+        figures = {name: _finite(value, name, epoch) for name, value in job.validate().items()}
     state.finish(figures)
     seconds = round(time.monotonic() - began, 3)
     return {"epoch": epoch, "train_loss": loss, **figures, "seconds": seconds}
 
 
 def _train(state: _State, job: Job, progress: Progress) -> float:
-    """All batches of an epoch; their mean loss."""
+    """Train on all batches of an epoch; returns their mean loss."""
     state.module.train()
     total, epoch, settings = 0.0, state.epoch + 1, state.settings
     for group in state.optimizer.param_groups:
@@ -205,13 +209,6 @@ def _train(state: _State, job: Job, progress: Progress) -> float:
     return total / max(job.steps, 1)
 
 
-def _validated(module: nn.Module, job: Job, epoch: int) -> dict[str, float]:
-    module.eval()
-    with torch.no_grad():
-        figures = job.validate()
-    return {name: _finite(value, name, epoch) for name, value in figures.items()}
-
-
 def _finite(value: float, what: str, epoch: int) -> float:
     if not math.isfinite(value):
         raise ModelError(
@@ -222,7 +219,7 @@ def _finite(value: float, what: str, epoch: int) -> float:
 
 @dataclass
 class _State:
-    """Everything the next epoch depends on."""
+    """State that the next epoch depends on."""
 
     module: nn.Module
     settings: Settings
@@ -286,8 +283,8 @@ class _State:
         watch = self.settings.watch
         if not 0 < self.best_epoch <= self.epoch or (watch and watch not in self.best):
             raise ValueError("epochs that do not fit together")
-        self.best_weights = _below("best/", tensors)
-        for weights in (self.best_weights, _below("weights/", tensors)):
+        self.best_weights = below("best/", tensors)
+        for weights in (self.best_weights, below("weights/", tensors)):
             self.module.load_state_dict(weights)  # refuses what does not fit
         for name, parameter in self.module.named_parameters():
             if f"step/{name}" in tensors:
@@ -307,17 +304,18 @@ def _fitting(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]
 
 
 def _run(settings: Settings) -> str:
-    told = [settings.run, settings.lr, settings.seed, settings.watch]
+    parts = [settings.run, settings.lr, settings.seed, settings.watch]
     changed = [settings.decay, settings.clip]
-    # Checkpoints of a time without these go on.
-    return json.dumps(told if changed == [1.0, 0.0] else told + changed)
+    # Checkpoints from before these two settings stay valid.
+    return json.dumps(parts if changed == [1.0, 0.0] else parts + changed)
 
 
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def below(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
+    """The tensors whose names begin with a prefix, by the rest of their names."""
     cut = len(prefix)
     return {name[cut:]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU and apart from the originals, which training overwrites."""
+    """Copies on the CPU: training overwrites the originals."""
     return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}

@@ -26,7 +26,7 @@ from indexer.calibration.choice import (
     Chooser,
     Pace,
     Timer,
-    _most_telling,
+    _most_informative,
     largest_nnz,
     panel_of,
 )
@@ -418,10 +418,10 @@ def test_own_runs_leave_the_panel_as_it_is(db: Database, folder: Path) -> None:
     assert {c["tile"] for c in before[:6]} != {before[0]["tile"]}
 
 
-def test_the_most_telling_are_of_all_kinds() -> None:
+def test_the_most_informative_are_of_all_kinds() -> None:
     covariance = np.array([[1.0, 0.99, 0.0], [0.99, 1.0, 0.0], [0.0, 0.0, 0.6]])
-    assert set(_most_telling(covariance, 2)) in ({0, 2}, {1, 2})
-    assert _most_telling(np.zeros((3, 3)), 2) == []
+    assert set(_most_informative(covariance, 2)) in ({0, 2}, {1, 2})
+    assert _most_informative(np.zeros((3, 3)), 2) == []
 
 
 def test_matrices_are_chosen_from_the_middle_outwards() -> None:

@@ -72,12 +72,12 @@ def test_no_run_is_retired(db: Database, tmp_path: Path) -> None:
     before = own_runs(db)
     lines = [run_line(i, 1.0 + i, run.id) for i, run in enumerate(before)]
     report = taken(db, tmp_path, *beginning(), *lines)
-    assert (report.added, report.rejected, report.kept) == (4, 0, 4)
+    assert (report.added, report.rejected, report.contradicting) == (4, 0, 4)
     assert {r.id for r in before} == {r.id for r in own_runs(db)}
     said = told_of(report)
     assert all("which is kept" in one["reason"] and one["kept"] for one in said)
     again = taken(db, tmp_path, *beginning(), *lines)
-    assert (again.added, again.duplicates, again.kept) == (0, 4, 0)
+    assert (again.added, again.duplicates, again.contradicting) == (0, 4, 0)
 
 
 def test_what_was_run_here_counts_and_not_what_was_told(db: Database, tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_what_was_run_here_counts_and_not_what_was_told(db: Database, tmp_path: 
     lines = [run_line(i, 1e-9 if v == "d" else 1.0) for i, v in enumerate("abcd")]
     measured = {r.config["variant"] for r in before}
     report = taken(db, tmp_path, *beginning(), *lines)
-    assert report.added == 4 and report.kept == len(measured)
+    assert report.added == 4 and report.contradicting == len(measured)
     assert all("was measured here" in one["reason"] for one in told_of(report))
     now = own_runs(db)
     assert [r for r in now if r.config["variant"] in measured] == before
     with Database.in_memory() as other:  # where nothing was run, what is told is all there is
-        assert taken(other, tmp_path, *beginning(), *lines).kept == 0
+        assert taken(other, tmp_path, *beginning(), *lines).contradicting == 0
         assert len(own_runs(other)) == 4
 
 
@@ -112,11 +112,11 @@ def test_ones_own_export_comes_back_as_it_was(db: Database, tmp_path: Path) -> N
     db.store.append([correction])
     export_file(db.index, tmp_path / "1.jsonl")
     own = import_file(db.index, tmp_path / "1.jsonl")
-    assert (own.added, own.duplicates, own.kept, own.rejected) == (0, 4, 0, 0)
+    assert (own.added, own.duplicates, own.contradicting, own.rejected) == (0, 4, 0, 0)
     assert len(own_runs(db)) == 4 and first.id not in {r.id for r in own_runs(db)}
     with Database.in_memory() as other:
         there = import_file(other.index, tmp_path / "1.jsonl")
-        assert (there.added, there.kept, there.rejected) == (4, 0, 0)
+        assert (there.added, there.contradicting, there.rejected) == (4, 0, 0)
         assert {r.id for r in own_runs(other)} == {r.id for r in own_runs(db)}
         export_file(other.index, tmp_path / "2.jsonl")
         assert (tmp_path / "2.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
@@ -142,7 +142,7 @@ def test_values_of_a_choice_that_is_not_open_here_stay_out(db: Database, tmp_pat
     text = TINY.text.replace('"choice",', '"choice", open = true,')
     lines = [*beginning(text), ["config", 9, {"variant": "z"}], run_line(9, 1e-9)]
     report = taken(db, tmp_path, *lines)
-    assert (report.added, report.rejected, report.kept) == (0, 1, 1)
+    assert (report.added, report.rejected, report.contradicting) == (0, 1, 1)
     assert "open_choices" in told_of(report)[0]["reason"]
 
 
@@ -153,7 +153,7 @@ def test_sizes_of_a_structure_stay(db: Database, tmp_path: Path) -> None:
     before = db.store.pattern(OWN.id)
     line = ["pattern", 0, OWN.id, 7, 7, 7, "evil", "theirs", False, "", {"stats.rows": 1.0}]
     report = taken(db, tmp_path, line)
-    assert (report.rejected, report.kept) == (1, 0)
+    assert (report.rejected, report.contradicting) == (1, 0)
     (said,) = told_of(report)
     assert said["text"] == f"pattern {OWN.id}"
     assert said["reason"] == (
@@ -169,7 +169,7 @@ def test_what_is_known_of_a_pattern_stays(db: Database, tmp_path: Path) -> None:
     theirs = {"stats.rows": 1.0}
     line = ["pattern", 0, OWN.id, *OWN.shape, OWN.nnz, "evil", "theirs", False, "YWI=", theirs]
     report = taken(db, tmp_path, line)
-    assert (report.rejected, report.kept) == (0, 1)
+    assert (report.rejected, report.contradicting) == (0, 1)
     assert told_of(report)[0]["reason"] == "keeps its stored values: name, group, thumbnail"
     assert db.store.pattern(OWN.id) == before
     assert db.store.find("evil") == []
@@ -180,7 +180,7 @@ def test_who_told_first_of_a_pattern_without_structure_is_believed(tmp_path: Pat
     with Database.in_memory() as db:
         first = ["pattern", 0, one, 5, -1, 9, "x", "", False, "", {"a": 1.0}, {"from": "there"}]
         other = ["pattern", 0, one, 5, 6, 9, "y", "g", False, "", {"a": 2.0, "b": 3.0}]
-        assert taken(db, tmp_path, first).kept == 0
+        assert taken(db, tmp_path, first).contradicting == 0
         report = taken(db, tmp_path, other)
         assert told_of(report)[0]["reason"] == "keeps its stored values: name, features.a"
         found = db.store.pattern(one)
@@ -229,7 +229,7 @@ def test_a_structure_is_nobodys_stub(db: Database) -> None:
 def test_a_stored_platform_stays(db: Database, tmp_path: Path) -> None:
     text = TINY.text.replace("Four variants", "Evil").replace("simulated = false", "simulated=true")
     report = taken(db, tmp_path, ["platform", 0, TINY.id, text.replace("false", "true"), {}])
-    assert (report.rejected, report.kept) == (0, 1)
+    assert (report.rejected, report.contradicting) == (0, 1)
     reason = told_of(report)[0]["reason"]
     assert reason == "keeps its stored values: title, simulated, portable"
     assert db.store.platform(TINY.id) == TINY

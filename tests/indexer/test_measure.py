@@ -64,10 +64,10 @@ def test_what_ran_is_written_back_and_ranked() -> None:
 
 
 def test_given_configurations_run_beside_the_default() -> None:
-    given = measured(Lawful(), given=["variant=b"])
+    given = measured(Lawful(), texts=["variant=b"])
     assert set(given.timings) == {DEFAULT, CONFIGS[1]} and given.baselines == {}
     with pytest.raises(SpaceError):
-        measured(Lawful(), given=["variant=zzz"])
+        measured(Lawful(), texts=["variant=zzz"])
 
 
 def test_the_order_is_that_of_the_seed() -> None:

@@ -84,14 +84,14 @@ def test_everything_arrives(tmp_path: Path, lines: list[Any]) -> None:
     with Database.in_memory() as one, Database.in_memory() as other:
         filled(one)
         report = taken(other, tmp_path, lines)
-        assert (report.rejected, report.kept, report.patterns) == (0, 0, len(NESTS))
+        assert (report.rejected, report.contradicting, report.patterns) == (0, 0, len(NESTS))
         assert report.added == report.runs == one.store.count_runs()
         for nest in NESTS.values():
             assert other.store.nest(nest.id) == nest
             assert other.store.pattern(nest.id) == one.store.pattern(nest.id)
         assert other.problems() == []
         again = taken(other, tmp_path, lines)
-        assert (again.added, again.rejected, again.kept) == (0, 0, 0)
+        assert (again.added, again.rejected, again.contradicting) == (0, 0, 0)
         files = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
         export_file(one.index, files[0])
         export_file(other.index, files[1])

@@ -112,13 +112,13 @@ def test_stubs_move_to_their_nest_when_it_comes(tmp_path: Path) -> None:
             read(db, log)
         assert adopt_stubs(by_folder.index, Library(files)) == 3
         done = add_coded(by_import.index, [MATMUL])
-        assert (done.added, done.known, done.adopted_runs) == ([MATMUL], [], 3)
+        assert (done.added, done.stored, done.adopted_runs) == ([MATMUL], [], 3)
         for db in (by_folder, by_import):
             assert len(list(db.store.runs("nest-cpu", OP, MATMUL.id))) == 3
             assert [info.stub for info in db.store.patterns()] == [False]
             assert db.problems() == []
         again = add_coded(by_import.index, [MATMUL])
-        assert (again.added, again.known, again.adopted_runs) == ([], [MATMUL], 0)
+        assert (again.added, again.stored, again.adopted_runs) == ([], [MATMUL], 0)
 
 
 def test_two_nests_of_one_name_are_nobodys_stub(tmp_path: Path) -> None:

@@ -34,7 +34,12 @@ def runs(db: Database) -> set[str]:
 def test_a_push_adds_once_and_is_noted() -> None:
     own, team = contributor(), Database.in_memory()
     done = push(own.index, team.index, source="ann@here")
-    assert (done.added, done.duplicates, done.rejected, done.kept) == (len(runs(own)), 0, 0, 0)
+    assert (done.added, done.duplicates, done.rejected, done.contradicting) == (
+        len(runs(own)),
+        0,
+        0,
+        0,
+    )
     assert runs(team) == runs(own) and team.store.problems() == []
     again = push(own.index, team.index, source="ann@here")
     assert (again.added, again.duplicates) == (0, done.added)
@@ -89,7 +94,7 @@ def test_a_team_s_own_runs_count_before_those_that_were_pushed() -> None:
     team, ann = contributor(chance=7), contributor()
     before = runs(team)
     done = push(ann.index, team.index, source="ann")
-    assert done.kept == done.added == len(runs(ann))
+    assert done.contradicting == done.added == len(runs(ann))
     assert "its configuration was measured here" in done.reasons[0]
     assert runs(team) == before
 

@@ -21,7 +21,7 @@ from embeddb.index.scopes import scope_of
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
     from embeddb.learning.samples import Samples
-    from indexer.training.cost_model.train import CostSettings
+    from indexer.training.cost_model.settings import CostSettings
     from tuners.evaluation.bench import Bench
     from tuners.evaluation.learned import Seen
 
@@ -169,7 +169,7 @@ def candidates(
 ) -> tuple[tuple[str, ...], str]:
     """The predictors that may become the model, the likeliest first, and why it is these; empty
     where one was asked for."""
-    from indexer.training.cost_model.train import LEAST_GROUPS
+    from embeddb.learning.calibration import LEAST_GROUPS
 
     if request.predictor != "auto":
         return (request.predictor,), ""

@@ -42,7 +42,8 @@ def _network(
     op: Op,
 ) -> CostModel:
     """The default recipe on the first featurizer's vectors."""
-    from indexer.training.cost_model.train import CostSettings, train
+    from indexer.training.cost_model.settings import CostSettings
+    from indexer.training.cost_model.train import train
 
     return train(_samples(evidence, vectors, infos, where, op), CostSettings())
 
@@ -54,7 +55,8 @@ def _trees(
     where: Platform,
     op: Op,
 ) -> CostModel:
-    from indexer.training.cost_model.train import forest, train
+    from indexer.training.cost_model.settings import forest
+    from indexer.training.cost_model.train import train
 
     return train(_samples(evidence, vectors, infos, where, op), forest())
 

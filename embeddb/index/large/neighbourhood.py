@@ -50,7 +50,7 @@ def _far(store: Store, fitted: AnswerIndex, lists: InvertedLists) -> NDArray[np.
 
 def _group(store: Store, pattern_id: str) -> str:
     info = store.pattern(pattern_id)
-    return "" if info is None else info.group or info.name or info.id
+    return "" if info is None else info.family
 
 
 def wanted(partition: AnswerIndex, vector: NDArray[np.float32], asked: str, count: int) -> set[str]:

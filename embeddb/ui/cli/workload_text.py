@@ -72,7 +72,7 @@ def added_document(
     return {
         "database": db,
         "added": [document(one) for one in done.added],
-        "known": [document(one) for one in done.known],
+        "known": [document(one) for one in done.stored],
         "adopted_runs": done.adopted_runs,
     }
 

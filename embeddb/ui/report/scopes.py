@@ -159,7 +159,7 @@ def scope_facts(
         **coverage.head,
         winners_only=winners_only,
         runnable=bool(scope.platform.runner),
-        groups=len({_group(infos.get(i) or WorkloadInfo(id=i)) for i in coverage.ids}),
+        groups=len({(infos.get(i) or WorkloadInfo(id=i)).family for i in coverage.ids}),
         configs=len(evidence.configs),
         runs=sum(db.store.count_runs(p) for p, _ in members) if only else tally.runs,
         per_pattern=float(np.median(np.diff(evidence.indptr))) if evidence.rows else 0.0,
@@ -207,11 +207,7 @@ def _rows(
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
             default = default_of(platform, partition.op, store.workload_or_info(info))
-            yield MatrixRow(pattern_id, partition.platform, _group(info)), default, curve
-
-
-def _group(info: WorkloadInfo) -> str:
-    return info.group or info.name or info.id
+            yield MatrixRow(pattern_id, partition.platform, info.family), default, curve
 
 
 def _noise(e: RunMatrix, tally: _Tally) -> Noise:

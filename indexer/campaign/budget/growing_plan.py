@@ -1,15 +1,14 @@
 """A campaign whose points a strategy buys: the plan grows from results until the budget is used.
 
 The plan's first matrices are the pool and run nothing. Every share of every round is a further
-entry behind them, the same matrix again with the configurations that the round buys, so that what
-was measured before stays as it is. The strategy's state is in the plan file: one file, replaced
-whole, is either before or after a round, whatever happens in between.
+entry behind them, the same matrix again with the configurations that the round buys, so that
+earlier measurements stay valid. The strategy's state is in the plan file, which is replaced whole:
+it is either before or after a round.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
@@ -29,10 +29,10 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.budget.samplers import clusters_of, strategy
-from indexer.campaign.folder import Campaign, Task
-from indexer.campaign.plan import PLAN, Buying, Choice, Matrix, Plan, write_plan
+from indexer.campaign.folder import Campaign, Task, another_campaign
+from indexer.campaign.plan import PLAN, Buying, Choice, Matrix, Plan, seeded, write_plan
 
-#: More samples than this are no budget, and more of one matrix no strategy buys.
+#: Largest budget, and most samples of one matrix.
 _MOST_BUDGET, _MOST_OF_ONE = 1_000_000, 5_000
 
 
@@ -49,9 +49,9 @@ class BudgetRequest:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """Progress of a strategy: numbers of samples planned and measured, and of matrices."""
+    """Progress of a strategy by name: numbers of samples planned and measured, and of matrices."""
 
-    strategy: str
+    name: str
     budget: int
     planned: int
     measured: int
@@ -60,62 +60,57 @@ class BudgetReport:
     clusters: int
 
     def document(self) -> dict[str, Any]:
-        """Plain values; `name` is the strategy."""
-        figures = asdict(self)
-        return {"name": figures.pop("strategy"), **figures}
+        """The JSON form."""
+        return asdict(self)
 
 
 def first_plan(
-    wish: BudgetRequest,
+    request: BudgetRequest,
     pool: Sequence[Matrix],
     clusters: Callable[[int], tuple[str, list[list[int]]]],
 ) -> Plan:
     """The plan of the strategy's first round. `clusters(k)` gives the name of a featurizer and k
-    clusters of the pool; asked only if needed.
+    clusters of the pool; called only if needed.
 
     Raises: UsageError for a budget too small or too large, an unknown strategy, or no matrix.
     """
-    chosen = strategy(wish.strategy)
-    if wish.budget > _MOST_BUDGET:
-        raise UsageError(f"a budget may be {_MOST_BUDGET:,} samples, not {wish.budget:,}")
-    _buyer(bare := _plan(wish, pool, "", []))  # refuses before anything is computed
-    plan = _plan(wish, pool, *clusters(chosen.clusters)) if chosen.clusters else bare
+    chosen = strategy(request.strategy)
+    if request.budget > _MOST_BUDGET:
+        raise UsageError(f"a budget may be {_MOST_BUDGET:,} samples, not {request.budget:,}")
+    _buyer(bare := _plan(request, pool, "", []))  # checked before anything is computed
+    plan = _plan(request, pool, *clusters(chosen.clusters)) if chosen.clusters else bare
     buyer = _buyer(plan)
     buyer.ask(0)
     return _grown(plan, buyer)
 
 
-def takes_up(plan: Plan, wish: BudgetRequest, pool: Sequence[Matrix]) -> bool:
-    """Return true if a plan is of this request and pool, however far it has grown."""
-    return plan.id == _plan(wish, pool, "", []).id
+def takes_up(plan: Plan, request: BudgetRequest, pool: Sequence[Matrix]) -> bool:
+    """True if a plan is of this request and pool, however far it has grown."""
+    return plan.id == _plan(request, pool, "", []).id
 
 
 def planned(
     folder: Path,
-    wish: BudgetRequest,
+    request: BudgetRequest,
     pool: Sequence[Matrix],
     clusters: Callable[[int], tuple[str, list[list[int]]]],
 ) -> Campaign:
-    """The campaign of a strategy in a folder: a new one with its first round, or the one that is
-    there, with its next round if this one is measured. `clusters` as in `first_plan`.
+    """The campaign of a strategy in a folder: a new one with its first round, or the existing one,
+    with its next round if this one is measured. `clusters` as in `first_plan`.
 
-    Raises: InputError if another campaign is there; UsageError for what cannot be bought.
+    Raises: InputError if another campaign is there; UsageError as `first_plan`.
     """
     if not is_campaign(folder):
-        return Campaign.create(folder, first_plan(wish, pool, clusters))
+        return Campaign.create(folder, first_plan(request, pool, clusters))
     campaign = Campaign(folder)
-    if not takes_up(campaign.plan, wish, pool):
-        raise InputError(
-            "another campaign is there",
-            where=str(folder),
-            hint="go on with that one by `embeddb campaign run`, or name another folder",
-        )
+    if not takes_up(campaign.plan, request, pool):
+        raise another_campaign(folder)
     return buy_more(campaign) or campaign
 
 
 def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Campaign:
-    """The campaign of a strategy without clusters in a folder, as `planned`, its budget raised to
-    the requested one: what was measured before counts.
+    """The campaign of a strategy without clusters in a folder, as `planned`, with its budget raised
+    to the requested one, in which earlier measurements count.
 
     Raises: as `planned`.
     """
@@ -137,7 +132,7 @@ def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Ca
 
 
 def is_campaign(folder: Path) -> bool:
-    """Return true if a folder has a plan."""
+    """True if a folder has a plan."""
     return (folder / PLAN).exists()
 
 
@@ -162,7 +157,7 @@ def buy_more(campaign: Campaign) -> Campaign | None:
                 return None
             measured = campaign.lines(task).items()
             outcomes += [(Point(share.matrix, config), _seconds(m)) for config, m in measured]
-    # They were asked for in the plan: only the next round is new.
+    # The plan has these points already: only the next round is new.
     buyer.ask(buyer.spent)
     buyer.tell(outcomes)
     before = buyer.spent
@@ -174,7 +169,7 @@ def buy_more(campaign: Campaign) -> Campaign | None:
 
 
 def bought(campaign: Campaign) -> BudgetReport | None:
-    """None of a campaign without a strategy."""
+    """Progress of a campaign's strategy; None without one."""
     buying = campaign.plan.buying
     if isinstance(buying, msgspec.UnsetType):
         return None
@@ -196,24 +191,24 @@ def _seconds(measurement: Any) -> float:
 
 
 def _plan(
-    wish: BudgetRequest, pool: Sequence[Matrix], featurizer: str, clusters: list[list[int]]
+    request: BudgetRequest, pool: Sequence[Matrix], featurizer: str, clusters: list[list[int]]
 ) -> Plan:
-    op = str(wish.op)
+    op = str(request.op)
     return Plan(
-        platform=wish.platform.text,
+        platform=request.platform.text,
         ops=[op],
         rounds=1,
         repeat_share=1.0,
-        seed=wish.seed,
+        seed=request.seed,
         grid_op="",
         grid=[],
         matrices=list(pool),
         configs={op: []},
         choices={op: [Choice()] * len(pool)},
         buying=Buying(
-            strategy=wish.strategy,
-            budget=wish.budget,
-            seed=wish.seed,
+            strategy=request.strategy,
+            budget=request.budget,
+            seed=request.seed,
             pool=len(pool),
             featurizer=featurizer,
             clusters=clusters,
@@ -223,9 +218,9 @@ def _plan(
 
 
 def _buyer(plan: Plan) -> Sampler:
-    """The strategy as the plan holds it; a plan may come from elsewhere.
+    """The sampler of a plan.
 
-    Raises: InputError if it does not fit together.
+    Raises: InputError for an inconsistent plan, which may come from elsewhere.
     """
     buying = plan.buying
     assert not isinstance(buying, msgspec.UnsetType)
@@ -250,21 +245,20 @@ def _buyer(plan: Plan) -> Sampler:
         Pool(sizes, buying.clusters, _configs_of(plan, min(buying.budget, _MOST_OF_ONE))),
         buying.budget,
         buying.seed,
-        # Its own copy: shares are filled in with outcomes.
+        # A copy: outcomes are added to its shares.
         msgspec.convert(msgspec.to_builtins(buying.rounds), type=list[Round]),
     )
 
 
 def _configs_of(plan: Plan, most: int) -> Callable[[int], Sequence[Config]]:
-    """The default, then other legal configurations at random, drawn by the matrix's name: adding
-    or leaving out other matrices does not change them."""
+    """The default, then other legal configurations in a random order by the matrix's name, which
+    other matrices do not change."""
     platform, op = parse_platform(plan.platform), Op.parse(plan.ops[0])
 
     @cache
     def configs(at: int) -> Sequence[Config]:
         matrix = plan.matrices[at]
-        words = [plan.ops[0], matrix.name]
-        rng = np.random.default_rng([plan.seed, *(zlib.crc32(w.encode()) for w in words)])
+        rng = seeded(plan.seed, plan.ops[0], matrix.name)
         drawn = platform.space(op, matrix.sizes).sample(most, rng=rng)
         return list(dict.fromkeys([platform.default(op, matrix.sizes), *drawn]))
 
@@ -272,7 +266,7 @@ def _configs_of(plan: Plan, most: int) -> Callable[[int], Sequence[Config]]:
 
 
 def _grown(plan: Plan, buyer: Sampler) -> Plan:
-    """The plan with an entry for every share that the strategy has bought."""
+    """The plan with an entry for every bought share."""
     buying, (op,) = plan.buying, plan.ops
     assert not isinstance(buying, msgspec.UnsetType)
     shares = [share for r in buyer.rounds for share in r.shares]
@@ -310,9 +304,9 @@ def _check_entries(plan: Plan, shares: Sequence[Share]) -> None:
 
 
 class PoolVectors:
-    """Vectors of the patterns shown, by the learned featurizer if it works here, else by plain
-    statistics. Computed as the matrices are read: their structures are not kept. Not computed where
-    they are not `wanted`, or for a strategy without clusters.
+    """Collects vectors of the patterns that it is called with, by the learned featurizer if it
+    works here, else by plain statistics, without storing the structures. Does nothing unless
+    `wanted`, or for a strategy without clusters.
     """
 
     def __init__(
@@ -325,18 +319,18 @@ class PoolVectors:
         self._plug = there.named("stats") if learned is None or missing(learned) else learned
         self._wanted = wanted and clusters > 0
         self._note = note
-        self._made: list[np.ndarray[Any, np.dtype[np.float32]]] = []
+        self._vectors: list[NDArray[np.float32]] = []
 
     def __call__(self, pattern: Pattern) -> None:
         if self._wanted:
-            self._made.append(self._plug.embed(pattern))
+            self._vectors.append(self._plug.embed(pattern))
 
     def clusters(self, count: int, seed: int) -> tuple[str, list[list[int]]]:
-        """The featurizer's name, and the clusters of what was shown; fewer is said."""
-        made = clusters_of(np.stack(self._made), count, seed)
-        if len(made) < count and self._note is not None:
+        """The featurizer's name, and clusters of the patterns; a warning if there are fewer."""
+        clusters = clusters_of(np.stack(self._vectors), count, seed)
+        if len(clusters) < count and self._note is not None:
             self._note(
-                f"warning: {plural(len(made), 'cluster')} instead of {count}: there are not more "
-                "matrices that differ"
+                f"warning: {plural(len(clusters), 'cluster')} instead of {count}: there are not "
+                "more matrices that differ"
             )
-        return f"{self._plug.name} {self._plug.version}", made
+        return f"{self._plug.name} {self._plug.version}", clusters

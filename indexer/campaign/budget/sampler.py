@@ -1,10 +1,10 @@
-"""Buying samples round by round: a policy says how many of each matrix, outcomes come back.
+"""Sampling under a budget, round by round: a policy decides how many samples each matrix gets.
 
 A sample is one configuration measured on one matrix. The data-selection paper (Section 3.2) spends
-500 of them where they teach most. Within a matrix the order is fixed by a seed, the default first,
-the others drawn at random as the paper's are; so a policy only decides *how many more* each matrix
-gets. That is ask and tell in rounds: a round is decided when the one before is complete. The
-state is a JSON document with every round, so a strategy goes on after any stop.
+500 of them where they are most informative. Within a matrix the order is fixed by a seed, the
+default first, the others drawn at random as in the paper; so a policy only decides *how many more*
+each matrix gets. A round is decided when the one before is complete. The state is a JSON document
+with every round, so a strategy resumes after any stop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Rewards = Callable[[Sequence[Sequence[Sample]]], Rewarded]
 
 
 def by_halves(judge: Judge) -> Rewards:
-    """Rewards by models that `judge` makes anew for each round, as `round_rewards` does."""
+    """Rewards of the last round by `round_rewards`."""
 
     def rewards(rounds: Sequence[Sequence[Sample]]) -> Rewarded:
         *before, last = rounds
@@ -57,8 +57,7 @@ def by_halves(judge: Judge) -> Rewards:
 
 
 def rewarded(scorer: Scorer, samples: Sequence[Sample]) -> Rewarded:
-    """Ordered pair accuracy on each matrix of the samples. A matrix without two samples that differ
-    has none."""
+    """Ordered pair accuracy on each matrix that has two samples that differ."""
     pairs = []
     for matrix in sorted({one.matrix for one in samples}):
         mine = [one for one in samples if one.matrix == matrix]
@@ -72,19 +71,16 @@ def rewarded(scorer: Scorer, samples: Sequence[Sample]) -> Rewarded:
 def round_rewards(earlier: Sequence[Sample], last: Sequence[Sample], judge: Judge) -> Rewarded:
     """Ordered pair accuracy on each matrix of the `last` round by a model that has not seen it.
 
-    Two models: each learns from all earlier samples and one half of the matrices of this round, and
-    predicts the other half. That is our reading; the paper does not say when it judges. A matrix
-    without two samples that differ has no reward.
+    Each of two models learns from all earlier samples and one half of the matrices of this round,
+    and predicts the other half. That is our reading: the paper does not state when it evaluates.
     """
     matrices = list(dict.fromkeys(sample.matrix for sample in last))
     rewards: Rewarded = []
     for half in (0, 1):
-        held_out = matrices[half::2]
-        if not held_out:
-            continue
-        training = [*earlier, *(one for one in last if one.matrix not in held_out)]
-        tests = [one for one in last if one.matrix in held_out]
-        rewards += rewarded(judge(training), tests)
+        if held_out := matrices[half::2]:
+            training = [*earlier, *(one for one in last if one.matrix not in held_out)]
+            tests = [one for one in last if one.matrix in held_out]
+            rewards += rewarded(judge(training), tests)
     return sorted(rewards)
 
 
@@ -128,8 +124,8 @@ def _indicators(configs: Sequence[Config], place: dict[tuple[str, object], int])
 
 
 def _centred(samples: Sequence[Sample]) -> Floats:
-    """float64[s] log gain over the mean of the same matrix; a failure counts as one does in votes,
-    and a matrix where all failed counts nothing."""
+    """Log gain float64[s] over the mean of the same matrix; failures count as in votes, and all are
+    0 on a matrix where all failed."""
     matrix = np.array([one.matrix for one in samples], dtype=np.int64)
     seconds = np.array([one.seconds for one in samples])
     out = np.zeros(len(samples))
@@ -152,7 +148,7 @@ _BY_HALVES = by_halves(additive)
 
 
 class Point(NamedTuple):
-    """One sample: a position in the pool, and what to run there."""
+    """One sample: a position in the pool and a configuration."""
 
     matrix: int
     config: Config
@@ -176,11 +172,11 @@ class Round(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """The matrices there are to buy from.
+    """Matrices to sample.
 
     Shapes: `sizes` int64[r,3] of m, n, nnz. `clusters` are the positions of each cluster's
     matrices, nearest to its centre first (empty where a policy needs none). `configs(at)` are the
-    configurations of a matrix in the order in which they are bought, distinct, the same each time.
+    distinct configurations of a matrix in the order in which they are bought, always the same.
     """
 
     sizes: NDArray[np.int64]
@@ -190,8 +186,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BudgetState:
-    """Input of a policy. `counts` int64[r] samples of each matrix so far; `closed` are
-    matrices with nothing left to buy, or on which everything failed; `failed` the latter."""
+    """Input of a policy. `counts` int64[r] are the samples of each matrix so far, `failed` the
+    matrices on which everything failed, `closed` these and those with nothing left to buy."""
 
     pool: Pool
     budget: int
@@ -206,32 +202,27 @@ class BudgetState:
 
 
 class SamplingPolicy(Protocol):
-    """Allocation of a budget. A pure function of the ledger and the generator.
-
-    `least` is the smallest budget it can do anything with; `judged` whether it needs rewards.
-    """
-
-    @property
-    def least(self) -> int: ...
+    """Allocation of a budget: a pure function of the ledger and the generator. `judged` is true if
+    it needs rewards."""
 
     @property
     def judged(self) -> bool: ...
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
-        """Matrices of the next round, each once, and how many samples each gets, most important
-        first: what exceeds the budget is cut off the end. Empty: there is nothing to buy."""
+        """Matrices of the next round, each once, and their numbers of samples, most important
+        first: samples beyond the budget are cut off the end. Empty: there is nothing to buy."""
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Ask and tell under a budget: `policy` spreads it, `reward` judges the predictions of
-    a round's samples.
+    """Proposes points within a budget that `policy` allocates; `reward` evaluates the predictions
+    of a round's samples.
 
-    Requirements on the caller: outcomes are reported for proposed points, each once. A sampler
-    of the same rounds proposes points again that have no outcome.
+    Outcomes are reported for proposed points, each once. A sampler of the same rounds proposes
+    points without an outcome again.
 
-    Raises: UsageError for a budget below the policy's least, or an empty pool; InputError for
-    rounds that do not fit the pool or the budget.
+    Raises: UsageError for a budget below `LEAST`, or an empty pool; InputError for rounds that do
+    not fit the pool or the budget.
     """
 
     policy: SamplingPolicy
@@ -247,11 +238,10 @@ class Sampler:
     def __post_init__(self) -> None:
         if not len(self.pool.sizes):
             raise UsageError("no matrix to buy samples of", hint="check the folder and the limits")
-        if self.budget < self.policy.least:
+        if self.budget < LEAST:
             raise UsageError(
-                f"a budget of {self.budget} samples is less than the {self.policy.least} that one "
-                "matrix needs",
-                hint=f"ask for at least {self.policy.least}",
+                f"a budget of {self.budget} samples is less than the {LEAST} that one matrix needs",
+                hint=f"ask for at least {LEAST}",
             )
         _check(self.rounds, len(self.pool.sizes), self.budget)
         self._pending = {
@@ -299,7 +289,7 @@ class Sampler:
             self._reward()
 
     def _reward(self) -> None:
-        """Judge the round that is now complete by the earlier ones."""
+        """Set the rewards of the complete round."""
         samples = [[one for share in r.shares for one in _samples(share)] for r in self.rounds]
         self.rounds[-1].rewards = self.reward(samples)
 
@@ -324,7 +314,7 @@ class Sampler:
             ledger = self._ledger()
 
     def _shares(self, wanted: Allocation, left: int) -> Iterator[Share]:
-        """Available shares of an allocation; a matrix that has less is exhausted from now on."""
+        """Available shares of an allocation; a matrix with fewer samples is then exhausted."""
         bought: dict[int, set[Config]] = {matrix: set() for matrix, _ in wanted}
         for share in (s for r in self.rounds for s in r.shares if s.matrix in bought):
             bought[share.matrix].update(map(Config, share.configs))
@@ -364,7 +354,7 @@ def _samples(share: Share) -> Iterator[Sample]:
 
 
 def _check(rounds: Sequence[Round], matrices: int, budget: int) -> None:
-    """Raises: InputError for rounds that no buyer of this pool and budget has written."""
+    """Raises: InputError for rounds that are invalid for this pool and budget."""
     shares = [share for r in rounds for share in r.shares]
     points = [(s.matrix, Config(c)) for s in shares for c in s.configs]
     rewards = [pair for r in rounds for pair in r.rewards]
@@ -376,9 +366,8 @@ def _check(rounds: Sequence[Round], matrices: int, budget: int) -> None:
         "an outcome too many or too few": any(len(s.configs) != len(s.outcomes) for s in shares),
         "the same sample twice": len(set(points)) != len(points),
         "more samples than the budget": len(points) > budget,
-        "a time or reward that none has": not all(t > 0 and math.isfinite(t) for t in times)
+        "an impossible time or reward": not all(t > 0 and math.isfinite(t) for t in times)
         or not all(0 <= reward <= 1 for _, reward in rewards),
     }
-    for what, found in faults.items():
-        if found:
-            raise InputError(f"not the rounds of a strategy: {what}")
+    if reasons := [reason for reason, wrong in faults.items() if wrong]:
+        raise InputError(f"not the rounds of a strategy: {reasons[0]}")

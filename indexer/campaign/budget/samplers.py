@@ -26,13 +26,12 @@ from indexer.campaign.budget.sampler import (
 
 @dataclass(frozen=True, slots=True)
 class Bandit:
-    """`most` arms; a round gives the `draws` best of them `step` samples each, and no more than the
-    budget is."""
+    """Upper confidence bounds over `most` arms: a round gives the `draws` best of them `step`
+    samples each, within the budget."""
 
     most: int = 25
     step: int = 5
     draws: int = 5
-    least: int = LEAST
     judged = True
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
@@ -50,7 +49,7 @@ class Bandit:
     def bounds(self, rounds: Sequence[Round], counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """UCB(M) of Eq. 5, float64[r], from samples of each matrix [r]; infinite without any.
 
-        A round that could not be judged counts as ordered by chance, 0.5.
+        A matrix without a reward in a round counts as ordered by chance, 0.5.
         """
         earned = np.zeros(len(counts))
         for one in rounds:
@@ -62,7 +61,7 @@ class Bandit:
         return np.where(counts > 0, bound, np.inf)
 
 
-#: Matrices of a bin of which the one is taken whose sparsity is farthest from those chosen.
+#: Matrices of a bin from which the one with the farthest sparsity from the chosen ones is taken.
 _AMONG = 5
 
 Choose = Callable[[Pool, int, np.random.Generator], list[int]]
@@ -70,20 +69,18 @@ Choose = Callable[[Pool, int, np.random.Generator], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Equal shares of the budget for `most` matrices (fewer if that would leave one with less than
-    two samples); what a small space leaves over goes to the others. Where everything fails on a
-    matrix, nothing more is bought of it."""
+    """Equal shares of the budget for `most` matrices, or for fewer with two samples each; samples
+    that a small space cannot use go to the others. A matrix on which everything fails is closed."""
 
     choose: Choose
     most: int
-    least: int = LEAST
     judged = False
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
         if ledger.rounds:
             used = np.flatnonzero(ledger.counts).tolist()
         else:
-            count = min(self.most, ledger.budget // self.least, len(ledger.counts))
+            count = min(self.most, ledger.budget // LEAST, len(ledger.counts))
             used = self.choose(ledger.pool, count, rng)
         open_ = [at for at in used if at not in ledger.closed]
         if not open_:
@@ -104,8 +101,8 @@ def central(pool: Pool, count: int, rng: np.random.Generator) -> list[int]:
 
 
 def binned(pool: Pool, count: int, rng: np.random.Generator) -> list[int]:
-    """In turn one matrix of each bin of rows; of a few drawn from it, the one whose share of
-    non-zeros is farthest from those chosen."""
+    """In turn one matrix of each bin of row counts: of a few random ones, the one whose density is
+    farthest from those chosen."""
     m, n, nnz = pool.sizes.T.astype(np.float64)
     density = np.log((nnz + 1) / np.maximum(m * n, 1))
     bins = np.digitize(m, ROW_BINS)
@@ -116,23 +113,22 @@ def binned(pool: Pool, count: int, rng: np.random.Generator) -> list[int]:
             if members and len(chosen) < count:
                 among = members[:_AMONG]
                 gaps = [np.abs(density[at] - density[chosen]).min(initial=np.inf) for at in among]
-                members.remove(found := among[int(np.argmax(gaps))])
-                chosen.append(found)
+                chosen.append(among[int(np.argmax(gaps))])
+                members.remove(chosen[-1])
     return chosen
 
 
-#: Matrices of the first round of `Spread`, and the fewest of all: where everything fails, no more
-#: is measured.
+#: Matrices of the first round of `Spread`, and the fewest of all: if everything fails there,
+#: sampling ends.
 _FIRST = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """`each` samples of as many matrices as the budget allows, chosen as `binned` does, and equal
-    shares where there are fewer. A larger budget adds to what a smaller one bought."""
+    """`each` samples of as many matrices as the budget allows, chosen as by `binned`, and equal
+    shares of fewer matrices. A larger budget adds to the samples of a smaller one."""
 
     each: int = 10
-    least: int = LEAST
     judged = False
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
@@ -156,8 +152,8 @@ CLUSTERS = 5
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """At most `most` matrices are bought from. A round draws `draws` of them, each for `step`
-    samples or a budget that is less; none gets more than `cap` times an equal share of it."""
+    """Samples of at most `most` matrices. A round draws `draws` of them for `step` samples each,
+    within the budget; none gets more than `cap` times an equal share."""
 
     most: int
     step: int = 10
@@ -166,7 +162,6 @@ class Exploration:
     eta: float = 0.3
     bonus: float = 0.2
     cap: float = 2.0
-    least: int = LEAST
     judged = True
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
@@ -187,20 +182,20 @@ class Exploration:
         return [(at, self._amount(ledger, at)) for at in drawn]
 
     def scores(self, rounds: Sequence[Round], count: int) -> NDArray[np.float64]:
-        """s_M of Eq. 4, float64[r]: 0.5 at first; a matrix that a round did not draw has the
-        reward 0 there, one that could not be judged keeps its score."""
+        """s_M of Eq. 4, float64[r]: 0.5 at first; in each round a matrix that was not drawn has the
+        reward 0, one without a reward keeps its score."""
         s = np.full(count, 0.5)
         for one in rounds:
             reward = np.zeros(count)
             unjudged = [share.matrix for share in one.shares]
             reward[unjudged] = s[unjudged]
-            for matrix, given in one.rewards:
-                reward[matrix] = given
+            for matrix, accuracy in one.rewards:
+                reward[matrix] = accuracy
             s = (1 - self.eta) * s + self.eta * reward
         return s
 
     def probabilities(self, s: NDArray[np.float64], cold: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """p_M of Eq. 3, float64[e], from scores [e] and whether a matrix is not used yet."""
+        """p_M of Eq. 3, float64[e], from scores [e] and a mask [e] of matrices not used yet."""
         weight = np.exp(self.alpha * (1 - s) + (1 - self.alpha) * s + self.bonus * cold)
         p: NDArray[np.float64] = weight / weight.sum()
         return p
@@ -213,14 +208,14 @@ class Exploration:
         return max(self.step, math.ceil(self.cap * ledger.budget / self.most))
 
     def _eligible(self, ledger: BudgetState, used: set[int], drawn: list[int]) -> list[int]:
-        """Matrices in use that may get more, and while there is room for another matrix those of
-        the clusters that have room: no cluster takes more than its part of `most`, unless the
-        others have no more to give. The cap gives way where the budget could not be spent."""
+        """Used matrices below the cap, and while there is room for another matrix, new ones of the
+        clusters below their part of `most`, or of any if these have none left. The cap is ignored
+        if the budget could not be spent otherwise."""
         full = self._most_of_one(ledger)
-        kept = sorted(used - ledger.closed - set(drawn))
-        open_ = [at for at in kept if ledger.counts[at] < full]
+        used_open = sorted(used - ledger.closed - set(drawn))
+        below_cap = [at for at in used_open if ledger.counts[at] < full]
         new = self._new(ledger, used)
-        return open_ + new if open_ or new or drawn else kept
+        return below_cap + new if below_cap or new or drawn else used_open
 
     def _new(self, ledger: BudgetState, used: set[int]) -> list[int]:
         active = used - ledger.failed
@@ -233,7 +228,7 @@ class Exploration:
         return sorted(within or [m for c in new for m in c])
 
 
-#: Starts of which the best is kept, and the most rounds of each.
+#: Number of starts, of which the best counts, and most rounds of each.
 _STARTS, _ROUNDS = 8, 100
 #: Distances computed at once: bounds the memory to 64 MB.
 _BLOCK = 1 << 23
@@ -269,8 +264,8 @@ class Clusters:
 def cluster(vectors: NDArray[np.float32], k: int, seed: int) -> Clusters:
     """k-means over float32[n,d], every feature standardised first. Deterministic by seed.
 
-    Plain Lloyd in float64: libraries sample large inputs, split empty clusters by chance, or add
-    up in the order in which threads finish.
+    Plain Lloyd in float64: libraries sample large inputs, split empty clusters randomly, or sum in
+    the order in which threads finish.
 
     Raises: UsageError if k < 1, there are fewer than k different vectors, or one is not finite.
     """
@@ -286,7 +281,7 @@ def cluster(vectors: NDArray[np.float32], k: int, seed: int) -> Clusters:
     x = metric.standardised(vectors)
     rng = np.random.default_rng(seed)
     tried = [_lloyd(x, _start(x, k, rng)) for _ in range(_STARTS)]
-    labels, centres = min(tried, key=lambda found: float(_to_own(x, *found).sum()))
+    labels, centres = min(tried, key=lambda start: float(_to_own(x, *start).sum()))
     distances = np.sqrt(_to_own(x, labels, centres))
     nearest = np.lexsort((distances, labels))
     sizes = np.bincount(labels, minlength=k)
@@ -302,11 +297,11 @@ def cluster(vectors: NDArray[np.float32], k: int, seed: int) -> Clusters:
 
 
 def _start(x: Floats, k: int, rng: np.random.Generator) -> Floats:
-    """Centres [k,d] by k-means++: each next one a vector drawn by its squared distance to them."""
+    """Centres [k,d] by k-means++: each next one is drawn by its squared distance to the others."""
     centres = [x[int(rng.integers(len(x)))]]
     nearest = _square(x - centres[0])
     while len(centres) < k:
-        # At least k vectors differ, so one of them is away from every centre; rounding may hide it.
+        # At least k vectors differ, so the total is positive except for rounding.
         total = nearest.sum()
         share = nearest / total if total > 0 else np.full(len(x), 1 / len(x))
         centres.append(x[int(rng.choice(len(x), p=share))])
@@ -337,7 +332,7 @@ def _nearest(x: Floats, centres: Floats) -> NDArray[np.int64]:
 
 
 def _filled(x: Floats, labels: NDArray[np.int64], centres: Floats) -> NDArray[np.int64]:
-    """An empty cluster takes the vector that is farthest from its own centre."""
+    """Labels in which each empty cluster takes the vector farthest from its own centre."""
     labels = labels.copy()
     far = _to_own(x, labels, centres)
     for empty in np.flatnonzero(np.bincount(labels, minlength=len(centres)) == 0):
@@ -365,27 +360,25 @@ def _square(x: Floats) -> Floats:
 
 
 class Strategy(NamedTuple):
-    """A policy, the matrices that it buys from at most (usually that many), and how many clusters
-    it needs."""
+    """A policy and the number of clusters that it needs."""
 
     policy: SamplingPolicy
-    most: int
     clusters: int = 0
 
 
 STRATEGIES = {
-    "ea10": Strategy(Exploration(10), 10, CLUSTERS),
-    "ea25": Strategy(Exploration(25), 25, CLUSTERS),
-    "mab25": Strategy(Bandit(25), 25, CLUSTERS),
-    "binned": Strategy(Fixed(binned, 5), 5),
-    "random": Strategy(Fixed(drawn, 25), 25),
-    "spread": Strategy(Spread(), 1_000_000),
-    "kmeans": Strategy(Fixed(central, 25), 25, clusters=25),
+    "ea10": Strategy(Exploration(10), CLUSTERS),
+    "ea25": Strategy(Exploration(25), CLUSTERS),
+    "mab25": Strategy(Bandit(25), CLUSTERS),
+    "binned": Strategy(Fixed(binned, 5)),
+    "random": Strategy(Fixed(drawn, 25)),
+    "spread": Strategy(Spread()),
+    "kmeans": Strategy(Fixed(central, 25), clusters=25),
 }
 
 
 def strategy(name: str) -> Strategy:
-    """Raises: UsageError if there is none of that name."""
+    """A strategy by name. Raises: UsageError for an unknown one."""
     if name not in STRATEGIES:
         raise UsageError(f"no strategy {name!r}", hint=f"one of: {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
@@ -400,5 +393,5 @@ def clusters_of(vectors: NDArray[np.float32], count: int, seed: int) -> list[lis
     different = len(np.unique(vectors, axis=0)) if len(vectors) else 0
     if not count or not different:
         return []
-    made = cluster(vectors, min(count, different), seed)
-    return [made.members(at).tolist() for at in range(len(made.centres))]
+    clusters = cluster(vectors, min(count, different), seed)
+    return [clusters.members(at).tolist() for at in range(len(clusters.centres))]

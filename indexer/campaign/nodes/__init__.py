@@ -1,1 +1,1 @@
-"""A campaign's tasks on many nodes: what a node runs, who is given what, what comes back."""
+"""A campaign's tasks on many nodes: workers, submissions and their results."""

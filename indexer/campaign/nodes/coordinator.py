@@ -1,8 +1,8 @@
-"""A campaign on many nodes, by one coordinator: submit what is missing, collect, decide what next.
+"""A campaign on many nodes, by one coordinator: submit missing tasks, collect results, repeat.
 
-Whatever is lost on the way, a job, a node, this process, only costs time: what counts is which
-result files there are. Ownership is static: a submission freezes its list, and one that went wrong
-is followed by another with what is still missing.
+The loss of a job, a node or this process only costs time, since all state is in the result files.
+Ownership is static: a submission freezes its list, and the next one has the tasks that are still
+missing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -42,7 +43,7 @@ from indexer.runners.base import RunOptions
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Numbers of tasks read in, and of runs that this added."""
+    """Numbers of tasks stored, and of runs that this added."""
 
     tasks: int
     runs: int
@@ -55,10 +56,9 @@ def collect(
     read: Callable[[Matrix], Pattern] = from_file,
     progress: Progress = ignore_progress,
 ) -> Collected:
-    """Store every task that is complete and not stored; nothing is measured, and the machine need
-    not be the one that was.
+    """Store every task that is complete and not stored, on any machine, without measuring.
 
-    Raises: InputError if a file is none of the campaign's, or a matrix not the one planned.
+    Raises: InputError for an invalid file, or a matrix that is not the planned one.
     """
     ready = [
         task
@@ -67,36 +67,34 @@ def collect(
     ]
     # In the order of matrices, so that each file is read once.
     ready.sort(key=lambda task: task.matrix)
-    planned = parse_platform(campaign.plan.platform)
-    runs, held = 0, -1
-    pattern: Pattern | None = None
+    pattern_of = lru_cache(1)(lambda at: planned_pattern(campaign.plan.matrices[at], read))
+    planned, runs = parse_platform(campaign.plan.platform), 0
     for number, task in enumerate(ready):
         progress("collect tasks", number, len(ready))
-        if pattern is None or held != task.matrix:
-            pattern, held = planned_pattern(campaign.plan.matrices[task.matrix], read), task.matrix
-        runs += campaign.store(db, task, pattern, planned)
+        runs += campaign.store(db, task, pattern_of(task.matrix), planned)
     return Collected(len(ready), runs)
 
 
-#: Points measured, the attempts that there are, and after how many submissions they were no more.
+#: Points measured, existing attempts, and the number of submissions since that changed neither.
 _Mark = tuple[int, frozenset[str], int]
-#: So many submissions in a row may die without a word, as what is killed does.
+#: Submissions in a row that may end without output, as killed ones do.
 _SILENT = 3
-#: Between two looks at the queue: short at first, for a short job.
+#: Seconds between two queries of the queue: short at first, for a short job.
 _LOOK_S, _LONGEST_LOOK_S = 0.2, 15.0
 
 
-def unheard(_: str) -> None:
-    """Remarks that nobody reads."""
+def ignore_message(_: str) -> None:
+    """No-op message callback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesJob:
-    """One running of a campaign over an executor into a database. `options` are those the executor
-    was made with. Points whose outcome has a status of `again` are measured once more; with
-    `mixed` nodes of several instances may work; without `wait` it submits and returns. `note` is
-    told remarks. A chunk is of at least `chunk_s` estimated seconds, a submission of at most
-    `most_chunks`."""
+    """Measurement of a campaign by an executor with these `options` into a database.
+
+    Points with a status of `again` are measured once more; with `mixed` nodes of several instances
+    may work; without `wait` it submits and returns. `note` receives messages. A chunk has at least
+    `chunk_s` estimated seconds, a submission at most `most_chunks` chunks.
+    """
 
     campaign: Campaign
     db: Lookup
@@ -110,14 +108,14 @@ class NodesJob:
     most_chunks: int = MOST_CHUNKS
     read: Callable[[Matrix], Pattern] = from_file
     progress: Progress = ignore_progress
-    note: Callable[[str], None] = unheard
+    note: Callable[[str], None] = ignore_message
 
     def run(self, settle: Settle | None = None) -> tuple[Campaign, CampaignProgress]:
-        """Have everything measured that is missing, in rounds, settled and bought as when one
-        machine measures, and stored; the campaign as it has grown.
+        """Have all missing points measured and stored, with further rounds as on one machine;
+        returns the campaign as it has grown.
 
         Raises: MissingDependency if the executor cannot be used here; InputError if another
-        coordinator is at it, a job was cancelled, or nothing came of a submission.
+        coordinator is active, a job was cancelled, or a submission had no result.
         """
         reason = self.executor.available()
         if reason is not None:
@@ -133,7 +131,7 @@ class NodesJob:
         embed(self.db, progress=self.progress)
         return campaign, campaign.progress(self.db)
 
-    def _to_the_end(self, asked: Settle) -> Campaign:
+    def _to_the_end(self, settle: Settle) -> Campaign:
         job, before = self, None
         while True:
             campaign, idle = job.campaign, job._idle()
@@ -146,16 +144,16 @@ class NodesJob:
                 if not job.wait:
                     return campaign
                 continue
-            if campaign.settling_rounds < asked.rounds and campaign.settle(asked.least):
+            if campaign.settling_rounds < settle.rounds and campaign.settle(settle.least):
                 continue
             if (grown := buy_more(campaign)) is None:
                 return campaign
             job = replace(job, campaign=grown, again=())
 
-    # -- what was submitted --------------------------------------------------------------------
+    # -- submissions ---------------------------------------------------------------------------
 
     def _idle(self) -> bool:
-        """Return true if no submission is running; wait for their end first if the job waits."""
+        """True if no submission is running; waits for their end first if the job waits."""
         submissions, look_s = Submissions(self.campaign.folder), _LOOK_S
         while True:
             chunks = open_chunks(self.campaign, self.executor)
@@ -174,7 +172,7 @@ class NodesJob:
             look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
 
     def _refuse_cancelled(self, live: Mapping[int, Mapping[int, ChunkState] | None]) -> None:
-        """Raises: InputError where somebody cancelled a job and nothing of it goes on."""
+        """Raises: InputError if a job was cancelled and no chunk of it is running."""
         for number, states in live.items():
             if states and set(states.values()) == {"cancelled"}:
                 submissions = Submissions(self.campaign.folder)
@@ -185,8 +183,6 @@ class NodesJob:
                     where=str(self.campaign.folder),
                     hint="run the campaign again to submit what is missing",
                 )
-
-    # -- submitting ----------------------------------------------------------------------------
 
     def _submit(self, missing: Sequence[Task]) -> None:
         """Submit the missing tasks, a job for each round, which begins when the round before has
@@ -230,25 +226,22 @@ class NodesJob:
         )
 
     def _moved_on(self, before: _Mark | None) -> _Mark:
-        """Current progress. Raises: InputError if there is none since the last submission, whose
-        workers gave the reason, or since several that ended without output."""
+        """Current progress. Raises: InputError if there is none since the last submission, with the
+        reason that its workers printed, or since several that ended without output."""
         begun = frozenset(one.file for one in Attempts(self.campaign.folder).all())
         measured = self.campaign.progress().measured
         if before is None or (measured, begun) != before[:2]:
             return measured, begun, 0
         submissions = Submissions(self.campaign.folder)
         last = submissions.numbers()[-1]
-        said = submissions.last_words(last)
-        if said or before[2] + 1 == _SILENT:
+        reason = submissions.last_words(last)
+        if reason or before[2] + 1 == _SILENT:
             raise InputError(
-                f"nothing came of submission {last}" + (f": {said}" if said else ""),
+                f"nothing came of submission {last}" + (f": {reason}" if reason else ""),
                 where=str(self.campaign.folder),
                 hint=f"what its workers printed is in {self._work(last, 0).logs}",
             )
         return measured, begun, before[2] + 1
-
-
-_OTHERS = ("address", "script", "chunks", "mixed", "no_wait")
 
 
 class NodesWords(TypedDict, total=False):
@@ -286,8 +279,8 @@ def effort_on_nodes(options: RunOptions, platform: object = "") -> Effort:
 
 
 def refuse_without_executor(words: Mapping[str, Any]) -> None:
-    """Raises: UsageError for a word that says something of an executor, where there is none."""
-    for name in _OTHERS:
+    """Raises: UsageError for an option of an executor without an executor."""
+    for name in NodesWords.__annotations__:
         if words.get(name) and not words.get("executor"):
             raise UsageError(
                 f"--{name.replace('_', '-')} is of an --executor", hint="add --executor slurm"
@@ -303,11 +296,11 @@ def nodes_job(
     *,
     again: Collection[str] = (),
     progress: Progress = ignore_progress,
-    note: Callable[[str], None] = unheard,
+    note: Callable[[str], None] = ignore_message,
 ) -> Iterator[NodesJob]:
-    """The job that these words ask for; its executor is given up at the end.
+    """The job for these options; its executor is closed at the end.
 
-    Raises: UsageError, MissingDependency, PluginError for an executor that is none.
+    Raises: UsageError, MissingDependency, PluginError for an executor that cannot be used.
     """
     options = ExecutorOptions(address=words.get("address", ""), script=words.get("script", ""))
     executor = executor_named(words.get("executor", ""), options)

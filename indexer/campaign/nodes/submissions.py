@@ -1,4 +1,4 @@
-"""Tasks handed to executors: submissions of a folder, attempts at a task, how tasks are spread."""
+"""Tasks given to executors: submissions of a folder, attempts at a task, tasks by state."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from indexer.campaign.folder import Campaign, Task
 from indexer.campaign.results import Line, Moment
 from indexer.executors.base import ChunkState, Executor, ExecutorOptions
 
-#: Estimated work that is worth a start on a node, and the largest number of chunks of one
-#: submission unless the user sets a smaller one: what SLURM's usual MaxArraySize takes.
+#: Least estimated seconds of a chunk, and the default of the most chunks of one submission:
+#: SLURM's usual MaxArraySize.
 CHUNK_S, MOST_CHUNKS = 60.0, 1000
 _MOST_BYTES = 256 << 20
 _T = TypeVar("_T")
-#: A point before anything is measured: starting and compiling, and 10^9 operations a second.
+#: First estimate of a point: seconds to start and compile, and operations per second.
 _POINT_S, _PACE = 0.2, 1e9
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission: task ids by chunk, all of one round, to which executor; with `mixed`
-    nodes of several instances may work on it."""
+    """A submission to an executor: task ids by chunk, all of one round; with `mixed` nodes of
+    several instances may work on it."""
 
     version: int = 1
     executor: str
@@ -47,7 +47,7 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The job that a submission became; empty where that was not noted."""
+    """The job of a submission; empty if it was not noted."""
 
     job: str = ""
     ended: bool = False
@@ -60,11 +60,11 @@ class Submissions:
         self._folder = OwnFolder(folder, "submit")
 
     def add(self, one: Submitted) -> int:
-        """Freeze a list under the next number that nobody has, and make an empty folder for what
-        its workers print. Raises: OSError."""
+        """Freeze a list under the next free number, and make an empty folder for its workers'
+        output. Raises: OSError."""
         raw = msgspec.json.encode(one)
         for number in count(max(self.numbers(), default=0) + 1):
-            # A folder that was there already may hold links, and others write into it by its path.
+            # An existing folder may contain links, and others write into it by its path.
             if write_new(self._folder, f"{number:04d}.json", raw) and self._made(f"{number:04d}"):
                 return number
         raise AssertionError
@@ -78,26 +78,26 @@ class Submissions:
         return True
 
     def numbers(self) -> list[int]:
-        """All there are, in order."""
+        """Numbers of all submissions, in order."""
         stems = (name.removesuffix(".json") for name in self._folder.files())
         return sorted(int(stem) for stem in stems if stem.isdecimal() and len(stem) < 10)
 
     def read(self, number: int) -> Submitted:
-        """Raises: InputError if there is none, or it is none of this version."""
-        found = self._read(f"{number:04d}.json", Submitted)
-        if found.version != 1:
+        """A submission. Raises: InputError if it is missing, or of another version."""
+        submitted = self._read(f"{number:04d}.json", Submitted)
+        if submitted.version != 1:
             raise InputError(
-                f"a submission of version {found.version}, this program reads version 1",
+                f"a submission of version {submitted.version}, this program reads version 1",
                 where=str(self._folder.path / f"{number:04d}.json"),
             )
-        return found
+        return submitted
 
     def note(self, number: int, job: SubmittedJob) -> None:
-        """Keep what became of one. Raises: OSError."""
+        """Store the job of a submission. Raises: OSError."""
         self._folder.write(f"{number:04d}.job.json", msgspec.json.encode(job))
 
     def job(self, number: int) -> SubmittedJob:
-        """Raises: InputError for a file that is none."""
+        """The job of a submission. Raises: InputError for an invalid file."""
         name = f"{number:04d}.job.json"
         return self._read(name, SubmittedJob) if name in self._folder.files() else SubmittedJob()
 
@@ -109,8 +109,8 @@ class Submissions:
         """The last line that a worker of a submission printed; empty if none did."""
         logs = OwnFolder(self._folder.path.parent, "submit", f"{number:04d}")
         for name in reversed(logs.files()):
-            said = logs.read(name, _MOST_BYTES).decode(errors="replace").split("\n")
-            if lines := [line.strip() for line in said if line.strip()]:
+            printed = logs.read(name, _MOST_BYTES).decode(errors="replace").split("\n")
+            if lines := [line.strip() for line in printed if line.strip()]:
                 return lines[-1][:300]
         return ""
 
@@ -134,7 +134,7 @@ def in_chunks(
     """Task ids in their order, in at most `most` chunks of at least `least_s` estimated seconds;
     `suspects` (ids of tasks that ended a process) have a chunk each while there is room.
 
-    The estimate is by operations, scaled by what the tasks took that workers have done.
+    The estimate is by operations, scaled by the seconds of the tasks that workers have done.
     """
     guesses = {task: _guess(campaign, task, len(campaign.missing(task)), repeats) for task in tasks}
     scale = _scale(campaign, repeats)
@@ -142,13 +142,13 @@ def in_chunks(
     if len(tasks) > most:  # chunks close at this or above, so there are at most most / 2 + 1
         least_s = max(least_s, 2 * total / most)
     chunks: list[list[str]] = []
-    held = least_s
+    seconds = least_s
     for task in (t for t in tasks if t.id not in suspects):
-        if held >= least_s:
+        if seconds >= least_s:
             chunks.append([])
-            held = 0.0
+            seconds = 0.0
         chunks[-1].append(task.id)
-        held += scale * guesses[task]
+        seconds += scale * guesses[task]
     alone = [[task.id] for task in tasks if task.id in suspects]
     together = [*chunks, *alone]
     last = [name for chunk in together[most - 1 :] for name in chunk]
@@ -161,10 +161,10 @@ def _guess(campaign: Campaign, task: Task, points: int, repeats: int) -> float:
 
 
 def _scale(campaign: Campaign, repeats: int) -> float:
-    """Seconds of work per guessed one, of what workers have done; 1 before."""
+    """Measured over estimated seconds of the tasks that workers have done; 1 before."""
     spent = guessed = 0.0
     for task in campaign.tasks():
-        seconds = campaign.spent_s(task)
+        seconds = campaign.outcome(task).spent_s
         if seconds > 0:
             spent += seconds
             guessed += _guess(campaign, task, campaign.written(task), repeats)
@@ -175,8 +175,8 @@ _HOST = re.compile(r"[^A-Za-z0-9.-]")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of an attempt: the instance, the host, which part of the task it is to become, and
-    the `submission` and `chunk` it belongs to (0 and -1: none)."""
+    """Place of an attempt: the instance, the host, the number of the part of the task, and the
+    `submission` and `chunk` (0 and -1: none)."""
 
     on: str
     host: str
@@ -187,8 +187,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An attempt as its file tells: `open` is the configuration that was started and has no result,
-    `ended` why it was stopped in order, `alive` whether somebody writes it now."""
+    """An attempt as in its file: `open` is the configuration that was started and has no result,
+    `ended` the reason of an orderly stop, `alive` true while a worker writes it."""
 
     file: str
     task: str
@@ -201,7 +201,7 @@ class Begun:
 
 
 class Attempt:
-    """The file of an attempt that is going on, and what it holds. Methods raise OSError."""
+    """The file of a running attempt, and its content. Methods raise OSError."""
 
     def __init__(self, out: BinaryIO, place: Place) -> None:
         self._out = out
@@ -210,22 +210,22 @@ class Attempt:
         self._write(place)
 
     def start(self, config: int) -> None:
-        """Say, and have on the disk, that a configuration runs from now on."""
+        """Write to the disk that a configuration runs from now on."""
         self._write({"start": config})
         os.fsync(self._out.fileno())
 
     def point(self, line: Line) -> None:
-        """Keep what was measured."""
+        """Store a measured point."""
         self._write(line)
         self.lines.append(line)
 
     def state(self, moment: Moment) -> None:
-        """Keep the state of the machine."""
+        """Store the state of the machine."""
         self._write({"state": moment})
         self.states.append(moment)
 
     def ended(self, reason: str) -> None:
-        """Say that it was stopped in order."""
+        """Note an orderly stop."""
         self._write({"ended": reason})
 
     def _write(self, line: Any) -> None:
@@ -240,15 +240,16 @@ class Attempts:
         self._folder = OwnFolder(folder, "attempts")
 
     def all(self, task: str = "") -> list[Begun]:
-        """Every attempt there is, or those at one task, by name; files that are none are passed
-        over."""
-        names = (
-            name for name in self._folder.files() if name.startswith(f"{task}~" if task else "")
-        )
-        return [one for name in names if (one := self._read(name)) is not None]
+        """All attempts, or those at one task, by name, without invalid files."""
+        attempts = map(self._read, self._names(task))
+        return [one for one in attempts if one is not None]
+
+    def _names(self, task: str) -> list[str]:
+        prefix = f"{task}~" if task else ""
+        return [name for name in self._folder.files() if name.startswith(prefix)]
 
     def under_way(self) -> int:
-        """Points measured of tasks that workers are at now, which no result has yet."""
+        """Number of measured points that workers have not delivered yet."""
         return sum(len(one.lines) for one in self.all() if one.alive)
 
     def count(self) -> int:
@@ -257,14 +258,14 @@ class Attempts:
 
     @contextmanager
     def beginning(self, task: str, place: Place) -> Iterator[Attempt]:
-        """A new attempt; what ends it by an exception is noted, a kill cannot be.
+        """A new attempt; an exception that ends it is noted.
 
         Raises: OSError.
         """
         host = _HOST.sub("_", place.host)[:60]
         self._folder.make()
         with self._folder.open(f"{task}~{host}~{uuid.uuid4().hex[:12]}.jsonl", "ab") as out:
-            with suppress(OSError):  # no locks on this file system: nobody is then known to live
+            with suppress(OSError):  # no locks on this file system: no attempt then seems alive
                 fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
             attempt = Attempt(out, place)
             try:
@@ -276,23 +277,22 @@ class Attempts:
 
     def forget(self, task: str) -> None:
         """Remove the attempts of a task that is done. Raises: OSError."""
-        for name in self._folder.files():
-            if name.startswith(f"{task}~"):
-                self._folder.remove(name)
+        for name in self._names(task):
+            self._folder.remove(name)
 
     def _read(self, name: str) -> Begun | None:
         try:
             with self._folder.open(name, "rb") as file:
-                alive = _held(file)
+                alive = _locked(file)
                 raw = file.read(_MOST_BYTES)
             whole = raw[: raw.rfind(b"\n") + 1].splitlines()
             return _begun(name, whole, alive)
         except (OSError, msgspec.MsgspecError, ValueError):
-            return None  # its point is not blamed and its lines are measured again: nothing is lost
+            return None  # its lines are measured again, and its open point is not counted
 
 
-def _held(file: BinaryIO) -> bool:
-    """Return true if another process holds the lock of a file."""
+def _locked(file: BinaryIO) -> bool:
+    """True if another process holds the lock of a file."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -313,21 +313,20 @@ def _begun(name: str, lines: list[bytes], alive: bool) -> Begun:
             points.append(msgspec.json.decode(line, type=Line))
             started = None
             continue
-        said: Mapping[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-        if "start" in said:
-            started = msgspec.convert(said["start"], type=int)
-        elif "state" in said:
-            states.append(msgspec.convert(said["state"], type=Moment))
-        elif "ended" in said:
-            started, ended = None, str(said["ended"])
+        event: Mapping[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        if "start" in event:
+            started = msgspec.convert(event["start"], type=int)
+        elif "state" in event:
+            states.append(msgspec.convert(event["state"], type=Moment))
+        elif "ended" in event:
+            started, ended = None, str(event["ended"])
     task = name.partition("~")[0]
     return Begun(name, task, place, points, states, started, ended, alive)
 
 
 class HostTasks(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks of one host: those it has done, those its workers are at, those it had begun when
-    their worker died or was stopped, and the points that it gave up. Without a name they were
-    measured by `campaign run` itself."""
+    """Numbers of one host: tasks done, running, stopped after their begin, and points given up.
+    Tasks without a host name were measured by `campaign run` itself."""
 
     host: str
     instance: str
@@ -338,8 +337,8 @@ class HostTasks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks by what became of them. `waiting` are submitted and not begun; None where the executor
-    cannot be asked now. `points_given_up` ended every process that tried them."""
+    """Numbers of tasks by state. `waiting` are submitted and not begun; None while the executor is
+    not available. `points_given_up` ended every process that tried them."""
 
     done: int
     running: int
@@ -351,36 +350,33 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 def executor_named(name: str, options: ExecutorOptions | None = None) -> Executor:
     """An executor plug-in. Raises: UsageError, MissingDependency, PluginError."""
-    found: Executor = plugins.load("executor", name)(options or ExecutorOptions())
-    return found
+    executor: Executor = plugins.load("executor", name)(options or ExecutorOptions())
+    return executor
 
 
 def open_chunks(
     campaign: Campaign, executor: Executor | None = None
 ) -> dict[int, Mapping[int, ChunkState] | None]:
-    """The chunks that have not ended, by submission; None where nobody can be asked. `executor` is
-    asked in its own name; of others, submissions that may go on without whoever submitted them."""
-    submissions, found = Submissions(campaign.folder), dict[int, Mapping[int, ChunkState] | None]()
+    """The chunks that have not ended, by submission; None if their executor is not available.
+    Submissions of `executor`, and those of other executors that outlive their coordinator."""
+    submissions, chunks = Submissions(campaign.folder), dict[int, Mapping[int, ChunkState] | None]()
     for number in submissions.open():
-        frozen = submissions.read(number)
-        known = executor if executor is not None and executor.name == frozen.executor else None
-        if known is not None and not known.detached:
-            found[number] = known.states(submissions.job(number).job)
+        frozen, job = submissions.read(number), submissions.job(number).job
+        own = executor if executor is not None and executor.name == frozen.executor else None
+        if own is not None and not own.detached:
+            chunks[number] = own.states(job)
             continue
         try:
-            asked = known or executor_named(
-                frozen.executor, ExecutorOptions(address=frozen.address)
-            )
-            if asked.detached:
-                lost = asked.available() is not None
-                found[number] = None if lost else asked.states(submissions.job(number).job)
+            one = own or executor_named(frozen.executor, ExecutorOptions(address=frozen.address))
+            if one.detached:
+                chunks[number] = None if one.available() is not None else one.states(job)
         except EmbeddbError:
-            found[number] = None
-    return found
+            chunks[number] = None
+    return chunks
 
 
 def spread_of(campaign: Campaign) -> Spread:
-    """Tasks of a campaign by state and host. Raises: InputError for files that are none of it."""
+    """Tasks of a campaign by state and host. Raises: InputError for invalid files."""
     chunks, submissions = open_chunks(campaign), Submissions(campaign.folder)
     tasks = {task.id: task for task in campaign.tasks()}
     done = {name for name, task in tasks.items() if not campaign.missing(task)}
@@ -394,8 +390,9 @@ def spread_of(campaign: Campaign) -> Spread:
         waiting.update(name for at in live if at < len(lists) for name in lists[at])
     hosts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for name in done:
-        counts = hosts[campaign.host_of(tasks[name]), campaign.instance_of(tasks[name])]
-        counts.update(done=1, given_up=campaign.given_up(tasks[name]))
+        outcome = campaign.outcome(tasks[name])
+        counts = hosts[outcome.host, campaign.instance_of(tasks[name])]
+        counts.update(done=1, given_up=outcome.given_up)
     for name, one in begun.items():
         hosts[one.place.host, one.place.on]["running" if name in running else "stopped"] += 1
     unknown = any(states is None for states in chunks.values())
@@ -404,7 +401,7 @@ def spread_of(campaign: Campaign) -> Spread:
         running=len(running),
         waiting=None if unknown else len((waiting & tasks.keys()) - done - running),
         stopped=len(begun) - len(running),
-        points_given_up=sum(campaign.given_up(tasks[name]) for name in done),
+        points_given_up=sum(campaign.outcome(tasks[name]).given_up for name in done),
         hosts=[
             HostTasks(host=host, instance=on, **counts)
             for (host, on), counts in sorted(hosts.items())
@@ -413,8 +410,8 @@ def spread_of(campaign: Campaign) -> Spread:
 
 
 def _runs(one: Begun, chunks: Mapping[int, Mapping[int, ChunkState] | None]) -> bool:
-    """Return true if an attempt is running: by its executor, else by the lock of its file, which is
-    visible on the same host only."""
+    """True if an attempt is running: by its executor, else by the lock of its file, which is only
+    visible on the same host."""
     states = chunks.get(one.place.submission)
     if states is None or one.ended:
         return one.alive

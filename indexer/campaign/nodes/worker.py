@@ -1,9 +1,8 @@
 """The work of a node: tasks of a campaign measured into files, without a database.
 
-Any number of workers may have the same task, on any number of nodes; what they write is whole or
-not there, and the first wins. A worker that dies loses nothing but its own time: the next attempt
-on the same host goes on from what was measured there. A point that killed every process that tried
-it is given up and recorded as `crash`.
+Any number of workers on any number of nodes may have the same task: results are written whole, and
+the first ones win. If a worker dies, the next attempt on the same host resumes from its
+measurements. A point that killed every process that tried it is given up and recorded as `crash`.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class Worked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Measures tasks on `host`. With `mixed`, a campaign may hold times of several instances.
-    `submission` and `chunk` say as part of which (`indexer.campaign.nodes.submissions`)."""
+    """Measures tasks on `host`. With `mixed`, a campaign may have times of several instances.
+    `submission` and `chunk` are those of the tasks (`indexer.campaign.nodes.submissions`)."""
 
     campaign: Campaign
     runner: Any
@@ -66,11 +65,10 @@ class Worker:
     progress: Progress = ignore_progress
 
     def work(self, tasks: Iterable[Task]) -> Worked:
-        """Measure and deliver each task that is not done; one that cannot be is told, and the next
-        begun.
+        """Measure and deliver each unfinished task; report those that fail and continue.
 
         Raises: InputError if this is another instance than the campaign's; RunnerUnavailable if the
-        machine fails; OSError if nothing can be written. What is delivered stays.
+        machine fails; OSError if nothing can be written. Delivered tasks stay.
         """
         here = platform_here(self.runner, threads=self.options.threads)
         self.campaign.instances.admit(here, mixed=self.mixed)
@@ -96,7 +94,7 @@ class _TaskWork:
         self._attempts = Attempts(Path(worker.campaign.folder))
 
     def deliver(self) -> bool:
-        """Do the task; return false if it was done already or another worker's results count."""
+        """Do the task; False if it was done before or another worker's results count."""
         todo, began = self._todo(), time.monotonic()
         if not todo:
             self._attempts.forget(self._task.id)
@@ -142,7 +140,7 @@ class _TaskWork:
         return missing if default is None or default in missing else [default, *missing]
 
     def _take_over(self, attempt: Attempt, dead: Sequence[Begun], todo: Sequence[int]) -> None:
-        """Go on from the dead attempt on this host that came farthest."""
+        """Resume the dead attempt on this host that got farthest."""
         here, host = self._here.id, self._worker.host
         same = [a for a in dead if (a.place.on, a.place.host) == (here, host)]
         best = max(same, key=lambda a: len(a.lines), default=None)
@@ -155,17 +153,17 @@ class _TaskWork:
             attempt.state(moment)
 
     def _give_up(self, attempt: Attempt, dead: Sequence[Begun], todo: Sequence[int]) -> None:
-        """Tell as `crash` what has ended so many attempts that another would be the same."""
+        """Record as `crash` the points that ended `MOST_TRIES` attempts."""
         have = {line.config for line in attempt.lines}
         tries = Counter(a.open for a in dead if a.open is not None)
         for config in todo:
             if config in have or tries[config] < MOST_TRIES:
                 continue
             hosts = ", ".join(sorted({a.place.host for a in dead if a.open == config}))
-            said = f"ended the process or node that ran it, {tries[config]} times, on {hosts}"
+            error = f"ended the process or node that ran it, {tries[config]} times, on {hosts}"
             source = "simulator" if self._here.simulated else "hardware"
             context: dict[str, float | str] = {GIVEN_UP: float(tries[config])}
-            crash = Measurement("crash", (), source, when=time.time(), error=said, context=context)
+            crash = Measurement("crash", (), source, when=time.time(), error=error, context=context)
             attempt.point(Line(config, self._located(crash)))
 
     def _measure(self, attempt: Attempt, todo: Sequence[int]) -> None:
@@ -196,7 +194,7 @@ class _TaskWork:
             attempt.state(Moment(len(attempt.lines), now))
 
 
-#: A measurement is repeated at most so often where more repeats are not asked for.
+#: Most repeats of a measurement unless more are requested.
 _MOST_REPEATS = 25
 
 
@@ -211,19 +209,17 @@ def work_tasks(
 ) -> Worked:
     """Work on tasks by their ids; `at` is their submission and chunk.
 
-    Raises: InputError for a task that is none, or on another instance than the campaign's;
+    Raises: InputError for an unknown task, or on another instance than the campaign's;
     RunnerUnavailable if this machine cannot measure, or fails.
     """
     campaign = Campaign(folder)
     tasks = campaign.named(names)
-    # A plan holds a platform's text; a command is only run out of a file that the user names.
+    # A plan contains the platform's text, but commands run only from a file that the user names.
     planned = parse_platform(campaign.plan.platform, where=str(folder))
-    runner = runner_for(load_platform(effort.platform) if effort.platform else planned)
-    options = options_of(effort)
     worker = Worker(
         campaign=campaign,
-        runner=runner,
-        options=options,
+        runner=runner_for(load_platform(effort.platform) if effort.platform else planned),
+        options=options_of(effort),
         host=socket.gethostname(),
         mixed=mixed,
         submission=at[0],
@@ -242,7 +238,7 @@ def options_of(effort: Effort) -> RunOptions:
 def work_chunk(
     folder: Path, number: int, chunk: int, effort: Effort, progress: Progress = ignore_progress
 ) -> Worked:
-    """Work on one chunk of a submission. Raises: as `work_tasks`, and InputError for none such."""
+    """Work on one chunk of a submission. Raises: as `work_tasks`; InputError for no such chunk."""
     frozen = Submissions(folder).read(number)
     if not 0 <= chunk < len(frozen.chunks):
         raise InputError(
@@ -257,15 +253,15 @@ def work_chunk(
 
 
 def chunk_logged(folder: str, number: int, chunk: int, effort: Effort) -> str:
-    """`work_chunk` inside a worker of others: an error that we raise on purpose is added to the
-    chunk's log, and returned, in one line."""
+    """`work_chunk` inside a worker of another library: an expected error is added to the chunk's
+    log, and returned, in one line."""
     try:
         worked = work_chunk(Path(folder), number, chunk, effort)
-        said = "; ".join(f"{name}: {reason}" for name, reason in worked.failed.items())
+        message = "; ".join(f"{name}: {reason}" for name, reason in worked.failed.items())
     except (EmbeddbError, OSError) as error:
-        said = str(error)
-    if said:
+        message = str(error)
+    if message:
         log_file = Path(folder, "submit", f"{number:04d}", f"{chunk}.log")
         with log_file.open("a", encoding="utf-8") as log:
-            log.write(f"{said}\n")
-    return said
+            log.write(f"{message}\n")
+    return message

@@ -1,10 +1,10 @@
-"""The sparse network of a cost model that is trained whole: what it reads, and its own weights.
+"""The sparse network of a cost model that is trained as a whole: its inputs and its weights.
 
 COGNATE (Section 3.1): the input featurizer reads the pattern's coordinates and learns from run
-times together with mapper and predictor. Ours, because no paper says it: the cells where a pattern
-has too many coordinates (`embeddb.featurizers.network.reduction`), their features unless they are
-binary, and one scale: what the first weights give is centred and brought to a root mean square of
-1 before it meets the rest of the model.
+times together with mapper and predictor. Not in the papers, and therefore ours: the cells if a
+pattern has too many coordinates (`embeddb.featurizers.network.reduction`), their features unless
+they are binary, and one scale: the outputs of the first weights are centred and scaled to a root
+mean square of 1 before they enter the rest of the model.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import WorkloadInfo
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.featurizers.network.networks import build, collate, complete
 from embeddb.featurizers.network.reduction import (
     CHANNELS,
@@ -42,17 +41,17 @@ Floats = NDArray[np.float32]
 
 #: Numbers of an embedding (COGNATE, Table 6).
 _DIM = 128
-#: Sites whose kernel maps are kept over the epochs, about 400 bytes each: making them takes as
+#: Sites whose kernel maps are cached over the epochs, about 400 bytes each: making them takes as
 #: long as the forward pass.
 _KEPT_SITES = 8_000_000
-#: A deviation smaller than this share of the mean is not blown up further.
+#: Least scale, as a share of the mean.
 _LEAST_SPREAD = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A sparse network: its `spec` (`embeddb.featurizers.network.networks`), how patterns are
-    reduced for it, its weights by name, and its name and version as a featurizer once it is one."""
+    """A sparse network: its `spec` (`embeddb.featurizers.network.networks`), the reduction of its
+    inputs, its weights by name, and its name and version once it is a featurizer."""
 
     spec: Mapping[str, Any]
     reduction: Reduction
@@ -62,9 +61,9 @@ class Encoder:
 
     @classmethod
     def drawn(cls, settings: CostSettings) -> Encoder:
-        """With first weights by the settings' seed."""
+        """An encoder with initial weights by the settings' seed."""
         channels = 1 if settings.binary else CHANNELS
-        # None of the papers' tables hands the network the size of the matrix.
+        # In none of the papers' tables the network has the size of the matrix.
         spec = complete(
             {"name": settings.encoder, "in_channels": channels, "dim": _DIM, "shape": False}
         )
@@ -73,9 +72,9 @@ class Encoder:
 
     @classmethod
     def load(cls, path: Path, *, name: str = "") -> Encoder:
-        """From a featurizer's file: an autoencoder's encoder, or one trained on run times.
+        """The encoder in a featurizer's file: of an autoencoder, or trained on run times.
 
-        Raises: ModelError if it is none.
+        Raises: ModelError if there is none.
         """
         tensors, card = model_file.load(path, kind="featurizer")
         try:
@@ -85,12 +84,12 @@ class Encoder:
             raise ModelError(f"no encoder: {e}", where=str(path)) from None
         if spec["dim"] != _DIM:
             raise ModelError(f"it gives {spec['dim']} numbers, not {_DIM}", where=str(path))
-        found = cls(spec, reduction, tensors, name, model_file.version_of(path) if name else "")
-        found.network()
-        return found
+        encoder = cls(spec, reduction, tensors, name, model_file.version_of(path) if name else "")
+        encoder.network()
+        return encoder
 
     def network(self) -> nn.Module:
-        """Raises: ModelError for weights that do not fit."""
+        """The network with its weights. Raises: ModelError for weights that do not fit."""
         net = build(self.spec)
         model_file.fill(net, dict(self.weights))
         return net
@@ -98,13 +97,13 @@ class Encoder:
     def vectors(self, structures: Structures, ids: Sequence[str]) -> Floats:
         """float32[r,d] of patterns that are among the structures."""
         net = self.network().eval()
-        # Not in inference mode: kernel maps made there could not be trained with.
+        # Not in inference mode: its kernel maps could not be used in training.
         with torch.no_grad():
-            found = [net(*structures.tensors(i))[0].numpy() for i in ids]
-        return np.array(found, dtype=np.float32).reshape(len(ids), _DIM)
+            vectors = [net(*structures.tensors(i))[0].numpy() for i in ids]
+        return np.array(vectors, dtype=np.float32).reshape(len(ids), _DIM)
 
     def save(self, path: Path, about: Mapping[str, Any]) -> str:
-        """A featurizer's file, with `about` in its card; returns its version.
+        """Write a featurizer's file with `about` in its card; returns its version.
 
         Raises: ModelError if it cannot be written.
         """
@@ -118,73 +117,72 @@ class Encoder:
 
 
 class Structures:
-    """Patterns as one encoder reads them, by id; kernel maps are kept over the epochs."""
+    """Inputs of one encoder by pattern id; kernel maps are cached over the epochs."""
 
     def __init__(self, inputs: Mapping[str, Input]) -> None:
         self._inputs = dict(inputs)
-        self._kept: dict[str, tuple[Any, Tensor, Tensor]] = {}
+        self._cached: dict[str, tuple[Any, Tensor, Tensor]] = {}
         self._room = _KEPT_SITES
 
-    def add(self, pattern_id: str, found: Input) -> None:
-        """One pattern more."""
-        self._inputs[pattern_id] = found
+    def add(self, pattern_id: str, pattern: Input) -> None:
+        """Add a pattern."""
+        self._inputs[pattern_id] = pattern
 
     def __contains__(self, pattern_id: str) -> bool:
         return pattern_id in self._inputs
 
     def tensors(self, pattern_id: str) -> tuple[Any, Tensor, Tensor]:
         """One pattern as a batch: sites, shape float32[1,3], owner int64[entries]."""
-        if pattern_id in self._kept:
-            return self._kept[pattern_id]
-        found = self._inputs[pattern_id]
-        made = collate([found])
-        if len(found.coords) <= self._room:
-            self._room -= len(found.coords)
-            self._kept[pattern_id] = made
-        return made
+        if pattern_id in self._cached:
+            return self._cached[pattern_id]
+        pattern = self._inputs[pattern_id]
+        batch = collate([pattern])
+        if len(pattern.coords) <= self._room:
+            self._room -= len(pattern.coords)
+            self._cached[pattern_id] = batch
+        return batch
 
 
 @dataclass(frozen=True, eq=False)
 class StructureReader:
-    """Reads patterns for one encoder into `structures`: those that the database keeps, or that the
-    folder `matrices` has by name."""
+    """Reads patterns for one encoder into `structures`, from the database, else from the folder
+    `matrices` by name."""
 
     db: Lookup
     encoder: Encoder
     matrices: Path | None = None
-    progress: Progress | None = None
+    progress: Progress = ignore_progress
     structures: Structures = field(default_factory=lambda: Structures({}))
 
     def __call__(self, ids: Collection[str]) -> dict[str, Floats]:
-        """Vectors float32[0] of those whose structure is known, as `samples_of` wants them: they
-        have none before the encoder has learned."""
+        """Vectors float32[0] of the patterns with a structure, for `samples_of`: the encoder has no
+        vectors before the training."""
         library = Library(self.matrices)
         channels = int(self.encoder.spec["in_channels"])
         missing = sorted(i for i in ids if i not in self.structures)
         for at, pattern_id in enumerate(missing):
-            if self.progress is not None:
-                self.progress("read matrices", at, len(missing))
+            self.progress("read matrices", at, len(missing))
             pattern = _structure(self.db, pattern_id, library)
             if pattern is not None:
-                found = reduce(pattern, self.encoder.reduction)
-                self.structures.add(pattern_id, seen_through(found, channels))
+                reduced = reduce(pattern, self.encoder.reduction)
+                self.structures.add(pattern_id, seen_through(reduced, channels))
         return {i: np.zeros(0, dtype=np.float32) for i in ids if i in self.structures}
 
 
 def _structure(db: Lookup, pattern_id: str, library: Library) -> Pattern | None:
-    kept = db.store.workload(pattern_id)
-    if isinstance(kept, Pattern):
-        return kept
-    info: WorkloadInfo | None = db.store.pattern(pattern_id)
+    stored = db.store.workload(pattern_id)
+    if isinstance(stored, Pattern):
+        return stored
+    info = db.store.pattern(pattern_id)
     if info is None or not info.name or not len(library):
         return None
-    found = library.find(info.name, m=info.m, n=info.n, nnz=info.nnz)
-    return found if found is not None and found.id == pattern_id else None
+    pattern = library.find(info.name, m=info.m, n=info.n, nnz=info.nnz)
+    return pattern if pattern is not None and pattern.id == pattern_id else None
 
 
 def one_scale(vectors: Floats) -> dict[str, Floats]:
-    """Centre float32[d] and one scale for all d numbers, as float32[d]: a scale for each would
-    blow up what the first weights happen to leave nearly alike."""
+    """Centre float32[d] and one scale for all d numbers, as float32[d]: separate scales would
+    amplify numbers that hardly vary with the initial weights."""
     center = vectors.mean(axis=0)
     rms = float(np.sqrt(np.mean((vectors - center) ** 2)))
     scale = max(rms, _LEAST_SPREAD * float(np.sqrt(np.mean(center**2))), 1e-6)
@@ -196,17 +194,17 @@ def one_scale(vectors: Floats) -> dict[str, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """How a network in training sees matrices: by an encoder, whose numbers are centred and scaled
-    by `scale` (`one_scale`)."""
+    """Inputs of a network in training: the numbers of an encoder, centred and scaled by `scale`
+    (`one_scale`)."""
 
     encoder: Encoder
     structures: Structures
     scale: Mapping[str, Floats]
 
     def seen(self, network: nn.Module, ids: Sequence[str]) -> Tensor:
-        """float32[b,d], differentiable; `network` is the encoder as it is by now."""
+        """float32[b,d], differentiable; `network` is the encoder with its current weights."""
         raw = torch.cat([network(*self.structures.tensors(i)) for i in ids])
-        # Copied: those of a file cannot be written to, which torch wants.
+        # Copied: arrays of a file are read-only, which torch refuses.
         center, scale = (torch.from_numpy(self.scale[k].copy()) for k in ("center", "scale"))
         seen: Tensor = (raw - center) / scale
         return seen
@@ -221,6 +219,6 @@ class WholeNetwork(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor, nest: Tensor, latent: Tensor, index: Tensor) -> Tensor:
-        """As `CostNetwork.forward`, of what `Reading.seen` gave and the op's width."""
+        """`CostNetwork.forward` for `Reading.seen` and the op's width."""
         score: Tensor = self.head(x, nest, latent, index)
         return score

@@ -1,6 +1,6 @@
-"""Training of the autoencoders behind the latent encoder; needs torch, and nothing else does.
+"""Training of the autoencoders behind the latent encoder, with torch.
 
-Weights leave as numpy arrays: encoding is two small products, which numpy does as fast.
+The weights are numpy arrays: encoding is two small products, which numpy computes as fast.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def train(
     raw: NDArray[np.float32], dim: int, *, seed: int, variational: bool
 ) -> tuple[Layers, Layers]:
     """Encoder (of a variational one, the means) and decoder fitted to raw float32[r,h]; the same
-    rows and seed give the same weights. torch's random state and threads are left as found."""
+    rows and seed give the same weights. torch's random state and threads are restored."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # waking a second thread costs more than one of these products
     try:
@@ -77,11 +77,11 @@ def _descend(network: _Network, rows: Tensor) -> None:
 
 
 def _layers(network: nn.Sequential, out: int) -> Layers:
-    found = []
+    layers = []
     for module in network:
         if isinstance(module, nn.Linear):
             weight = module.weight.detach().numpy().T
-            found.append((weight.copy(), module.bias.detach().numpy().copy()))
-    weight, bias = found[-1]
-    found[-1] = (np.ascontiguousarray(weight[:, :out]), bias[:out].copy())
-    return tuple(found)
+            layers.append((weight.copy(), module.bias.detach().numpy().copy()))
+    weight, bias = layers[-1]
+    layers[-1] = (np.ascontiguousarray(weight[:, :out]), bias[:out].copy())
+    return tuple(layers)

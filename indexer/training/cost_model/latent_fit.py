@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def _fitted(
     platform: Platform, ops: Sequence[Op], settings: CostSettings, start: CostModel | None
 ) -> LatentEncoder:
-    """An encoder of the space of these ops; `start`, a model of another space, does not matter."""
+    """An encoder of the space of these ops; `start` is unused."""
     rng = np.random.default_rng(settings.seed)
     raw = np.concatenate([space_rows(platform, op, rng=rng) for op in ops])
     return fit(settings.latent, raw, seed=settings.seed)
@@ -42,10 +42,10 @@ FITTERS = dict.fromkeys(KINDS, _fitted)
 
 def fit(kind: str, raw: NDArray[np.float32], *, seed: int) -> LatentEncoder:
     """An encoder fitted to raw float32[r,h] (as of `space_rows`; repeated rows count once). The
-    same rows and seed give the same encoder. h may be 0; where all rows are equal, latents are 0.
+    same rows and seed give the same encoder. h may be 0; latents are 0 if all rows are equal.
 
     Raises: UsageError for an unknown kind, no rows or a number that is not finite;
-    MissingDependency if `ae` or `vae` is asked for and torch is not installed.
+    MissingDependency for `ae` or `vae` without torch.
     """
     if kind not in KINDS:
         raise UsageError(f"no latent encoder {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
@@ -63,7 +63,7 @@ def fit(kind: str, raw: NDArray[np.float32], *, seed: int) -> LatentEncoder:
 
 
 def _constant(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
-    """Latents of 0, rebuilt as the one row there is."""
+    """Latents of 0, decoded to the only row."""
     width = rows.shape[1]
     inward, outward = np.zeros((width, LATENT_DIM)), np.zeros((LATENT_DIM, width))
     encoder = ((inward.astype(np.float32), np.zeros(LATENT_DIM, dtype=np.float32)),)
@@ -71,11 +71,11 @@ def _constant(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
 
 
 def _principal(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
-    """The first 64 principal components; those that are not there are 0."""
+    """The first 64 principal components, padded with 0."""
     mean = rows.mean(axis=0, dtype=np.float64)
     _, _, axes = np.linalg.svd(rows - mean, full_matrices=False)
     axes = axes[:LATENT_DIM]
-    # A component and its negative fit as well: the largest entry is made positive.
+    # The sign of a component is arbitrary: the largest entry is made positive.
     largest = np.abs(axes).argmax(axis=1)
     axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]
     inward = np.zeros((rows.shape[1], LATENT_DIM))

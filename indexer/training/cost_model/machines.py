@@ -1,5 +1,5 @@
 """One model for every machine of a portable platform: boosted trees whose inputs include the facts
-of the machine, judged with whole machines left out."""
+of the machine, evaluated with whole machines held out."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import tree_card, tree_columns
 from indexer.training.cost_model.trees import fit_member, tables
 
-#: Runs of a matrix on a machine: a complete grid would outweigh the other machines.
+#: Most runs of a matrix on a machine: a complete grid would outweigh the other machines.
 _PER_ROW = 60
-#: Parts of the families, each left out together with a machine.
+#: Parts of the families, each held out together with a machine.
 _PARTS = 3
 _LEAST_MACHINES = 2
 
@@ -32,8 +32,8 @@ Mask = NDArray[np.bool_]
 
 
 class LeftOut(NamedTuple):
-    """A model without the runs of some `machines`, platform instances, and without those of some
-    `groups` of matrices anywhere: it is judged by these groups on these machines."""
+    """A model without the runs of some `machines` (platform instances) and of some `groups` of
+    matrices on any machine, evaluated on these groups on these machines."""
 
     model: CostModel
     machines: frozenset[str]
@@ -41,7 +41,7 @@ class LeftOut(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """Rows bool[r] that a member does not learn from, and those of them it is judged by."""
+    """Masks bool[r] of the rows that a member does not learn from, and is evaluated on."""
 
     out: Mask
     judged: Mask
@@ -50,12 +50,12 @@ class _Trial(NamedTuple):
 def train_for_machines(
     samples: Samples, settings: CostSettings, *, progress: Progress | None = None
 ) -> tuple[CostModel, list[LeftOut]]:
-    """A model that answers on any machine of the samples' platform, from `samples_of_machines`, and
-    the models that it was calibrated by.
+    """A model for any machine of the samples' platform, from `samples_of_machines`, and the models
+    of its calibration.
 
-    One member for each machine learns from all the others, and their mean answers. It is calibrated
-    by others: each is judged by a third of the families on one machine, and has seen neither the
-    machine nor these families anywhere.
+    Each member learns from all machines but one, and their mean is the prediction. Each model of
+    the calibration is evaluated on a third of the families on one machine, and has seen neither the
+    machine nor these families.
 
     Raises: UsageError for fewer than two machines or too few samples; MissingDependency without
     LightGBM.

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from embeddb.core.reports import Progress
 from embeddb.cost_model.network_numpy import FORMS
 from indexer.training.cost_model.encoder import Reading, WholeNetwork
-from indexer.training.cost_model.losses import figures, loss_of
+from indexer.training.cost_model.losses import figures, loss_of, mean_figures
 from indexer.training.cost_model.tables import Tables
 from indexer.training.trainer import Job, Settings, fit
 
 if TYPE_CHECKING:
     from indexer.training.cost_model.settings import CostSettings
 
-#: An epoch has at least so many batches: few samples would otherwise mean few steps.
+#: Fewest batches of an epoch: few samples would otherwise mean few steps.
 _LEAST_STEPS = 16
 
 Floats = NDArray[np.float64]
@@ -31,15 +31,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """What a member learns: `prior` float64[x] of every entry, `held` bool[r] the rows it does not
-    see, `run` the name of the whole training. With `stops` the held rows end it early; what they
-    are then asked flatters it a little, on few rows more. With `reading` its network has a sparse
-    one in front, trained with it."""
+    """Training data and settings of a member: `prior` float64[x] of every entry, `unseen` bool[r]
+    the rows it does not learn from, `run` the name of the whole training. With `stops` these rows
+    end it early, which makes their figures slightly optimistic, more so with few rows. With
+    `reading` its network has a sparse one in front, trained with it."""
 
     tables: Tables
     prior: Floats
     settings: CostSettings
-    held: NDArray[np.bool_]
+    unseen: NDArray[np.bool_]
     index: int
     run: str
     stops: bool = True
@@ -63,84 +63,87 @@ def fit_member(
     progress: Progress,
 ) -> FittedMember:
     """Train one network, from the weights `first` if there are any."""
-    s, held = member.settings, member.stops and bool(member.held.any())
+    s, early = member.settings, member.stops and bool(member.unseen.any())
     tables = member.tables
     seed = s.seed * 1000 + member.index
     d, e = tables.x.shape[1] - 1, tables.latents.shape[1]
-    form, told = FORMS[s.predictor], asdict(s)
+    form, options = FORMS[s.predictor], asdict(s)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        head = form.network(d, e, told, s.dropout)
+        head = form.network(d, e, options, s.dropout)
         if first is not None:
             head.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in first.items()})
-        net, kept = _networks(head, form.network(d, e, told), member.reading)
-        module = _Averaged(net, kept, s.average)
-    lesson = _Lesson(member, module, seed)
+        net, mean = _networks(head, form.network(d, e, options), member.reading)
+        module = _Averaged(net, mean, s.average)
+    training = _Training(member, module, seed)
     settings = Settings(
-        epochs=s.epochs if held else s.few_epochs,
+        epochs=s.epochs if early else s.few_epochs,
         lr=s.lr,
-        patience=s.patience if held else s.few_epochs,
-        watch="valid_loss" if held else "epochs_left",
+        patience=s.patience if early else s.few_epochs,
+        watch="valid_loss" if early else "epochs_left",
         seed=seed,
         run=json.dumps([member.run, member.index]),
     )
-    job = Job(lesson.steps, lesson.batches, lesson.loss, lesson.validate)
+    job = Job(training.steps, training.batches, training.loss, training.validate)
     fitted = fit(module, job, settings=settings, folder=folder, progress=progress)
     with torch.no_grad():
-        scores = {int(i): lesson.scores(int(i)) for i in np.flatnonzero(member.held)}
-    weights = {name: a.numpy().copy() for name, a in module.kept.state_dict().items()}
+        scores = {int(i): training.scores(int(i)) for i in np.flatnonzero(member.unseen)}
+    weights = {name: a.numpy().copy() for name, a in module.mean.state_dict().items()}
     return FittedMember(weights, scores, dict(fitted.figures), fitted.epochs)
 
 
 def _networks(
-    head: nn.Module, kept: nn.Module, reading: Reading | None
+    head: nn.Module, mean: nn.Module, reading: Reading | None
 ) -> tuple[nn.Module, nn.Module]:
-    """What is trained and what is kept of it, which has no dropout."""
+    """The network in training, and the one for its mean weights, without dropout."""
     if reading is None:
-        return head, kept
+        return head, mean
     own = reading.encoder
-    return WholeNetwork(own.network(), head), WholeNetwork(own.network(), kept)
+    return WholeNetwork(own.network(), head), WholeNetwork(own.network(), mean)
 
 
 class _Averaged(nn.Module):
-    """A network and the running mean of its weights, which is what is judged and kept: it does what
-    a falling learning rate does, and a stopped training need not know how long it was to be."""
+    """A network and the running mean of its weights, which is evaluated and saved: it acts like a
+    falling learning rate, and does not depend on the length of the training."""
 
-    def __init__(self, net: nn.Module, kept: nn.Module, average: float) -> None:
+    def __init__(self, net: nn.Module, mean: nn.Module, average: float) -> None:
         super().__init__()
         self.net = net
-        self.kept = kept
-        self.kept.requires_grad_(False)
-        self.kept.load_state_dict(net.state_dict())
+        self.add_module("kept", mean.requires_grad_(False))  # its name in checkpoints
+        mean.load_state_dict(net.state_dict())
         self.average = average
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
+    @property
+    def mean(self) -> nn.Module:
+        return self.get_submodule("kept")
+
     @torch.no_grad()
     def follow(self) -> None:
-        """Early on the mean is over few steps, so that the first weights are soon forgotten."""
+        """Update the mean, which is over few steps at first to forget the initial weights."""
         steps = self.get_buffer("steps")
         steps += 1
         share = 1 - min(self.average, float(steps) / (float(steps) + 9))
-        for kept, own in zip(self.kept.parameters(), self.net.parameters(), strict=True):
-            kept.lerp_(own, share if self.average else 1.0)
+        for mean, own in zip(self.mean.parameters(), self.net.parameters(), strict=True):
+            mean.lerp_(own, share if self.average else 1.0)
 
 
-class _Lesson:
-    """Batches, loss and figures of one member, as `trainer.Job` wants them."""
+class _Training:
+    """Batches, loss and figures of one member, for `trainer.Job`."""
 
     def __init__(self, member: Member, module: _Averaged, seed: int) -> None:
         self.member, self.module, self.seed = member, module, seed
         self.samples = member.tables.samples
         s = member.settings
-        self.rows = np.flatnonzero(~member.held)
+        self.rows = np.flatnonzero(~member.unseen)
         self.nests, self.latents = (torch.from_numpy(a) for a in member.tables.seen)
         self.x = torch.from_numpy(member.tables.x)
-        # A matrix that ran fewer configurations shows some twice.
+        # Matrices with fewer configurations repeat some.
         self.width = int(min(s.configs, max(2, np.diff(self.samples.indptr)[self.rows].max())))
         each = -(-len(self.rows) // s.batch)
         self.passes = max(s.passes, -(-_LEAST_STEPS // each))
         self.steps = each * self.passes
-        # Runs of one configuration differ by the noise: two of them by more than it is no order.
+        # Differences within the noise of one configuration's runs are no order.
         self.noise = float(np.log1p(self.samples.noise))
 
     def batches(self, epoch: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -159,8 +162,8 @@ class _Lesson:
         drawn = rng.permutation(count)[: self.width]
         if len(drawn) < self.width:
             drawn = np.concatenate([drawn, rng.integers(0, count, self.width - len(drawn))])
-        found: NDArray[np.int64] = start + drawn
-        return found
+        entries: NDArray[np.int64] = start + drawn
+        return entries
 
     def loss(self, batch: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Tensor:
         rows, entries = batch
@@ -184,7 +187,7 @@ class _Lesson:
         return loss_of(s.loss, scores, gains, noise=self.noise, every_pair=s.every_pair)
 
     def _read(self, net: nn.Module, rows: NDArray[np.int64]) -> Tensor:
-        """float32[b,d+1] of the matrices, by the sparse network where there is one."""
+        """float32[b,d+1] of the matrices, by the sparse network if there is one."""
         if self.member.reading is None:
             return self.x[rows]
         assert isinstance(net, WholeNetwork)
@@ -192,32 +195,29 @@ class _Lesson:
         return torch.cat([self.member.reading.seen(net.encoder, ids), self.x[rows, -1:]], 1)
 
     def scores(self, row: int) -> Floats:
-        """float64[k] of all entries of a row, by the weights that are kept."""
+        """float64[k] of all entries of a row, by the mean weights."""
         part = self.samples.part(row)
         used, index = np.unique(self.member.tables.at[part], return_inverse=True)
-        found = self.module.kept(
-            self._read(self.module.kept, np.array([row])),
+        scores = self.module.mean(
+            self._read(self.module.mean, np.array([row])),
             self.nests[used],
             self.latents[used],
             torch.from_numpy(index.reshape(1, -1)),
         )
-        out: Floats = found[0].numpy().astype(np.float64) + self.member.prior[part]
+        out: Floats = scores[0].numpy().astype(np.float64) + self.member.prior[part]
         return out
 
     def validate(self) -> dict[str, float]:
-        """Loss, PRL, OPA and tau on the held-out rows. With none, or where they do not end it, only
-        how many epochs are left, which makes the last epoch the best."""
-        if not (self.member.stops and self.member.held.any()):
+        """Loss, PRL, OPA and tau on the unseen rows. Without rows that end it early, only the
+        number of epochs left, which makes the last epoch the best."""
+        if not (self.member.stops and self.member.unseen.any()):
             steps = int(self.module.get_buffer("steps"))
             return {"epochs_left": self.member.settings.few_epochs - steps / self.steps}
-        losses, found = [], []
-        for i in np.flatnonzero(self.member.held):
+        losses, each = [], []
+        for i in np.flatnonzero(self.member.unseen):
             scores, gains = self.scores(int(i)), self.samples.gain[self.samples.part(int(i))]
             pair = (torch.from_numpy(scores)[None], torch.from_numpy(gains)[None])
             losses.append(float(self._loss(*pair)))
-            told = figures(scores, gains, self.noise)
-            if told is not None:
-                found.append(told)
-        mean = np.mean(found, axis=0) if found else np.zeros(3)
-        named = dict(zip(("valid_prl", "valid_opa", "valid_tau"), map(float, mean), strict=True))
-        return {"valid_loss": float(np.mean(losses)), **named}
+            if (own := figures(scores, gains, self.noise)) is not None:
+                each.append(own)
+        return {"valid_loss": float(np.mean(losses)), **mean_figures(each or [(0.0, 0.0, 0.0)])}

@@ -1,4 +1,4 @@
-"""Where a model's file goes, and its entry in the database that it belongs to."""
+"""The file of a model, and its entry in its database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def model_file(store: Store, samples: Samples, out: str = "") -> Path:
-    """The file of a cost model: `out`, else the database's own; its folder is there.
+    """The file of a cost model: `out`, else the database's own, in an existing folder.
 
     Raises: UsageError as `own_file`.
     """
@@ -30,7 +30,7 @@ def model_file(store: Store, samples: Samples, out: str = "") -> Path:
 
 
 def own_file(store: Store, kind: str, platform: Platform, op: Op, out: str = "") -> Path:
-    """`out`, else where the database looks for its model of that kind; its folder is there.
+    """`out`, else the database's own file of a model of that kind, in an existing folder.
 
     Raises: UsageError as `check_place`, and if no folder can be made.
     """
@@ -47,14 +47,10 @@ def own_file(store: Store, kind: str, platform: Platform, op: Op, out: str = "")
         raise UsageError(
             f"{home}: no model can be written there ({e.strerror})", hint="give -o FILE"
         ) from None
-    return home / MODELS / f"{kind}-{_owner(store, platform)}-{op.name}.safetensors"
-
-
-def _owner(store: Store, platform: Platform) -> str:
-    """Whose model it is: of the machine, where the database knows several of its kind."""
-    kin = {p.platform for p in store.partitions()}
-    kin = {name for name in kin if name.partition("@")[0] == platform.name}
-    return platform.id if len(kin) > 1 else platform.name
+    ids = {p.platform for p in store.partitions()}
+    instances = [name for name in ids if name.partition("@")[0] == platform.name]
+    owner = platform.id if len(instances) > 1 else platform.name
+    return home / MODELS / f"{kind}-{owner}-{op.name}.safetensors"
 
 
 def save_model(
@@ -63,17 +59,14 @@ def save_model(
     home: str | Path | None,
     reopen: Callable[[], AbstractContextManager[Lookup]],
 ) -> tuple[str, list[str]]:
-    """Write a model and register it as `written` does: the file first, so that a database that is
-    busy cannot cost a training.
-
-    Returns its version, and why it is not registered if it could not be.
-    """
+    """Write a model, then register it by `written`, so that a busy database does not lose a
+    training. Returns its version, and the reasons if it could not be registered."""
     before = replaced_by(file)
     return model.save(file), written(file, before, home, reopen)
 
 
 def replaced_by(file: Path) -> list[ModelEntry]:
-    """The entry of the model that is there now, if there is one of which something can be told."""
+    """Entry of the existing model file; empty without a readable one."""
     with suppress(ModelError):
         return [entry_of(file)]
     return []
@@ -85,9 +78,9 @@ def written(
     home: str | Path | None,
     reopen: Callable[[], AbstractContextManager[Lookup]],
 ) -> list[str]:
-    """Register a model file that was written, where it is the own one of the database at `home`;
-    `before` is what `replaced_by` gave. `reopen` opens the database for writing, for no longer than
-    that. Returns why it is not registered if it could not be."""
+    """Register a written model file if it is in the folder of the database at `home`; `before` is
+    the result of `replaced_by`, `reopen` opens the database for writing. Returns the reasons if it
+    could not be registered."""
     if home is None or file.parent.resolve() != (Path(home) / MODELS).resolve():
         return []
     try:

@@ -1,4 +1,4 @@
-"""What a configuration gains on average on a platform: the part of a score that needs no matrix."""
+"""Mean gain of a configuration on a platform: the part of a score that needs no matrix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from indexer.training.cost_model.tables import Tables
 
 #: Ridge penalty as a share of the entries: the inputs are of size one.
 _RIDGE = 0.01
-#: Pseudo-runs with which the mean of a configuration is drawn to what the regression says.
+#: Pseudo-runs that shrink the mean of a configuration towards the regression.
 _PSEUDO_RUNS = 1.0
 _ROUNDS = 8
 
@@ -27,11 +27,11 @@ Prior = dict[str, NDArray[np.generic]]
 def fit_priors(
     samples: Samples, tables: Tables, start: CostModel | None
 ) -> tuple[dict[Op, Prior], Floats]:
-    """The prior of each op, and float64[x] that of every entry without the entry itself: a network
-    that learns beside it must not meet its own answer there.
+    """The prior of each op, and the leave-one-out prior float64[x] of every entry, so that the
+    network's target does not leak into its input.
 
-    The regression on loop nests is drawn to that of `start` (nearest width), on latents to zero;
-    where `start` is for the same configurations, all of it is drawn to what they gained there.
+    The regression on loop nests is shrunk towards that of `start` (nearest width), on latents
+    towards zero; for the same configurations as those of `start` towards their gains there.
     """
     priors: dict[Op, Prior] = {}
     of_entry = np.zeros(len(samples.gain))
@@ -41,18 +41,18 @@ def fit_priors(
         entries = np.flatnonzero(op_of == i)
         column, at = samples.column[entries], tables.at[entries]
         gain = _centred(samples.gain[entries], row_of[entries], column)
-        # Not of the tiles: on few matrices a line through them leads anywhere.
+        # Without tiles: a regression on them does not generalise from few matrices.
         nests = tables.nests[:, :HOMOGENEOUS_DIM]
         inputs = np.hstack([nests, tables.latents])
-        toward, known = _carried(start, samples, op, inputs.shape[1])
+        toward, earlier = _inherited(start, samples, op, inputs.shape[1])
         weights = _regressed(inputs, at, gain, toward)
         plain = (inputs @ weights)[at]
         seen = np.bincount(column, gain - plain, minlength=len(samples.configs))
-        total = seen + _PSEUDO_RUNS * known
+        total = seen + _PSEUDO_RUNS * earlier
         runs = np.bincount(column, minlength=len(samples.configs))
         own = gain - plain
         of_entry[entries] = plain + (total[column] - own) / (runs[column] - 1 + _PSEUDO_RUNS)
-        ran = np.flatnonzero((runs > 0) | (known != 0))
+        ran = np.flatnonzero((runs > 0) | (earlier != 0))
         ids = [np.frombuffer(bytes.fromhex(samples.configs[c].id), np.uint8) for c in ran]
         priors[op] = {
             "nest": weights[:HOMOGENEOUS_DIM].astype(np.float32),
@@ -71,25 +71,25 @@ def _centred(gain: Floats, row: NDArray[np.int64], column: NDArray[np.int32]) ->
     for _ in range(_ROUNDS):
         level = np.bincount(row, gain - mean[column]) / in_row
         mean = np.bincount(column, gain - level[row]) / in_column
-    found: Floats = gain - level[row]
-    return found
+    centred: Floats = gain - level[row]
+    return centred
 
 
-def _carried(
+def _inherited(
     start: CostModel | None, samples: Samples, op: Op, width: int
 ) -> tuple[Floats, Floats]:
-    """Weights float64[width] of the model one starts from, and float64[c] what each configuration
-    gains there beyond them."""
+    """Weights float64[width] of the start model, and each configuration's residual gain float64[c]
+    there."""
     weights, rest = np.zeros(width), np.zeros(len(samples.configs))
     if start is None or not start.card["settings"]["residual"]:
         return weights, rest
     near = min(start.ops, key=lambda o: abs(math.log2(o.width / op.width)))
-    held = start.below(f"prior.{near}.")
-    weights[:HOMOGENEOUS_DIM] = held["nest"]
+    prior = start.below(f"prior.{near}.")
+    weights[:HOMOGENEOUS_DIM] = prior["nest"]
     if start.card["platform"]["space"] == space_digest(samples.platform, op):
-        weights[HOMOGENEOUS_DIM:] = held["latent"]
-        known = {bytes(i): float(r) for i, r in zip(held["ids"], held["rest"], strict=True)}
-        rest[:] = [known.get(bytes.fromhex(c.id), 0.0) for c in samples.configs]
+        weights[HOMOGENEOUS_DIM:] = prior["latent"]
+        by_id = {bytes(i): float(r) for i, r in zip(prior["ids"], prior["rest"], strict=True)}
+        rest[:] = [by_id.get(bytes.fromhex(c.id), 0.0) for c in samples.configs]
     return weights, rest
 
 

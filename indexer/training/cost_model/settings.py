@@ -1,4 +1,4 @@
-"""How a cost model is made: ours, and COGNATE's."""
+"""Settings of cost models: our defaults, and COGNATE's."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ENCODERS = ("cognate", "waco")
 
 @dataclass(frozen=True, slots=True)
 class CostSettings:
-    """How a cost model is made; the defaults are the best networks that were found
+    """Settings of a cost model; the defaults are the best networks in the replays
     (docs/explanation/cost-model.md).
 
-    With the `predictor` "trees", only `parts`, `members` and `seed` mean something, with "gp" (a
-    Gaussian process) only `seed`; else it is one of `embeddb.cost_model.network_numpy.FORMS`.
+    With the `predictor` "trees", only `parts`, `members` and `seed` apply, with "gp" (a Gaussian
+    process) only `seed`; else it is one of `embeddb.cost_model.network_numpy.FORMS`.
     `latent` is a kind of `embeddb.cost_model.encoders.latent`. `parts` are those of
     `embeddb.cost_model.network_numpy.PARTS` that the model sees. A batch is `batch` matrices with
-    `configs` configurations each, and an epoch shows every matrix `passes` times. `average` is how
-    slowly the weights that are kept follow those that are trained (0: they are the same).
+    `configs` configurations each, and an epoch shows every matrix `passes` times. `average` is the
+    decay of the running mean of the weights, which is saved (0: no averaging).
 
     With an `encoder` (one of `ENCODERS`) the matrix side is that sparse network, trained together
     with the rest on the pattern's own coordinates, in cells of which at most `sites` squared are
-    occupied; `binary`: it sees only where they are. `every_pair` is the papers' loss: all pairs of
-    a batch, of gains as they were measured. `plain`: the first five are the five best predicted.
+    occupied; `binary`: with their positions alone. `every_pair` is the papers' loss: all pairs of
+    a batch, of measured gains. `plain`: the first five answers are the five best predicted ones.
     """
 
     predictor: str = "mlp"
@@ -81,21 +81,21 @@ class CostSettings:
             )
 
 
-def settings_of(told: Mapping[str, Any]) -> CostSettings:
-    """Those that a plan or a card has kept.
+def settings_of(stored: Mapping[str, Any]) -> CostSettings:
+    """Settings in a plan or a card.
 
-    Raises: UsageError for another paper's model; TypeError for what are no settings.
+    Raises: UsageError for another paper's model; TypeError for invalid settings.
     """
-    own = dict(told)
+    own = dict(stored)
     if own.pop("every", False) or own.pop("embedder", False):
         raise UsageError("a model that does not ship", hint="reproductions.cost_models trains it")
-    own.pop("embedder", None)
+    own.pop("embedder", None)  # false
     return CostSettings(**{**own, "parts": tuple(own["parts"])} if "parts" in own else own)
 
 
 def paper(**changes: Any) -> CostSettings:
     """COGNATE's hyper-parameters (Table 3): Adam 1e-4, 100 epochs, margin loss, 32 configurations
-    of a matrix in a batch; one network, and nothing of ours."""
+    of a matrix in a batch; one network, without our additions."""
     plain = CostSettings(
         parts=("featurizer", "mapper", "latent"),
         fusion="add",

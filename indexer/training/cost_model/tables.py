@@ -59,7 +59,7 @@ class Tables:
 def _nests(samples: Samples) -> tuple[Floats, NDArray[np.int64]]:
     """Distinct loop nests float32[n,65], and which of them each entry has, int64[x]."""
     places: dict[bytes, int] = {}
-    found: list[Floats] = []
+    distinct: list[Floats] = []
     nest_of = np.empty(len(samples.column), dtype=np.int64)
     for i, row in enumerate(samples.rows):
         part = samples.part(i)
@@ -68,8 +68,8 @@ def _nests(samples: Samples) -> tuple[Floats, NDArray[np.int64]]:
             nest_inputs(samples.platform, row.op, configs, row.sizes), axis=0, return_inverse=True
         )
         for nest in own:
-            if places.setdefault(nest.tobytes(), len(found)) == len(found):
-                found.append(nest)
+            if places.setdefault(nest.tobytes(), len(distinct)) == len(distinct):
+                distinct.append(nest)
         table = np.array([places[nest.tobytes()] for nest in own], dtype=np.int64)
         nest_of[part] = table[which.reshape(-1)]
-    return np.array(found, dtype=np.float32), nest_of
+    return np.array(distinct, dtype=np.float32), nest_of

@@ -1,8 +1,8 @@
 """A cost model from samples: pre-training, fine-tuning on another platform, zero-shot.
 
-The network learns what a matrix changes about a platform's prior, which is what a configuration
-gains on average. The prior is two things: a ridge regression on loop nest and latent, which also
-speaks of configurations nobody ran, and the mean of each measured one beyond it.
+The network learns the difference of a matrix from a platform's prior, the mean gain of a
+configuration. The prior is a ridge regression on loop nest and latent, which also covers
+configurations that never ran, plus the mean residual of each measured one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -43,33 +42,18 @@ from indexer.training.cost_model.encoder import Reading
 from indexer.training.cost_model.latent_fit import FITTERS
 from indexer.training.cost_model.members import FittedMember, Member, fit_member
 from indexer.training.cost_model.prior import Prior, fit_priors
-from indexer.training.cost_model.settings import CostSettings, forest, paper
+from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.tables import Tables
 from indexer.training.cost_model.trees import Grown, grow, tables
 from indexer.training.trainer import checkpoint_of, curve_of, origin_card
 from indexer.training.trainer import forget as forget_member
 
-__all__ = [
-    "LEAST_GROUPS",
-    "CostSettings",
-    "curves",
-    "forest",
-    "forget",
-    "learned",
-    "paper",
-    "retarget",
-    "train",
-    "unfinished",
-]
-
-
-#: What is trained of networks only to be judged leaves out one part in so many: they cost more than
-#: trees, of which `FOLDS` are grown.
-_PARTS = 4
-#: Settings that a card has had; no network that ships needs them.
-_ONCE = {"every": False, "embedder": False}
-#: Parts in which the training of one member is told.
-_PARTS_TOLD = 100
+#: Folds of networks for evaluation alone: they take longer than trees, which have `FOLDS`.
+_FOLDS = 4
+#: Former settings in cards.
+_FORMER = {"every": False, "embedder": False}
+#: Steps of progress for each member.
+_STEPS = 100
 
 
 def train(
@@ -80,15 +64,14 @@ def train(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> CostModel:
-    """Learn from samples; with `start`, from where that model stands (fine-tuning): matrix side,
-    mapper and predictor go on, latent encoder and prior are the samples' platform's own. What the
-    network is made of is then taken from `start`. Trees do not go on from it: they read what it
-    says of this platform's configurations, zero-shot, and the model holds it as its source.
+    """Train on samples; with `start` fine-tune that model: matrix side, mapper and predictor
+    continue, with the structure of `start`, while latent encoder and prior are those of the
+    samples' platform. Trees read its zero-shot predictions instead, and include it as their source.
 
-    With 8 groups or more each member holds out a tenth of them, another one each, ends early by
-    them, and the spread is calibrated on them; with fewer, training ends after `few_epochs`, the
-    spread is what the members differ by, and what the network adds to the prior counts as far as it
-    was right about groups left out once. A training in `folder` that was stopped goes on.
+    With 8 groups or more each member holds out another tenth of them for early stopping and the
+    calibration of the spread; with fewer, training ends after `few_epochs`, the spread is that of
+    the members, and the network's part of a score is weighted by its accuracy on groups held out
+    once. Resumes a stopped training in `folder`.
 
     Raises: UsageError if there is too little to learn from (`Samples.check`) or `start` is of
     another kernel or featurizer, or cannot be started from; ModelError if training fails;
@@ -123,8 +106,8 @@ def train(
 def _grown(
     samples: Samples, settings: CostSettings, start: CostModel | None, progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
-    """What `learned` gives, of trees. The source counts only where trees that read it were nearer
-    to the rows they had not seen than trees that do not."""
+    """`learned` for trees. The source is used only if trees with it have a lower error on unseen
+    rows than trees without."""
     settings = replace(settings, residual=False)
     source = None
     if start is not None:
@@ -132,27 +115,27 @@ def _grown(
         source = retarget(start, samples.platform, samples.ops)
     card = tree_card(samples, settings, start)
     columns = tree_columns(card)
-    held = [held_out(samples.groups, i, settings.seed) for i in range(settings.members)]
-    apart = judged_only(samples.groups, held, settings.seed, FOLDS)
+    unseen = [held_out(samples.groups, i, settings.seed) for i in range(settings.members)]
+    apart = judged_only(samples.groups, unseen, settings.seed, FOLDS)
     tried: list[Grown] = []
     for one in dict.fromkeys((None, source)):
         if progress is not None:
             progress("trees", len(tried), 1 + (source is not None))
-        tried.append(grow(samples, tables(samples, columns, one), held, apart, settings.seed))
-    # Without anything left out nothing speaks against the source that was asked for.
-    made = tried[-1]
-    if source is not None and tried[0].loss <= made.loss:
-        source, made = None, tried[0]
+        tried.append(grow(samples, tables(samples, columns, one), unseen, apart, settings.seed))
+    # Without held-out rows the requested source is used.
+    best = tried[-1]
+    if source is not None and tried[0].loss <= best.loss:
+        source, best = None, tried[0]
     tensors = {
-        f"member.{i}.{n}": a for i, m in enumerate(made.members) for n, a in m.weights.items()
+        f"member.{i}.{n}": a for i, m in enumerate(best.members) for n, a in m.weights.items()
     }
-    if start is not None and math.isfinite(made.loss):
+    if start is not None and math.isfinite(best.loss):
         card["squared_error"] = {"alone": tried[0].loss, "with_source": tried[-1].loss}
     if source is not None:
         tensors |= {f"source.{name}": array for name, array in source.tensors.items()}
         card["source"] = source.card
-    card["metrics"] = _mean([fitted.figures for fitted in made.judged])
-    return card, tensors, [fitted.scores for fitted in made.judged]
+    card["metrics"] = _mean([fitted.figures for fitted in best.judged])
+    return card, tensors, [fitted.scores for fitted in best.judged]
 
 
 def tree_card(
@@ -161,8 +144,8 @@ def tree_card(
     start: CostModel | None = None,
     facts: Sequence[tuple[str, float]] = (),
 ) -> dict[str, Any]:
-    """The card of trees, but for what judging adds: with the `quantities` of the platform's file,
-    their `derived` digest, and `facts` of the machine as `TreeTable` has them."""
+    """The card of trees before their evaluation: with the `quantities` of the platform's file,
+    their `derived` digest, and `facts` of the machine as in `TreeTable`."""
     quantities = samples.platform.quantities(samples.ops[0])
     return {
         **_card(samples, settings, start),
@@ -188,9 +171,9 @@ def learned(
     *,
     reading: Reading | None = None,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
-    """Card and tensors of a model that is not yet calibrated, and what each member says of the
-    rows it did not learn from. With `reading` a member's tensors are those of a `WholeNetwork`, and
-    none is trained only to be judged: each costs hours.
+    """Card and tensors of a model before calibration, and the scores of each member for its unseen
+    rows. With `reading` a member's tensors are those of a `WholeNetwork`, and none is trained for
+    evaluation alone, since each takes hours.
 
     Raises: as `train`.
     """
@@ -205,49 +188,42 @@ def learned(
         scale = dict(reading.scale)
     layout = _layout(samples.platform, samples.ops[0], settings)
     tables = Tables.of(samples, encoder, scale, settings.parts, layout)
-    priors, of_entry = _priors(samples, tables, settings, start)
+    priors: dict[Op, Prior] = {}
+    of_entry = np.zeros(len(samples.gain))
+    if settings.residual:
+        priors, of_entry = fit_priors(samples, tables, start)
     tensors = _common(encoder, scale, priors)
     named, groups = _named(samples, settings, start), samples.groups
-    held = [held_out(groups, i, settings.seed) for i in range(settings.members)]
-    # With fewer groups, `trust` leaves them out.
+    unseen = [held_out(groups, i, settings.seed) for i in range(settings.members)]
+    # With fewer groups, `trust` holds them out.
     enough = np.unique(groups).size >= LEAST_GROUPS and reading is None
-    apart = judged_only(groups, held, settings.seed, _PARTS) if enough else []
+    apart = judged_only(groups, unseen, settings.seed, _FOLDS) if enough else []
     if folder is not None and folder.is_symlink():
         raise ModelError("a link where a folder of ours would be", where=str(folder))
     fits: list[FittedMember] = []
-    with ExitStack() as stack:
-        passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for i, out in enumerate([*held, *apart]):
-            stops = i < len(held)
-            member = Member(
-                tables, of_entry, settings, out, index=i, run=named, stops=stops, reading=reading
-            )
+    with tempfile.TemporaryDirectory() as temporary:
+        passing = Path(temporary)
+        for i, out in enumerate([*unseen, *apart]):
+            stops = i < len(unseen)
+            member = Member(tables, of_entry, settings, out, i, named, stops, reading)
             first = start.below(f"member.{i % start.members}.") if start is not None else None
-            told = _within(progress, i, len(held) + len(apart))
+            shown = _within(progress, i, len(unseen) + len(apart))
             place = folder if folder is not None and stops else passing
-            fits.append(fit_member(member, first, place / f"member-{i}", told))
-    made, judged = fits[: len(held)], fits[len(held) :]
-    for i, fitted in enumerate(made):
+            fits.append(fit_member(member, first, place / f"member-{i}", shown))
+    members, judged = fits[: len(unseen)], fits[len(unseen) :]
+    for i, fitted in enumerate(members):
         tensors |= {f"member.{i}.{name}": a for name, a in fitted.weights.items()}
     card = _card(samples, settings, start)
-    card["metrics"] = _mean([fitted.figures for fitted in made])
-    card["epochs"] = [fitted.epochs for fitted in made]
-    return card, tensors, [fitted.scores for fitted in judged or made]
-
-
-def _priors(
-    samples: Samples, tables: Tables, settings: CostSettings, start: CostModel | None
-) -> tuple[dict[Op, Prior], NDArray[np.float64]]:
-    if not settings.residual:
-        return {}, np.zeros(len(samples.gain))
-    return fit_priors(samples, tables, start)
+    card["metrics"] = _mean([fitted.figures for fitted in members])
+    card["epochs"] = [fitted.epochs for fitted in members]
+    return card, tensors, [fitted.scores for fitted in judged or members]
 
 
 def retarget(model: CostModel, platform: Platform, ops: tuple[Op, ...]) -> CostModel:
-    """The model on a platform it has no samples of (zero-shot): the latent encoder is the
-    platform's own, and of the prior only what it says of loop nests is kept. All is kept where
-    both have the same configurations, as devices that run the same programs do. Trees of another
-    space are asked as if no configuration had parameters of its own.
+    """The model on a platform without samples (zero-shot): the latent encoder is the platform's
+    own, and only the part of the prior on loop nests remains, unless both have the same
+    configurations, like devices that run the same programs. Trees of another space ignore a
+    configuration's own parameters.
 
     Raises: UsageError if the platform does not run the kernel, for no op, or if the model has a
     source itself.
@@ -256,7 +232,7 @@ def retarget(model: CostModel, platform: Platform, ops: tuple[Op, ...]) -> CostM
         raise UsageError(f"the model is for {model.card['kernel']} and needs an op of it")
     if model.source is not None:
         raise UsageError(
-            "the model reads what another one says, which no third one can start from",
+            "the model reads predictions of another one, and cannot be a start itself",
             hint="start from the model that it was started from",
         )
     settings = _inherited(CostSettings(), model)
@@ -268,8 +244,8 @@ def retarget(model: CostModel, platform: Platform, ops: tuple[Op, ...]) -> CostM
             card["derived"] = ""
         return CostModel(_moved(card, model.version, platform, ops), model.tensors)
     encoder = _encoder(platform, ops, settings, model)
-    kept = {f"member.{n}": a for n, a in model.below("member.").items()}
-    tensors = {**kept, **_common(encoder, model.below("scale."), {})}
+    members = {f"member.{n}": a for n, a in model.below("member.").items()}
+    tensors = {**members, **_common(encoder, model.below("scale."), {})}
     for op in ops if settings.residual else ():
         near = min(model.ops, key=lambda o: abs(math.log2(o.width / op.width)))
         if same:
@@ -288,7 +264,7 @@ def _moved(
     there = _platform(platform, ops[0])
     fit = dict(card["calibration"])
     if there["space"] != card["platform"]["space"]:
-        fit.pop("guard", None)  # it was about another default
+        fit.pop("guard", None)  # for another default
     return {
         **card,
         "ops": [str(op) for op in sorted(ops)],
@@ -302,39 +278,39 @@ def _moved(
 
 
 def curves(folder: Path) -> list[Path]:
-    """The curve of each member, as `embeddb plot training` draws it."""
+    """Files of the curves of all members."""
     return [curve_of(member) for member in sorted(folder.glob("member-*"))]
 
 
 def unfinished(folder: Path) -> bool:
-    """Whether a training was stopped there."""
+    """True if a stopped training is in the folder."""
     return any(checkpoint_of(member).exists() for member in folder.glob("member-*"))
 
 
 def forget(folder: Path) -> None:
-    """Drop the checkpoints of a training whose model is saved; the curves stay."""
+    """Remove the checkpoints of a finished training; the curves stay."""
     for member in folder.glob("member-*"):
         forget_member(member)
 
 
 def _within(progress: Progress | None, i: int, members: int) -> Progress:
-    """One bar over all members, some of which are trained for fewer epochs than others."""
+    """Progress over all members, some of which train for fewer epochs than others."""
 
-    def told(what: str, done: int, total: int) -> None:
+    def show(what: str, done: int, total: int) -> None:
         if progress is not None:
-            part = _PARTS_TOLD * done // max(total, 1)
-            progress(what, i * _PARTS_TOLD + part, members * _PARTS_TOLD)
+            part = _STEPS * done // max(total, 1)
+            progress(what, i * _STEPS + part, members * _STEPS)
 
-    return told
+    return show
 
 
 def _inherited(settings: CostSettings, start: CostModel) -> CostSettings:
-    kept = start.card["settings"]
+    theirs = start.card["settings"]
     own = ("predictor", "fusion", "latent", "residual", "bilinear")
-    later = {name: kept[name] for name in ("encoder", "plain") if name in kept}
-    parts = tuple(kept["parts"])
+    later = {name: theirs[name] for name in ("encoder", "plain") if name in theirs}
+    parts = tuple(theirs["parts"])
     members = 1 if later.get("encoder") else settings.members
-    same = {name: kept[name] for name in own}
+    same = {name: theirs[name] for name in own}
     return replace(settings, parts=parts, members=members, **same, **later)
 
 
@@ -345,11 +321,11 @@ def _check_start(samples: Samples, start: CostModel) -> None:
             f"the model to start from is for {card['kernel']}, the samples are of "
             f"{samples.ops[0].name}"
         )
-    made = (card["featurizer"]["name"], card["featurizer"]["version"])
+    theirs = (card["featurizer"]["name"], card["featurizer"]["version"])
     own = (samples.featurizer, samples.featurizer_version)
-    if made != own:
+    if theirs != own:
         raise UsageError(
-            f"the model to start from reads vectors of {' '.join(made)}, these are of "
+            f"the model to start from reads vectors of {' '.join(theirs)}, these are of "
             f"{' '.join(own)}",
             hint="train the source again with this featurizer, or give --featurizer",
         )
@@ -358,14 +334,14 @@ def _check_start(samples: Samples, start: CostModel) -> None:
 def _encoder(
     platform: Platform, ops: tuple[Op, ...], settings: CostSettings, start: CostModel | None
 ) -> LatentEncoder:
-    """Fitted to this platform and kernel; that of `start` where it is for the same space."""
+    """The encoder of `start` if it is for the same space, else one fitted to this platform."""
     if start is not None and start.card["platform"]["space"] == space_digest(platform, ops[0]):
         return start.encoder
     return FITTERS[settings.latent](platform, ops, settings, start)
 
 
 def _layout(platform: Platform, op: Op, settings: CostSettings) -> Layout:
-    """The columns of the platform's own parameters, as the predictor reads them."""
+    """Columns of the platform's own parameters for the predictor."""
     form = FORMS.get(settings.predictor)  # trees have none
     kernel = platform.kernel(op)
     return form.layout(kernel) if form else Layout(kernel)
@@ -387,24 +363,19 @@ def _common(
     priors: Mapping[Op, Mapping[str, NDArray[Any]]],
 ) -> dict[str, NDArray[Any]]:
     """The tensors that all members share."""
-    found = {f"scale.{name}": array for name, array in scale.items()}
-    found |= {f"latent.{name}": array for name, array in encoder.to_tensors().items()}
+    tensors = {f"scale.{name}": array for name, array in scale.items()}
+    tensors |= {f"latent.{name}": array for name, array in encoder.to_tensors().items()}
     for op, prior in priors.items():
-        found |= {f"prior.{op}.{n}": a for n, a in prior.items() if n != "gain"}
-    return found
+        tensors |= {f"prior.{op}.{n}": a for n, a in prior.items()}
+    return tensors
 
 
 def _named(samples: Samples, settings: CostSettings, start: CostModel | None) -> str:
-    """All that a checkpoint depends on; epochs and patience may change."""
-    made = asdict(settings)
-    del made["epochs"], made["few_epochs"], made["patience"], made["members"]
-    return json.dumps([samples.hash, made, _origin(start)], sort_keys=True)
-
-
-def _origin(start: CostModel | None) -> str:
-    if start is None:
-        return ""
-    return start.version or str(start.card["data"])
+    """Everything that a checkpoint depends on; epochs and patience may change."""
+    own = asdict(settings)
+    del own["epochs"], own["few_epochs"], own["patience"], own["members"]
+    origin = "" if start is None else start.version or str(start.card["data"])
+    return json.dumps([samples.hash, own, origin], sort_keys=True)
 
 
 def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
@@ -413,8 +384,8 @@ def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _collected(samples: Samples, start: CostModel | None) -> float:
-    """Data collection expense of all samples, the start's too, in samples of the cheapest platform
-    (COGNATE, Appendix A.2)."""
+    """Data collection expense of all samples, including the start's, in samples of the cheapest
+    platform (COGNATE, Appendix A.2)."""
     before = float(start.card.get("dce", start.card["samples"])) if start is not None else 0.0
     return before + samples.platform.cost_per_sample * len(samples.gain)
 
@@ -439,7 +410,7 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
         "layout": list(layout.names),
         "vector": int(samples.vectors.shape[1]),
         "featurizer": {"name": samples.featurizer, "version": samples.featurizer_version},
-        "settings": {**_ONCE, **asdict(settings), "parts": list(settings.parts)},
+        "settings": {**_FORMER, **asdict(settings), "parts": list(settings.parts)},
         "data": samples.hash,
         "patterns": len({row.pattern_id for row in samples.rows}),
         "groups": int(np.unique(samples.groups).size),

@@ -1,7 +1,8 @@
-"""Boosted trees as a cost model's members: LightGBM learns, `cost_model.trees_numpy` answers.
+"""Boosted trees as a cost model's members: trained by LightGBM, evaluated by
+`cost_model.trees_numpy`.
 
-From few matrices they are right more often than networks are: a split needs no scale, and cannot
-be led astray between the values it has seen.
+With few matrices they are more accurate than networks: a split needs no scale and does not
+extrapolate between the values of the training data.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "force_row_wise": True,
     "verbose": -1,
 }
-#: Samples in a leaf: fewer where there are few at all.
+#: Least samples in a leaf, and the divisor of the number of samples if that is less.
 LEAF, _LEAF_SHARE = 50, 40
 
 Floats = NDArray[np.float64]
@@ -48,7 +49,7 @@ Table = NDArray[np.float32]
 
 
 def lightgbm() -> Any:
-    """The library. Raises: MissingDependency where it cannot be loaded."""
+    """The library. Raises: MissingDependency if it cannot be loaded."""
     try:
         return import_module("lightgbm")
     except (ImportError, OSError) as e:
@@ -68,29 +69,29 @@ class FittedTrees:
 
 
 def tables(samples: Samples, columns: TreeTable, source: CostModel | None) -> list[Table]:
-    """float32[k,width] of the k entries of each row, with what the source says of them.
+    """float32[k,width] of the k entries of each row, with the predictions of the source.
 
     Raises: SpaceError for a configuration that is not of the platform's space; UsageError for a
     number that is not finite.
     """
-    found = []
+    rows = []
     for at, row in enumerate(samples.rows):
-        configs, asked = samples.ran(at), samples.problem(at)
-        said = source.score(asked, configs)[0] if source is not None else None
-        table = columns.of(asked, configs, said)
+        configs, problem = samples.ran(at), samples.problem(at)
+        scores = source.score(problem, configs)[0] if source is not None else None
+        table = columns.of(problem, configs, scores)
         if not np.isfinite(table).all():
             raise UsageError(f"{row.pattern_id}: a number of the matrix is not finite")
-        found.append(table)
-    return found
+        rows.append(table)
+    return rows
 
 
 def boosted(
     table: Table, wanted: Floats, settings: Mapping[str, Any], weight: Floats | None = None
 ) -> Any:
-    """A LightGBM model of what is wanted float64[x] of rows float32[x,columns], some counting more
-    than others by `weight` float64[x].
+    """A LightGBM model of the targets `wanted` float64[x] for rows float32[x,columns], with the
+    weights float64[x] if given.
 
-    Raises: MissingDependency without LightGBM; ModelError where it fails.
+    Raises: MissingDependency without LightGBM; ModelError if it fails.
     """
     library = lightgbm()
     data = library.Dataset(table, wanted, weight=weight, params=dict(settings))
@@ -101,47 +102,43 @@ def boosted(
 
 
 def levelled(samples: Samples) -> Floats:
-    """float64[x]: gains less the level of their row. The level is that of a two-way fit, so that a
-    row that ran good configurations only does not look like one that ran all."""
+    """float64[x]: gains less the level of their row, of a two-way fit, so that a row that ran good
+    configurations only has a higher level."""
     row = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
     gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
     gains[row, samples.column] = samples.gain
     level, _ = effects(gains)
-    found: Floats = samples.gain - level[row]
-    return found
+    residual: Floats = samples.gain - level[row]
+    return residual
 
 
 def fit_member(
-    samples: Samples, rows: Sequence[Table], held: NDArray[np.bool_], seed: int
+    samples: Samples, rows: Sequence[Table], unseen: NDArray[np.bool_], seed: int
 ) -> FittedTrees:
-    """One member, of the rows that are not `held` bool[r]; `rows` are their `tables`.
+    """One member, trained on the rows that are not `unseen` bool[r]; `rows` are their `tables`.
 
     Raises: MissingDependency without LightGBM.
     """
-    from indexer.training.cost_model.losses import figures  # imports torch
+    from indexer.training.cost_model.losses import figures, mean_figures  # imports torch
 
-    known = np.flatnonzero(~held)
-    table = np.concatenate([rows[i] for i in known.tolist()])
+    seen = np.flatnonzero(~unseen)
+    table = np.concatenate([rows[i] for i in seen.tolist()])
     leaf = max(1, min(LEAF, len(table) // _LEAF_SHARE))
     settings = {**SETTINGS, "min_data_in_leaf": leaf, "seed": seed}
-    booster = boosted(table, levelled(samples.take(known)), settings)
-    scores, told = {}, []
-    for i in np.flatnonzero(held).tolist():
+    booster = boosted(table, levelled(samples.take(seen)), settings)
+    scores, each = {}, []
+    for i in np.flatnonzero(unseen).tolist():
         scores[i] = np.asarray(booster.predict(rows[i], num_threads=1), dtype=np.float64)
         own = figures(scores[i], samples.gain[samples.part(i)], float(np.log1p(samples.noise)))
         if own is not None:
-            told.append(own)
-    named: dict[str, float] = {}
-    if told:
-        names = ("valid_prl", "valid_opa", "valid_tau")
-        named = dict(zip(names, np.mean(told, axis=0).tolist(), strict=True))
-    return FittedTrees(weights(booster), scores, named)
+            each.append(own)
+    return FittedTrees(weights(booster), scores, mean_figures(each) if each else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grown:
-    """The members of one model; those that were `judged` by rows they did not learn from, the same
-    or others; and `loss`, the mean squared error of the latter in log gains (nan: none was)."""
+    """The members of one model; those `judged` on rows they did not learn from, the same or others;
+    and `loss`, the mean squared error of the latter in log gains (nan: none)."""
 
     members: list[FittedTrees]
     judged: list[FittedTrees]
@@ -151,13 +148,13 @@ class Grown:
 def grow(
     samples: Samples,
     rows: Sequence[Table],
-    held: Sequence[NDArray[np.bool_]],
+    unseen: Sequence[NDArray[np.bool_]],
     apart: Sequence[NDArray[np.bool_]],
     seed: int,
 ) -> Grown:
-    """One member for each mask bool[r] of `held`, and for each of `apart` one that is only judged;
-    without any, the members are."""
-    members = [fit_member(samples, rows, out, seed * 1000 + i) for i, out in enumerate(held)]
+    """One member for each mask bool[r] of `unseen`, and for each of `apart` a model for evaluation
+    alone; without any, the members are evaluated."""
+    members = [fit_member(samples, rows, out, seed * 1000 + i) for i, out in enumerate(unseen)]
     judged = [fit_member(samples, rows, out, seed * 1000) for out in apart]
     judged = judged or [m for m in members if m.scores]
     missed = [
@@ -169,39 +166,39 @@ def grow(
 
 
 def weights(booster: Any) -> dict[str, NDArray[Any]]:
-    """The tensors of a LightGBM model, as `embeddb.cost_model.trees_numpy` reads them."""
-    found: dict[str, list[Any]] = {name: [] for name in TENSORS}
+    """The tensors of a LightGBM model, for `embeddb.cost_model.trees_numpy`."""
+    parts: dict[str, list[Any]] = {name: [] for name in TENSORS}
     for tree in booster.dump_model()["tree_info"]:
         splits = int(tree["num_leaves"]) - 1
         assert 0 <= splits <= MOST_SPLITS
-        found["splits"].append(splits)
-        places = {name: len(found[name]) for name in ("feature", "value")}
+        parts["splits"].append(splits)
+        places = {name: len(parts[name]) for name in ("feature", "value")}
         for name in ("feature", "threshold", "left", "right"):
-            found[name] += [0] * splits
-        found["value"] += [0.0] * (splits + 1)
-        _place(tree["tree_structure"], found, places["feature"], places["value"])
-    arrays = {name: np.array(found[name], dtype=np.float64) for name in TENSORS}
+            parts[name] += [0] * splits
+        parts["value"] += [0.0] * (splits + 1)
+        _place(tree["tree_structure"], parts, places["feature"], places["value"])
+    arrays = {name: np.array(parts[name], dtype=np.float64) for name in TENSORS}
     most = float(np.finfo(np.float32).max)
     exact = np.clip(arrays["threshold"], -most, most)
-    # Numbers are float32: those at most a threshold are those at most the next float32 below it.
+    # Inputs are float32, so thresholds are rounded down to float32.
     rounded = exact.astype(np.float32)
     below = np.nextafter(rounded, np.float32(-np.inf))
     arrays["threshold"] = np.where(rounded > exact, below, rounded)
     return {name: array.astype(TENSORS[name]) for name, array in arrays.items()}
 
 
-def _place(node: dict[str, Any], found: dict[str, list[Any]], split: int, leaf: int) -> int:
-    """Writes a node and what is below it; returns its name in its tree. `split` and `leaf` are
-    where the tree's own begin."""
+def _place(node: dict[str, Any], parts: dict[str, list[Any]], split: int, leaf: int) -> int:
+    """Write a node and its children; return its name in its tree. `split` and `leaf` are the first
+    positions of the tree's splits and leaves."""
     if "split_index" not in node:
         at = int(node.get("leaf_index", 0))
-        found["value"][leaf + at] = node["leaf_value"]
+        parts["value"][leaf + at] = node["leaf_value"]
         return ~at
     assert node["decision_type"] == "<="
     assert node["missing_type"] == "None"
     at = int(node["split_index"])
-    found["feature"][split + at] = node["split_feature"]
-    found["threshold"][split + at] = node["threshold"]
-    found["left"][split + at] = _place(node["left_child"], found, split, leaf)
-    found["right"][split + at] = _place(node["right_child"], found, split, leaf)
+    parts["feature"][split + at] = node["split_feature"]
+    parts["threshold"][split + at] = node["threshold"]
+    parts["left"][split + at] = _place(node["left_child"], parts, split, leaf)
+    parts["right"][split + at] = _place(node["right_child"], parts, split, leaf)
     return at

@@ -1,8 +1,8 @@
-"""The papers' models whole: sparse network, mapper, latent encoder and predictor as one, trained by
-the order of run times (COGNATE, Section 3 and Appendix A.4; WACO).
+"""The papers' models as a whole: sparse network, mapper, latent encoder and predictor, trained
+together on the order of run times (COGNATE, Section 3 and Appendix A.4; WACO).
 
-What comes of it are two files. The sparse network is a featurizer, so vectors, queries and the
-index need nothing new for it; the rest is a cost model that reads this featurizer's vectors.
+The result is two files. The sparse network is a featurizer like any other; the rest is a cost model
+that reads this featurizer's vectors.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from indexer.training.cost_model.encoder import Encoder, Reading, Structures, on
 from indexer.training.cost_model.model_place import save_model
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import learned
+from indexer.training.trainer import below
 
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
 
 Arrays = dict[str, NDArray[Any]]
 
-#: Vectors may be so much farther from the mean than those that were learned from before
-#: `embeddb.cost_model.encoders.inputs.CLIP` cuts them.
+#: Distance from the mean, over the largest one in training, at which
+#: `embeddb.cost_model.encoders.inputs.CLIP` clips vectors.
 _ROOM = 1.25
 
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A model in two parts; the cost model says which featurizer it reads once both are saved."""
+    """A model in two parts; the cost model's card names the featurizer once both are saved."""
 
     model: CostModel
     encoder: Encoder
@@ -60,16 +61,20 @@ class Whole:
         """
         beside = encoder_file(file)
         card = self.model.card
-        told = {n: card[n] for n in ("kernel", "ops", "platform", "data", "patterns", "seed")}
-        about = {**told, "settings": {"method": "run times"}, "code": __version__}
+        names = ("kernel", "ops", "platform", "data", "patterns", "seed")
+        about = {
+            **{n: card[n] for n in names},
+            "settings": {"method": "run times"},
+            "code": __version__,
+        }
         version = self.encoder.save(beside, about)
         card["featurizer"] = {"name": beside.stem, "version": version}
 
 
 def encoder_file(file: Path) -> Path:
-    """Where the encoder of a cost model's file lies; its stem is the featurizer's name.
+    """File of the encoder beside that of a cost model; its stem is the featurizer's name.
 
-    Raises: UsageError if that can be no name.
+    Raises: UsageError for an invalid name.
     """
     stem = file.stem.removeprefix("costmodel-")
     if not re.fullmatch(r"[A-Za-z0-9_.@-]{1,100}", stem):
@@ -86,14 +91,14 @@ def save_whole(
     home: str | Path | None,
     reopen: Callable[[], AbstractContextManager[Lookup]],
 ) -> tuple[str, list[str]]:
-    """Write both files, the encoder first, and register them; returns as `save_model` does."""
+    """Write both files, the encoder first, and register them; returns as `save_model`."""
     whole.save_encoder(file)
     return save_model(whole.model, file, home, reopen)
 
 
 def load_whole(file: Path) -> Whole:
     """A cost model and the encoder beside it. Raises: ModelError if either cannot be read, or the
-    encoder is another one than the model was trained with."""
+    model was trained with another encoder."""
     model = CostModel.load(file)
     name = str(model.card["featurizer"]["name"])
     if not name.startswith(TRAINED) or Path(name).name != name:
@@ -105,21 +110,21 @@ def load_whole(file: Path) -> Whole:
 
 
 def first_encoder(settings: CostSettings, file: Path | None) -> Encoder:
-    """What training starts from: random weights, or those of a featurizer's file, whose reduction
-    and channels are then the model's.
+    """Encoder to start training from: with random weights, or of a featurizer's file, whose
+    reduction and channels are then the model's.
 
     Raises: UsageError for the file of another network; ModelError if it cannot be read.
     """
     if file is None:
         return Encoder.drawn(settings)
-    found = Encoder.load(file)
-    if found.spec["name"] != settings.encoder:
+    encoder = Encoder.load(file)
+    if encoder.spec["name"] != settings.encoder:
         raise UsageError(
-            f"{file} is of the network {found.spec['name']}, not {settings.encoder}",
+            f"{file} is of the network {encoder.spec['name']}, not {settings.encoder}",
             hint=f"embeddb train featurizer MATRICES -o FILE --network {settings.encoder} "
             "--reduction sites --no-shape",
         )
-    return found
+    return encoder
 
 
 def train_whole(
@@ -132,9 +137,9 @@ def train_whole(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Whole:
-    """Learn from samples (`samples_of` with `read`) and the structures of their matrices, from the
-    weights of `encoder`; with `start`, the cost model that belongs to it, fine-tuning as in
-    `indexer.training.cost_model.train.train`. A training in `folder` that was stopped goes on.
+    """Train on samples (`samples_of` with `read`) and the structures of their matrices, from the
+    weights of `encoder`; with `start`, its cost model, fine-tune as
+    `indexer.training.cost_model.train.train`. Resumes a stopped training in `folder`.
 
     Raises: as `train`; UsageError for settings without an encoder or a start of another one.
     """
@@ -145,43 +150,34 @@ def train_whole(
     scale = start.below("scale.") if start is not None else one_scale(samples.vectors)
     reading = Reading(encoder, structures, scale)
     card, tensors, scores = learned(samples, settings, start, folder, progress, reading=reading)
-    made = _part(tensors, "member.0.encoder.")
-    encoder = replace(
-        encoder,
-        weights={name: torch.from_numpy(a) for name, a in made.items()},
-        name="",
-        version="",
-    )
+    trained = below("member.0.encoder.", tensors)
+    weights = {name: torch.from_numpy(a) for name, a in trained.items()}
+    encoder = replace(encoder, weights=weights, name="", version="")
     samples = _seen(samples, encoder, structures)
-    head, scale = _rescaled(_part(tensors, "member.0.head."), scale, samples.vectors)
-    kept = {n: a for n, a in tensors.items() if not n.startswith(("member.", "scale."))}
-    kept |= {f"member.0.{n}": a for n, a in head.items()}
-    kept |= {f"scale.{n}": a for n, a in scale.items()}
+    head, scale = _rescaled(below("member.0.head.", tensors), scale, samples.vectors)
+    arrays = {n: a for n, a in tensors.items() if not n.startswith(("member.", "scale."))}
+    arrays |= {f"member.0.{n}": a for n, a in head.items()}
+    arrays |= {f"scale.{n}": a for n, a in scale.items()}
     card = {**card, "vector": int(samples.vectors.shape[1]), "data": samples.hash}
-    return Whole(calibrated(card, kept, samples, scores), encoder)
+    return Whole(calibrated(card, arrays, samples, scores), encoder)
 
 
 def _seen(samples: Samples, encoder: Encoder, structures: Structures) -> Samples:
-    """With the vectors of an encoder."""
+    """The samples with the vectors of an encoder."""
     ids = [row.pattern_id for row in samples.rows]
     distinct = list(dict.fromkeys(ids))
-    made = dict(zip(distinct, encoder.vectors(structures, distinct), strict=True))
-    vectors = np.array([made[i] for i in ids], dtype=np.float32).reshape(len(ids), -1)
+    by_id = dict(zip(distinct, encoder.vectors(structures, distinct), strict=True))
+    vectors = np.array([by_id[i] for i in ids], dtype=np.float32).reshape(len(ids), -1)
     return replace(
         samples, vectors=vectors, featurizer=encoder.name, featurizer_version=encoder.version
     )
 
 
-def _part(tensors: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
-    cut = len(prefix)
-    return {n[cut:]: a for n, a in tensors.items() if n.startswith(prefix)}
-
-
 def _rescaled(
     head: Arrays, scale: Mapping[str, NDArray[Any]], vectors: NDArray[np.float32]
 ) -> tuple[Arrays, Arrays]:
-    """The same function of a vector, of which a query cuts nothing that training has not seen: the
-    encoder has moved since the scale was taken, and `problem` cuts at `CLIP` of it."""
+    """Head and scale of the same function, rescaled so that `problem` clips no vector of the
+    training at `CLIP`: the encoder has changed since the scale was computed."""
     center = vectors.mean(axis=0)
     far = float(np.abs(vectors - center).max(initial=0.0))
     size = max(_ROOM * far / CLIP, 1e-6)

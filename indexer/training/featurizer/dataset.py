@@ -70,9 +70,9 @@ def crop(pattern: Pattern, rows: tuple[int, int], cols: tuple[int, int]) -> Patt
 
 
 def resize(pattern: Pattern, shape: tuple[int, int]) -> Pattern:
-    """The same picture on another scale: entries merge where it shrinks, repeat where it grows.
+    """The pattern on another scale: entries merge where it shrinks, repeat where it grows.
 
-    An entry covers the lines its unit interval is mapped to, at least one. Time and memory are
+    An entry covers the lines that its unit interval maps to, at least one. Time and memory are
     proportional to the larger number of entries, before or after.
     """
     m, n = pattern.shape
@@ -88,9 +88,8 @@ def resize(pattern: Pattern, shape: tuple[int, int]) -> Pattern:
 
 
 def permute_blocks(pattern: Pattern, row_order: Ints, col_order: Ints) -> Pattern:
-    """Rows and columns in as many nearly equal blocks as the orders are long, put in that order.
-    Block `order[i]` comes to place i. The inside of a block is unchanged. Raises: ValueError if an
-    order is no permutation."""
+    """Permute nearly equal blocks of rows and columns: block `order[i]` becomes block i, unchanged
+    inside. Raises: ValueError if an order is no permutation."""
     m, n = pattern.shape
     rows, cols = _coordinates(pattern)
     rows, cols = _moved(rows, m, row_order), _moved(cols, n, col_order)
@@ -109,7 +108,7 @@ def transpose(pattern: Pattern) -> Pattern:
 
 
 def _random_crop(pattern: Pattern, rng: np.random.Generator) -> Pattern:
-    """A window that holds an entry, else the pattern itself."""
+    """A window with an entry, else the pattern itself."""
     m, n = pattern.shape
     for _ in range(_TRIES):
         window = crop(pattern, _window(m, rng), _window(n, rng))
@@ -137,7 +136,7 @@ def _random_resize(pattern: Pattern, rng: np.random.Generator) -> Pattern:
 
 
 def _random_order(pattern: Pattern, rng: np.random.Generator) -> Pattern:
-    """Square patterns keep their diagonal, as reordering the unknowns of a matrix does."""
+    """Permute random blocks, symmetrically in square patterns, like unknowns of a matrix."""
     m, n = pattern.shape
     count = int(rng.integers(2, _MOST_BLOCKS + 1))
     row_order = rng.permutation(min(count, m))

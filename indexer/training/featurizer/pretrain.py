@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,7 +51,7 @@ class Autoencoder(nn.Module):
     """`encoder(tensor, shapes, owner)` -> float32[b,dim], and two decoders of it.
 
     `shapes` float32[s,3] and `pictures` float32[s,32,32] of the training samples: the decoders
-    start at their means, which spares the first epochs from learning two constants.
+    start at their means.
     """
 
     def __init__(self, encoder: nn.Module, dim: int, *, shapes: Tensor, pictures: Tensor) -> None:
@@ -171,12 +171,7 @@ def job_of(
         shape, density = errors(batch)
         return shape + density
 
-    return Job(
-        steps=len(train_batches),
-        batches=batches,
-        loss=loss,
-        validate=validate,
-    )
+    return Job(len(train_batches), batches, loss, validate)
 
 
 _DIM = 128
@@ -198,12 +193,12 @@ class Pretraining:
     def spec(self) -> dict[str, Any]:
         """Spec of the network. Raises: ModelError for an unknown one."""
         sizes = {"dim": _DIM, "in_channels": CHANNELS}
-        handed = {"shape": False} if self.no_shape else {}
-        return complete({"name": self.network, **sizes, **handed})
+        shape = {"shape": False} if self.no_shape else {}
+        return complete({"name": self.network, **sizes, **shape})
 
 
 def check_free(out: Path) -> None:
-    """Raises: UsageError if a training for `out` is unfinished: hours would be lost."""
+    """Raises: UsageError if a training of `out` is unfinished: hours would be lost."""
     folder = folder_of(out)
     if checkpoint_of(folder).exists():
         raise UsageError(
@@ -219,7 +214,7 @@ def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) 
     model = _model(spec, data.train, how)
     job = job_of(model, (data.train, data.valid), size=how.batch, seed=how.recipe.seed)
     named = _named(data, how, spec)
-    settings = Settings(**{**asdict(how.settings), "run": named})
+    settings = replace(how.settings, run=named)
     fitted = fit(model, job, settings=settings, folder=folder_of(out), progress=progress)
     plain = mean_errors(data.train, data.valid)
     card = {

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,31 +58,29 @@ def _per_instruction(count: Callable[[CounterVector], float]) -> _Metric:
     return lambda counted, seconds: _rate(count(counted), counted.of("instructions"))
 
 
-_METRICS: Mapping[str, _Metric] = MappingProxyType(
-    {
-        "runtime": lambda counted, seconds: seconds,
-        "instructions_per_second": lambda c, seconds: c.of("instructions") / seconds,
-        "flops_per_second": lambda c, seconds: _flops(c) / seconds,
-        "memory_bandwidth": _bandwidth("memory_reads", "memory_writes"),
-        "memory_read_bandwidth": _bandwidth("memory_reads"),
-        "memory_write_bandwidth": _bandwidth("memory_writes"),
-        "l3_bandwidth": _bandwidth("l2_lines_in", "l2_writebacks"),
-        "l3_read_bandwidth": _bandwidth("l2_lines_in"),
-        "l3_write_bandwidth": _bandwidth("l2_writebacks"),
-        "l2_bandwidth": _bandwidth("l1_lines_in", "l1_modified_evictions"),
-        "l2_read_bandwidth": _bandwidth("l1_lines_in"),
-        "l2_write_bandwidth": _bandwidth("l1_modified_evictions"),
-        "l1_misses": _misses("l1_lines_in", "loads", "stores"),
-        "l2_misses": _misses("l2_lines_in", "l1_lines_in"),
-        "l3_misses": _misses("memory_reads", "l2_lines_in"),
-        "mispredictions": _misses("mispredictions", "branches"),
-        "load_rate": _per_instruction(lambda c: c.of("loads")),
-        "store_rate": _per_instruction(lambda c: c.of("stores")),
-        "branch_rate": _per_instruction(lambda c: c.of("branches")),
-        "flop_rate": _per_instruction(_flops),
-        "imbalance": lambda c, _: _rate(c.of("instructions", "max"), c.of("instructions", "mean")),
-    }
-)
+_METRICS: Mapping[str, _Metric] = {
+    "runtime": lambda counted, seconds: seconds,
+    "instructions_per_second": lambda c, seconds: c.of("instructions") / seconds,
+    "flops_per_second": lambda c, seconds: _flops(c) / seconds,
+    "memory_bandwidth": _bandwidth("memory_reads", "memory_writes"),
+    "memory_read_bandwidth": _bandwidth("memory_reads"),
+    "memory_write_bandwidth": _bandwidth("memory_writes"),
+    "l3_bandwidth": _bandwidth("l2_lines_in", "l2_writebacks"),
+    "l3_read_bandwidth": _bandwidth("l2_lines_in"),
+    "l3_write_bandwidth": _bandwidth("l2_writebacks"),
+    "l2_bandwidth": _bandwidth("l1_lines_in", "l1_modified_evictions"),
+    "l2_read_bandwidth": _bandwidth("l1_lines_in"),
+    "l2_write_bandwidth": _bandwidth("l1_modified_evictions"),
+    "l1_misses": _misses("l1_lines_in", "loads", "stores"),
+    "l2_misses": _misses("l2_lines_in", "l1_lines_in"),
+    "l3_misses": _misses("memory_reads", "l2_lines_in"),
+    "mispredictions": _misses("mispredictions", "branches"),
+    "load_rate": _per_instruction(lambda c: c.of("loads")),
+    "store_rate": _per_instruction(lambda c: c.of("stores")),
+    "branch_rate": _per_instruction(lambda c: c.of("branches")),
+    "flop_rate": _per_instruction(_flops),
+    "imbalance": lambda c, _: _rate(c.of("instructions", "max"), c.of("instructions", "mean")),
+}
 
 TARGETS: tuple[str, ...] = tuple(_METRICS)
 #: Targets transformed by log2(1 + x), seconds by log2(x); the others are shares and ratios.
@@ -95,9 +92,8 @@ LOGARITHMS = frozenset(
 def targets_of(counted: CounterVector, seconds: float) -> NDArray[np.float32]:
     """float32[t] transformed targets, in the order of `TARGETS`; nan where absent. `seconds`: the
     time of the same nest without counting."""
-    values = {name: metric(counted, seconds) for name, metric in _METRICS.items()}
-    learned = [_learned(name, value) for name, value in values.items()]
-    return np.array(learned, dtype=np.float32)
+    targets = [_learned(name, metric(counted, seconds)) for name, metric in _METRICS.items()]
+    return np.array(targets, dtype=np.float32)
 
 
 def value_of(target: str, learned: float) -> float:

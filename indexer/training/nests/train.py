@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,7 +152,7 @@ def counter_inputs(network: TrainedNetwork, counters: NDArray[np.float32]) -> ND
 
 
 def _scales(values: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of what each column has; 0 and 1 where it has nothing or one value."""
+    """Mean and deviation of each column without nan; 0 and 1 for a column without variation."""
     there = ~np.isnan(values)
     count = np.maximum(there.sum(axis=0), 1)
     mean = np.where(there, values, 0).sum(axis=0, dtype=np.float64) / count
@@ -219,7 +219,7 @@ def train_nests(
     fitted = fit(
         network,
         _job(network, _Set(train, network, chosen), _Set(valid, network, chosen), how),
-        settings=Settings(**{**asdict(how.settings), "run": named}),
+        settings=replace(how.settings, run=named),
         folder=folder_of(out),
         progress=progress,
     )

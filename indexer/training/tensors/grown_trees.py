@@ -5,8 +5,7 @@ the calibration of their scores as log gains.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,18 +17,16 @@ from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
 from indexer.training.cost_model.trees import boosted, weights
 from indexer.training.tensors.samples import KernelSample
 
-_SETTINGS = MappingProxyType(
-    {
-        "objective": "regression",
-        "learning_rate": 0.05,
-        "num_leaves": 31,
-        "min_data_in_leaf": 20,
-        "use_missing": False,
-        "num_threads": 1,
-        "deterministic": True,
-        "verbosity": -1,
-    }
-)
+_SETTINGS: Mapping[str, Any] = {
+    "objective": "regression",
+    "learning_rate": 0.05,
+    "num_leaves": 31,
+    "min_data_in_leaf": 20,
+    "use_missing": False,
+    "num_threads": 1,
+    "deterministic": True,
+    "verbosity": -1,
+}
 
 
 def evenly(families: Sequence[str]) -> NDArray[np.float64]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,20 +178,18 @@ def _named(train: Sequence[KernelSample], how: NetworkTraining) -> str:
 TREE_COUNT = 800
 #: Operations in a leaf; a share of all where there are few.
 _LEAF, _LEAF_SHARE = 20, 100
-SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {
-        "learning_rate": 0.1,
-        "num_leaves": 31,
-        "feature_fraction": 0.6,
-        "lambda_l2": 1.0,
-        "min_sum_hessian_in_leaf": 1e-3,
-        "use_missing": False,
-        "num_threads": 1,
-        "deterministic": True,
-        "force_row_wise": True,
-        "verbosity": -1,
-    }
-)
+SETTINGS: Mapping[str, Any] = {
+    "learning_rate": 0.1,
+    "num_leaves": 31,
+    "feature_fraction": 0.6,
+    "lambda_l2": 1.0,
+    "min_sum_hessian_in_leaf": 1e-3,
+    "use_missing": False,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
 
 Floats = NDArray[np.float64]
 

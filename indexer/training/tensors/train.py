@@ -45,9 +45,6 @@ from indexer.training.trainer import (
     saved,
 )
 
-__all__ = ["KernelData", "KernelTraining", "train_kernels"]
-
-
 #: Additional card entries from a card, the weights by name and the families outside of the
 #: training.
 Judge = Callable[[dict[str, Any], dict[str, NDArray[Any]], Sequence[str]], dict[str, Any]]
@@ -146,9 +143,7 @@ def _candidates(how: KernelTraining) -> tuple[str, ...]:
     """Predictors to train, the network first, since an interrupted training resumes with it."""
     if how.predictor != "auto":
         return (how.predictor,)
-    if how.task == "fused":
-        return ("network", "operations")
-    return ("network", "trees")
+    return ("network", "operations" if how.task == "fused" else "trees")
 
 
 def _operations(out: Path) -> Path:

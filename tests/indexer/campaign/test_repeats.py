@@ -125,7 +125,7 @@ def test_a_task_of_which_nothing_was_stored_is_repeated_too(folder: Path) -> Non
 def test_a_broken_file_is_said(folder: Path) -> None:
     for bad in (b"[]", b'{"a": ["x"]}', b"\xff", b'{"a": 1}'):
         (folder / "again.json").write_bytes(bad)
-        with pytest.raises(InputError, match=r"again.json: does not say which results"):
+        with pytest.raises(InputError, match=r"again.json: not a list of repeated results"):
             Campaign(folder)
     (folder / "again.json").write_text(json.dumps({"0000-spmm_32-0": [-5, 999]}))
     assert go(folder, Database.in_memory(), LawRunner()).measured == POINTS

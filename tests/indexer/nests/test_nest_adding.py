@@ -38,7 +38,7 @@ def test_they_are_kept_with_their_vectors_in_few_transactions(
     together, alone, nests = Database.in_memory(), Database.in_memory(), copies(70)
     assert len(add_coded(together.index, nests).added) == 70
     assert written == [64, 6]
-    assert len(add_coded(together.index, nests).known) == 70
+    assert len(add_coded(together.index, nests).stored) == 70
     assert written == [64, 6]
     for nest in nests[:3]:
         alone.index.add_pattern(nest)

@@ -56,7 +56,7 @@ def test_what_was_done_is_left_out(db: Database) -> None:
     job(db, Played()).programs(programs)
     again = Played()
     tally = job(db, again).programs(programs)
-    assert (tally.known, tally.programs, tally.partitions, again.timed) == (2, 0, 0, [])
+    assert (tally.earlier, tally.programs, tally.partitions, again.timed) == (2, 0, 0, [])
     # Another seed draws other cuts, of kernels most of which are known.
     other = Played()
     job(db, other, seed=1).programs(programs)
@@ -116,7 +116,7 @@ def test_kernels_by_themselves(db: Database) -> None:
     runner = Played()
     tally = job(db, runner).kernels([row_sum(), dot_add()])
     assert tally.kernels == 2 and tally.long == 2
-    assert job(db, runner).kernels([row_sum()]).known == 1
+    assert job(db, runner).kernels([row_sum()]).earlier == 1
 
 
 def test_kernels_with_drawn_arrays_are_timed_again_in_their_program(db: Database) -> None:
@@ -148,7 +148,7 @@ def test_kernels_that_took_turns_are_kept_before_the_next_do(db: Database) -> No
     told: list[tuple[int, int]] = []
     again = Played()
     tally = job(db, again).kernels(kernels, lambda _, done, of: told.append((done, of)))
-    assert (tally.known, tally.kernels) == (2, 3) and told == [(2, 3), (3, 3)]
+    assert (tally.earlier, tally.kernels) == (2, 3) and told == [(2, 3), (3, 3)]
     assert again.timed == [kernel.id for kernel in kernels[2:]]
 
 

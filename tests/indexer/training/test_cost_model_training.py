@@ -33,7 +33,8 @@ from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.learning.calibration import trust  # noqa: E402
 from indexer.training.cost_model import losses, members  # noqa: E402
 from indexer.training.cost_model import train as costmodel  # noqa: E402
-from indexer.training.cost_model.train import paper, retarget, train  # noqa: E402
+from indexer.training.cost_model.settings import paper  # noqa: E402
+from indexer.training.cost_model.train import retarget, train  # noqa: E402
 from tuners.evaluation.choose_predictor import Training, TrainingRequest, candidates  # noqa: E402
 
 SPADE = load_platform("spade")

@@ -33,7 +33,8 @@ from embeddb.learning.calibration import _guard, held_out, judged_only  # noqa: 
 from embeddb.learning.samples import SampleRow, Samples  # noqa: E402
 from indexer.training.cost_model import train as costmodel  # noqa: E402
 from indexer.training.cost_model import trees  # noqa: E402
-from indexer.training.cost_model.train import forest, retarget, train, unfinished  # noqa: E402
+from indexer.training.cost_model.settings import forest  # noqa: E402
+from indexer.training.cost_model.train import retarget, train, unfinished  # noqa: E402
 from indexer.training.cost_model.trees import Grown, grow  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]

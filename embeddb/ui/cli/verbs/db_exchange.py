@@ -181,8 +181,8 @@ def _show_moved(what: str, report: ImportReport | PushReport, place: str) -> Non
         f"{duration(report.seconds)}: {report.added:,} added, {report.duplicates:,} already "
         f"stored, {report.rejected:,} rejected"
     )
-    if report.kept:
-        say(f"  {report.kept:,}  conflict with rows stored {place}, which are kept")
+    if report.contradicting:
+        say(f"  {report.contradicting:,}  conflict with rows stored {place}, which are kept")
 
 
 @click.command("sources")

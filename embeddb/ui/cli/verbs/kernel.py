@@ -94,7 +94,7 @@ def import_verb(db: str, files: tuple[str, ...], as_json: bool, **options: Any) 
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened.index, tensors, progress=progress)
-    notes += _unchanged_groups(done.known, tensors, options["group"])
+    notes += _unchanged_groups(done.stored, tensors, options["group"])
     note_some(notes, _MOST_NOTES, "and {:,} more notes: --json has them all")
     if as_json:
         emit({**added_document(db, done, _import_document), "notes": notes})
@@ -116,13 +116,13 @@ def _unchanged_groups(
 
 
 def _show_import(db: str, done: Added[TensorGraph]) -> None:
-    states = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
+    states = [(one, "added") for one in done.added] + [(one, "known") for one in done.stored]
     rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in states]
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         say(f"and {len(rows) - _MOST_ROWS:,} more")
     added = counted(Counter(one.kind for one in done.added)) if done.added else "nothing"
-    say(f"{db}: {added} added, {len(done.known):,} already stored")
+    say(f"{db}: {added} added, {len(done.stored):,} already stored")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")
 
@@ -369,7 +369,7 @@ def _fusions(
         job = FusionJob(machine_here(db, platform, repeats=options["repeats"], threads=1), request)
         tally = (job.programs if options["op"] == "fusion" else job.kernels)(subjects, progress)
     if as_json:
-        counts = {"known": tally.known, "measured": tally.programs}
+        counts = {"known": tally.earlier, "measured": tally.programs}
         counts |= {n: getattr(tally, n) for n in ("partitions", "kernels", "long", "failed")}
         ratio = median(tally.ratios) if tally.ratios else None
         what = "programs" if options["op"] == "fusion" else "asked"
@@ -377,10 +377,10 @@ def _fusions(
     else:
         failed = [f"{name}: {reason}" for name, reason in tally.failed.items()]
         note_some(failed, MOST_NOTES, "and {:,} more failed: --json has them all")
-    refuse_if_nothing_ran(tally.known + tally.partitions + tally.kernels, tally.failed)
+    refuse_if_nothing_ran(tally.earlier + tally.partitions + tally.kernels, tally.failed)
     if as_json:
         return
-    earlier = f", {tally.known:,} measured before" if tally.known else ""
+    earlier = f", {tally.earlier:,} measured before" if tally.earlier else ""
     partitions = f"{plural(tally.partitions, 'partition')}, " if tally.partitions else ""
     kernels = plural(tally.kernels, "kernel")
     say(f"{partitions}{kernels} measured, {tally.long:,} of 50 µs or more{earlier}")
@@ -444,17 +444,17 @@ def _tiles(
         tally = job.run(kernels, progress)
     taus = [tau for tau in tally.taus if not math.isnan(tau)]
     if as_json:
-        counts = {"known": tally.known, "measured": tally.measured, "tiles": tally.configs}
+        counts = {"known": tally.earlier, "measured": tally.measured, "tiles": tally.configs}
         counts |= {"runs": tally.runs, "again": tally.again}
         agreement = median(taus) if taus else None
         more = {"agreement": agreement, "skipped": tally.skipped}
         emit({"kernels": len(kernels), **counts, **more})
     else:
         note_without_tiles(tally.skipped)
-    refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
+    refuse_if_nothing_ran(tally.earlier + tally.measured, tally.skipped)
     if as_json:
         return
-    earlier = f", {plural(tally.known, 'kernel')} measured before" if tally.known else ""
+    earlier = f", {plural(tally.earlier, 'kernel')} measured before" if tally.earlier else ""
     say(f"{plural(tally.measured, 'kernel')}, {plural(tally.configs, 'tile')} measured{earlier}")
     if taus:
         say(f"Kendall's tau of the rounds {median(taus):.2f} (median), {tally.again:,} run again")

@@ -83,7 +83,7 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
 
     request = MeasureRequest(
         op=Op.parse(options["op"]),
-        given=options["configurations"],
+        texts=options["configurations"],
         configs=options["configs"],
         seed=options["seed"],
         baselines=options["baselines"],
@@ -374,7 +374,7 @@ def _show_report(report: CalibrationReport) -> None:
     failed = f", {failures:,} of which failed" if failures else ""
     say(
         f"{report.platform}: {plural(runs, 'run')}{failed}, in {duration(report.seconds)} of "
-        f"{duration(report.asked_s)}"
+        f"{duration(report.requested_s)}"
     )
     warn(report.problems, _NAMED)
     if report.too_large:

@@ -82,13 +82,13 @@ def import_verb(
         document = partial(_import_document, lines=lines)
         emit({**added_document(db, done, document), "notes": notes})
         return
-    states = [(nest, "added") for nest in done.added] + [(nest, "known") for nest in done.known]
+    states = [(nest, "added") for nest in done.added] + [(nest, "known") for nest in done.stored]
     rows = []
     for nest, word in states:
         where = "{}-{}".format(*lines[nest.id]) if nest.id in lines else "-"
         rows.append((nest.name, where, str(nest.sizes), len(nest.body), nest.id, word))
     table(("nest", "lines", "sizes", "statements", "id", ""), rows)
-    say(f"{db}: {plural(len(done.added), 'nest')} added, {len(done.known):,} already stored")
+    say(f"{db}: {plural(len(done.added), 'nest')} added, {len(done.stored):,} already stored")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their nest")
 
@@ -323,10 +323,10 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: A
         tally = MeasureJob(machine, design).run(nests, progress)
         embed(opened.index, progress=progress)
     if as_json:
-        counts = {"known": tally.known, "measured": tally.measured, "runs": tally.runs}
+        counts = {"known": tally.earlier, "measured": tally.measured, "runs": tally.runs}
         emit({"nests": len(nests), **counts})
         return
-    earlier = f", {plural(tally.known, 'nest')} measured before" if tally.known else ""
+    earlier = f", {plural(tally.earlier, 'nest')} measured before" if tally.earlier else ""
     say(f"{plural(tally.measured, 'nest')} measured in {plural(tally.runs, 'run')}{earlier}")
 
 

@@ -208,8 +208,8 @@ def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, An
     with needing("training", extra="graphs"):
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
         from indexer.training.tensors.samples import about
-        from indexer.training.tensors.settings import recipe
-        from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels
+        from indexer.training.tensors.settings import KernelTraining, recipe
+        from indexer.training.tensors.train import KernelData, train_kernels
         from indexer.training.trainer import folder_of
     names = ("epochs", "patience", "tiles", "steps", "seed", "predictor")
     how = KernelTraining(

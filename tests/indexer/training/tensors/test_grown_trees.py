@@ -32,8 +32,8 @@ from indexer.training.tensors.grown_trees import (  # noqa: E402
 )
 from indexer.training.tensors.operations import summed  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
-from indexer.training.tensors.settings import recipe  # noqa: E402
-from indexer.training.tensors.train import KernelData, KernelTraining, train_kernels  # noqa: E402
+from indexer.training.tensors.settings import KernelTraining, recipe  # noqa: E402
+from indexer.training.tensors.train import KernelData, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
