@@ -94,9 +94,9 @@ def neighbours(unit: Unit, vectors: np.ndarray, out: np.ndarray) -> float:
     gains, groups = gains_of(unit), unit.samples.groups
     ids = [row.pattern_id for row in unit.samples.rows]
     whole = Trial.of(Features.plain(vectors), gains, groups, ids=ids)
-    choices = whole.without(out).asked(whole, out, None).choices
-    asked = np.isfinite(choices.got)
-    return math.exp(-(choices.best - choices.got)[asked].mean())
+    choices = whole.only(~out).answers(whole, out, None)
+    answered = np.isfinite(choices.measured)
+    return math.exp(-(choices.best - choices.measured)[answered].mean())
 
 
 def drawn(data: TowerData, draw: int) -> dict[str, dict[str, float]]:

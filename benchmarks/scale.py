@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
-from embeddb.index.vectors.inverted_lists import InvertedLists
+from embeddb.index.inverted_lists import InvertedLists
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform

@@ -70,7 +70,7 @@ def open_database(
     if create and not is_database(place):
         return Database.create(place)
     opened = Database.open(place, readonly=readonly)
-    opened.index.tell_of_long_work(note)
+    opened.index.report_long_work(note)
     return opened
 
 

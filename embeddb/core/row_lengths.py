@@ -1,4 +1,4 @@
-"""How many entries the rows of a matrix have, as derived quantities and models read them."""
+"""Numbers of entries of a matrix's rows as a histogram, the input of derived figures and models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Under which they are stored among the vectors, and of which version.
+#: Name and version under which they are stored among the vectors.
 STORED_AS = ("row-lengths", "1")
-#: Relative difference of sizes up to which a stored histogram is believed to be of a matrix.
+#: Largest relative difference of sizes between a stored histogram and its matrix.
 _CLOSE = 1e-3
 #: Lengths up to here have a bin each; above it every octave has `_PER_OCTAVE`.
 _EXACT = 32
@@ -20,20 +20,18 @@ _PER_OCTAVE = 8
 
 
 class RowLengths(NamedTuple):
-    """A histogram. Shapes: `values` float64[k], the entries of a row, or the mean of those of a
-    bin, ascending; `times` float64[k], so many rows have them, never 0."""
+    """A histogram of row lengths. Shapes: `values` float64[k], the length, or the mean of a bin,
+    ascending; `times` float64[k], the number of rows of each, never 0."""
 
     values: NDArray[np.float64]
     times: NDArray[np.float64]
 
     @property
     def rows(self) -> float:
-        """Number of rows."""
         return float(self.times.sum())
 
     @property
     def entries(self) -> float:
-        """Number of entries."""
         return float(self.values @ self.times)
 
 
@@ -43,23 +41,23 @@ def as_vector(lengths: RowLengths) -> NDArray[np.float32]:
 
 
 def from_vector(vector: NDArray[np.float32], rows: int, entries: int) -> RowLengths | None:
-    """The inverse of `as_vector`; None for what is no histogram of a matrix of these sizes."""
+    """The inverse of `as_vector`; None for a vector that is no histogram of these sizes."""
     if vector.size % 2 or not np.isfinite(vector).all() or (vector < 0).any():
         return None
-    found = RowLengths(*vector.astype(np.float64).reshape(2, -1))
-    fits = abs(found.rows - max(rows, 0)) <= _CLOSE * max(rows, 0)
-    fits &= abs(found.entries - max(entries, 0)) <= _CLOSE * max(entries, 0)
-    ordered = bool((np.diff(found.values) > 0).all() and (found.times > 0).all())
-    return found if fits and ordered else None
+    lengths = RowLengths(*vector.astype(np.float64).reshape(2, -1))
+    fits = abs(lengths.rows - max(rows, 0)) <= _CLOSE * max(rows, 0)
+    fits &= abs(lengths.entries - max(entries, 0)) <= _CLOSE * max(entries, 0)
+    ordered = bool((np.diff(lengths.values) > 0).all() and (lengths.times > 0).all())
+    return lengths if fits and ordered else None
 
 
 def binned(values: NDArray[np.int64], times: NDArray[np.int64]) -> RowLengths:
-    """Distinct lengths int64[k], ascending, and how many rows have each. Short ones are kept, and
-    so is the longest; the others share bins, eight an octave, whose edges are at multiples of
-    powers of two: sums of ceil(length / p) are right to about one percent, and to the last row
-    where p is a power of two above an eighth of the length."""
-    kept = times > 0
-    values, times = values[kept], times[kept]
+    """Histogram of distinct lengths int64[k], ascending, and their numbers of rows. Short ones and
+    the longest have a bin each; the others share bins, eight an octave, with edges at multiples of
+    powers of two: sums of ceil(length / p) are right to about one percent, and exact where p is a
+    power of two above an eighth of the length."""
+    occurring = times > 0
+    values, times = values[occurring], times[occurring]
     place = values.copy()
     long = values > _EXACT
     above = values[long] - 1
@@ -77,9 +75,9 @@ def binned(values: NDArray[np.int64], times: NDArray[np.int64]) -> RowLengths:
 def estimated(
     rows: int, entries: int, quantiles: Sequence[tuple[float, float]] = ()
 ) -> RowLengths | None:
-    """A histogram from the sizes of a matrix and quantiles of its row lengths, (share of the rows,
-    length), ascending in both: linear between them, and scaled so that the entries are right. All
-    rows have the mean length where there are no quantiles; None where a size is not known."""
+    """Histogram from the sizes of a matrix and quantiles of its row lengths, (share of the rows,
+    length), ascending in both: linear between them, and scaled to the number of entries. Without
+    quantiles all rows have the mean length; None where a size is unknown."""
     if rows < 0 or entries < 0:
         return None
     if rows == 0 or entries == 0:

@@ -34,7 +34,7 @@ class Sizes(_OfMatrix):
         sizes.named = tuple(named.items())
         return sizes
 
-    def knowing(self, sizes: Mapping[str, int]) -> Sizes:
+    def with_sizes(self, sizes: Mapping[str, int]) -> Sizes:
         """Copy with other sizes of a matrix, by the names `m`, `n` and `nnz`."""
         return self._replace(**sizes).naming(dict(self.named))
 

@@ -1,8 +1,7 @@
 """A partition as the bytes of one file: an uncompressed npz of numbers and one JSON head.
 
-The file is derived, but a database may come from anybody, and its checksum with it. So nothing is
-allocated that the bytes themselves do not fill, and what was read is checked as a whole, once,
-before anything is made of it.
+A database may come from an untrusted source, and its checksums with it. So nothing larger than the
+file itself is allocated, and all that was read is checked before it is used.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from embeddb.core.config import Config, Op
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.held_out import Near
 from embeddb.index.run_matrix import MatrixRow, RunMatrix
-from embeddb.index.vectors.faiss_index import FaissIndex
+from embeddb.index.vectors import VectorIndex
 from embeddb.index.vote import Metric, VoteSettings
 from embeddb.index.vote_fit import LeftOut
 from embeddb.matrix_files.scipy_npz import npy_header
@@ -46,11 +45,12 @@ _ARRAYS = {
     "metric_scale": ("<f8", 1),
     "metric_stretch": ("<f8", 2),
 }
-_OF_RUNS = ("indptr", "column", "seconds", "conversion", "spread", "default_s")
+_RUN_ARRAYS = ("indptr", "column", "seconds", "conversion", "spread", "default_s")
+_METRIC_ARRAYS = ("center", "scale", "stretch")
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What is no array; JSON in bytes."""
+    """The part of a partition that is stored as JSON."""
 
     op: str
     scope: str
@@ -67,7 +67,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 def to_bytes(partition: AnswerIndex) -> bytes:
-    """Everything but the index over the vectors, which is made of them."""
+    """Serialise a partition, without the index over its vectors."""
     e = partition.evidence
     head = {
         "op": str(partition.op),
@@ -86,19 +86,19 @@ def to_bytes(partition: AnswerIndex) -> bytes:
     out = io.BytesIO()
     arrays: dict[str, Any] = {
         "head": np.frombuffer(json.dumps(head).encode(), dtype=np.uint8),
-        **{name: getattr(e, name) for name in _OF_RUNS},
+        **{name: getattr(e, name) for name in _RUN_ARRAYS},
         "vectors": partition.vectors,
         "far": partition.far,
         "near": partition.near.places,
         "near_distances": partition.near.distances,
-        **{f"metric_{k}": v for k, v in partition.metric.arrays().items()},
+        **{f"metric_{name}": getattr(partition.metric, name) for name in _METRIC_ARRAYS},
     }
     np.savez(out, **arrays)
     return out.getvalue()
 
 
 def from_bytes(raw: bytes) -> AnswerIndex:
-    """Raises: StoreCorrupt for anything but what `to_bytes` gives."""
+    """Restore a partition. Raises: StoreCorrupt for anything that `to_bytes` does not write."""
     with reading("a partition file"):
         with zipfile.ZipFile(io.BytesIO(raw)) as file:
             head = decoded(_array(file, "head", "|u1", 1).tobytes(), _Head, "its head")
@@ -106,7 +106,7 @@ def from_bytes(raw: bytes) -> AnswerIndex:
         for sound, what in _conditions(head, a):
             if not sound:
                 raise ValueError(f"{what} make no sense")
-        return _revived(head, a)
+        return _restored(head, a)
 
 
 def _array(file: zipfile.ZipFile, name: str, dtype: str, ndim: int) -> NDArray[Any]:
@@ -118,21 +118,21 @@ def _array(file: zipfile.ZipFile, name: str, dtype: str, ndim: int) -> NDArray[A
         if header.dtype != np.dtype(dtype) or len(header.shape) != ndim:
             raise ValueError(f"{name!r} is {header.dtype} of {len(header.shape)} dimensions")
         if header.whole_bytes != info.file_size:
-            raise ValueError(f"{name!r} promises {header.whole_bytes} bytes")
+            raise ValueError(f"{name!r} claims {header.whole_bytes} bytes")
         data = stream.read()
     flat = np.frombuffer(data, header.dtype)
     return flat.reshape(header.shape, order="F" if header.fortran else "C").copy(order="K")
 
 
-def _revived(head: _Head, a: Arrays) -> AnswerIndex:
+def _restored(head: _Head, a: Arrays) -> AnswerIndex:
     evidence = RunMatrix(
         op=Op.parse(head.op),
         rows=tuple(MatrixRow(*row) for row in head.rows),
         configs=tuple(Config.from_json(c) for c in head.configs),
         winners=head.winners,
-        **{k: a[k] for k in _OF_RUNS},
+        **{k: a[k] for k in _RUN_ARRAYS},
     )
-    metric = Metric(a["metric_center"], a["metric_scale"], a["metric_stretch"])
+    metric = Metric(*(a[f"metric_{name}"] for name in _METRIC_ARRAYS))
     ids = tuple(head.ids)
     return AnswerIndex(
         evidence.op,
@@ -148,13 +148,13 @@ def _revived(head: _Head, a: Arrays) -> AnswerIndex:
         a["far"],
         Near(a["near"], a["near_distances"]),
         head.facts,
-        FaissIndex.build(ids, metric.apply(a["vectors"])),
+        VectorIndex(ids, metric.apply(a["vectors"])),
         head.counters,
     )
 
 
 def _conditions(head: _Head, a: Arrays) -> Iterator[tuple[bool, str]]:
-    """What holds of every partition, and what it is about; each rests on those before it."""
+    """Conditions on every partition, each with its subject; each assumes those before it."""
     yield from _of_rows(head)
     yield from _of_runs(head, a)
     yield from _of_vectors(head, a)
@@ -180,7 +180,7 @@ def _of_runs(head: _Head, a: Arrays) -> Iterator[tuple[bool, str]]:
     yield len(a["default_s"]) == rows and len(indptr) == rows + 1, "lengths"
     yield indptr[0] == 0 and indptr[-1] == count and bool((np.diff(indptr) >= 0).all()), "parts"
     yield bool(((column >= 0) & (column < len(head.configs))).all()), "columns"
-    # A time is finite or, of what failed, infinite; a default that was not run is nan.
+    # A failed run has an infinite time, a default that did not run nan.
     yield bool((a["seconds"] > 0).all() and not (a["default_s"] <= 0).any()), "times"
     yield bool((a["spread"] >= 0).all()), "spreads"
 

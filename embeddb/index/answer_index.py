@@ -1,7 +1,7 @@
-"""One partition made ready to answer: evidence, vectors in an index, and how to vote.
+"""One partition in memory: evidence, vectors in an index, and the policy of the vote.
 
 A partition is everything measured for one op in one *scope*: a platform, or all instances of a
-platform that declares itself portable. `embeddb.index.answer_file` has it as bytes.
+platform that declares itself portable. `embeddb.index.answer_file` serialises it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.index.conversion import PreparationTable
-from embeddb.index.fit import FitInput
-from embeddb.index.fit_notes import FitNote
+from embeddb.index.fit import FitInput, FitNote
 from embeddb.index.held_out import Near
-from embeddb.index.large.asked_view import asked_view
+from embeddb.index.inverted_lists import InvertedLists
 from embeddb.index.pooling import Source
+from embeddb.index.query_view import query_view
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
 from embeddb.index.vectors import VectorIndex
-from embeddb.index.vectors.faiss_index import FaissIndex
-from embeddb.index.vectors.inverted_lists import InvertedLists
-from embeddb.index.view import Ground, View, ground_of, known_policy, view_of
+from embeddb.index.view import View, ViewInput, shared_policy, view_of
 from embeddb.index.vote import Metric, VoteSettings
 from embeddb.index.vote_fit import FIT_VERSION, LeftOut
 from embeddb.platforms.machines import Facts
@@ -38,24 +36,24 @@ from embeddb.platforms.space.screen import ConfigTable
 
 Floats = NDArray[np.float64]
 
-#: Views that stay at hand: one per machine and number of calls asked about.
+#: Number of cached views, one per machine and number of calls.
 _MOST_VIEWS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class AnswerIndex:
-    """All that one (featurizer, op, scope) needs to answer: the partition in memory.
+    """A partition of one (featurizer, op, scope) in memory.
 
     Shapes: `ids` p patterns; `vectors` float32[p,d] raw features; `near` their nearest ones of
     other groups; `far` float64[p] ascending leave-one-group-out nearest distances.
 
     `policy` is judged on all rows together, `left_out` (None: too few machines) by leaving machines
     out; `facts` are the environments of the instances. `counters` is the platform instance whose
-    counters its featurizer could read: only nests counted there may be asked about. Empty: none.
+    counters its featurizer could read (empty: none): only nests counted there can be queried.
 
-    Of very many patterns only some are held; `lists` has the vectors of all, in the metric's
-    coordinates, and a question's neighbours among them are read with it (`embeddb.index.large`):
-    the partition is then that question's, and `of` the one that it was made from.
+    With very many patterns it has a sample of them; `lists` has the vectors of all, in the metric's
+    coordinates, from which a query's neighbours are read (`embeddb.index.large`): that query's own
+    partition is `of` this one.
     """
 
     op: Op
@@ -83,11 +81,10 @@ class AnswerIndex:
     ) -> AnswerIndex:
         """Fit metric and policy, and index every pattern that has a vector.
 
-        `inputs` may hold the vectors of several featurizers, in order of preference: the one
-        whose neighbours answer best with groups held out is used. One that is `COSTLY` must be
-        better by more than two standard errors; none is judged by groups whose runs it was trained
-        on. Without `held_out` the policy has no figures: what answers reach is then not of
-        interest. A `note` is of an earlier fit to the same inputs.
+        `inputs` may have the vectors of several featurizers, in order of preference: the one with
+        the best held-out answers is used. One that is `COSTLY` must be better by more than two
+        standard errors; none is judged by groups whose runs it was trained on. Without `held_out`
+        the policy has no figures. A `note` is of an earlier fit to the same inputs.
         """
         chosen = (note and inputs.again(note)) or inputs.fitted(held_out=held_out)
         fit, ids, raw = chosen.fit, tuple(chosen.trial.ids), chosen.trial.raw
@@ -105,7 +102,7 @@ class AnswerIndex:
             fit.far,
             fit.near,
             inputs.facts,
-            FaissIndex.build(ids, fit.metric.apply(raw)),
+            VectorIndex(ids, fit.metric.apply(raw)),
         )
 
     def fit_note(self, stamp: str, among: Mapping[str, str]) -> FitNote:
@@ -117,7 +114,7 @@ class AnswerIndex:
     def nearest(
         self, vector: NDArray[np.float32], *, count: int = 0, exclude: Collection[str] = ()
     ) -> tuple[list[str], NDArray[np.float64]]:
-        """The `count` (0: the policy's k) nearest patterns to raw features float32[d], with
+        """The `count` (0: the policy's k) nearest patterns to raw features float32[d], and their
         distances."""
         ids, distances = self.index.search(
             self.metric.apply(vector[None, :]), count or self.policy.k, exclude=exclude
@@ -131,53 +128,47 @@ class AnswerIndex:
         return float(np.searchsorted(self.far, distance, side="left")) / self.far.size
 
     @cached_property
-    def ground(self) -> Ground:
-        """What every view stands on: first the indexed patterns in their order, then the others."""
+    def view_input(self) -> ViewInput:
+        """The input of every view: the indexed patterns in order, then the others."""
         rest = sorted({row.pattern_id for row in self.evidence.rows} - set(self.ids))
         places = np.full((len(rest), self.near.places.shape[1]), -1, dtype=np.int64)
         none = np.full(places.shape, np.inf)
         near = Near(np.vstack([self.near.places, places]), np.vstack([self.near.distances, none]))
-        return ground_of(self.evidence, (*self.ids, *rest), near, self.facts)
+        return ViewInput.of(self.evidence, (*self.ids, *rest), near, self.facts)
 
     def view(self, platform: Platform, *, calls: float = math.inf) -> View:
-        """The partition as one instance sees it; kept, for there are few. Threads that ask for the
-        same wait for the first."""
+        """The partition as one instance sees it, cached; concurrent calls compute a view once."""
+        key = (platform.id, calls)
         with self._viewing:
-            return self._view(platform, calls)
+            if key not in self._views:
+                self._views[key] = self._view(platform, calls)
+                if len(self._views) > _MOST_VIEWS:
+                    self._views.pop(next(iter(self._views)))
+            return self._views[key]
 
     def _view(self, platform: Platform, calls: float) -> View:
-        key = (platform.id, calls)
-        found = self._views.get(key)
-        if found is None and self.of is not None:
-            newer, ids = self._newer()
-            found = asked_view(self.of.view(platform, calls=calls), newer, ids, calls=calls)
-            self._views[key] = found
-        if found is None:
-            ground, target = self.ground, Source(platform.id, self.op)
-            if platform.id not in ground.facts:
-                facts = {**ground.facts, platform.id: platform.environment}
-                ground = replace(ground, facts=facts)
-            known = self.policies.get(platform.id)
-            found = view_of(ground, target, self.policy, self.left_out, calls=calls, policy=known)
-            if found.judged == "here":
-                self.policies[platform.id] = found.policy
-            while len(self._views) >= _MOST_VIEWS:
-                self._views.pop(next(iter(self._views)), None)
-            self._views[key] = found
-        return found
-
-    def known_policy(self, platform: Platform) -> VoteSettings:
-        """How neighbours vote on a pattern that other instances ran and this one did not."""
         if self.of is not None:
-            return self.of.known_policy(platform)
-        found = self._known.get(platform.id)
-        if found is None:
-            found = known_policy(self.ground, self.view(platform), self.left_out)
-            self._known[platform.id] = found
-        return found
+            return query_view(self.of.view(platform, calls=calls), *self._newer(), calls=calls)
+        inputs, target = self.view_input, Source(platform.id, self.op)
+        if platform.id not in inputs.facts:
+            inputs = replace(inputs, facts={**inputs.facts, platform.id: platform.environment})
+        own = self.policies.get(platform.id)
+        view = view_of(inputs, target, self.policy, self.left_out, calls=calls, policy=own)
+        if view.judged == "here":
+            self.policies[platform.id] = view.policy
+        return view
+
+    def shared_policy(self, platform: Platform) -> VoteSettings:
+        """The policy for a pattern that other instances ran and this one did not."""
+        if self.of is not None:
+            return self.of.shared_policy(platform)
+        if platform.id not in self._shared_policies:
+            policy = shared_policy(self.view_input, self.view(platform), self.left_out)
+            self._shared_policies[platform.id] = policy
+        return self._shared_policies[platform.id]
 
     @cached_property
-    def _known(self) -> dict[str, VoteSettings]:
+    def _shared_policies(self) -> dict[str, VoteSettings]:
         return {}
 
     @cached_property
@@ -191,32 +182,30 @@ class AnswerIndex:
 
     @cached_property
     def preparation(self) -> PreparationTable | None:
-        """What preparing takes on the patterns of the views; None where no run tells."""
+        """Costs of preparation on the patterns of the views; None where no run has any."""
         if self.of is not None:
-            known = self.of.preparation
-            return None if known is None else known.beside(*self._newer())
-        return PreparationTable.of(self.evidence, self.ground.ids)
+            table = self.of.preparation
+            return None if table is None else table.beside(*self._newer())
+        return PreparationTable.of(self.evidence, self.view_input.ids)
 
     @cached_property
     def configs(self) -> ConfigTable:
-        """Those of the evidence, ready to be judged."""
+        """The evidence's configurations, prepared for checks of legality."""
         return ConfigTable(self.evidence.configs)
 
     @cached_property
     def stamp(self) -> str:
-        """16 hex digits that change with what a policy is found from."""
+        """16 hex digits that change with the input of a policy's fit."""
         h = hashlib.blake2b((FIT_VERSION + self.policy.to_json()).encode(), digest_size=8)
         for array in (self.evidence.indptr, self.evidence.column, self.evidence.seconds):
             h.update(array.tobytes())
         return h.hexdigest()
 
     def at(self, generation: int) -> AnswerIndex:
-        """The same as of a later generation, in which nothing of it has changed."""
-        found = replace(self, generation=generation)
-        for name in _KEPT:
-            if name in self.__dict__:
-                found.__dict__[name] = self.__dict__[name]
-        return found
+        """The same at a later generation, in which nothing of it has changed."""
+        later = replace(self, generation=generation)
+        later.__dict__.update({k: v for k, v in self.__dict__.items() if k in _CACHED})
+        return later
 
     def grown(
         self,
@@ -224,16 +213,16 @@ class AnswerIndex:
         vectors: Mapping[str, NDArray[np.float32]],
         facts: Mapping[str, Facts],
     ) -> AnswerIndex:
-        """With newer rows, and `vectors` float32[d] of the patterns that are new with them; metric
-        and policies of the whole stay until it is built again."""
+        """With newer rows, and `vectors` float32[d] of their new patterns; metric and policies stay
+        until it is built again."""
         evidence = self.evidence.merged(newer)
         ids, raw, index = self.ids, self.vectors, self.index
-        new = vectors.keys() & evidence.telling
+        new = vectors.keys() & evidence.neighbour_ids
         if new:
             ids = tuple(sorted({*ids, *new}))
-            known = dict(zip(self.ids, self.vectors, strict=True)) | dict(vectors)
-            raw = np.array([known[i] for i in ids], dtype=np.float32)
-            index = FaissIndex.build(ids, self.metric.apply(raw))
+            every = dict(zip(self.ids, self.vectors, strict=True)) | dict(vectors)
+            raw = np.array([every[i] for i in ids], dtype=np.float32)
+            index = VectorIndex(ids, self.metric.apply(raw))
         return replace(
             self,
             evidence=evidence,
@@ -245,29 +234,28 @@ class AnswerIndex:
         )
 
     def beside(self, newer: RunMatrix, vectors: Mapping[str, NDArray[np.float32]]) -> AnswerIndex:
-        """The partition for one question: with the rows of its neighbours, and their raw vectors
-        float32[d]. Nothing is judged by them."""
-        new = sorted(vectors.keys() & newer.telling - set(self.ids))
+        """The partition for one query: with the rows of its neighbours, and their raw vectors
+        float32[d], which do not change metric and policies."""
+        new = sorted(vectors.keys() & newer.neighbour_ids - set(self.ids))
         ids, raw = (*self.ids, *new), self.vectors
         if new:
             raw = np.concatenate([raw, np.array([vectors[i] for i in new], dtype=np.float32)])
-        index = FaissIndex.build(ids, self.metric.apply(raw))
+        index = VectorIndex(ids, self.metric.apply(raw))
         evidence = self.evidence.followed_by(newer)
-        found = replace(self, evidence=evidence, ids=ids, vectors=raw, index=index, of=self)
+        partition = replace(self, evidence=evidence, ids=ids, vectors=raw, index=index, of=self)
         if len(evidence.configs) == len(self.evidence.configs):
-            found.__dict__["configs"] = self.configs
-        return found
+            partition.__dict__["configs"] = self.configs
+        return partition
 
     def _newer(self) -> tuple[RunMatrix, list[str]]:
-        """Of a question's own partition the rows that it adds, and their patterns in the order in
-        which the view has them."""
+        """The rows that a query's own partition adds, and their patterns in the view's order."""
         assert self.of is not None
         rows = np.arange(len(self.of.evidence.rows), len(self.evidence.rows))
         newer = self.evidence.take(rows)
         return newer, sorted({row.pattern_id for row in newer.rows})
 
     def listing(self, vectors: Mapping[str, NDArray[np.float32]]) -> AnswerIndex:
-        """With newer raw vectors float32[d] among those of very many patterns."""
+        """With newer raw vectors float32[d] in the lists of very many patterns."""
         if self.lists is None or not vectors:
             return self
         raw = np.array(list(vectors.values()), dtype=np.float32)
@@ -276,91 +264,85 @@ class AnswerIndex:
 
     @property
     def indexed(self) -> int:
-        """Of how many patterns neighbours are found."""
+        """Number of patterns that can be neighbours."""
         return len(self.ids) if self.lists is None else self.lists.count
 
     def place_of(self, pattern_id: str) -> int:
-        """Where the views have a pattern."""
+        """The row of a pattern in the views."""
         return self._places[pattern_id]
 
     @cached_property
     def _places(self) -> dict[str, int]:
         if self.of is None:
-            return {pattern_id: at for at, pattern_id in enumerate(self.ground.ids)}
-        first = len(self.of.ground.ids)
+            return {pattern_id: at for at, pattern_id in enumerate(self.view_input.ids)}
+        first = len(self.of.view_input.ids)
         new = {pattern_id: first + at for at, pattern_id in enumerate(self._newer()[1])}
         return {**self.of._places, **new}
 
     def row_of(self, pattern_id: str, platform: str = "") -> int:
-        """An evidence row of a pattern: the asked platform's, else the fullest."""
-        found = self._rows_by_pattern[pattern_id]
-        own = [i for i in found if self.evidence.rows[i].platform == platform]
+        """An evidence row of a pattern: the platform's, else the one with most configurations."""
+        rows = self._rows_by_pattern[pattern_id]
+        own = [i for i in rows if self.evidence.rows[i].platform == platform]
         lengths = np.diff(self.evidence.indptr)
-        return max(own or found, key=lambda i: (int(lengths[i]), -i))
+        return max(own or rows, key=lambda i: (int(lengths[i]), -i))
 
     @cached_property
     def _rows_by_pattern(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        rows: dict[str, list[int]] = {}
         for at, row in enumerate(self.evidence.rows):
-            found.setdefault(row.pattern_id, []).append(at)
-        return found
+            rows.setdefault(row.pattern_id, []).append(at)
+        return rows
 
     def describe(self) -> dict[str, Any]:
-        """What can be answered from here, for reports."""
+        """Contents and held-out figures, for reports; of records of winners the hits."""
+        hits: dict[str, float | None] = {}
+        if self.evidence.winners:
+            hits = {
+                "of_optimum_held_out": None,
+                "static_best_held_out": None,
+                "winner_hits_held_out": 1.0 - self.policy.loss / WINNER_GAIN,
+                "static_best_hits_held_out": 1.0 - self.policy.static_loss / WINNER_GAIN,
+            }
+        sample: dict[str, float] = {}
+        if self.lists is not None:
+            sample = {"fitted_on": len(self.ids), "recall": self.lists.recall.share}
         return {
             "op": str(self.op),
             "scope": self.scope,
             "featurizer": self.featurizer,
             "patterns": self.evidence.extent.patterns,
             "indexed": self.indexed,
-            **self._fitted_on(),
+            **sample,
             "configs": len(self.evidence.configs),
             "measured": len(self.evidence.seconds),
             "noise": self.evidence.noise,
             "disagreeing": int((self.evidence.spread > 0.2).sum()),
             "without_default": int((~self.evidence.knows_default).sum()),
-            **self._held_out(),
+            **self.policy.describe(),
+            **hits,
         }
 
-    def _fitted_on(self) -> dict[str, Any]:
-        """Of very many patterns: those that all figures rest on, and how sure neighbours are
-        found."""
-        if self.lists is None:
-            return {}
-        return {"fitted_on": len(self.ids), "recall": self.lists.recall.share}
 
-    def _held_out(self) -> dict[str, Any]:
-        """How the policy did with groups held out. Of winners only the hits can be counted."""
-        found = self.policy.describe()
-        if not self.evidence.winners:
-            return found
-        hits = {
-            "winner_hits_held_out": 1.0 - self.policy.loss / WINNER_GAIN,
-            "static_best_hits_held_out": 1.0 - self.policy.static_loss / WINNER_GAIN,
-        }
-        return {**found, "of_optimum_held_out": None, "static_best_held_out": None, **hits}
-
-
-#: What stays as it was computed where nothing has changed.
-_KEPT = (
-    "_known",
+#: Attributes that stay where nothing has changed.
+_CACHED = (
     "_places",
     "_rows_by_pattern",
+    "_shared_policies",
     "_viewing",
     "_views",
     "configs",
-    "ground",
     "policies",
     "preparation",
     "stamp",
+    "view_input",
 )
 
 
 def _near_again(
     partition: AnswerIndex, evidence: RunMatrix, ids: Sequence[str], raw: NDArray[np.float32]
 ) -> Near:
-    """The nearest ones of other groups where patterns were added to `partition`: known ones keep
-    theirs, new ones are looked up."""
+    """The nearest ones of other groups where patterns were added to `partition`: those of earlier
+    patterns stay, those of new ones are searched."""
     count = partition.near.places.shape[1]
     old = np.array([*(ids.index(i) for i in partition.ids), -1], dtype=np.int64)
     places = np.full((len(ids), count), -1, dtype=np.int64)

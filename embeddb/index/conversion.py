@@ -1,13 +1,13 @@
-"""What bringing a matrix into a configuration's form costs, in calls of the platform's default.
+"""Cost of converting a matrix to a configuration's format, in calls of the platform's default.
 
 Preparation (a format, a reordering) depends on few of the parameters and hardly on the machine, so
-it is predicted by itself: configurations that prepare alike are one *class*, and the neighbours
-vote on the logarithm of
+it is predicted separately: configurations with the same preparation are one *class*, and the
+neighbours vote on the logarithm of
 
     ratio = conversion seconds / the default's seconds per call
 
-of each class, over the rows of all instances and widths. Which parameters make a class is found in
-the evidence: those without which conversion seconds are scattered more.
+of each class, over the rows of all instances and widths. The parameters that define a class are
+those that reduce the variance of conversion seconds.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op, Value
 from embeddb.index.run_matrix import RunMatrix
 
-#: A parameter tells classes apart if it takes this share of the scatter away.
+#: A parameter defines classes if it removes this share of the variance.
 _WORTH = 0.05
-#: Rounds of the additive fits; more change nothing that counts.
+#: Rounds of the additive fits, which have then converged.
 _ROUNDS = 3
-#: How far a configuration without preparation stands from the others, as a log ratio.
+#: Distance of a configuration without preparation from the others, as a log ratio.
 _FREE = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """What was prepared: `row` and `column` int64[x] where the default ran too, `log_ratio`
-    float64[x] as if one dense column wide. Of each row `pattern` int64[r] and `source` int64[r], of
-    each configuration `ran` int64[c] how often it ran, `paid` int64[c] how often it was prepared;
-    those that mostly were not have no entries."""
+    """Conversions on rows whose default ran: `row` and `column` int64[x], `log_ratio` float64[x]
+    for one dense column. Of each row `pattern` int64[r] and `source` int64[r], of each
+    configuration the number of runs `ran` int64[c] and of conversions `paid` int64[c];
+    configurations that were mostly not converted have no entries."""
 
     row: Ints
     column: Ints
@@ -56,10 +56,10 @@ class Entries:
         width = np.array([Op.parse(op).width for _, op in sources], dtype=np.float64)[source]
         default_s = np.where(pattern >= 0, evidence.default_s, np.nan)
         row = np.repeat(np.arange(len(evidence.rows)), np.diff(evidence.indptr))
-        told = np.isfinite(evidence.seconds) & np.isfinite(default_s)[row]
-        some = told & (evidence.conversion > 0)
+        timed = np.isfinite(evidence.seconds) & np.isfinite(default_s)[row]
+        some = timed & (evidence.conversion > 0)
         count = len(evidence.configs)
-        ran = np.bincount(evidence.column[told], minlength=count)
+        ran = np.bincount(evidence.column[timed], minlength=count)
         paid = np.bincount(evidence.column[some], minlength=count)
         at = np.flatnonzero(some & (2 * paid >= ran)[evidence.column])
         row = row[at]
@@ -71,42 +71,46 @@ class Entries:
         """log ratio = row float64[r] + configuration float64[c], by alternating means."""
         by_row, by_config = np.zeros(len(self.pattern)), np.zeros(len(self.ran))
         for _ in range(_ROUNDS):
-            by_row = means(self.row, self.log_ratio - by_config[self.column], len(by_row))
-            by_config = means(self.column, self.log_ratio - by_row[self.row], len(by_config))
+            by_row = _means(self.row, self.log_ratio - by_config[self.column], len(by_row))
+            by_config = _means(self.column, self.log_ratio - by_row[self.row], len(by_config))
         return by_row, by_config
 
     def levels(self, by_row: Floats, patterns: int) -> tuple[Floats, Floats]:
-        """Row = pattern float64[p] (nan: nothing known) + source float64[s]."""
-        told = np.unique(self.row)
-        pattern, source = self.pattern[told], self.source[told]
+        """Row = pattern float64[p] (nan: no entries) + source float64[s]."""
+        rows = np.unique(self.row)
+        pattern, source = self.pattern[rows], self.source[rows]
         level, by_source = np.zeros(patterns), np.zeros(len(self.sources))
         for _ in range(_ROUNDS):
-            level = means(pattern, by_row[told] - by_source[source], patterns)
-            by_source = means(source, by_row[told] - level[pattern], len(by_source))
-        return np.where(np.bincount(pattern, minlength=patterns) > 0, level, np.nan), by_source
+            level = _means(pattern, by_row[rows] - by_source[source], patterns, none=np.nan)
+            by_source = _means(source, by_row[rows] - level[pattern], len(by_source))
+        return level, by_source
 
     def offsets(
         self, by_row: Floats, class_of: Ints, shape: tuple[int, int]
     ) -> tuple[Floats, Floats]:
-        """float64[p,k] and float64[k]: by how much a class costs more than its row does."""
+        """Mean offset of a class from its row, by pattern and class float64[p,k] and by class
+        float64[k]."""
         off, of = self.log_ratio - by_row[self.row], class_of[self.column]
-        flat = self.pattern[self.row] * shape[1] + of
-        mean = means(flat, off, shape[0] * shape[1])
-        known = np.bincount(flat, minlength=mean.size) > 0
-        return np.where(known, mean, np.nan).reshape(shape), means(of, off, shape[1])
+        return _class_means(self.pattern[self.row], of, off, shape), _means(of, off, shape[1])
 
 
-def means(at: Ints, values: Floats, count: int) -> Floats:
-    """float64[count] mean of the values at each place; 0 where there are none."""
+def _means(at: Ints, values: Floats, count: int, none: float = 0.0) -> Floats:
+    """float64[count] mean of the values at each place; `none` where there are none."""
     total = np.bincount(at, weights=values, minlength=count)
-    mean: Floats = total / np.maximum(np.bincount(at, minlength=count), 1)
-    return mean
+    counts = np.bincount(at, minlength=count)
+    return np.where(counts > 0, total / np.maximum(counts, 1), none)
 
 
-def telling_parameters(
+def _class_means(pattern: Ints, of: Ints, values: Floats, shape: tuple[int, int]) -> Floats:
+    """float64[p,k] mean of the values at each pattern and class; nan where there are none."""
+    flat = pattern * shape[1] + of
+    return _means(flat, values, shape[0] * shape[1], none=np.nan).reshape(shape)
+
+
+def class_parameters(
     configs: Sequence[Mapping[str, Value]], entries: Entries, by_row: Floats, by_config: Floats
 ) -> tuple[str, ...]:
-    """The parameters, one after the other, that take most of the scatter within classes away."""
+    """The parameters that reduce the variance within classes most, chosen greedily."""
     left = entries.log_ratio - by_row[entries.row] - by_config[entries.column]
     within = float((left**2).sum()), float(len(left))
     free = 2 * entries.paid < entries.ran
@@ -118,14 +122,14 @@ def telling_parameters(
     codes = {name: _codes([configs[at].get(name) for at in ran]) for name in names}
     chosen: list[str] = []
     code = np.zeros(len(ran), dtype=np.int64)
-    best = _scatter(code, effect, weight, within)
+    best = _variance(code, effect, weight, within)
     while len(chosen) < len(names):
         tried = {name: _merged(code, codes[name]) for name in names if name not in chosen}
-        scatter = {name: _scatter(c, effect, weight, within) for name, c in tried.items()}
-        name = min(scatter, key=lambda n: scatter[n])
-        if scatter[name] > (1.0 - _WORTH) * best:
+        variance = {name: _variance(c, effect, weight, within) for name, c in tried.items()}
+        name = min(variance, key=lambda n: variance[n])
+        if variance[name] > (1.0 - _WORTH) * best:
             break
-        best, code = scatter[name], tried[name]
+        best, code = variance[name], tried[name]
         chosen.append(name)
     return tuple(sorted(chosen))
 
@@ -140,9 +144,9 @@ def _merged(one: Ints, other: Ints) -> Ints:
     return code
 
 
-def _scatter(code: Ints, effect: Floats, weight: Floats, within: tuple[float, float]) -> float:
-    """Variance of an entry within its class, given the sum of squares and the number of entries
-    about their own configuration's mean; each class takes one entry's worth."""
+def _variance(code: Ints, effect: Floats, weight: Floats, within: tuple[float, float]) -> float:
+    """Variance of an entry within its class, from the sum of squares about their configuration's
+    mean and the number of entries; each class takes one degree of freedom."""
     mean = np.bincount(code, weights=weight * effect) / np.bincount(code, weights=weight)
     off = float((weight * (effect - mean[code]) ** 2).sum())
     return (within[0] + off) / max(within[1] - len(mean), 1.0)
@@ -155,9 +159,9 @@ Key = tuple[Value | None, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparationCost:
-    """The expected ratios on one matrix: `names` the parameters that make a class, `log_ratio` by
-    class (-inf: nothing to prepare), `spread` the standard deviation of a log ratio. A class that
-    nobody ran is taken to cost as much as the dearest."""
+    """The expected ratios on one matrix: `names` the parameters that define a class, `log_ratio` by
+    class (-inf: no preparation), `spread` the standard deviation of a log ratio. A class without
+    runs costs as much as the most expensive one."""
 
     names: tuple[str, ...]
     log_ratio: Mapping[Key, float]
@@ -167,8 +171,8 @@ class PreparationCost:
         """float64[c] conversion seconds over the default's seconds per call."""
         dearest = max(self.log_ratio.values())
         keys = (_key(config, self.names) for config in configs)
-        found: Floats = np.exp(np.array([self.log_ratio.get(key, dearest) for key in keys]))
-        return found
+        ratios: Floats = np.exp(np.array([self.log_ratio.get(key, dearest) for key in keys]))
+        return ratios
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,10 +180,10 @@ class PreparationTable:
     """Log ratios by pattern and class, of p patterns, k classes and s sources (a platform instance
     at an op).
 
-    `off` float64[p,k] is by how much a class costs more on a pattern than all classes do there
-    (nan: not run), `usual` float64[k] the same over all patterns, `free` bool[k] the classes
-    without preparation; `level` float64[p] (nan: nothing known) and `source` float64[s] add up to
-    what all classes cost on a pattern and source.
+    `off` float64[p,k] is the offset of a class from the mean of all classes on a pattern (nan: not
+    run), `usual` float64[k] the same over all patterns, `free` bool[k] the classes without
+    preparation; `level` float64[p] (nan: no entries) and `source` float64[s] add up to the mean of
+    all classes on a pattern and source.
     """
 
     names: tuple[str, ...]
@@ -193,13 +197,13 @@ class PreparationTable:
 
     @classmethod
     def of(cls, evidence: RunMatrix, ids: Sequence[str]) -> PreparationTable | None:
-        """Over the patterns `ids`; None where no row tells a conversion and its default's time."""
+        """Over the patterns `ids`; None where no row has a conversion and its default's time."""
         entries = Entries.of(evidence, ids)
         if not entries.row.size:
             return None
         by_row, by_config = entries.additive()
         configs = [dict(config) for config in evidence.configs]
-        names = telling_parameters(configs, entries, by_row, by_config)
+        names = class_parameters(configs, entries, by_row, by_config)
         places: dict[Key, int] = {}
         ran = (entries.ran > 0).tolist()
         keys = [_key(config, names) for config in configs]
@@ -213,7 +217,7 @@ class PreparationTable:
         return cls(names, tuple(places), free, off, usual, level, entries.sources, source)
 
     def beside(self, newer: RunMatrix, ids: Sequence[str]) -> PreparationTable:
-        """With further patterns, by what classes and sources cost on those that are known."""
+        """With further patterns, by the costs of classes and sources on the earlier ones."""
         entries = Entries.of(newer, ids)
         place = {key: at for at, key in enumerate(self.classes)}
         keys = [place.get(_key(config, self.names), -1) for config in newer.configs]
@@ -221,46 +225,36 @@ class PreparationTable:
         at_source = np.array([source.get(s, np.nan) for s in entries.sources])
         ratio = entries.log_ratio - at_source[entries.source[entries.row]]
         of = np.array(keys, dtype=np.int64)[entries.column]
-        told = (of >= 0) & np.isfinite(ratio)
-        pattern, of, ratio = entries.pattern[entries.row][told], of[told], ratio[told]
-        level = means(pattern, ratio - self.usual[of], len(ids))
-        level[np.bincount(pattern, minlength=len(ids)) == 0] = np.nan
-        shape = len(ids), len(self.classes)
-        flat = pattern * shape[1] + of
-        off = means(flat, ratio - level[pattern], shape[0] * shape[1])
-        off[np.bincount(flat, minlength=off.size) == 0] = np.nan
+        usable = (of >= 0) & np.isfinite(ratio)
+        pattern, of, ratio = entries.pattern[entries.row][usable], of[usable], ratio[usable]
+        level = _means(pattern, ratio - self.usual[of], len(ids), none=np.nan)
+        off = _class_means(pattern, of, ratio - level[pattern], (len(ids), len(self.classes)))
         return replace(
-            self,
-            off=np.vstack([self.off, off.reshape(shape)]),
-            level=np.concatenate([self.level, level]),
+            self, off=np.vstack([self.off, off]), level=np.concatenate([self.level, level])
         )
 
     def cost(self, rows: Ints, weights: Floats, platform: str, op: Op) -> PreparationCost | None:
-        """What neighbours int64[q] with weights float64[q] expect on an instance at an op; of all
-        patterns alike where none are given. None where none of them tells anything."""
+        """Expected cost on an instance at an op by a vote of neighbours int64[q] with weights
+        float64[q]; without any, by all patterns alike. None where none of them has entries."""
         if not len(rows):
             rows, weights = np.arange(len(self.level)), np.ones(len(self.level))
-        told = np.isfinite(self.level[rows]) & (weights > 0)
-        if not told.any():
+        usable = np.isfinite(self.level[rows]) & (weights > 0)
+        if not usable.any():
             return None
-        rows, weights = rows[told], weights[told] / weights[told].sum()
+        rows, weights = rows[usable], weights[usable] / weights[usable].sum()
         off = np.where(np.isfinite(self.off[rows]), self.off[rows], self.usual)
         every = self.level[rows][:, None] + off + self._at(platform, op)
         mean = weights @ every
         spread = math.sqrt(float((weights @ (every - mean) ** 2).mean()))
-        found = np.where(self.free, -np.inf, mean)
-        return PreparationCost(
-            self.names, dict(zip(self.classes, found.tolist(), strict=True)), spread
-        )
+        log_ratio = np.where(self.free, -np.inf, mean).tolist()
+        return PreparationCost(self.names, dict(zip(self.classes, log_ratio, strict=True)), spread)
 
     def _at(self, platform: str, op: Op) -> float:
-        """A call takes time by its width; a source that never ran is as all are."""
-        asked = (platform, str(op))
-        if asked in self.sources:
-            known = float(self.source[self.sources.index(asked)])
-        else:
-            known = float(self.source.mean())
-        return known - math.log(op.width)
+        """Offset of a source, the mean of all where it never ran; a call takes time proportional to
+        the width."""
+        source = (platform, str(op))
+        own = self.source[self.sources.index(source)] if source in self.sources else None
+        return float(self.source.mean() if own is None else own) - math.log(op.width)
 
 
 def _key(config: Mapping[str, Value], names: Sequence[str]) -> Key:

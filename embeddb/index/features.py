@@ -1,5 +1,5 @@
-"""Raw features of the measured patterns by one featurizer, and how they are judged where it
-learned from their runs."""
+"""Raw features of the measured patterns by one featurizer, and the rows that judge them where it
+was trained on their runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from embeddb.store import Store
 
 Vectors = Mapping[str, NDArray[np.float32]]
-#: The space of the featurizer's own vectors; others are numbered by the fold they did not see.
+#: The space of the featurizer's own vectors; others are numbered by the fold that was held out.
 WHOLE = -1
 
 
 class LearnedFrom(NamedTuple):
-    """The `groups` whose runs a featurizer was trained on: it is not judged by them, unless it was
-    cross-fitted: `fold_of` then has the fold of each group, and `by_fold` the vectors float32[d] by
-    pattern id of the network trained without each fold."""
+    """The training `groups` of a featurizer, by which it is not judged unless it was cross-fitted:
+    `fold_of` then has the fold of each group, and `by_fold` the vectors float32[d] by pattern id of
+    the network trained without each fold."""
 
     groups: Collection[str] = ()
     fold_of: Mapping[str, int] = {}
@@ -34,9 +34,8 @@ class LearnedFrom(NamedTuple):
 def learned_by(
     store: Store, featurizers: Mapping[str, Featurizer], vectors: Mapping[str, Vectors]
 ) -> dict[str, LearnedFrom]:
-    """Of featurizers with raw vectors by pattern id: what each learned from, and how it is judged
-    there."""
-    return {name: _learned_by(store, featurizers[name], of) for name, of in vectors.items()}
+    """Training groups of featurizers, for raw vectors by featurizer and pattern id."""
+    return {name: _learned_by(store, featurizers[name], ids) for name, ids in vectors.items()}
 
 
 def _learned_by(store: Store, featurizer: Featurizer, ids: Collection[str]) -> LearnedFrom:
@@ -44,19 +43,19 @@ def _learned_by(store: Store, featurizer: Featurizer, ids: Collection[str]) -> L
     if not (isinstance(featurizer, CrossFitted) and isinstance(featurizer, Joint)):
         return LearnedFrom(groups)
     part = featurizer.parts[0]
-    known = store.vectors.get(part.name, part.version, ids, dim=part.dim)
-    if len(known) < len(ids):  # vectors that came from elsewhere, without those of the part
+    inputs = store.vectors.get(part.name, part.version, ids, dim=part.dim)
+    if len(inputs) < len(ids):  # imported vectors, without those of the part
         return LearnedFrom(groups)
-    by_fold = featurizer.fold_vectors(np.array(list(known.values()), dtype=np.float32))
-    unseen = [dict(zip(known, vectors, strict=True)) for vectors in by_fold]
-    return LearnedFrom(groups, featurizer.folds, unseen)
+    by_fold = featurizer.fold_vectors(np.array(list(inputs.values()), dtype=np.float32))
+    held_out = [dict(zip(inputs, vectors, strict=True)) for vectors in by_fold]
+    return LearnedFrom(groups, featurizer.folds, held_out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """Of r rows, `raw` float32[r,d]; `by_fold` float32[f,r,d] are the vectors of networks that did
-    not see a fold of groups each, `fold` int64[r] says which of them judges a row (`WHOLE`: `raw`
-    does), `judged` bool[r] which rows are judged at all."""
+    """Features of r rows: `raw` float32[r,d]; `by_fold` float32[f,r,d] by networks trained without
+    a fold of groups each, `fold` int64[r] the one that judges a row (`WHOLE`: `raw`), and the mask
+    `judged` bool[r] of the rows that are judged."""
 
     raw: NDArray[np.float32]
     by_fold: NDArray[np.float32]
@@ -65,7 +64,7 @@ class Features:
 
     @classmethod
     def plain(cls, raw: NDArray[np.float32], judged: NDArray[np.bool_] | None = None) -> Features:
-        """Of a featurizer that learned from no runs; all rows are judged unless it is said."""
+        """Features by a featurizer that was trained on no runs; all rows are judged by default."""
         rows = len(raw)
         none = np.zeros((0, *raw.shape), dtype=np.float32)
         whole = np.full(rows, WHOLE, dtype=np.int64)
@@ -75,7 +74,7 @@ class Features:
     def of(
         cls, ids: Sequence[str], vectors: Vectors, groups: NDArray[np.str_], learned: LearnedFrom
     ) -> Features:
-        """Of patterns with their groups str[r], in this order."""
+        """Features of patterns with their groups str[r], in this order."""
         raw = np.array([vectors[i] for i in ids], dtype=np.float32)
         if not learned.by_fold:
             return cls.plain(raw, ~np.isin(groups, sorted(learned.groups)))

@@ -1,8 +1,8 @@
-"""Partitions on disk: written whole, never trusted without generation and checksum.
+"""Partitions on disk: written atomically, and loaded only with the right generation and checksum.
 
 Saving: the file is written under a temporary name, synced, renamed, the folder synced, and only
 then one transaction notes {file, generation, checksum}. A kill at any point leaves either the old
-note with the old file or the new one with the new; what no note names is collected later.
+note with the old file or the new note with the new file; files without a note are collected later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.core.errors import StoreCorrupt, StoreError
+from embeddb.core.errors import StoreCorrupt, StoreError, UsageError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.wording import plural
 from embeddb.featurizers import COSTLY, Featurizer, missing, reads
@@ -29,26 +29,23 @@ from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import learned_by
-from embeddb.index.fit import FitInput
-from embeddb.index.fit_notes import FitNote, PolicyNote, noted
-from embeddb.index.index_folder import IndexFolder, PartitionNote, Which
-from embeddb.index.large import sampling
-from embeddb.index.large.neighbourhood import wanted, widened
+from embeddb.index.fit import FitInput, FitNote, PolicyNote, read_note
+from embeddb.index.index_folder import IndexFolder, PartitionKey, PartitionNote
+from embeddb.index.large import fit_sample, fully_sampled, missing_neighbours, widened
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
-from embeddb.index.trial import MOST_ASKED
+from embeddb.index.trial import MOST_NEIGHBOURS
 from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 
-#: The share of the measured patterns that a featurizer must know to be chosen among others.
+#: The share of the measured patterns whose vectors a featurizer must have to be a candidate.
 READABLE = 0.9
-
 
 #: Runs that are read, and that are fitted, in a second on an old CPU (AMD Zen 1): 2 to 4 s and
 #: 5 to 9 s for each partition of the starter.
 _READ_PER_S, _FITTED_PER_S = 30_000, 12_000
-#: Workloads of a table, and most runs of each, by which its runs are estimated.
+#: Workloads of a table, and most runs of each, that are sampled to estimate its runs.
 _DRAWN, _MOST_OF_EACH = 3, 1_000
 
 
@@ -56,17 +53,18 @@ class IndexFiles:
     """Opens, refreshes and saves the partitions of one store; a store in memory saves nothing.
 
     Beside the partition of an operation and scope there may be one with the same evidence for each
-    platform instance that counted its nests (`counters`), whose featurizer was chosen among those
-    that read these counters as well.
+    platform instance that counted its nests (`counters`), whose candidate featurizers include those
+    that read these counters, and, in memory, one for each featurizer that a user named.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = None if store.path is None else IndexFolder(store, store.path)
-        self._open: dict[Which, AnswerIndex] = {}
+        self._open: dict[PartitionKey, AnswerIndex] = {}
+        self._by_featurizer: dict[tuple[PartitionKey, str], AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
-        self.tell: Callable[[str], None] = lambda _: None  #: Of what takes seconds.
+        self.announce: Callable[[str], None] = lambda _: None  #: Called before long work.
 
     def refresh(
         self,
@@ -82,148 +80,145 @@ class IndexFiles:
 
         Raises: StoreError if it cannot be saved.
         """
-        which = Which(op, scope, counters)
+        key = PartitionKey(op, scope, counters)
         with self._lock:
-            saved = None if again else self._load(which, featurizers)
+            saved = None if again else self._load(key, featurizers)
             if saved is None or not self._current(saved, featurizers):
-                return self._built(which, featurizers, again)
-            self._open[which] = saved
+                return self._built(key, featurizers, again)
+            self._open[key] = saved
             if self._store.keeps_derived:
                 self._collect()
             return saved
 
     def _built(
-        self, which: Which, featurizers: Mapping[str, Featurizer], again: bool = False
+        self, key: PartitionKey, featurizers: Mapping[str, Featurizer], again: bool = False
     ) -> AnswerIndex | None:
-        """Raises: StoreError if it cannot be saved; it is open all the same."""
-        op, scope, counters = which
+        """Build a partition. Raises: StoreError if it cannot be saved; it is open nevertheless."""
+        op, scope, counters = key
         generation = self._store.generation
         chosen = pooled_partitions(self._store, op, scope)
         members = [self._store.members(p) for p in chosen]
         ids = set[str]().union(*members)
-        only = sampling.held_of(members)
+        only = fit_sample(members)
         evidence = run_matrix_of(self._store, op, scope, only=only, partitions=chosen)
         readable = self.readable(evidence, featurizers)
         if not readable or (counters and not any(map(counted_parts, readable))):
             return None
         facts, tried = facts_of(self._store, op, scope), readable
-        without = self._open.get(Which(op, scope)) if counters else None
+        without = self._open.get(PartitionKey(op, scope)) if counters else None
         if without is not None and without.generation == generation:
             tried = {
                 n: v for n, v in readable.items() if counted_parts(n) or n == without.featurizer
             }
         inputs = FitInput(evidence, tried, facts, learned_by(self._store, featurizers, tried))
         built = self._fitted(
-            which, inputs, {name: featurizers[name].version for name in tried}, again
+            key, inputs, {name: featurizers[name].version for name in tried}, again
         )
         built = replace(built, generation=generation, counters=counters)
         if only is not None:
-            known = self._vectors(featurizers[built.featurizer], ids)
-            built = widened(self._store, built, known)
-        self._open[which] = built
+            built = widened(self._store, built, self._vectors(featurizers[built.featurizer], ids))
+        self._open[key] = built
         self._save(built, {name: featurizers[name].version for name in readable})
         return built
 
     def _fitted(
-        self, which: Which, inputs: FitInput, versions: Mapping[str, str], again: bool
+        self, key: PartitionKey, inputs: FitInput, versions: Mapping[str, str], again: bool
     ) -> AnswerIndex:
         """Build an index by the note of an earlier fit to the same inputs, unless `again`."""
-        earlier = noted(self._store.derived.get(which.fit), FitNote)
+        earlier = read_note(self._store.derived.get(key.fit), FitNote)
         if earlier is not None and not again and inputs.is_of(earlier, versions):
-            return AnswerIndex.build(inputs, scope=which.scope, note=earlier)
-        built = AnswerIndex.build(inputs, scope=which.scope)
+            return AnswerIndex.build(inputs, scope=key.scope, note=earlier)
+        built = AnswerIndex.build(inputs, scope=key.scope)
         note = built.fit_note(inputs.stamp(built.featurizer), versions)
         if note != earlier and self._store.keeps_derived:
-            with suppress(StoreError):  # busy or full: it can be found again
-                self._store.derived.put(which.fit, msgspec.json.encode(note))
+            with suppress(StoreError):  # busy or full: it can be fitted again
+                self._store.derived.put(key.fit, msgspec.json.encode(note))
         return built
 
-    def _answering(self, which: Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
-        """Build a partition for a query, which does not need it saved."""
-        self._open.pop(which, None)
-        if (about_s := self._building_s(which)) >= 1.0:
-            self.tell(f"preparing answers for {which} (about {about_s:.0f} s, first time only)")
+    def _answering(
+        self, key: PartitionKey, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
+        """Build a partition for a query, also if it cannot be saved."""
+        self._open.pop(key, None)
+        if (about_s := self._building_s(key)) >= 1.0:
+            self.announce(f"preparing answers for {key} (about {about_s:.0f} s, first time only)")
         try:
-            found = self._built(which, featurizers)
+            partition = self._built(key, featurizers)
         except StoreError as e:
-            if which not in self._open:
+            if key not in self._open:
                 raise
-            self._repaired(f"{which}: answered from memory: {e}; {e.hint}".rstrip("; "))
-            found = self._open[which]
-        self._tell_unread(which, featurizers, found)
-        return found
+            self._repaired(f"{key}: answered from memory: {e}; {e.hint}".rstrip("; "))
+            partition = self._open[key]
+        self._report_unread(key, featurizers, partition)
+        return partition
 
     def preparing_s(self, op: Op, scope: str) -> float:
-        """About how many seconds it takes to build a partition; 0 where it was saved."""
-        which = Which(op, scope)
-        there = which.note in self._store.derived.items("partition/")
-        return 0.0 if there else self._building_s(which)
+        """Estimated seconds to build a partition; 0 where one is saved."""
+        key = PartitionKey(op, scope)
+        there = key.note in self._store.derived.items("partition/")
+        return 0.0 if there else self._building_s(key)
 
-    def _building_s(self, which: Which) -> float:
-        """An estimate from a few workloads of each table: a table may hold millions of runs, of
-        which only some are read."""
-        tables = pooled_partitions(self._store, which.op, which.scope)
+    def _building_s(self, key: PartitionKey) -> float:
+        """An estimate from a few workloads of each table, which may have millions of runs."""
+        tables = pooled_partitions(self._store, key.op, key.scope)
         members = [self._store.members(table) for table in tables]
-        only, runs = sampling.held_of(members), 0.0
+        only, runs = fit_sample(members), 0.0
         for table, ids in zip(tables, members, strict=True):
             drawn = self._store.sample(table, patterns=_DRAWN, runs=_MOST_OF_EACH)
             each = len(drawn) / max(len({run.pattern_id for run in drawn}), 1)
             runs += each * len(ids if only is None else ids.keys() & only)
-        fitted = self._store.derived.get(which.fit) is not None
+        fitted = self._store.derived.get(key.fit) is not None
         return runs / _READ_PER_S + (0.0 if fitted else runs / _FITTED_PER_S)
 
     def _repaired(self, line: str) -> None:
         if line not in self.repairs:
             self.repairs.append(line)
 
-    def _tell_unread(
+    def _report_unread(
         self,
-        which: Which,
+        key: PartitionKey,
         featurizers: Mapping[str, Featurizer],
-        found: AnswerIndex | None,
+        partition: AnswerIndex | None,
     ) -> None:
-        """Say so where patterns ran that have no vector though they could: a kill came before."""
-        op, scope, counters = which
-        # What was not counted there has none, and the answer says so; programs never have one.
+        """Report measured patterns without a vector that could have one, after an interruption."""
+        op, scope, counters = key
+        # Nests without counters have none, which answers report; programs never have one.
         if counters or not any(reads(f, op.kind) for f in featurizers.values()):
             return
-        if found is None:
+        if partition is None:
             kinds = [(name, f.version) for name, f in featurizers.items()]
-            partitions = pooled_partitions(self._store, op, scope)
-            unread = {i for p in partitions for i in self._store.members(p)}
+            tables = pooled_partitions(self._store, op, scope)
+            unread = {i for table in tables for i in self._store.members(table)}
         else:
-            kinds = [(found.featurizer, featurizers[found.featurizer].version)]
-            unread = {row.pattern_id for row in found.evidence.rows} - set(found.ids)
+            kinds = [(partition.featurizer, featurizers[partition.featurizer].version)]
+            unread = {row.pattern_id for row in partition.evidence.rows} - set(partition.ids)
         count = len(self._store.vectors.lacking(kinds, among=unread)) if unread else 0
         if count:
             self._repaired(
-                f"{which}: {plural(count, 'measured pattern')} without a vector cannot be "
+                f"{key}: {plural(count, 'measured pattern')} without a vector cannot be "
                 "a neighbour; `embeddb embed` makes what is missing"
             )
 
     def readable(
         self, evidence: RunMatrix, featurizers: Mapping[str, Featurizer]
     ) -> dict[str, dict[str, NDArray[np.float32]]]:
-        """Vectors of the featurizers that know nine of ten patterns, else of the one that knows
-        most; in order of preference. One that cannot embed on this machine, where a new pattern
-        could not be asked, is left out unless there is no other."""
-        ids = evidence.telling
-        found = {
-            name: vectors
-            for name, featurizer in featurizers.items()
-            if (vectors := self._vectors(featurizer, ids))
-        }
-        here = {name: v for name, v in found.items() if not missing(featurizers[name])}
-        found = here or found
-        most = max((len(v) for v in found.values()), default=0)
-        # A costly one must know every pattern: those it lacks could not be neighbours.
+        """Vectors of the featurizers that have those of nine in ten patterns, else of the one that
+        has most; in order of preference. Those that cannot embed on this machine are left out
+        unless there is no other."""
+        ids = evidence.neighbour_ids
+        vectors = {name: self._vectors(featurizer, ids) for name, featurizer in featurizers.items()}
+        stored = {name: of for name, of in vectors.items() if of}
+        here = {name: of for name, of in stored.items() if not missing(featurizers[name])}
+        stored = here or stored
+        most = max((len(of) for of in stored.values()), default=0)
+        # A costly one must have all vectors: other patterns could not be neighbours.
         enough = {
-            name: v
-            for name, v in found.items()
-            if len(v) >= READABLE * len(ids) and (name not in COSTLY or len(v) == most)
+            name: of
+            for name, of in stored.items()
+            if len(of) >= READABLE * len(ids) and (name not in COSTLY or len(of) == most)
         }
-        fullest = max(found, key=lambda name: len(found[name]), default="")
-        return enough or {name: v for name, v in found.items() if name == fullest}
+        fullest = max(stored, key=lambda name: len(stored[name]), default="")
+        return enough or {name: of for name, of in stored.items() if name == fullest}
 
     def _vectors(
         self, featurizer: Featurizer, ids: Collection[str]
@@ -232,16 +227,16 @@ class IndexFiles:
         return self._store.vectors.get(featurizer.name, version, ids, dim=dim)
 
     def _current(self, saved: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
-        """Return True if nothing was added since: runs, vectors, or a featurizer to choose."""
+        """Return true if nothing was added since: runs, vectors, or a candidate featurizer."""
         if self._changed_since(saved) != (set(), False):
             return False
-        found = self.readable(saved.evidence, featurizers)
-        raw = self._store.derived.get(Which.of(saved).note)
-        chosen_among = {name: featurizers[name].version for name in found}
+        candidates = self.readable(saved.evidence, featurizers)
+        raw = self._store.derived.get(PartitionKey.of(saved).note)
+        chosen_among = {name: featurizers[name].version for name in candidates}
         return raw is not None and PartitionNote.described(raw).get("chosen_among") == chosen_among
 
     def _lacks(self, partition: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
-        """Return True, noted, if the partition's featurizer cannot embed here and another could."""
+        """Return true, and report it, if the featurizer cannot embed here and another could."""
         lacks = missing(featurizers[partition.featurizer])
         if not lacks:
             return False
@@ -256,83 +251,116 @@ class IndexFiles:
 
     def get(self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
         """A partition as of now: opened, brought up to date, or built; None without evidence."""
-        which = Which(op, scope)
+        key = PartitionKey(op, scope)
         with self._lock:
-            found = self._open.get(which) or self._load(which, featurizers)
-            if found is None and not pooled_partitions(self._store, op, scope):
+            saved = self._open.get(key) or self._load(key, featurizers)
+            if saved is None and not pooled_partitions(self._store, op, scope):
                 return None
-            return self._as_of_now(which, found, featurizers)
+            return self._as_of_now(key, saved, featurizers)
 
     def by_counters(
         self, without: AnswerIndex, counters: str, featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex | None:
-        """The partition of the same operation and scope whose featurizer was chosen among those
-        that read `counters` as well; None where none reads them of nine in ten patterns."""
-        which = Which(without.op, without.scope, counters)
+        """The partition of the same operation and scope whose candidate featurizers include those
+        that read `counters`; None where none has them for nine in ten patterns."""
+        key = PartitionKey(without.op, without.scope, counters)
         with self._lock:
-            found = self._open.get(which) or self._load(which, featurizers)
-            readable = found or any(
+            saved = self._open.get(key) or self._load(key, featurizers)
+            readable = saved or any(
                 map(counted_parts, self.readable(without.evidence, featurizers))
             )
-            return self._as_of_now(which, found, featurizers) if readable else None
+            return self._as_of_now(key, saved, featurizers) if readable else None
+
+    def by_featurizer(
+        self, chosen: AnswerIndex, name: str, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex:
+        """The evidence of a partition with neighbours by the featurizer `name`, in memory. Raises:
+        UsageError where no measured workload has a vector of it."""
+        if chosen.featurizer == name:
+            return chosen
+        key = PartitionKey.of(chosen), name
+        with self._lock:
+            partition = self._by_featurizer.get(key)
+            if partition is None or partition.generation != chosen.generation:
+                partition = self._built_by(chosen, featurizers[name])
+                self._by_featurizer[key] = partition
+            return partition
+
+    def _built_by(self, chosen: AnswerIndex, featurizer: Featurizer) -> AnswerIndex:
+        op, scope, name = chosen.op, chosen.scope, featurizer.name
+        vectors = {name: self._vectors(featurizer, chosen.evidence.neighbour_ids)}
+        if not vectors[name]:
+            raise UsageError(
+                f"{op} on {scope}: no measured {op.kind} has a vector of {name}",
+                hint=f"neighbours are found by {chosen.featurizer}; `embeddb embed` computes "
+                "the vectors of others",
+            )
+        learned = learned_by(self._store, {name: featurizer}, vectors)
+        inputs = FitInput(chosen.evidence, vectors, facts_of(self._store, op, scope), learned)
+        built = replace(AnswerIndex.build(inputs, scope=scope), generation=chosen.generation)
+        if chosen.lists is None:
+            return built
+        members = (self._store.members(p) for p in pooled_partitions(self._store, op, scope))
+        return widened(self._store, built, self._vectors(featurizer, set[str]().union(*members)))
 
     def _as_of_now(
-        self, which: Which, found: AnswerIndex | None, featurizers: Mapping[str, Featurizer]
+        self, key: PartitionKey, saved: AnswerIndex | None, featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex | None:
-        """The one that was found brought up to date, else one that is built."""
-        if found is None or self._lacks(found, featurizers):
-            return self._answering(which, featurizers)
-        now = self._store.generation
-        if found.generation != now:
-            changed, gone = self._changed_since(found)
-            if gone or len(changed) > found.indexed // 4:
-                return self._answering(which, featurizers)
+        """A saved partition brought up to date, or a new one."""
+        if saved is None or self._lacks(saved, featurizers):
+            return self._answering(key, featurizers)
+        now, partition = self._store.generation, saved
+        if partition.generation != now:
+            changed, gone = self._changed_since(partition)
+            if gone or len(changed) > partition.indexed // 4:
+                return self._answering(key, featurizers)
             if changed:
-                found = self._patched(found, changed, featurizers)
-            found = found.at(now)
-        self._open[which] = found
-        return found
+                partition = self._patched(partition, changed, featurizers)
+            partition = partition.at(now)
+        self._open[key] = partition
+        return partition
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
-        """Have the view of a machine ready, with the policy that its own runs chose: found before
-        and noted, or found now, which takes seconds."""
-        key = f"policy{Which.of(partition).note.removeprefix('partition')}/{platform.id}"
+        """Prepare the view of a machine, with the policy by its own runs from a note, or fitted
+        now, which takes seconds, and noted."""
+        key = f"policy{PartitionKey.of(partition).note.removeprefix('partition')}/{platform.id}"
         stamp = partition.stamp
         if platform.id not in partition.policies:
-            known = noted(self._store.derived.get(key), PolicyNote)
-            if known is not None and known.stamp == stamp:
-                partition.policies[platform.id] = known.settings
+            note = read_note(self._store.derived.get(key), PolicyNote)
+            if note is not None and note.stamp == stamp:
+                partition.policies[platform.id] = note.settings
         before = partition.policies.get(platform.id)
-        found = partition.view(platform)
-        if found.judged == "here" and before is None and self._store.keeps_derived:
-            note = PolicyNote(stamp, found.policy.to_json())
-            with suppress(StoreError):  # busy or full: it can be found again
+        view = partition.view(platform)
+        if view.judged == "here" and before is None and self._store.keeps_derived:
+            note = PolicyNote(stamp, view.policy.to_json())
+            with suppress(StoreError):  # busy or full: it can be fitted again
                 self._store.derived.put(key, msgspec.json.encode(note))
 
     def _changed_since(self, partition: AnswerIndex) -> tuple[set[str], bool]:
-        """Patterns with newer runs or vectors, and whether a row has lost its runs: a stub's go
-        to the pattern that adopts it."""
+        """Patterns with newer runs or vectors, and true if a row has lost its runs: those of a stub
+        go to the pattern that adopts it."""
         changed: set[str] = set()
-        held: set[tuple[str, str, str]] = set()
+        current: set[tuple[str, str, str]] = set()
         for p in pooled_partitions(self._store, partition.op, partition.scope):
             members = self._store.members(p)
             changed |= {i for i, written in members.items() if written > partition.generation}
             op = "" if p.op == partition.op else str(p.op)
-            held |= {(pattern_id, p.platform, op) for pattern_id in members}
-        return changed, any(row.key not in held for row in partition.evidence.rows)
+            current |= {(pattern_id, p.platform, op) for pattern_id in members}
+        return changed, any(row.key not in current for row in partition.evidence.rows)
 
     def _patched(
         self, partition: AnswerIndex, changed: set[str], featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex:
-        """The partition with newer runs scanned in; metric and policy stay until a refresh."""
+        """The partition with newer runs; metric and policy stay until a refresh."""
         op, scope = partition.op, partition.scope
         featurizer = featurizers[partition.featurizer]
         facts = facts_of(self._store, op, scope)
         if partition.lists is not None:
-            held = changed & (self._of_small_sources(op, scope) | set(partition.ids))
+            members = [self._store.members(p) for p in pooled_partitions(self._store, op, scope)]
+            sampled = changed & (fully_sampled(members) | set(partition.ids))
             vectors = self._vectors(featurizer, changed)
-            new = {i: v for i, v in vectors.items() if i in held.difference(partition.ids)}
-            return partition.grown(self._rows(partition, held), new, facts).listing(vectors)
+            new = {i: v for i, v in vectors.items() if i in sampled.difference(partition.ids)}
+            return partition.grown(self._rows(partition, sampled), new, facts).listing(vectors)
         vectors = self._vectors(featurizer, changed - set(partition.ids))
         return partition.grown(self._rows(partition, changed), vectors, facts)
 
@@ -344,34 +372,28 @@ class IndexFiles:
         platform: Platform,
         featurizers: Mapping[str, Featurizer],
     ) -> AnswerIndex:
-        """The partition as a question about raw features float32[d] needs it: of very many patterns
-        with the runs of the nearest ones, and of the one asked about."""
+        """The partition for a query by raw features float32[d]: with very many patterns extended by
+        the runs of the nearest ones and of the queried pattern."""
         if partition.lists is None or partition.of is not None:
             return partition
-        # Of a pattern that others ran more neighbours may be asked, which is found out later.
+        # For a pattern that others ran, another policy may take more neighbours.
         new = self._store.pattern(pattern_id) is None
-        count = partition.view(platform).policy.k if new else MOST_ASKED
+        count = partition.view(platform).policy.k if new else MOST_NEIGHBOURS
         try:
-            ids = wanted(partition, vector, pattern_id, count)
+            ids = missing_neighbours(partition, vector, pattern_id, count)
         except StoreCorrupt as e:
-            which = Which.of(partition)
-            self._repaired(f"{which}: rebuilt ({e})")
+            key = PartitionKey.of(partition)
+            self._repaired(f"{key}: rebuilt ({e})")
             with self._lock:
-                anew = self._answering(which, featurizers)
+                anew = self._answering(key, featurizers)
             if anew is None or anew.featurizer != partition.featurizer:
                 raise
             return self.around(anew, vector, pattern_id, platform, featurizers)
-        known = self._vectors(featurizers[partition.featurizer], ids)
-        return partition.beside(self._rows(partition, ids), known)
-
-    def _of_small_sources(self, op: Op, scope: str) -> set[str]:
-        """Patterns of sources all of whose are held, a machine's that was just calibrated, say."""
-        chosen = pooled_partitions(self._store, op, scope)
-        members = (self._store.members(p) for p in chosen)
-        return {i for held in members if len(held) <= sampling.OF_EACH for i in held}
+        vectors = self._vectors(featurizers[partition.featurizer], ids)
+        return partition.beside(self._rows(partition, ids), vectors)
 
     def _rows(self, partition: AnswerIndex, ids: Collection[str]) -> RunMatrix:
-        """What was measured on some patterns, as of now."""
+        """Current evidence on some patterns."""
         op, scope = partition.op, partition.scope
         chosen = pooled_partitions(self._store, op, scope)
         return run_matrix_of(self._store, op, scope, only=ids, partitions=chosen)
@@ -379,13 +401,10 @@ class IndexFiles:
     # -- files -----------------------------------------------------------------------------
 
     def _save(self, partition: AnswerIndex, versions: dict[str, str]) -> None:
-        """`versions` are those of all featurizers that the partition's was chosen among.
-
-        Raises: StoreError.
-        """
+        """Save a partition with the versions of all candidate featurizers. Raises: StoreError."""
         if self._folder is None or not self._store.keeps_derived:
             return
-        name = Which.of(partition).note
+        name = PartitionKey.of(partition).note
         # The file of another choice at the same generation keeps its name until it is noted.
         what = hashlib.blake2b(json.dumps([name, versions]).encode(), digest_size=8).hexdigest()
         stem = f"{what}-{os.getpid()}-{partition.generation}"
@@ -396,71 +415,69 @@ class IndexFiles:
         self._store.derived.put(name, msgspec.json.encode(note))
         self._collect()
 
-    def _load(self, which: Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
-        raw = self._store.derived.get(which.note)
+    def _load(self, key: PartitionKey, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
+        raw = self._store.derived.get(key.note)
         while raw is not None and self._folder is not None:
             try:
-                found = self._noted(self._folder, raw, which, featurizers)
+                partition = self._noted(self._folder, raw, key, featurizers)
             except StoreCorrupt as e:
-                now = self._store.derived.get(which.note)
+                now = self._store.derived.get(key.note)
                 if now == raw:
-                    self._repaired(f"{which}: rebuilt ({e})")
+                    self._repaired(f"{key}: rebuilt ({e})")
                     return None
-                raw = now  # another process refreshed it and collected the file we were to read
+                raw = now  # another process refreshed it and collected the file to be read
             else:
-                self._tell_unread(which, featurizers, found)
-                return found
+                self._report_unread(key, featurizers, partition)
+                return partition
         return None
 
     def _noted(
         self,
         folder: IndexFolder,
         raw: bytes,
-        which: Which,
+        key: PartitionKey,
         featurizers: Mapping[str, Featurizer],
     ) -> AnswerIndex:
-        """The partition of a note. Raises: StoreCorrupt for all that can be wrong with it."""
+        """The partition of a note. Raises: StoreCorrupt for any fault."""
         note = PartitionNote.of(raw)
         try:
-            found = answer_file.from_bytes(folder.read(note))
+            saved = answer_file.from_bytes(folder.read(note))
             if note.lists:
-                found = replace(found, lists=folder.lists(note))
+                saved = replace(saved, lists=folder.lists(note))
         except OSError as e:
             raise StoreCorrupt(f"{folder.path / note.stem}.npz: {reason_of(e)}") from e
-        if (Which.of(found), found.generation) != (which, note.generation):
+        if (PartitionKey.of(saved), saved.generation) != (key, note.generation):
             raise StoreCorrupt("its file is of another partition")
-        if found.generation > self._store.generation:
+        if saved.generation > self._store.generation:
             raise StoreCorrupt("its file is of a generation that is yet to come")
-        reader = featurizers.get(found.featurizer)
-        made = note.chosen_among.get(found.featurizer)
-        if reader is None or reader.version != made:
+        name, lists = saved.featurizer, saved.lists
+        reader, version = featurizers.get(name), note.chosen_among.get(name)
+        if reader is None or reader.version != version:
             here = "which is not here" if reader is None else f"here it is {reader.version}"
-            raise StoreCorrupt(f"made with featurizer {found.featurizer} {made}, {here}")
-        lists = found.lists
-        if reader.dim != found.vectors.shape[1] or (lists and lists.dim != reader.dim):
-            raise StoreCorrupt(f"its vectors are none of featurizer {found.featurizer}")
-        return found
+            raise StoreCorrupt(f"made with featurizer {name} {version}, {here}")
+        if reader.dim != saved.vectors.shape[1] or (lists and lists.dim != reader.dim):
+            raise StoreCorrupt(f"its vectors are none of featurizer {name}")
+        return saved
 
     def notes(self) -> dict[str, dict[str, Any]]:
-        """By name; {} for one that this program cannot read."""
-        found = self._store.derived.items("partition/")
-        return {name: PartitionNote.described(raw) for name, raw in found.items()}
+        """Notes of saved partitions by name; {} for one that this program cannot read."""
+        notes = self._store.derived.items("partition/")
+        return {name: PartitionNote.described(raw) for name, raw in notes.items()}
 
     def forget(self, *, but: Collection[tuple[Op, str]] = ()) -> None:
-        """Drop every saved partition that is not among `but`; each is rebuilt when it is asked
-        for."""
+        """Drop every saved partition that is not among `but`; each is rebuilt on demand."""
         self._open.clear()
-        kept = tuple(Which(op, scope).note for op, scope in but)
+        stay = tuple(PartitionKey(op, scope).note for op, scope in but)
         gone = [
             name
             for name in self._store.derived.items("partition/")
-            if not any(name == one or name.startswith(f"{one}/") for one in kept)
+            if not any(name == one or name.startswith(f"{one}/") for one in stay)
         ]
         self._store.derived.delete(gone)
         self._collect()
 
     def _collect(self) -> None:
-        """Remove files that no note names."""
+        """Remove files without a note."""
         if self._folder is not None:
             live = {note["stem"] for note in self.notes().values() if note}
             with suppress(StoreError):  # they can be removed later
@@ -470,14 +487,14 @@ class IndexFiles:
         """One line for every saved partition that does not match its note."""
         if self._folder is None:
             return []
-        found = self._folder.problems()
+        problems = self._folder.problems()
         for name, raw in self._store.derived.items("partition/").items():
             try:
-                which = Which.noted(name)
-                saved = self._noted(self._folder, raw, which, featurizers)
+                key = PartitionKey.parse(name)
+                saved = self._noted(self._folder, raw, key, featurizers)
                 if saved.lists is not None:
                     saved.lists.check()
             except StoreCorrupt as e:
                 what = name.removeprefix("partition/").replace("/", " on ", 1)
-                found.append(f"{what}: rebuilt when it is asked for ({e})")
-        return found
+                problems.append(f"{what}: rebuilt by the next query ({e})")
+        return problems

@@ -1,4 +1,4 @@
-"""Fitting of votes to a partition's evidence: featurizer, metric and policy.
+"""Fit of votes to a partition's evidence: featurizer, metric and policy, and notes of earlier fits.
 
 `embeddb.index.trial` fits and judges one featurizer; here one is chosen among them.
 """
@@ -8,35 +8,83 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import StoreCorrupt
 from embeddb.featurizers import COSTLY
 from embeddb.index.features import Features, LearnedFrom, Vectors
-from embeddb.index.fit_notes import FitNote
 from embeddb.index.held_out import Near, split_groups
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.trial import Fitted, Trial, cross_validated
-from embeddb.index.view import across, base_gains, ground_of
-from embeddb.index.vote import surely_positive
+from embeddb.index.view import ViewInput, across, base_gains
+from embeddb.index.vote import VoteSettings, surely_positive
 from embeddb.index.vote_fit import FIT_VERSION, LeftOut
 from embeddb.platforms.machines import Facts
+from embeddb.store.tables import decoded, reading
 
 Floats = NDArray[np.float64]
 
-#: Standard errors by which neighbours found with what is costly must be better to be used: it costs
-#: torch or numba, its start of a second, and tens of milliseconds a matrix.
+#: Standard errors by which neighbours by a costly featurizer must be better: it needs torch or
+#: numba, a second to start, and tens of milliseconds a matrix.
 _ERRORS = 2.0
-#: Folds of groups, and the seeds by which they are drawn, that held-out figures are of, as in
-#: `eval`; of more groups than `_FEW` the first seed alone, for their figures hardly differ.
+#: Folds of groups and seeds of their draws for held-out figures, as in `eval`; with more groups
+#: than `_FEW` the first seed alone, for figures of different draws hardly differ.
 _PARTS, _SEEDS, _FEW = 5, (0, 1, 2), 100
 
 
+class PolicyNote(msgspec.Struct, frozen=True):
+    """Stored policy fitted to a machine's own runs, and the stamp of the input of the fit."""
+
+    stamp: str
+    policy: str
+
+    def __post_init__(self) -> None:
+        VoteSettings.from_json(self.policy)
+
+    @property
+    def settings(self) -> VoteSettings:
+        return VoteSettings.from_json(self.policy)
+
+
+class FitNote(PolicyNote, frozen=True):
+    """Stored fit of a partition: featurizer, a `learned` metric or the plain one, policy, and
+    results of leaving machines out. `among` has the versions of the featurizers that its own was
+    chosen among: it stays the choice where some of the others cannot be computed. The starter ships
+    one for each of its partitions: fitting one takes 5 to 9 seconds."""
+
+    featurizer: str
+    learned: bool
+    left_out: str
+    among: dict[str, str]
+
+    def __post_init__(self) -> None:
+        VoteSettings.from_json(self.policy)
+        if self.left_out:
+            LeftOut.from_json(self.left_out)
+
+    @property
+    def across(self) -> LeftOut | None:
+        return LeftOut.from_json(self.left_out) if self.left_out else None
+
+
+Note = TypeVar("Note", bound=PolicyNote)
+
+
+def read_note(raw: bytes | None, kind: type[Note]) -> Note | None:
+    """A stored note; None if there is none or it is damaged."""
+    with suppress(StoreCorrupt), reading("a noted fit"):
+        return None if raw is None else decoded(raw, kind, "its note")
+    return None
+
+
 class Chosen(NamedTuple):
-    """A featurizer, its trial and how votes by it are fitted; `left_out` as in `AnswerIndex`."""
+    """A featurizer, its trial and the fit of its votes; `left_out` as in `AnswerIndex`."""
 
     featurizer: str
     trial: Trial
@@ -47,7 +95,7 @@ class Chosen(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class FitInput:
     """The input of a fit: runs, raw vectors float32[d] by featurizer and pattern id, the
-    environments of the instances, and what each featurizer learned from."""
+    environments of the instances, and the training groups of each featurizer."""
 
     runs: RunMatrix
     readable: Mapping[str, Vectors]
@@ -55,8 +103,7 @@ class FitInput:
     learned: Mapping[str, LearnedFrom] = field(default_factory=dict)
 
     def fitted(self, *, held_out: bool = True) -> Chosen:
-        """The featurizer whose neighbours answer best with groups held out, fitted; judged only
-        with `held_out`."""
+        """Fit of the featurizer with the best held-out answers, with figures if `held_out`."""
         trials = {name: self._trial(name) for name in self.readable}
         risk, prefer = self.runs.op.workload.max_slower, _preference(self.runs)
         folds = _folds(self.runs) if held_out else []
@@ -64,24 +111,24 @@ class FitInput:
         name = prefer(trials)
         trial = trials[name]
         fit = trial.fitted(validated, most_slower=risk)
-        ground = ground_of(_held(self.runs, trial.ids), tuple(trial.ids), fit.near, self.facts)
+        inputs = ViewInput.of(_rows_of(self.runs, trial.ids), trial.ids, fit.near, self.facts)
         several = len({row.platform for row in self.runs.rows}) > 1 and not self.runs.winners
-        return Chosen(name, trial, fit, across(ground) if several else None)
+        return Chosen(name, trial, fit, across(inputs) if several else None)
 
     def is_of(self, note: FitNote, versions: Mapping[str, str]) -> bool:
-        """Return True if a note is of the same input: no featurizer is new, of these versions."""
+        """Return true if a note is of the same input and of these featurizers, none of them new."""
         name = note.featurizer
         same = name in self.readable and versions.items() <= note.among.items()
         return same and self.stamp(name) == note.stamp
 
     def again(self, note: FitNote) -> Chosen | None:
-        """The same by an earlier fit; None where rows cannot be queried in its way."""
+        """The fit of a note; None if its policy is not among those tried."""
         trial = self._trial(note.featurizer, (note.learned,))
         fit = trial.again(note.settings, learned=note.learned)
         return None if fit is None else Chosen(note.featurizer, trial, fit, note.across)
 
     def stamp(self, featurizer: str) -> str:
-        """32 hex digits that change with what votes by a featurizer are fitted to."""
+        """32 hex digits that change with the input of a fit by this featurizer."""
         runs, digest = self.runs, hashlib.blake2b(FIT_VERSION.encode(), digest_size=16)
         vectors = self.readable[featurizer]
         facts = sorted((name, sorted(of.items())) for name, of in self.facts.items())
@@ -94,12 +141,12 @@ class FitInput:
         return digest.hexdigest()
 
     def _trial(self, name: str, ways: Sequence[bool] = (False, True)) -> Trial:
-        """Votes by the raw features of one kind."""
+        """Trial of one featurizer."""
         vectors = self.readable[name]
-        ids = tuple(sorted(self.runs.telling & vectors.keys()))
-        runs = _held(self.runs, ids)
+        ids = tuple(sorted(self.runs.neighbour_ids & vectors.keys()))
+        runs = _rows_of(self.runs, ids)
         nowhere = Near(np.zeros((len(ids), 0), dtype=np.int64), np.zeros((len(ids), 0)))
-        gains, trust = base_gains(ground_of(runs, ids, nowhere, self.facts))
+        gains, trust = base_gains(ViewInput.of(runs, ids, nowhere, self.facts))
         of = {row.pattern_id: row.group for row in runs.rows}
         groups = np.array([of[i] for i in ids], dtype=np.str_)
         features = Features.of(ids, vectors, groups, self.learned.get(name, LearnedFrom()))
@@ -115,15 +162,15 @@ def _folds(evidence: RunMatrix) -> list[dict[str, int]]:
     return [dict(zip(groups.tolist(), fold.tolist(), strict=True)) for fold in split]
 
 
-def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
+def _rows_of(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
     """Only the rows of some patterns."""
-    held = set(ids)
-    rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in held]
+    wanted = set(ids)
+    rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in wanted]
     return evidence.take(np.array(rows, dtype=np.int64))
 
 
 def _preference(evidence: RunMatrix) -> Callable[[Mapping[str, Trial]], str]:
-    """Return the choice among several trials, which need not be of the same patterns."""
+    """A function that chooses among several trials, which need not be of the same patterns."""
     of = {row.pattern_id: row.group for row in evidence.rows}
     place = {pattern_id: at for at, pattern_id in enumerate(sorted(of))}
     groups = np.unique([of[i] for i in place], return_inverse=True)[1].astype(np.int64)
@@ -139,11 +186,11 @@ def _preference(evidence: RunMatrix) -> Callable[[Mapping[str, Trial]], str]:
 
 def _preferred(losses: Mapping[str, Floats], group: NDArray[np.int64]) -> str:
     """The first of the names, in order of preference, that is not worse by a standard error over
-    groups int64[p] than that of the least mean; losses float64[p] are logs (nan: not judged). One
-    that is costly must be better by two than what is not."""
+    groups int64[p] than that of the least mean; losses float64[p] are logs (nan: not judged). A
+    costly one must be better by two than one that is not."""
 
     def first(names: Sequence[str]) -> str:
-        """The first by the rule; where nothing was judged, the first there is."""
+        """The first by the rule; the first of all where nothing was judged."""
         judged = [name for name in names if np.isfinite(losses[name]).any()] or names
         best = min(judged, key=lambda name: _mean(losses[name]), default="")
         worse = {n for n in judged if _surely_positive(losses[n] - losses[best], group, 1.0)}
@@ -156,14 +203,14 @@ def _preferred(losses: Mapping[str, Floats], group: NDArray[np.int64]) -> str:
 
 
 def _worth_it(gain: Floats, group: NDArray[np.int64]) -> bool:
-    """Return True if what is costly gains enough, float64[p] over groups int64[p]."""
+    """Return true if a costly featurizer gains enough, float64[p] over groups int64[p]."""
     return _surely_positive(gain, group, _ERRORS)
 
 
 def _surely_positive(gain: Floats, group: NDArray[np.int64], errors: float) -> bool:
-    """`surely_positive` of what is known of gain float64[p]."""
-    known = np.isfinite(gain)
-    return bool(known.any()) and surely_positive(gain[known], group[known], errors=errors)
+    """`surely_positive` of the finite gains float64[p]."""
+    judged = np.isfinite(gain)
+    return bool(judged.any()) and surely_positive(gain[judged], group[judged], errors=errors)
 
 
 def _mean(losses: Floats) -> float:

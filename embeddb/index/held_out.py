@@ -1,14 +1,14 @@
-"""Rows asked without their group: which first choice the vote makes, and what it loses.
+"""First choices of the vote for rows whose group is held out, and their losses.
 
-One definition of quality everywhere (docs/explanation/evaluation.md): a matrix is asked among the
-configurations that ran on it, a failed one costs what the default takes, and `of_optimum` is the
-geometric mean over matrices of the best time over the chosen one's.
+One definition of quality everywhere (docs/explanation/evaluation.md): the choice is among the
+configurations that ran on a matrix, a failed one costs what the default takes, and `of_optimum` is
+the geometric mean over matrices of the best time over the chosen one's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,27 +29,25 @@ _BLOCK = 1_000_000
 
 class Near(NamedTuple):
     """Nearest patterns of other groups: `places` int64[p,k] (-1: none), `distances` float64[p,k]
-    ascending (inf: none), in a metric that was fitted without the group asked about."""
+    ascending (inf: none), in a metric that was fitted without the pattern's own group."""
 
     places: NDArray[np.int64]
     distances: Floats
 
-    def among(self, kept: NDArray[np.bool_]) -> Near:
-        """Only neighbours that are kept, bool[p]; the nearest still come first."""
-        there = kept[self.places] & (self.places >= 0)
+    def among(self, patterns: NDArray[np.bool_]) -> Near:
+        """Only neighbours among the patterns bool[p], nearest first."""
+        there = patterns[self.places] & (self.places >= 0)
         order = np.argsort(~there, axis=1, kind="stable")
         places = np.where(there, self.places, -1)
         distances = np.where(there, self.distances, np.inf)
         return Near(
-            np.take_along_axis(places, order, axis=1),
-            np.take_along_axis(distances, order, axis=1),
+            np.take_along_axis(places, order, axis=1), np.take_along_axis(distances, order, axis=1)
         )
 
 
 class Judged(NamedTuple):
-    """Rows to judge by: `rows` int64[q] positions, `truth` float64[q,c] log gains measured there
-    (nan: not run), and what is known of all patterns without them: `gains` and `trust`
-    float64[p,c]."""
+    """Rows to judge a policy by: `rows` int64[q] positions, `truth` float64[q,c] log gains measured
+    there (nan: not run), and `gains` and `trust` float64[p,c] of all patterns without them."""
 
     rows: NDArray[np.int64]
     truth: Floats
@@ -58,38 +56,49 @@ class Judged(NamedTuple):
 
 
 class FirstChoices(NamedTuple):
-    """First choices of held-out rows, float64[q] log gains over the default: `promised` by the vote
-    (nan: the default did not run there), `got`, the `best` that ran, and what the `static` best of
-    the other groups got."""
+    """First choices of held-out rows, float64[q] log gains over the default: `predicted` by the
+    vote (nan: the default did not run there), `measured`, the `best` that ran, and that of the
+    `static` best of the other groups; with `group` int64[q] or str[q], and the `guard` float64[q]
+    that was fitted without a row (nan: the policy's)."""
 
-    promised: Floats
-    got: Floats
+    predicted: Floats
+    measured: Floats
     best: Floats
     static: Floats
+    group: NDArray[Any]
+    guard: Floats
+
+    @classmethod
+    def unknown(cls, group: NDArray[Any]) -> FirstChoices:
+        """Rows of these groups without choices."""
+        predicted, measured, best, static, guard = np.full((5, len(group)), np.nan)
+        return cls(predicted, measured, best, static, group, guard)
 
     @classmethod
     def joined(cls, parts: Sequence[FirstChoices]) -> FirstChoices:
+        if not parts:
+            return cls.unknown(np.zeros(0, dtype=np.int64))
         return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def of(self, rows: NDArray[np.bool_]) -> FirstChoices:
         """Only some rows, bool[q]."""
         return FirstChoices(*(column[rows] for column in self))
 
-    @property
-    def counted(self) -> NDArray[np.bool_]:
-        """bool[q]: rows whose default ran; where none did, all that could be asked."""
-        known = np.isfinite(self.promised)
-        return known if known.any() else np.isfinite(self.got)
+    def counted(self) -> FirstChoices:
+        """Only the rows whose default ran; where none did, all that have a first choice."""
+        over_default = np.isfinite(self.predicted)
+        return self.of(over_default if over_default.any() else np.isfinite(self.measured))
 
-    def lost(self, guard: float | Floats) -> Floats:
-        """float64[q] log of the optimum over what was answered; the default is where no more than
-        `guard` (one, or float64[q]) was promised over it."""
-        return self.best - np.where(self.promised <= guard, 0.0, self.got)
+    def lost(self, guard: float) -> Floats:
+        """float64[q] log of the optimum over the answer, which is the default where the predicted
+        gain does not exceed the row's guard, or else `guard`."""
+        guards = np.where(np.isnan(self.guard), guard, self.guard)
+        return self.best - np.where(self.predicted <= guards, 0.0, self.measured)
 
     @property
-    def off(self) -> Floats:
-        """float64[q] log gain got less promised."""
-        return self.got - self.promised
+    def errors(self) -> Floats:
+        """float64[q] measured less predicted log gain."""
+        return self.measured - self.predicted
 
 
 def split_groups(groups: NDArray[np.str_], folds: int, seed: int) -> NDArray[np.int64]:
@@ -113,7 +122,7 @@ def counts(tried: NDArray[np.int64], ok: NDArray[np.int64]) -> NDArray[np.bool_]
 
 
 def failed(gains: Floats) -> NDArray[np.bool_]:
-    """Which log gains stand for a failed run."""
+    """Mask of the log gains that stand for a failed run."""
     is_failure: NDArray[np.bool_] = np.abs(gains - FAILED_GAIN) < 1e-9
     return is_failure
 
@@ -122,15 +131,15 @@ def first_choices(
     near: Near, part: Judged, group: NDArray[np.int64], *, k: int, shrink: float
 ) -> FirstChoices:
     """The first choice for each judged row, its group int64[p] held out, by a vote of `k`
-    neighbours and `shrink`: doubted as answers are, among what ran on the row. A failure gets the
-    default's gain, 0."""
+    neighbours and `shrink` with the `doubt` of answers, among the configurations that ran on the
+    row. A failure has the default's gain, 0."""
     centred = part.gains - effects(part.gains)[0][:, None]
     prior, average = _others_prior(centred, group), _others_mean(part.gains, group)
     weighted, weight = _weighed(centred, part.trust)
     default = is_default(part.gains)
     if default.sum() > 1:  # records of winners: most configurations look like it
         default = np.zeros_like(default)
-    chosen = FirstChoices(*np.full((4, len(part.rows)), np.nan))
+    chosen = FirstChoices.unknown(group[part.rows])
     ran, crashed = np.isfinite(part.truth), failed(part.truth)
     able = np.isfinite(near.distances[part.rows, :k]).any(axis=1)
     able &= counts(ran.sum(axis=1), (ran & ~crashed).sum(axis=1))
@@ -145,19 +154,20 @@ def first_choices(
             score -= doubt(centred[places], weights, mass, prior[rows], shrink)
         first = np.where(ran[at], score, -np.inf).argmax(axis=1)
         static = np.where(ran[at], average[rows], -np.inf).argmax(axis=1)
-        chosen.got[at], chosen.best[at] = gain[at, first], best[at]
+        chosen.measured[at], chosen.best[at] = gain[at, first], best[at]
         chosen.static[at] = gain[at, static]
         base = default & (part.truth[at] == 0.0)
-        promised = score[np.arange(len(at)), first] - score[np.arange(len(at)), base.argmax(axis=1)]
-        chosen.promised[at] = np.where(base.any(axis=1), promised, np.nan)
+        each = np.arange(len(at))
+        predicted = score[each, first] - score[each, base.argmax(axis=1)]
+        chosen.predicted[at] = np.where(base.any(axis=1), predicted, np.nan)
     return chosen
 
 
 def losses_of(
     near: Near, part: Judged, group: NDArray[np.int64]
 ) -> dict[tuple[int, float], Floats]:
-    """Log loss [q] to the best run of each judged row with its group held out, per (k, shrink):
-    what a vote is fitted by. Neither doubt nor guard is in it."""
+    """Log loss [q] to the best run of each judged row with its group held out, per (k, shrink), by
+    which a vote is fitted; without doubt and guard."""
     centred = part.gains - effects(part.gains)[0][:, None]
     prior = _others_prior(centred, group)
     weighted, weight = _weighed(centred, part.trust)
@@ -182,7 +192,7 @@ def losses_of(
 
 
 def with_itself(near: Near) -> Near:
-    """The same with each pattern the nearest to itself: others may have run it."""
+    """The same with each pattern the nearest to itself: other machines may have run it."""
     each = np.arange(len(near.places))[:, None]
     return Near(np.hstack([each, near.places]), np.hstack([np.zeros(each.shape), near.distances]))
 
@@ -205,8 +215,8 @@ def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:
 
 
 def _others_mean(gains: Floats, group: NDArray[np.int64]) -> Floats:
-    """The mean gain [r,c] over rows of other groups, by which the static best is chosen; what did
-    not run or failed counts as the default."""
+    """The mean gain [r,c] over rows of other groups, by which the static best is chosen; missing
+    and failed runs count as the default."""
     ran = np.isfinite(gains) & ~failed(gains)
     rows = _others_sum(np.ones((len(gains), 1)), group)
     mean: Floats = _others_sum(np.where(ran, gains, 0.0), group) / np.maximum(rows, 1.0)

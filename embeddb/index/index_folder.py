@@ -1,7 +1,7 @@
-"""The files of `index/` in a database folder: whole, checked, and none of them anybody else's.
+"""The files of `index/` in a database folder: written whole, and checked when read.
 
-The folder may have been unpacked from an archive of a stranger: it is never reached through a link,
-and only files whose names have our form are ever removed.
+The folder may come from an untrusted archive: it is never reached through a link, and only files
+whose names have our form are removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.files.safe_write import OwnFolder
-from embeddb.index.vectors.inverted_lists import InvertedLists
+from embeddb.index.inverted_lists import InvertedLists
 from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.store import Store
 from embeddb.store.tables import decoded, reading
@@ -28,20 +28,20 @@ from embeddb.store.tables import decoded, reading
 if TYPE_CHECKING:
     from embeddb.index.answer_index import AnswerIndex
 
-#: Digest of what is saved, process that saved it, generation. Older programs wrote `.faiss` too.
+#: Digest of key and versions, process that wrote it, generation. Older programs wrote `.faiss` too.
 _STEM = r"[0-9a-f]{16}-\d{1,10}-\d{1,19}"
 _FILE = re.compile(rf"({_STEM})\.(npz|lists|faiss)")
-#: What a kill left of a file that was being written, by this program and by older ones.
+#: Files whose writing was interrupted, by this program or an older one.
 _PART = re.compile(rf"\.?({_STEM})\.(npz|lists|faiss)\.([0-9a-f]{{8}}\.part|(\d+\.)?tmp)")
-#: A partition holds numbers out of the store, and of each vector its nearest neighbours.
+#: Largest size of a partition's file, beside four times that of the store.
 _MOST_BYTES = 64 << 20
 
 
 class PartitionNote(msgspec.Struct, frozen=True):
-    """What the store keeps of a saved partition: `stem` of its files, `npz` the blake2b-128 of it,
+    """Stored facts about a saved partition: `stem` of its files, `npz` the blake2b-128 of one,
     `rows` vectors, `chosen_among` the versions of all featurizers that its own was chosen among,
-    `lists` the blake2b-128 of the head of the lists of very many patterns (empty: none), `fit` how
-    votes were fitted."""
+    `lists` the blake2b-128 of the head of the lists of very many patterns (empty: none), `fit` the
+    version of the fit."""
 
     stem: str
     generation: int
@@ -59,20 +59,19 @@ class PartitionNote(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, raw: bytes) -> PartitionNote:
-        """Raises: StoreCorrupt."""
+        """Parse a note. Raises: StoreCorrupt."""
         return decoded(raw, cls, "its note was written by another version of embeddb, or by nobody")
 
     @classmethod
     def described(cls, raw: bytes) -> dict[str, Any]:
-        """The same for lists: {} for one that this program cannot read."""
+        """A note as a dictionary; {} for one that this program cannot read."""
         try:
-            found: dict[str, Any] = msgspec.to_builtins(cls.of(raw))
+            return dict(msgspec.to_builtins(cls.of(raw)))
         except StoreCorrupt:
             return {}
-        return found
 
 
-class Which(NamedTuple):
+class PartitionKey(NamedTuple):
     """The key of a partition: operation, scope, and the platform instance whose counters its
     featurizers read (empty: none)."""
 
@@ -81,11 +80,11 @@ class Which(NamedTuple):
     counters: str = ""
 
     @classmethod
-    def of(cls, partition: AnswerIndex) -> Which:
+    def of(cls, partition: AnswerIndex) -> PartitionKey:
         return cls(partition.op, partition.scope, partition.counters)
 
     @classmethod
-    def noted(cls, note: str) -> Which:
+    def parse(cls, note: str) -> PartitionKey:
         """Parse the name of a note. Raises: StoreCorrupt."""
         op, _, rest = note.removeprefix("partition/").partition("/")
         scope, _, counters = rest.partition("/")
@@ -94,12 +93,12 @@ class Which(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The name of what the store keeps of it."""
+        """The name of its `PartitionNote`."""
         return f"partition/{self.op}/{self.scope}" + (f"/{self.counters}" if self.counters else "")
 
     @property
     def fit(self) -> str:
-        """The name of the note of how its votes are fitted."""
+        """The name of its `FitNote`."""
         return f"fit{self.note.removeprefix('partition')}"
 
     def __str__(self) -> str:
@@ -124,26 +123,25 @@ class IndexFolder:
         return data
 
     def lists(self, note: PartitionNote) -> InvertedLists:
-        """The lists that a note names, of which a question reads what it needs. Raises: OSError,
-        StoreCorrupt."""
+        """The lists that a note names, which are read on demand. Raises: OSError, StoreCorrupt."""
         name = f"{note.stem}.lists"
         with self._own.open(name, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if not size:
                 raise StoreCorrupt(f"{self.path / name}: empty")
-            held = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        found, head = InvertedLists.read(lambda at, count: held[at : at + count], size)
+            mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        lists, head = InvertedLists.read(lambda at, count: mapped[at : at + count], size)
         if _digest(head) != note.lists:
             raise StoreCorrupt(f"{self.path / name}: checksum differs")
-        return found
+        return lists
 
     def write(self, stem: str, data: bytes) -> str:
-        """Save a file whole or not at all; its checksum. Raises: StoreError."""
+        """Save a file atomically and return its checksum. Raises: StoreError."""
         self._write(f"{stem}.npz", data)
         return _digest(data)
 
     def write_lists(self, stem: str, lists: InvertedLists) -> str:
-        """The same of lists; the checksum of their head."""
+        """Save lists and return the checksum of their head. Raises: StoreError."""
         head = lists.head()
         self._write(f"{stem}.lists", head + lists.body())
         return _digest(head)
@@ -157,10 +155,10 @@ class IndexFolder:
             ) from e
 
     def problems(self) -> list[str]:
-        """One line if the folder is a link or a file: nothing is read or saved there."""
+        """One line if the folder is a link or a file, where nothing is read or saved."""
         odd = self.path.is_symlink() or (self.path.exists() and not self.path.is_dir())
-        said = f"{self.path}: a link or file where a folder of ours would be"
-        return [f"{said}: {self._cure()}"] if odd else []
+        line = f"{self.path}: a link or file where a folder of ours would be"
+        return [f"{line}: {self._cure()}"] if odd else []
 
     def _cure(self) -> str:
         if self.path.is_symlink() or not self.path.is_dir():
@@ -168,15 +166,13 @@ class IndexFolder:
         return "free space or give write permission, and run the same command again"
 
     def collect(self, live: Collection[str]) -> None:
-        """Remove our files that are of no `live` stem: old versions, and what a kill left behind.
-
-        Raises: StoreError if they cannot be removed.
-        """
+        """Remove our files that are of no `live` stem: old versions and interrupted writes. Raises:
+        StoreError if they cannot be removed."""
         try:
             for name in self._own.files():
-                file, part = _FILE.fullmatch(name), _PART.fullmatch(name)
-                kept = file is not None and file[1] in live
-                if (file or part) and not kept and not _in_use(name):
+                match = _FILE.fullmatch(name)
+                stale = match[1] not in live if match else _PART.fullmatch(name) is not None
+                if stale and not _in_use(name):
                     self._own.remove(name)
         except OSError as e:
             raise StoreError(f"{self.path}: old files stay ({reason_of(e)})") from e
@@ -187,6 +183,6 @@ def _digest(data: bytes) -> str:
 
 
 def _in_use(name: str) -> bool:
-    """Return True if another live process wrote this file and may not have noted it yet."""
+    """Return true if another live process wrote this file and may not have noted it yet."""
     process = int(name.split("-")[1])
     return process != os.getpid() and Path(f"/proc/{process}").exists()

@@ -1,5 +1,4 @@
-"""`Lookup`: an open database as a question and the indexer see it, store, featurizers, models and
-index together."""
+"""`Lookup`: an open database with store, featurizers, models and index."""
 
 from __future__ import annotations
 
@@ -28,11 +27,10 @@ from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
+from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms, estimate
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import IndexFiles
-from embeddb.index.large.sampling import read_of
-from embeddb.index.lengths import lengths_of
-from embeddb.index.named import NamedPartitions
+from embeddb.index.large import read_sample
 from embeddb.index.platform_names import platform_named
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
@@ -52,12 +50,10 @@ from embeddb.store.model_files import fetch_models, model_entries, register_file
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
-    from embeddb.featurizers.row_lengths import RowHistograms
 
 
 class _Derived:
-    """Indexes, featurizers and cost models of a database in memory: shared by all that have it open
-    in this process, so that none is loaded or built twice."""
+    """Indexes, featurizers and cost models of a database, shared within a process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -65,30 +61,28 @@ class _Derived:
         self.reload()
 
     def reload(self) -> None:
-        """Begin anew: open indexes hold vectors of the weights before."""
+        """Drop featurizers and open indexes, whose vectors are of earlier weights."""
         store = self._store
         self.featurizers = Featurizers(store.path, partial(counters_of, store), self._embedded)
         self.files = IndexFiles(store)
-        self.named = NamedPartitions(store)
 
     def _embedded(self, featurizer: str) -> bool:
-        """True if vectors of a featurizer were ever computed here."""
+        """Return true if vectors of a featurizer were ever computed here."""
         return bool(self._store.notes.get(f"embedded/{featurizer}"))
 
 
 class Lookup:
-    """What is known, and where new knowledge is written down; use as a context manager.
+    """An open database for queries and the indexer; use as a context manager.
 
-    `embeddb.database.Database` is one with a call for every use. A folder may be opened any number
-    of times; all of one process share its engine and indexes. All methods may be called from
-    several threads; after a fork the child opens it again.
+    A folder may be opened any number of times; all of one process share its engine and indexes. All
+    methods are thread-safe; after a fork the child opens it again.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        #: The only one to find neighbours by; empty: the one that was chosen.
+        #: The featurizer by which neighbours are searched; empty: each partition's choice.
         self.featurizer = ""
-        #: False: a model that a query learned from fewer runs answers, and none is learned.
+        #: False: queries use a model learned earlier from fewer runs, and learn none.
         self.learns = True
         fetch_models(store)
         self._derived = store.engine.shared_state(
@@ -99,18 +93,14 @@ class Lookup:
     def _files(self) -> IndexFiles:
         return self._derived.files
 
-    @property
-    def _featurizers(self) -> Featurizers:
-        return self._derived.featurizers
-
     @classmethod
     def open(cls, path: str | Path, *, readonly: bool = False) -> Self:
-        """Raises: StoreError if there is none."""
+        """Open a database. Raises: StoreError if there is none."""
         return cls(open_store(path, readonly=readonly))
 
     @classmethod
     def create(cls, path: str | Path) -> Self:
-        """Raises: StoreError if something is there already."""
+        """Create a database. Raises: StoreError if the path exists."""
         return cls(open_store(path, create=True))
 
     @classmethod
@@ -118,8 +108,8 @@ class Lookup:
         return cls(memory_store())
 
     def by_featurizer(self, name: str) -> Self:
-        """The same open database with neighbours found by one featurizer, whichever it chose
-        itself. Raises: UsageError for one that it does not have."""
+        """The same open database with neighbours by this featurizer. Raises: UsageError for one
+        that it does not have."""
         self.featurizers().named(name)
         view = object.__new__(type(self))
         view.store, view._derived, view.featurizer = self.store, self._derived, name
@@ -144,29 +134,29 @@ class Lookup:
             hint="pass its path and open that: openings in one process share one engine",
         )
 
-    def tell_of_long_work(self, note: Callable[[str], None]) -> None:
-        """Report with `note` work that takes seconds, before it is done."""
-        self._files.tell = note
+    def report_long_work(self, report: Callable[[str], None]) -> None:
+        """Call `report` before work that takes seconds."""
+        self._files.announce = report
 
     def announce(self, message: str) -> None:
-        """Report such work."""
-        self._files.tell(message)
+        """Report work that takes seconds."""
+        self._files.announce(message)
 
-    # -- what there is ---------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------
 
     def featurizers(self) -> Featurizers:
-        """Featurizers by name, in order of preference; loaded when asked for."""
-        return self._featurizers
+        """Featurizers by name, in order of preference; loaded on demand."""
+        return self._derived.featurizers
 
     def featurizer_version(self, name: str) -> str:
         return str(self.featurizers().named(name).version) if name else ""
 
     def use_weights(self, file: str | Path) -> str:
-        """Make a model file the weights of this database's `tower`, `scnn` or `nest-embedding`,
-        whichever it is for; returns their version. `indexer.embed.embed` computes the vectors.
+        """Install a model file as the weights of `tower`, `scnn` or `nest-embedding`; returns their
+        version. `indexer.embed.embed` computes the vectors.
 
         Raises: ModelError for a file that cannot be used; UsageError for a database in memory;
-        MissingDependency without torch, with which that of `scnn` is checked.
+        MissingDependency without torch, which checks the weights of `scnn`.
         """
         from embeddb.featurizers import nest_embedding, scnn, tower
 
@@ -181,7 +171,7 @@ class Lookup:
         return version
 
     def scopes(self, platform: str = "", op: Op | None = None) -> list[tuple[Op, str]]:
-        """Every (op, scope) with runs, of the platform and the op that are named."""
+        """Every (op, scope) with runs, only of a platform and an op if these are passed."""
         return [
             (scope.op, scope.name)
             for scope in scopes(self.store)
@@ -189,11 +179,11 @@ class Lookup:
         ]
 
     def platform(self, text: str) -> Platform:
-        """The platform a user means (`embeddb.index.platform_names.platform_named`)."""
+        """Resolve a platform's name (`embeddb.index.platform_names.platform_named`)."""
         return platform_named(self.store, text)
 
     def pattern_name(self, pattern_id: str) -> str:
-        """Empty where it has none, or is not known."""
+        """The name of a pattern; empty if it has none or is not stored."""
         info = self.store.pattern(pattern_id)
         return "" if info is None else info.name
 
@@ -203,40 +193,39 @@ class Lookup:
         self, op: Op, scope: str, *, again: bool = False, counters: str = ""
     ) -> AnswerIndex | None:
         """Build a partition from the store and save it, unless the saved one is current (`again`:
-        whether it is or not); with `counters`, the one for nests that were counted on that platform
+        in any case); with `counters`, the one for nests that were counted on that platform
         instance, None where too few were. Raises: StoreError if it cannot be saved."""
-        plugs = self._featurizers.counting(counters)
+        plugs = self.featurizers().counting(counters)
         return self._files.refresh(op, scope, plugs, again=again, counters=counters)
 
     def partition(self, op: Op, platform: Platform) -> AnswerIndex | None:
-        """The evidence for an op on a platform as of now; None if it was never measured."""
+        """The current evidence for an op on a platform; None if it was never measured."""
         scope = scope_of(platform)
-        known = scope_partitions(self.store, op, scope)
-        return self._partition(op, scope) if known else None
+        measured = scope_partitions(self.store, op, scope)
+        return self._partition(op, scope) if measured else None
 
     def answering(self, op: Op, platform: Platform, *, nest_id: str = "") -> AnswerIndex | None:
-        """The index that answers for an op on a platform: its own evidence, and where that is thin
-        other widths and value types of the kernel beside it; at a width that was never measured
-        that of `answering_op`; None if there is none of these. For a nest that was counted there it
-        is placed by vectors with counters, where its neighbours have such vectors too and held-out
-        answers were better by them."""
+        """The index that answers for an op on a platform: its own evidence, where that is little
+        with other widths and value types of the kernel; at a width that was never measured that of
+        `answering_op`; None if there is none of these. For a nest that was counted there, by
+        vectors with counters where its neighbours have them too and held-out answers are better."""
         scope = scope_of(platform)
         plain = self._partition(answering_op(self.store, op, scope), scope)
         counted = op.workload.counted and nest_id and not self.featurizer
         if not counted or not were_counted(self.store, nest_id, platform.id):
             return plain
-        found = self.by_counters(op, platform)
-        plug = None if found is None else self.featurizers()[found.featurizer]
-        told = isinstance(plug, WithCounters) and plug.counters(nest_id) is not None
-        return found if told else plain
+        partition = self.by_counters(op, platform)
+        plug = None if partition is None else self.featurizers()[partition.featurizer]
+        usable = isinstance(plug, WithCounters) and plug.counters(nest_id) is not None
+        return partition if usable else plain
 
     def _partition(self, op: Op, scope: str) -> AnswerIndex | None:
-        """Brought up to date, with neighbours by the one featurizer that was named, if any."""
+        """The current partition, with neighbours by `featurizer` if it is set."""
         plugs = self.featurizers()
         plain = self._files.get(op, scope, plugs)
         if not self.featurizer or plain is None:
             return plain
-        return self._derived.named.beside(plain, self.featurizer, plugs)
+        return self._files.by_featurizer(plain, self.featurizer, plugs)
 
     def around(
         self,
@@ -245,67 +234,56 @@ class Lookup:
         pattern_id: str,
         platform: Platform,
     ) -> AnswerIndex:
-        """A partition of very many patterns as a platform's question needs it, with the runs of
-        those that are nearest to raw features float32[d], and of the one asked about; any other as
-        it is."""
+        """The partition for a query on a platform by raw features float32[d]: one of very many
+        patterns is extended by the runs of the nearest ones and of the queried pattern."""
         plugs = self.featurizers()
         if partition.counters:
-            plugs = self._featurizers.counting(partition.counters)
+            plugs = plugs.counting(partition.counters)
         return self._files.around(partition, vector, pattern_id, platform, plugs)
 
-    def around_known(
+    def around_stored(
         self, partition: AnswerIndex, pattern_id: str, platform: Platform
     ) -> AnswerIndex:
-        """The same for a pattern of the database, by its stored features."""
+        """`around` for a pattern of the database, by its stored features."""
         if partition.lists is None:
             return partition
         name = partition.featurizer
         version = self.featurizer_version(name)
-        found = self.store.vectors.get(name, version, [pattern_id]).get(pattern_id)
-        return partition if found is None else self.around(partition, found, pattern_id, platform)
+        vector = self.store.vectors.get(name, version, [pattern_id]).get(pattern_id)
+        return partition if vector is None else self.around(partition, vector, pattern_id, platform)
 
     def by_counters(self, op: Op, platform: Platform) -> AnswerIndex | None:
-        """The evidence for an op with the featurizer chosen among those, too, that read what was
-        counted on a platform instance; None where fewer than nine of ten nests were."""
+        """The evidence for an op whose candidate featurizers include those that read the counters
+        of a platform instance; None where fewer than nine in ten nests were counted."""
         plain = self._files.get(op, scope_of(platform), self.featurizers())
         if plain is None or not op.workload.counted:
             return None
-        plugs = self._featurizers.counting(platform.id)
+        plugs = self.featurizers().counting(platform.id)
         return self._files.by_counters(plain, platform.id, plugs)
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
-        """Have the view of a machine ready; found anew it takes seconds, and is noted."""
-        if not self.featurizer:  # what is noted is of the partition that is saved
+        """Prepare the view of a machine; a new fit takes seconds, and is noted."""
+        if not self.featurizer:  # notes are of saved partitions
             self._files.prime(partition, platform)
 
     def evidence(
         self, op: Op, scope: str
     ) -> tuple[RunMatrix, dict[str, dict[str, NDArray[np.float32]]]]:
-        """Everything measured in a scope, of very many patterns that of some
-        (`embeddb.index.large.sampling`), and raw vectors by featurizer and pattern id."""
-        only = read_of(members_of(self.store, op, scope))
-        found = run_matrix_of(self.store, op, scope, only=only)
+        """Evidence of a scope (of very many patterns a sample, `embeddb.index.large`), and raw
+        vectors by featurizer and pattern id."""
+        only = read_sample(members_of(self.store, op, scope))
+        runs = run_matrix_of(self.store, op, scope, only=only)
         plugs, name = self.featurizers(), self.featurizer
-        return found, self._files.readable(found, {name: plugs[name]} if name else plugs)
+        return runs, self._files.readable(runs, {name: plugs[name]} if name else plugs)
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
-        """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""
-        found = self.partition(op, platform)
-        return None if found is None else projection_of(self.store, found)
+        """The 2-D map of the current evidence for an op on a platform; None without evidence."""
+        partition = self.partition(op, platform)
+        return None if partition is None else projection_of(self.store, partition)
 
     def preparing_s(self, op: Op, scope: str) -> float:
-        """About how many seconds the first answer for an op in a scope waits for its partition to
-        be made; 0 where one is there."""
+        """Estimated seconds to build the partition of an op in a scope; 0 where one is saved."""
         return self._files.preparing_s(answering_op(self.store, op, scope), scope)
-
-    def partition_notes(self) -> dict[str, dict[str, Any]]:
-        """What is saved of each partition: generation, rows, checksums."""
-        return self._files.notes()
-
-    def forget_derived(self) -> None:
-        """Drop every vector and partition; `indexer.embed.embed` makes them anew."""
-        self.store.vectors.drop()
-        self.forget_partitions()
 
     def forget_partitions(self, *, but: Collection[tuple[Op, str]] = ()) -> None:
         """Drop the partitions and maps that are not among `but`."""
@@ -314,25 +292,25 @@ class Lookup:
         self._files.forget(but=but)
 
     def problems(self) -> list[str]:
-        """Everything wrong with store and derived files; the latter heal on the next use."""
+        """Faults of store and derived files; the latter are repaired by the next use."""
         derived = self._files.problems(self.featurizers())
         models = [*self.featurizers().problems(), *registry_problems(self.store)]
-        found = [*self.store.problems(), *counter_problems(self.store)]
-        platforms = [p for p in self.platform_problems() if not any(p in line for line in found)]
-        return found + platforms + models + derived
+        stored = [*self.store.problems(), *counter_problems(self.store)]
+        platforms = [p for p in self.platform_problems() if not any(p in line for line in stored)]
+        return stored + platforms + models + derived
 
     def platform_problems(self) -> list[str]:
-        """One line for every stored platform that is none."""
-        found = []
+        """One line for every stored platform that is damaged."""
+        problems = []
         for platform_id in self.store.platforms():
             try:
                 self.store.platform(platform_id)
             except StoreCorrupt as e:
-                found.append(str(e))
-        return found
+                problems.append(str(e))
+        return problems
 
     def unfinished(self) -> list[str]:
-        """What is not wrong but not done: one line if patterns wait for their vectors."""
+        """One line if patterns lack their vectors, which is no fault; else none."""
         kinds = [(name, f.version) for name, f in self.featurizers().items()]
         waiting = [one for one in self.store.vectors.lacking(kinds) if self._can_be_read(one)]
         if not waiting:
@@ -343,8 +321,8 @@ class Lookup:
         ]
 
     def _can_be_read(self, pattern_id: str) -> bool:
-        """Whether a featurizer reads what a pattern is: none reads programs. What is damaged is
-        told of elsewhere."""
+        """Return true if a featurizer reads patterns of this kind. Damaged ones are reported by
+        `problems`."""
         with suppress(StoreCorrupt):
             info = self.store.pattern(pattern_id)
             plugs = self.featurizers().values()
@@ -352,7 +330,7 @@ class Lookup:
         return False
 
     def repairs(self) -> list[str]:
-        """Derived files that were found stale or damaged since opening, and were rebuilt."""
+        """Derived files that were stale or damaged, and were rebuilt since opening."""
         return list(self._files.repairs)
 
     # -- cost models -----------------------------------------------------------------------
@@ -367,79 +345,92 @@ class Lookup:
         return self._derived.models
 
     def usable_model(self, platform: Platform, op: Op) -> tuple[CostModel | None, str]:
-        """The cost model for an op on a platform, or one line on why the one that is there cannot
-        be used."""
+        """The cost model for an op on a platform, or the reason why it cannot be used."""
         return self.models.find(platform, op, self.featurizer_version)
 
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
-        """The learned model of tensor kernels for an op on a platform, or one line on why the one
-        that is there cannot be used."""
+        """The model of tensor kernels for an op on a platform, or the reason why it cannot be
+        used."""
         return self.models.find_graph_model(platform, op)
 
     def model(self, platform: Platform, op: Op) -> CostModel | GraphModel | None:
-        """The model that learned from runs of an op on a platform, of whatever kind."""
-        found: CostModel | GraphModel | None = op.workload.model(self, platform, op)
-        return found
+        """The model of any kind that was trained on runs of an op on a platform."""
+        model: CostModel | GraphModel | None = op.workload.model(self, platform, op)
+        return model
 
     # -- patterns and runs -----------------------------------------------------------------
 
     def vector(self, pattern: Workload | WorkloadInfo, featurizer: str) -> NDArray[np.float32]:
-        """Raw features float32[d] of a pattern: those in the store, else computed.
+        """Raw features float32[d] of a pattern, stored or computed.
 
-        Raises: NothingFound if they cannot be had of a pattern known by name; MissingDependency or
-        ModelError if the featurizer cannot compute here.
+        Raises: NothingFound if a pattern known by name has none; MissingDependency or ModelError if
+        the featurizer cannot compute here.
         """
         plug = self.featurizers().named(featurizer)
-        kept = self.store.vectors.get(featurizer, plug.version, [pattern.id], dim=plug.dim)
-        found = kept.get(pattern.id)
-        if found is None and isinstance(pattern, WorkloadInfo):
-            found = plug.from_info(pattern)
-        if found is None:
-            known = isinstance(pattern, WorkloadInfo)
-            structure = self.store.workload(pattern.id) if known else pattern
+        stored = self.store.vectors.get(featurizer, plug.version, [pattern.id], dim=plug.dim)
+        vector = stored.get(pattern.id)
+        by_name = isinstance(pattern, WorkloadInfo)
+        if vector is None and isinstance(pattern, WorkloadInfo):
+            vector = plug.from_info(pattern)
+        if vector is None:
+            structure = self.store.workload(pattern.id) if by_name else pattern
             if structure is None:
                 raise NothingFound(
                     f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
                     hint="give its file",
                 )
-            found = plug.embed(structure)
-        return np.asarray(found, dtype=np.float32)
+            vector = plug.embed(structure)
+        return np.asarray(vector, dtype=np.float32)
 
     def lengths(self, pattern: Workload | WorkloadInfo) -> RowLengths | None:
-        """The row lengths of a matrix (`embeddb.index.lengths`)."""
-        return lengths_of(self.store, self.featurizers(), pattern)
+        """Row lengths of a matrix, from its structure if there is one, else as stored or imported
+        with runs, else estimated from statistics or sizes; None for other kinds of workload and
+        unknown sizes."""
+        kind, vectors = kind_of(pattern.kind), self.store.vectors
+        if not kind.sparse:
+            return None
+        if not isinstance(pattern, WorkloadInfo):
+            return kind.row_lengths(pattern)
+        with suppress(StoreCorrupt):
+            stored = vectors.get(ROW_LENGTHS.name, ROW_LENGTHS.version, [pattern.id])
+            vector = stored.get(pattern.id, ROW_LENGTHS.from_info(pattern))
+            lengths = None if vector is None else ROW_LENGTHS.lengths(vector, pattern)
+            structure = self.store.workload(pattern.id) if lengths is None else None
+            if lengths is not None or structure is not None:
+                return lengths or kind.row_lengths(structure)
+        plug = self.featurizers().named("stats")
+        statistics = vectors.get(plug.name, plug.version, [pattern.id], dim=plug.dim)
+        return estimate(pattern, statistics.get(pattern.id, plug.from_info(pattern)))
 
     def add_pattern(self, pattern: Workload, *, only: Collection[str] | None = None) -> None:
-        """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
-        here, so that it can be a neighbour; with `only`, vectors of these featurizers alone. The
-        matrices that a nest holds are kept beside it."""
+        """Store one pattern (`add_patterns`)."""
         self.add_patterns([pattern], only=only)
 
     def add_patterns(
         self, patterns: Sequence[Workload], *, only: Collection[str] | None = None
     ) -> None:
-        """The same of several patterns, in as few transactions as for one."""
-        held = [part for one in patterns for part in kind_of(one.kind).parts(one)]
-        new = {m.id: m for m in held if self.store.workload(m.id) is None}
+        """Store structures (or nests), thumbnails and those vectors that can be computed here, so
+        that the patterns can be neighbours; with `only`, vectors of these featurizers alone. The
+        matrices that a nest refers to are stored too."""
+        parts = [part for one in patterns for part in kind_of(one.kind).parts(one)]
+        new = {part.id: part for part in parts if self.store.workload(part.id) is None}
         if new:
             self.add_patterns(list(new.values()), only=only)
         self.store.put_structures((one, WorkloadInfo.whole(one)) for one in patterns)
-        from embeddb.featurizers.row_lengths import ROW_LENGTHS
-
-        plugs = self.featurizers().items()
-        asked: list[Featurizer | RowHistograms] = [ROW_LENGTHS]
-        asked += [plug for name, plug in plugs if only is None or name in only]
+        plugs: list[Featurizer | RowHistograms] = [ROW_LENGTHS]
+        named = self.featurizers().items()
+        plugs += [plug for name, plug in named if only is None or name in only]
         vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
         for pattern in patterns:
-            for plug in (plug for plug in asked if reads(plug, pattern.kind)):
+            for plug in (plug for plug in plugs if reads(plug, pattern.kind)):
                 with suppress(MissingDependency, ModelError):
-                    made = plug.embed(pattern)
-                    vectors.setdefault((plug.name, plug.version), {})[pattern.id] = made
-        for (name, version), found in vectors.items():
-            self.store.vectors.put(name, version, found)
+                    vector = plug.embed(pattern)
+                    vectors.setdefault((plug.name, plug.version), {})[pattern.id] = vector
+        for (name, version), by_id in vectors.items():
+            self.store.vectors.put(name, version, by_id)
 
     def record(self, runs: list[Run], pattern: Workload, platform: Platform) -> None:
-        """Write measured runs back, with the pattern and platform they belong to."""
+        """Store measured runs with their pattern and platform."""
         self.store.put_platform(platform)
         if self.store.pattern(pattern.id) is None or self.store.workload(pattern.id) is None:
             self.add_pattern(pattern)

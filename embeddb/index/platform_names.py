@@ -1,4 +1,4 @@
-"""The platform of a store that a name stands for: an id, a bare name, a built-in one or a file."""
+"""Resolution of a platform's name: an id in a store, a bare name, a built-in one or a file."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import RunTable, Store
 
-#: Matrices, and runs of each, that tell whether anything ran on an instance.
+#: Matrices, and runs of each, that are sampled to check that anything ran on an instance.
 _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
 
 
 def platform_named(store: Store, text: str) -> Platform:
-    """The platform a user means: an id in the store, a built-in name, or a TOML file.
+    """The platform of an id in the store, a built-in name, or a TOML file.
 
-    A bare name stands for its only instance where there is just one, not counting those of the same
-    build and those where every run failed.
-    Raises: UsageError if nothing, or more than one instance, goes by that name.
+    A bare name stands for its only instance, not counting others of the same build and those where
+    every run failed. Raises: UsageError if no instance or more than one has that name.
     """
-    known = store.platforms()
-    if text in known:
+    stored = store.platforms()
+    if text in stored:
         return _stored(store, text)
-    instances = [p for p in known if p.partition("@")[0] == text]
+    instances = [p for p in stored if p.partition("@")[0] == text]
     shared = [one for one in (_stored(store, p) for p in instances[:1]) if one.portable]
     if shared and text in builtin_platforms():
         return load_platform(text)  # without an instance: any machine of its kind
@@ -43,15 +42,15 @@ def platform_named(store: Store, text: str) -> Platform:
     name, _, instance = text.partition("@")
     if Path(text).suffix == ".toml" or name in builtin_platforms():
         return load_platform(text)
-    described = [p for p in known if p.partition("@")[0] == name]
+    described = [p for p in stored if p.partition("@")[0] == name]
     if described and instance:
         return _stored(store, described[0]).at(instance)
-    raise UsageError(f"no platform {text!r}", hint=platform_hint(text, known))
+    raise UsageError(f"no platform {text!r}", hint=platform_hint(text, stored))
 
 
 def _distinct(store: Store, instances: Sequence[str]) -> list[str]:
-    """Instances of different builds, of each the one with most runs, and where something ran; all
-    of them where nothing did anywhere."""
+    """The instance with most runs of each build, without those where nothing ran; all of them where
+    nothing ran anywhere."""
     tables = {one: list[RunTable]() for one in instances}
     for partition in store.partitions():
         if partition.platform in tables:
@@ -71,6 +70,6 @@ def _ran(store: Store, table: RunTable) -> bool:
 
 
 def _stored(store: Store, platform_id: str) -> Platform:
-    found = store.platform(platform_id)
-    assert found is not None
-    return found
+    platform = store.platform(platform_id)
+    assert platform is not None
+    return platform

@@ -1,17 +1,17 @@
 """Runs of several machines and widths as evidence for one of them: partial pooling.
 
-A *source* is one platform instance at one op. Seen from a *target*, a source s says of
-configuration c on matrix p
+A *source* is one platform instance at one op. For a *target*, a source s predicts of configuration
+c on matrix p
 
     g_target(p, c) = g_s(p, c) + shift_s(c) + error,    Var(error) = variance_s
 
-g the log gain over the own default. The shift is estimated on what the target measured itself:
-per configuration the mean difference, drawn towards what the configuration's parameters say of it
+g the log gain over the own default. The shift is estimated on the target's own measurements: per
+configuration the mean difference, shrunk towards the prediction from the configuration's parameters
 and, without runs, to zero (a Gaussian process over configurations; hyperparameters by moments). The
-variance is what the shift leaves, drawn towards what instances that are as unlike as these two
-differ by. On each pattern the sources are averaged by their precision, and such a pooled row votes
-like a row of the target's own, only less, by as much as its error adds to that of being another
-matrix. So one run of the target moves all answers a little, and many leave the others no say.
+variance is that of the residuals, shrunk towards the one expected of instances as unlike as these
+two. On each pattern the sources are averaged by their precision, and such a pooled row votes like a
+row of the target's own, with less weight, by the ratio of their error variances. So one run of the
+target moves all answers a little, and many outweigh the other sources.
 
 Source: hierarchical (partial) pooling as in Gelman and Hill 2007, chapter 12; the crossed effects
 (machine x configuration, machine x parameter, machine x matrix) are ours.
@@ -42,8 +42,8 @@ _PRIOR_PATTERNS = 3.0
 #: With fewer patterns in common, sources are compared through neighbours.
 _FEWEST_SHARED = 3
 _COMPARED_WITH = 5
-#: What variance is expected where too few instances are known to fit it: constant, per unit of
-#: `unlike`, per doubling of the width, for another value type.
+#: Expected variance where there are too few instances to fit it: constant, per unit of `unlike`,
+#: per doubling of the width, for another value type.
 _EXPECTED = (0.02, 0.02, 0.02, 0.02)
 #: Shares of the shift's variance that lie in all, in parameters, in like configurations, in one.
 _COMPONENTS = (0.3, 0.3, 0.2)
@@ -60,7 +60,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """What one source measured: `rows` int64[r] positions of patterns, `gains` float64[r,c]."""
+    """Measurements of one source: `rows` int64[r] positions of patterns, `gains` float64[r,c]."""
 
     source: Source
     rows: NDArray[np.int64]
@@ -69,8 +69,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """How a target takes a source: `shift` float64[c] is added to its gains, whose error then has
-    `variance`; `patterns` says by how many of the target's own patterns that was found."""
+    """Transfer model from a source to the target: `shift` float64[c] is added to its gains, whose
+    error then has `variance`; `patterns` of the target's own were used to fit it."""
 
     source: Source
     shift: Floats
@@ -80,8 +80,8 @@ class Belief:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pooled:
-    """One row per pattern, as the target sees it: `gains` float64[p,c] (nan: ran nowhere), `trust`
-    float64[p,c] what each counts as a vote beside a run of the target's own (0..1), `shares`
+    """One row per pattern for a target: `gains` float64[p,c] (nan: ran nowhere), `trust`
+    float64[p,c] the weight of each as a vote relative to the target's own runs (0..1), `shares`
     float64[p,s] the part of each source in a row, in the order of the beliefs, `failing`
     float64[p,c] the part of the runs that failed."""
 
@@ -92,16 +92,12 @@ class Pooled:
 
 
 def layers_of(
-    evidence: RunMatrix,
-    ids: Sequence[str],
-    *,
-    calls: float = math.inf,
-    failed: float = FAILED_GAIN,
+    evidence: RunMatrix, ids: Sequence[str], *, calls: float = math.inf, failed: float = FAILED_GAIN
 ) -> list[Layer]:
     """The evidence by source, over the patterns `ids`; sources in a fixed order.
 
-    Where there are several, a row whose default did not run says nothing: its gains are over its
-    own mean, and no other source's row has that.
+    Where there are several, rows whose default did not run have no gains: they would be relative to
+    their own mean and so not comparable.
     """
     at = {pattern_id: i for i, pattern_id in enumerate(ids)}
     by_source: dict[Source, list[int]] = {}
@@ -109,15 +105,15 @@ def layers_of(
         if row.pattern_id in at:
             op = Op.parse(row.op) if row.op else evidence.op
             by_source.setdefault(Source(row.platform, op), []).append(i)
-    found, known = [], evidence.knows_default
+    layers, has_default = [], evidence.knows_default
     for source in sorted(by_source):
         rows = np.array(by_source[source], dtype=np.int64)
         places = np.array([at[evidence.rows[i].pattern_id] for i in rows], dtype=np.int64)
         gains = evidence.gains(rows, calls=calls, failed=failed)
-        if len(by_source) > 1 and not evidence.winners and known.any():
-            gains[~known[rows]] = np.nan
-        found.append(Layer(source, places, gains))
-    return found
+        if len(by_source) > 1 and not evidence.winners and has_default.any():
+            gains[~has_default[rows]] = np.nan
+        layers.append(Layer(source, places, gains))
+    return layers
 
 
 def pooled(layers: Sequence[Layer], beliefs: Sequence[Belief], count: int, apart: float) -> Pooled:
@@ -151,21 +147,22 @@ def beliefs_of(
     *,
     apart: float,
 ) -> list[Belief]:
-    """How the target takes each layer, its own among them. `near` int64[p,k] are the nearest
+    """The target's belief about each layer, its own included. `near` int64[p,k] are the nearest
     patterns of other groups of each pattern (-1: none), `apart` the variance between neighbours."""
     own = next((layer for layer in layers if layer.source == target), None)
     others = [layer for layer in layers if layer.source != target]
-    expected = _expected(layers, facts)
-    prior = {layer.source: expected(target, layer.source) for layer in others}
-    moving = ~_defaults(layers)
+    weights = _expected_weights(layers, facts)
+    expected = {la.source: float(weights @ _apart(target, la.source, facts)) for la in others}
+    prior = {source: max(variance, 1e-4) for source, variance in expected.items()}
+    moving = ~is_default(np.vstack([layer.gains for layer in layers]))
     level = _levels(others, moving, prior)
     kernel = np.zeros((0, 0))
     if own is not None:
         kernel = correlation_of(configs) * np.outer(moving, moving)
-    found = []
+    beliefs = []
     for layer in layers:
         if layer.source == target:
-            found.append(Belief(target, np.zeros(len(configs)), 0.0, len(layer.rows)))
+            beliefs.append(Belief(target, np.zeros(len(configs)), 0.0, len(layer.rows)))
             continue
         variance, patterns = prior[layer.source], 0
         shift = np.asarray(moving * level[layer.source], dtype=np.float64)
@@ -173,24 +170,19 @@ def beliefs_of(
         if rest is not None:
             gap, extra = rest
             more, left = shift_of(gap - shift, kernel, variance)
-            # What comparing through neighbours adds is not the source's.
+            # The variance added by comparing through neighbours is not the source's.
             shift = np.asarray(shift + more, dtype=np.float64)
             variance = max(left - extra * apart, 0.25 * left)
             patterns = len(gap)
-        found.append(Belief(layer.source, shift, variance, patterns))
-    return found
-
-
-def _defaults(layers: Sequence[Layer]) -> NDArray[np.bool_]:
-    """bool[c]: the platform's default, whose gain is 0 on every machine."""
-    return is_default(np.vstack([layer.gains for layer in layers]))
+        beliefs.append(Belief(layer.source, shift, variance, patterns))
+    return beliefs
 
 
 def _levels(
     layers: Sequence[Layer], moving: NDArray[np.bool_], prior: Mapping[Source, float]
 ) -> dict[Source, float]:
-    """What brings the gains of each source to one level, that of all by their precision: where the
-    default is slow everything else gains, and what only such a source ran is no better for it."""
+    """Offset of each source that aligns its gains with the precision-weighted mean of all: where
+    the default is slow, all other configurations gain."""
     count = len(layers)
     rows, wanted = [np.eye(count) * 0.1], [np.zeros(count)]
     for i, j in combinations(range(count), 2):
@@ -209,16 +201,16 @@ def _levels(
 
 
 def _shared_gap(one: Layer, other: Layer) -> Floats:
-    """float64[r,c] by how much more configurations gain at one, on the patterns both ran."""
+    """float64[r,c] differences of the gains at two sources, on the patterns both ran."""
     _, mine, theirs = np.intersect1d(one.rows, other.rows, return_indices=True)
     gap: Floats = votes(one.gains[mine]) - votes(other.gains[theirs])
     return gap
 
 
 def _differences(own: Layer, other: Layer, near: NDArray[np.int64]) -> tuple[Floats, float] | None:
-    """float64[r,c] by how much more a configuration gains at the target, on patterns both ran or
-    else beside the neighbours' mean at the source, and what share of the variance between
-    neighbours is in each; None where nothing can be compared."""
+    """Differences float64[r,c] of the gains at the target to those at the source, on patterns both
+    ran or else to the mean of the neighbours, and the multiple of the variance between neighbours
+    that is in each; None where nothing can be compared."""
     place = {int(p): i for i, p in enumerate(other.rows)}
     both = [(i, place[int(p)]) for i, p in enumerate(own.rows) if int(p) in place]
     if len(both) >= _FEWEST_SHARED:
@@ -245,20 +237,18 @@ def _mean(gains: Floats) -> Floats:
 
 
 def shift_of(gap: Floats, kernel: Floats, prior: float) -> tuple[Floats, float]:
-    """Posterior mean float64[c] of a shift from differences float64[r,c] (nan: not known), and the
-    variance that it leaves in one of them.
+    """Posterior mean float64[c] of a shift from differences float64[r,c] (nan: none), and their
+    residual variance.
 
     `kernel` float64[c,c] has ones on its diagonal; `prior` is the variance expected of a
     difference, half of it of the shift and half of the rest, and counts as `_PRIOR_PATTERNS` rows.
     """
-    known = np.isfinite(gap)
-    count = known.sum(axis=0)
-    mean = np.where(known, gap, 0.0).sum(axis=0) / np.maximum(count, 1)
-    rows = int(known.any(axis=1).sum())
-    # Entries of one row err together, so rows count, not entries.
-    spread = float((np.where(known, gap - mean, 0.0) ** 2).sum())
-    free = float(max(known.sum() - (count > 0).sum(), 0))
-    # Each configuration's own mean took up one of its runs.
+    ran = np.isfinite(gap)
+    count = ran.sum(axis=0)
+    mean = np.where(ran, gap, 0.0).sum(axis=0) / np.maximum(count, 1)
+    rows = int(ran.any(axis=1).sum())  # errors of one row are correlated, so rows count
+    spread = float((np.where(ran, gap - mean, 0.0) ** 2).sum())
+    free = float(max(ran.sum() - (count > 0).sum(), 0))
     within = spread / free if free else prior / 2
     weight = max(rows - 1, 0)
     left = (weight * within + _PRIOR_PATTERNS * prior / 2) / (weight + _PRIOR_PATTERNS)
@@ -273,7 +263,7 @@ def shift_of(gap: Floats, kernel: Floats, prior: float) -> tuple[Floats, float]:
 
 
 def correlation_of(configs: Sequence[Config]) -> Floats:
-    """Prior correlation float64[c,c] of shifts: common, by parameters, by likeness, its own."""
+    """Prior correlation float64[c,c] of shifts: common, by parameters, by similarity, own."""
     names = sorted({name for config in configs for name in config})
     same = np.zeros((len(configs), len(configs)))
     for name in names:
@@ -291,16 +281,6 @@ def correlation_of(configs: Sequence[Config]) -> Floats:
 # -- how much two sources differ -------------------------------------------------------------------
 
 
-class _Expected:
-    """Variance to be expected between two sources, from how unlike they are."""
-
-    def __init__(self, weights: Floats, facts: Mapping[str, Facts]) -> None:
-        self._weights, self._facts = weights, facts
-
-    def __call__(self, one: Source, other: Source) -> float:
-        return max(float(self._weights @ _apart(one, other, self._facts)), 1e-4)
-
-
 def _apart(one: Source, other: Source, facts: Mapping[str, Facts]) -> Floats:
     """float64[4]: constant, unlikeness, doublings of the width, another value type."""
     same = one.platform == other.platform
@@ -309,9 +289,10 @@ def _apart(one: Source, other: Source, facts: Mapping[str, Facts]) -> Floats:
     return np.array([1.0, far, wider, float(one.op.dtype != other.op.dtype)])
 
 
-def _expected(layers: Sequence[Layer], facts: Mapping[str, Facts]) -> _Expected:
-    """Fitted to the mean squared differences between sources with patterns in common, all weights
-    non-negative; the plain expectation counts as one more pair."""
+def _expected_weights(layers: Sequence[Layer], facts: Mapping[str, Facts]) -> Floats:
+    """Weights float64[4] of `_apart` in the expected variance between two sources, fitted to the
+    mean squared differences between sources with patterns in common, all non-negative; `_EXPECTED`
+    counts as one more pair."""
     rows, values = [], []
     for one, other in combinations(layers, 2):
         gap = _shared_gap(one, other)
@@ -322,7 +303,7 @@ def _expected(layers: Sequence[Layer], facts: Mapping[str, Facts]) -> _Expected:
             values.append(float(np.nanmean(gap**2)))
     design = np.vstack([*rows, *(np.diag(np.ones(4)) * 0.3)])
     wanted = np.array([*values, *(0.3 * np.array(_EXPECTED))])
-    return _Expected(_non_negative(design, wanted), facts)
+    return _non_negative(design, wanted)
 
 
 def _non_negative(design: Floats, wanted: Floats) -> Floats:
@@ -330,10 +311,10 @@ def _non_negative(design: Floats, wanted: Floats) -> Floats:
     best, least = np.zeros(design.shape[1]), math.inf
     for size in range(1, design.shape[1] + 1):
         for columns in combinations(range(design.shape[1]), size):
-            held = list(columns)
-            weights = np.linalg.lstsq(design[:, held], wanted, rcond=None)[0]
-            error = float(((design[:, held] @ weights - wanted) ** 2).sum())
+            part = design[:, columns]
+            weights = np.linalg.lstsq(part, wanted, rcond=None)[0]
+            error = float(((part @ weights - wanted) ** 2).sum())
             if (weights >= 0).all() and error < least - 1e-12:
                 best, least = np.zeros(design.shape[1]), error
-                best[held] = weights
+                best[list(columns)] = weights
     return best

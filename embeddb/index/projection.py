@@ -1,6 +1,6 @@
 """The 2-D map of a partition: patterns that are near for the vote are near on the map.
 
-Derived data: kept as a note of the store, made again when the vectors it was made from change.
+Derived data: stored as a note, and computed again when the vectors change.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +20,7 @@ from embeddb.store.tables import decoded
 
 Floats = NDArray[np.float64]
 
-#: Counted up when the same vectors get other places.
+#: Raised when the same vectors get other places.
 _LAYOUT = 2
 _COLUMNS = ("ids", "x", "y", "winners", "names", "groups")
 #: Fewer points than that are on their principal components already; for more the pairwise
@@ -60,26 +59,23 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def projection_of(store: Store, partition: AnswerIndex, *, again: bool = False) -> Projection:
-    """The stored map of a partition if it is current, else one made now, and stored if it can be;
-    with `again` one made now in any case.
-
-    Places are kept as long as the vectors are the same; the rest is read anew.
-    """
+    """The stored map of a partition if it is current (and not `again`), else a new one, which is
+    stored if possible. Places stay as long as the vectors are the same; the rest is updated."""
     key = f"atlas/{partition.op}/{partition.scope}"
     vectors = partition.metric.apply(partition.vectors)
     digest = _digest(partition, vectors)
-    known = None if again else _read(store.derived.get(key))
-    if known is not None and (known.digest != digest or known.ids != list(partition.ids)):
-        known = None
-    if known is not None and known.generation == partition.generation:
-        return known
-    if known is None:
+    stored = None if again else _read(store.derived.get(key))
+    if stored is not None and (stored.digest != digest or stored.ids != list(partition.ids)):
+        stored = None
+    if stored is not None and stored.generation == partition.generation:
+        return stored
+    if stored is None:
         places = layout(vectors)
         x, y = (np.round(places[:, axis].astype(float), 5).tolist() for axis in (0, 1))
     else:
-        x, y = known.x, known.y
+        x, y = stored.x, stored.y
     infos = [store.pattern(pattern_id) for pattern_id in partition.ids]
-    made = Projection(
+    projection = Projection(
         op=str(partition.op),
         scope=partition.scope,
         featurizer=partition.featurizer,
@@ -93,20 +89,20 @@ def projection_of(store: Store, partition: AnswerIndex, *, again: bool = False) 
         digest=digest,
     )
     if store.keeps_derived:
-        with suppress(StoreError):  # busy or full: it can be made again
-            store.derived.put(key, msgspec.json.encode(made))
-    return made
+        with suppress(StoreError):  # busy or full: it can be computed again
+            store.derived.put(key, msgspec.json.encode(projection))
+    return projection
 
 
 def _read(raw: bytes | None) -> Projection | None:
-    """None for a note that is missing, damaged or of another version: it is made anew."""
+    """The map in a note; None if it is missing, damaged or of another version."""
     try:
-        found = None if raw is None else decoded(raw, Projection, "a map")
+        stored = None if raw is None else decoded(raw, Projection, "a map")
     except StoreCorrupt:
         return None
-    if found is None or len({len(getattr(found, name)) for name in _COLUMNS}) != 1:
+    if stored is None or len({len(getattr(stored, name)) for name in _COLUMNS}) != 1:
         return None
-    return found if all(0.0 <= at <= 1.0 for at in (*found.x, *found.y)) else None
+    return stored if all(0.0 <= at <= 1.0 for at in (*stored.x, *stored.y)) else None
 
 
 def _digest(partition: AnswerIndex, vectors: NDArray[np.float32]) -> str:
@@ -139,12 +135,12 @@ def layout(vectors: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32
 
 
 def _finite(vectors: NDArray[np.float32]) -> Floats:
-    """float64[n,d], centred, of largest magnitude one, without what is not finite."""
+    """float64[n,d], centred, of largest magnitude one; values that are not finite become 0."""
     x = np.array(vectors, dtype=np.float64)
-    known = np.isfinite(x)
-    counts = np.maximum(known.sum(axis=0), 1)
-    x -= np.where(known, x, 0.0).sum(axis=0) / counts
-    x[~known] = 0.0
+    finite = np.isfinite(x)
+    counts = np.maximum(finite.sum(axis=0), 1)
+    x -= np.where(finite, x, 0.0).sum(axis=0) / counts
+    x[~finite] = 0.0
     largest = np.abs(x).max(initial=0.0)
     return x / largest if largest > 0 else x
 
@@ -158,29 +154,25 @@ def _principal(x: Floats) -> Floats:
     axes = axes[:, ::-1][:, :2]
     heaviest = np.abs(axes).argmax(axis=0)
     axes = axes * np.where(axes[heaviest, np.arange(axes.shape[1])] < 0, -1.0, 1.0)
-    found = np.zeros((n, 2))
-    found[:, : axes.shape[1]] = x @ axes
-    return found
+    places = np.zeros((n, 2))
+    places[:, : axes.shape[1]] = x @ axes
+    return places
 
 
 def _gathered(places: Floats) -> Floats:
-    """float64[n,2] with the outer ones on the border of where most are. A few far ones would stay
-    out there, for pulls fade with distance, and leave all others a corner of the map."""
+    """float64[n,2] with outliers moved to the border of the others: attraction fades with distance,
+    so a few far points would stay far and leave all others a corner of the map."""
     reach = float(np.quantile(np.abs(places), _MOST_OF_THEM, axis=0).max())
     return places.clip(-reach, reach)
 
 
-class _Edges(NamedTuple):
-    """Undirected edges: int64[e] ends and float64[e] weights in 0..1."""
-
-    one: NDArray[np.int64]
-    other: NDArray[np.int64]
-    weight: Floats
+#: Undirected edges: int64[e] of one end and the other, and float64[e] weights in 0..1.
+_Edges = tuple[NDArray[np.int64], NDArray[np.int64], Floats]
 
 
 def _graph(x: Floats) -> _Edges:
-    """UMAP's fuzzy neighbourhood of float64[n,d]: the nearest has weight one, those beyond it fade
-    so that the weights of each point sum to log2(k); an edge is there if either end says so."""
+    """UMAP's fuzzy neighbourhood of float64[n,d]: the nearest has weight one, the weights of each
+    point sum to log2(k), and those of both directions are united (a + b - ab)."""
     from scipy.sparse import csr_array
 
     n, k = len(x), min(_NEIGHBOURS, len(x) - 1)
@@ -189,12 +181,12 @@ def _graph(x: Floats) -> _Edges:
     fade = _fades(gap, math.log2(k) if k > 1 else 1.0)
     weight = np.exp(-gap / np.maximum(fade, 1e-3 * far.mean() + 1e-12)[:, None])
     rows = np.repeat(np.arange(n), k)
-    said = csr_array((weight.ravel(), (rows, who.ravel())), shape=(n, n))
-    heard = said.T.tocsr()
-    both = (said + heard - said * heard).tocoo()
+    directed = csr_array((weight.ravel(), (rows, who.ravel())), shape=(n, n))
+    reverse = directed.T.tocsr()
+    both = (directed + reverse - directed * reverse).tocoo()
     one, other = both.coords
     half = one < other
-    return _Edges(one[half].astype(np.int64), other[half].astype(np.int64), both.data[half])
+    return one[half].astype(np.int64), other[half].astype(np.int64), both.data[half]
 
 
 def _nearest(x: Floats, k: int) -> tuple[NDArray[np.int64], Floats]:
@@ -207,10 +199,10 @@ def _nearest(x: Floats, k: int) -> tuple[NDArray[np.int64], Floats]:
         gaps = squares - 2.0 * (small[part] @ small.T)
         gaps[np.arange(len(gaps)), np.arange(start, start + len(gaps))] = np.inf
         close = np.argpartition(gaps, k - 1, axis=1)[:, :k]
-        found = np.take_along_axis(gaps, close, 1) + squares[part, None]
-        order = np.argsort(found, axis=1, kind="stable")
+        square = np.take_along_axis(gaps, close, 1) + squares[part, None]
+        order = np.argsort(square, axis=1, kind="stable")
         who[part] = np.take_along_axis(close, order, 1)
-        far[part] = np.sqrt(np.maximum(np.take_along_axis(found, order, 1), 0.0))
+        far[part] = np.sqrt(np.maximum(np.take_along_axis(square, order, 1), 0.0))
     return who, far
 
 
@@ -226,8 +218,8 @@ def _fades(gap: Floats, total: float) -> Floats:
 
 
 def _refined(places: Floats, edges: _Edges, rng: np.random.Generator) -> Floats:
-    """float64[n,2] after the steps. All points step at once, so each divides its pull by its edges'
-    weight: without that, many edges together would throw it past its neighbours."""
+    """float64[n,2] after the steps. All points step at once, so the pull of each is divided by the
+    weight of its edges: otherwise many edges together would move it past its neighbours."""
     n = len(places)
     one, other, weight = edges
     share = 1.0 / np.maximum(np.bincount(one, weight, n) + np.bincount(other, weight, n), 1e-9)
@@ -251,12 +243,12 @@ def _refined(places: Floats, edges: _Edges, rng: np.random.Generator) -> Floats:
 
 
 def _fitted(places: Floats) -> NDArray[np.float32]:
-    """Into the unit square, in the middle of it, the aspect kept."""
+    """Scaled and centred in the unit square, with the same aspect."""
     if not len(places):
         return np.zeros((0, 2), dtype=np.float32)
     low, high = places.min(axis=0), places.max(axis=0)
     side = float((high - low).max())
     if side <= 0:
         return np.full(places.shape, 0.5, dtype=np.float32)
-    found: NDArray[np.float32] = ((places - (low + high) / 2) / side + 0.5).astype(np.float32)
-    return found.clip(0.0, 1.0)
+    scaled: NDArray[np.float32] = ((places - (low + high) / 2) / side + 0.5).astype(np.float32)
+    return scaled.clip(0.0, 1.0)

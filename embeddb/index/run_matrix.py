@@ -1,8 +1,8 @@
-"""All that was measured for one op on one platform, as arrays that answer in microseconds.
+"""All measurements of one op on one platform, as arrays: the evidence.
 
-Evidence is a view over runs and can be rebuilt at any time: per (pattern, platform) row the
-median seconds of every configuration that was run, and the default's. Configurations are compared
-across rows only through the *gain* log(t_default / t): raw seconds never cross a matrix.
+It is a view over runs and can be rebuilt at any time: per (pattern, platform) row the median
+seconds of every configuration that ran, and the default's. Configurations are compared across rows
+only by the *gain* log(t_default / t), never by seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,17 @@ from embeddb.core.config import Config, Op
 from embeddb.core.timing import TimingSummary
 from embeddb.core.wording import many_of, one_of, plural
 
-#: Gain that a failed configuration counts with when neighbours vote: as if four times slower than
-#: the default. It must be finite (one failure is not certainty for another matrix) and clearly
-#: worse than any schedule one would choose.
+#: Gain of a failed configuration in votes: as if four times slower than the default. It must be
+#: finite (one failure is not certainty for another matrix) and clearly worse than any reasonable
+#: schedule.
 FAILED_GAIN = math.log(0.25)
 
-#: Gain that a winner counts with where only winners were recorded: what it won by is unknown, that
-#: it won is not.
+#: Gain of a winner where only winners were recorded, so that its actual gain is unknown.
 WINNER_GAIN = math.log(1.25)
 
 
 class MatrixRow(NamedTuple):
-    """Whose times a row holds; `op` is what ran where that is not the evidence's own."""
+    """Key and group of a row of times; `op` is the op that ran if it is not the evidence's own."""
 
     pattern_id: str
     platform: str
@@ -39,7 +38,7 @@ class MatrixRow(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What a row is unique by."""
+        """The unique key of a row."""
         return self.pattern_id, self.platform, self.op
 
 
@@ -53,7 +52,7 @@ class Extent(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[MatrixRow]) -> Extent:
-        """Of the rows of the evidence's own op: others are of the same patterns."""
+        """Count the rows of the evidence's own op; others are of the same patterns."""
         pairs = {(row.pattern_id, row.platform) for row in rows if not row.op}
         patterns, machines = ({pair[at] for pair in pairs} for at in (0, 1))
         return cls(len(patterns), len(machines), len(pairs))
@@ -67,8 +66,7 @@ class Extent(NamedTuple):
 
 
 class RowRuns(NamedTuple):
-    """What ran on one row, for its x configurations; shapes as in `RunMatrix`, whose arrays these
-    are parts of."""
+    """The runs of one row, for its x configurations; slices of the arrays of `RunMatrix`."""
 
     column: NDArray[np.int32]
     seconds: NDArray[np.float64]
@@ -88,8 +86,8 @@ class RunMatrix:
 
     Shapes: `indptr` int64[r+1]; `column` int32[x], positions in `configs`; `seconds` float64[x]
     (inf: failed); `conversion` float64[x] seconds; `spread` float32[x]; `default_s` float64[r]
-    (nan: the default was not run or failed there). `winners` says that only the best
-    configuration of each pattern was ever recorded: what is not recorded did not win.
+    (nan: the default was not run or failed there). `winners`: only the best
+    configuration of each pattern was recorded, so that the others did not win.
     """
 
     op: Op
@@ -105,7 +103,7 @@ class RunMatrix:
 
     @property
     def extent(self) -> Extent:
-        """How many patterns and machines it is of."""
+        """Number of patterns and machines."""
         return Extent.of(self.rows)
 
     @property
@@ -113,24 +111,27 @@ class RunMatrix:
         return np.array([row.group for row in self.rows], dtype=np.str_)
 
     @property
-    def telling(self) -> set[str]:
-        """Ids of the patterns that can be neighbours: of nests those that ran two configurations,
-        for counting leaves a run of the default alone, which says nothing of any other. All where
-        none did."""
-        ran = np.diff(self.indptr) > 1 if self.op.workload.two_runs else np.ones(len(self.rows))
-        found = {row.pattern_id for row, told in zip(self.rows, ran, strict=True) if told}
-        return found or {row.pattern_id for row in self.rows}
+    def neighbour_ids(self) -> set[str]:
+        """Ids of the patterns that can be neighbours: for nests those with two configurations, as
+        counting leaves a run of the default alone, which does not compare any. All where none
+        has."""
+        every = {row.pattern_id for row in self.rows}
+        if not self.op.workload.two_runs:
+            return every
+        rows = np.flatnonzero(np.diff(self.indptr) > 1)
+        return {self.rows[at].pattern_id for at in rows} or every
 
     def part(self, row: int) -> slice:
         """The entries of one row."""
         return slice(int(self.indptr[row]), int(self.indptr[row + 1]))
 
     def row(self, row: int) -> RowRuns:
-        """What ran on one row."""
-        part = self.part(row)
-        return RowRuns(
-            self.column[part], self.seconds[part], self.conversion[part], self.spread[part]
-        )
+        """The runs of one row."""
+        return RowRuns(**self._entries(self.part(row)))
+
+    def _entries(self, at: Any) -> dict[str, Any]:
+        """The arrays of entries by field, indexed by a slice, a mask or positions."""
+        return {name: getattr(self, name)[at] for name in RowRuns._fields}
 
     def winner(self, row: int) -> int | None:
         """The position in `configs` of a row's fastest configuration; None where all failed."""
@@ -146,9 +147,8 @@ class RunMatrix:
     ) -> Gains:
         """float64[r,c] of log(t_default / t); nan where not run, `failed` where it failed.
 
-        With a finite number of `calls` the conversion is spread over them. A row whose default did
-        not run is relative to the geometric mean of its own times: good enough to rank by, and
-        `knows_default` tells.
+        With a finite number of `calls` the conversion is amortised over them. A row whose default
+        did not run (`knows_default`) is relative to the geometric mean of its own times.
         """
         chosen = np.arange(len(self.rows)) if rows is None else np.asarray(rows, dtype=np.int64)
         out = np.full((len(chosen), len(self.configs)), 0.0 if self.winners else np.nan)
@@ -169,7 +169,7 @@ class RunMatrix:
 
     @property
     def knows_default(self) -> NDArray[np.bool_]:
-        """bool[r]: whether the default ran on a row, so that its gains are over the default."""
+        """Mask bool[r] of the rows whose default ran, so that their gains are over the default."""
         return np.isfinite(self.default_s) & (not self.winners)
 
     def times(self, row: int) -> NDArray[np.float64]:
@@ -181,38 +181,28 @@ class RunMatrix:
 
     @property
     def noise(self) -> float:
-        """Median relative spread between repeated runs; 0 where nothing was run twice."""
-        seen = self.spread[self.spread > 0]
-        return float(np.median(seen)) if seen.size else 0.0
+        """Median relative spread between repeated runs; 0 where nothing ran twice."""
+        return _noise(self.spread)
 
     def noise_on(self, platform: str) -> float:
-        """The `noise` of one machine's own rows; that of all rows where it ran nothing twice: how
-        busy another machine was says little of this one."""
+        """The `noise` of one machine's own rows; that of all rows where it ran nothing twice."""
         here = np.array([row.platform == platform for row in self.rows], dtype=np.bool_)
         spread = self.spread[np.repeat(here, np.diff(self.indptr))]
-        seen = spread[spread > 0]
-        return float(np.median(seen)) if seen.size else self.noise
+        return _noise(spread) or self.noise
 
     def take(self, keep: NDArray[np.int64]) -> RunMatrix:
-        """The same evidence with only some rows (all configurations stay)."""
+        """Only some rows; all configurations stay."""
         lengths = np.diff(self.indptr)[keep]
-        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        pick = _ranges(self.indptr[keep], lengths)
-        return RunMatrix(
-            self.op,
-            tuple(self.rows[i] for i in keep),
-            self.configs,
-            indptr,
-            self.column[pick],
-            self.seconds[pick],
-            self.conversion[pick],
-            self.spread[pick],
-            self.default_s[keep],
-            self.winners,
+        return replace(
+            self,
+            rows=tuple(self.rows[i] for i in keep),
+            indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            default_s=self.default_s[keep],
+            **self._entries(_ranges(self.indptr[keep], lengths)),
         )
 
     def of_platform(self, platform_id: str) -> RunMatrix:
-        """Only the rows of one platform instance, and the configurations that these ran."""
+        """Only the rows of one platform instance, and their configurations."""
         rows = [i for i, row in enumerate(self.rows) if row.platform == platform_id]
         return self.take(np.array(rows, dtype=np.int64)).pruned()
 
@@ -221,7 +211,7 @@ class RunMatrix:
         return self.only(set(self.configs) - set(configs))
 
     def tried_on(self, share: float) -> RunMatrix:
-        """Only the configurations that at least this share of the rows tried (failures count)."""
+        """Only the configurations that at least this share of the rows ran, failures included."""
         counts = np.bincount(self.column, minlength=len(self.configs))
         wanted = counts >= share * len(self.rows)
         return self.only([c for c, keep in zip(self.configs, wanted, strict=True) if keep])
@@ -229,16 +219,9 @@ class RunMatrix:
     def only(self, configs: Iterable[Config]) -> RunMatrix:
         """Only some configurations; all rows stay."""
         wanted = set(configs)
-        kept = np.array([c in wanted for c in self.configs], dtype=np.bool_)[self.column]
-        ends = np.concatenate([[0], np.cumsum(kept)])[self.indptr]
-        return replace(
-            self,
-            indptr=ends.astype(np.int64),
-            column=self.column[kept],
-            seconds=self.seconds[kept],
-            conversion=self.conversion[kept],
-            spread=self.spread[kept],
-        ).pruned()
+        keep = np.array([c in wanted for c in self.configs], dtype=np.bool_)[self.column]
+        indptr = np.concatenate([[0], np.cumsum(keep)])[self.indptr].astype(np.int64)
+        return replace(self, indptr=indptr, **self._entries(keep)).pruned()
 
     def pruned(self) -> RunMatrix:
         """Without the configurations that no row ran."""
@@ -249,37 +232,35 @@ class RunMatrix:
         return replace(self, configs=configs, column=place[self.column])
 
     def over(self, configs: tuple[Config, ...]) -> RunMatrix:
-        """The same as entries of `configs`, which hold all of its own."""
+        """The same with columns of `configs`, which contain all of its own."""
         position = {config: at for at, config in enumerate(configs)}
         places = np.array([position[c] for c in self.configs], dtype=np.int32)
         return replace(self, configs=configs, column=places[self.column])
 
     def followed_by(self, other: RunMatrix) -> RunMatrix:
-        """With further rows, and after the configurations those that only these ran."""
-        known = set(self.configs)
-        configs = (*self.configs, *(c for c in other.configs if c not in known))
-        theirs = other.over(configs)
-        return RunMatrix(
-            self.op,
-            self.rows + theirs.rows,
-            configs,
-            np.concatenate([self.indptr, theirs.indptr[1:] + self.indptr[-1]]),
-            np.concatenate([self.column, theirs.column]),
-            np.concatenate([self.seconds, theirs.seconds]),
-            np.concatenate([self.conversion, theirs.conversion]),
-            np.concatenate([self.spread, theirs.spread]),
-            np.concatenate([self.default_s, theirs.default_s]),
-            self.winners,
+        """With further rows, whose new configurations come last."""
+        own = set(self.configs)
+        configs = (*self.configs, *(c for c in other.configs if c not in own))
+        further = other.over(configs)
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(further, name)])
+            for name in (*RowRuns._fields, "default_s")
+        }
+        return replace(
+            self,
+            rows=self.rows + further.rows,
+            configs=configs,
+            indptr=np.concatenate([self.indptr, further.indptr[1:] + self.indptr[-1]]),
+            **joined,
         )
 
     def merged(self, other: RunMatrix) -> RunMatrix:
         """Both, with the rows of `other` in place of rows of the same pattern, platform and op."""
-        theirs = {row.key for row in other.rows}
-        kept = self.take(
-            np.array([i for i, r in enumerate(self.rows) if r.key not in theirs], dtype=np.int64)
-        )
-        configs = tuple(sorted({*kept.configs, *other.configs}, key=lambda c: c.json))
-        both = kept.over(configs).followed_by(other.over(configs))
+        replaced = {row.key for row in other.rows}
+        stay = [i for i, row in enumerate(self.rows) if row.key not in replaced]
+        configs = tuple(sorted({*self.configs, *other.configs}, key=lambda c: c.json))
+        rest = self.take(np.array(stay, dtype=np.int64))
+        both = rest.over(configs).followed_by(other.over(configs))
         order = sorted(range(len(both.rows)), key=lambda i: both.rows[i])
         return both.take(np.array(order, dtype=np.int64))
 
@@ -287,13 +268,18 @@ class RunMatrix:
 Gains = NDArray[np.float64]
 
 
+def _noise(spread: NDArray[np.float32]) -> float:
+    repeated = spread[spread > 0]
+    return float(np.median(repeated)) if repeated.size else 0.0
+
+
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     total = int(lengths.sum())
     if not total:
         return np.zeros(0, dtype=np.int64)
     offsets = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-    found: NDArray[np.int64] = np.arange(total, dtype=np.int64) + offsets
-    return found
+    positions: NDArray[np.int64] = np.arange(total, dtype=np.int64) + offsets
+    return positions
 
 
 def join(
@@ -302,38 +288,38 @@ def join(
     *,
     winners: bool = False,
 ) -> RunMatrix:
-    """Evidence from rows given as (whose, the default there, curve).
+    """Evidence from rows with the default configuration and the timings of each.
 
     Rows are ordered by pattern and platform, configurations by their canonical text, so that the
     same runs give the same arrays whatever order they were stored in.
     """
-    held = sorted(map(_told, rows), key=lambda told: told.row)
-    configs = sorted(set().union(*(told.configs for told in held)), key=lambda c: c.json)
+    entries = sorted(map(_row_entries, rows), key=lambda entry: entry.row)
+    configs = sorted(set().union(*(entry.configs for entry in entries)), key=lambda c: c.json)
     position = {config: at for at, config in enumerate(configs)}
-    columns = [np.array([position[c] for c in told.configs], dtype=np.int32) for told in held]
+    columns = [np.array([position[c] for c in entry.configs], dtype=np.int32) for entry in entries]
     orders = [column.argsort() for column in columns]
-    indptr = np.zeros(len(held) + 1, dtype=np.int64)
+    indptr = np.zeros(len(entries) + 1, dtype=np.int64)
     np.cumsum([len(column) for column in columns], out=indptr[1:])
-    figures = [told.figures[order] for told, order in zip(held, orders, strict=True)]
+    figures = [entry.figures[order] for entry, order in zip(entries, orders, strict=True)]
     joined = np.concatenate([np.zeros((0, 3)), *figures])
     ordered = [column[order] for column, order in zip(columns, orders, strict=True)]
     return RunMatrix(
         op,
-        tuple(told.row for told in held),
+        tuple(entry.row for entry in entries),
         tuple(configs),
         indptr,
         np.concatenate([np.zeros(0, dtype=np.int32), *ordered]),
         joined[:, 0].copy(),
         joined[:, 2].copy(),
         joined[:, 1].astype(np.float32),
-        np.array([told.default_s for told in held], dtype=np.float64),
+        np.array([entry.default_s for entry in entries], dtype=np.float64),
         winners,
     )
 
 
-class _Told(NamedTuple):
-    """A row's curve without an object a run: `figures` float64[e, 3] of seconds, spread, conversion
-    of its e configurations."""
+class _RowEntries(NamedTuple):
+    """A row's timings without an object a run: `figures` float64[e,3] of seconds, spread,
+    conversion of its e configurations."""
 
     row: MatrixRow
     configs: list[Config]
@@ -341,12 +327,10 @@ class _Told(NamedTuple):
     default_s: float
 
 
-def _told(given: tuple[MatrixRow, Config, dict[Config, TimingSummary]]) -> _Told:
-    row, default, curve = given
-    figures = np.array([timing[:3] for timing in curve.values()], dtype=np.float64)
-    return _Told(row, list(curve), figures.reshape(-1, 3), _default_seconds(curve, default))
-
-
-def _default_seconds(curve: dict[Config, TimingSummary], default: Config) -> float:
-    found = curve.get(default)
-    return found.seconds if found is not None and math.isfinite(found.seconds) else math.nan
+def _row_entries(entry: tuple[MatrixRow, Config, dict[Config, TimingSummary]]) -> _RowEntries:
+    row, default, timings = entry
+    figures = np.array([timing[:3] for timing in timings.values()], dtype=np.float64)
+    timing = timings.get(default)
+    timed = timing is not None and math.isfinite(timing.seconds)
+    default_s = timing.seconds if timing is not None and timed else math.nan
+    return _RowEntries(row, list(timings), figures.reshape(-1, 3), default_s)

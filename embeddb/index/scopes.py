@@ -1,4 +1,4 @@
-"""Whose runs answer for an op: scopes, the partitions of one, and their evidence out of the store.
+"""Scopes, the partitions whose runs answer for an op in one, and their evidence from the store.
 
 A scope is a platform, or all instances of a platform that declares itself portable.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from embeddb.core.config import Op
@@ -41,16 +43,16 @@ def scope_of(platform: Platform) -> str:
 
 
 def scopes(store: Store) -> list[Scope]:
-    """Every one with runs, by name and operation."""
-    held: dict[tuple[str, Op], tuple[Platform, list[str]]] = {}
+    """Every scope with runs, by name and operation."""
+    instances: dict[tuple[str, Op], tuple[Platform, list[str]]] = {}
     for partition in store.partitions():
         platform = store.sound_platform(partition.platform)
         if platform is not None:
             key = scope_of(platform), partition.op
-            held.setdefault(key, (platform, []))[1].append(platform.id)
+            instances.setdefault(key, (platform, []))[1].append(platform.id)
     return [
-        Scope(op, name, platform, tuple(sorted(instances)))
-        for (name, op), (platform, instances) in sorted(held.items(), key=lambda x: x[0])
+        Scope(op, name, platform, tuple(sorted(ids)))
+        for (name, op), (platform, ids) in sorted(instances.items(), key=lambda x: x[0])
     ]
 
 
@@ -62,8 +64,8 @@ def run_matrix_of(
     only: Collection[str] | None = None,
     partitions: Sequence[RunTable] | None = None,
 ) -> RunMatrix:
-    """Evidence of every partition of an op in a scope, or of the given ones; of all patterns, or
-    of `only` some."""
+    """Evidence of `partitions` (default: those of an op in a scope), for `only` some patterns
+    (default: all)."""
     chosen = scope_partitions(store, op, scope) if partitions is None else partitions
     platforms = (store.platform(p.platform) for p in chosen)
     winners = any(p is not None and p.traits.get("winners_only") for p in platforms)
@@ -71,7 +73,7 @@ def run_matrix_of(
 
 
 def scope_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:
-    """Those at just this op."""
+    """The partitions of a scope at exactly this op."""
     return [p for p in _scope(store, op.name, scope) if p.op == op]
 
 
@@ -82,40 +84,37 @@ def members_of(store: Store, op: Op, scope: str) -> set[str]:
 
 def _scope(store: Store, kernel: str, scope: str) -> list[RunTable]:
     """Partitions of a kernel whose platform is of the scope, and not only named like it."""
-    found = []
+    members = []
     for partition in store.partitions():
-        if partition.op.name == kernel and scope in (
-            partition.platform,
-            _name(partition.platform),
-        ):
-            platform = store.sound_platform(partition.platform)
+        platform_id = partition.platform
+        if partition.op.name == kernel and scope in (platform_id, platform_id.partition("@")[0]):
+            platform = store.sound_platform(platform_id)
             if platform is not None and scope_of(platform) == scope:
-                found.append(partition)
-    return found
+                members.append(partition)
+    return members
 
 
 def pooled_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:
-    """The partitions whose runs answer for an op in a scope: those at this op, and where these hold
-    few patterns those at other widths and value types too, for runs add to what is known and never
-    replace it. Empty where nothing of this kernel was measured."""
+    """The partitions whose runs answer for an op in a scope: those at this op, and where these have
+    few patterns those at other widths and value types too. Empty where nothing of this kernel was
+    measured."""
     mine = _scope(store, op.name, scope)
     exact = [p for p in mine if p.op == op]
-    known = {i for p in exact for i in store.first_members(p, _ENOUGH_PATTERNS)}
-    return exact if len(known) >= _ENOUGH_PATTERNS else mine
+    ids = {i for p in exact for i in store.first_members(p, _ENOUGH_PATTERNS)}
+    return exact if len(ids) >= _ENOUGH_PATTERNS else mine
 
 
 def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
     """The ops of the same kernel, nearest width first, by ratio; of two equally far the wider,
-    whose runs said more on the starter's matrices (spmm:128 by 512: 0.86 of the optimum, by 32:
-    0.69)."""
+    whose runs predicted better on the starter's matrices (spmm:128 by 512: 0.86 of the optimum, by
+    32: 0.69)."""
     same = [o for o in ops if (o.name, o.dtype) == (op.name, op.dtype)]
     return sorted(same, key=lambda o: (abs(math.log(o.width / op.width)), -o.width))
 
 
 def answering_op(store: Store, op: Op, scope: str) -> Op:
     """The op whose partition answers for an op in a scope: itself where five patterns ran it there,
-    else that of the nearest width of the value type that 40 patterns ran, so that no partition is
-    built for a width with next to no runs; itself if there is none."""
+    else the nearest width of the value type that 40 patterns ran; itself if there is none."""
     mine = _scope(store, op.name, scope)
 
     def ran(width: Op, most: int) -> int:
@@ -130,12 +129,8 @@ def answering_op(store: Store, op: Op, scope: str) -> Op:
 def facts_of(store: Store, op: Op, scope: str) -> dict[str, Facts]:
     """The environments of the instances that answer for an op in a scope."""
     ids = {p.platform for p in pooled_partitions(store, op, scope)}
-    known = ((i, store.platform(i)) for i in sorted(ids))
-    return {i: dict(platform.environment) for i, platform in known if platform is not None}
-
-
-def _name(platform_id: str) -> str:
-    return platform_id.partition("@")[0]
+    platforms = ((i, store.platform(i)) for i in sorted(ids))
+    return {i: dict(platform.environment) for i, platform in platforms if platform is not None}
 
 
 def _rows(
@@ -145,13 +140,15 @@ def _rows(
         infos = {info.id: info for info in store.patterns()}
     else:
         infos = {i: info for i in only if (info := store.pattern(i)) is not None}
+    chunks: Iterable[tuple[str, list[Any]]]
     for partition in chosen:
         platform = store.platform(partition.platform)
         assert platform is not None
         normal = usual_at(store, platform.id)
         ran, other = partition.op, "" if partition.op == op else str(partition.op)
         if only is None:
-            chunks = _by_pattern(store.runs(partition.platform, ran))
+            every = groupby(store.runs(partition.platform, ran), key=attrgetter("pattern_id"))
+            chunks = ((pattern_id, list(runs)) for pattern_id, runs in every)
         else:
             chunks = ((i, list(store.runs(partition.platform, ran, i))) for i in only)
         for pattern_id, runs in chunks:
@@ -160,14 +157,3 @@ def _rows(
                 default = default_of(platform, ran, store.workload_or_info(info))
                 row = MatrixRow(pattern_id, partition.platform, info.family, other)
                 yield row, default, summarise_runs(runs, normal)
-
-
-def _by_pattern(runs: Iterable[Any]) -> Iterable[tuple[str, list[Any]]]:
-    held: list[Any] = []
-    for run in runs:
-        if held and held[-1].pattern_id != run.pattern_id:
-            yield held[-1].pattern_id, held
-            held = []
-        held.append(run)
-    if held:
-        yield held[-1].pattern_id, held

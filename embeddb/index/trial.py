@@ -1,7 +1,7 @@
-"""One featurizer tried: which of its votes is best with groups held out, and what that is worth.
+"""Trial of one featurizer: the best policy of a vote by it with groups held out, and its losses.
 
-`embeddb.index.held_out` has how rows are asked without their group, `embeddb.index.vote_fit` how a
-way to vote is chosen and what is expected of it.
+`embeddb.index.held_out` computes choices and losses with groups held out, `embeddb.index.vote_fit`
+chooses the policy and its expected errors.
 """
 
 from __future__ import annotations
@@ -16,30 +16,24 @@ from numpy.typing import NDArray
 
 from embeddb.core.kinds import Limit
 from embeddb.index.features import WHOLE, Features
-from embeddb.index.held_out import (
-    NEIGHBOURS,
-    Judged,
-    Near,
-    first_choices,
-    losses_of,
-)
-from embeddb.index.vectors.numpy_index import NumpyIndex
+from embeddb.index.held_out import NEIGHBOURS, FirstChoices, Judged, Near, first_choices, losses_of
+from embeddb.index.vectors import VectorIndex
 from embeddb.index.vote import CLIP, Metric, VoteSettings, effects, plain_metric, votes
-from embeddb.index.vote_fit import Key, Shown, chosen_key, expected, settings_of
+from embeddb.index.vote_fit import Key, chosen_key, expected, settings_of
 
 Floats = NDArray[np.float64]
 
-#: Weight of the foretold gains in the metric against the plain features.
+#: Weight of the predicted gains in the metric against the plain features.
 _STRETCH = 1.0
 #: Ridge penalty per pattern, on standardised features.
 _RIDGE = 0.1
-#: No policy asks more neighbours.
-MOST_ASKED = max(NEIGHBOURS)
-#: Parts in which a learned metric is tried on groups it was not fitted to.
+#: Largest number of neighbours of any policy.
+MOST_NEIGHBOURS = max(NEIGHBOURS)
+#: Folds of groups by which a learned metric is cross-validated.
 _FOLDS = 5
-#: What is used where nothing can be judged: records of winners only, or one group of matrices.
+#: Policy where nothing can be judged: records of winners only, or one group of matrices.
 _UNPROVEN_K, _UNPROVEN_SHRINK = 8, 4.0
-#: Patterns beyond it are left out of the fit (a pairwise distance matrix is made), not of answers.
+#: More patterns are sampled for the fit (which computes all pairwise distances), not for answers.
 _MOST_FITTED = 4000
 
 
@@ -56,18 +50,18 @@ class Fitted(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Votes by the features of one kind, on rows without their group, before any is chosen.
+    """Losses of votes by the features of one kind, with groups held out, for every policy.
 
-    Of r rows `taught` int64[t] vote, `near` are their nearest ones of other groups by the plain
+    Of r rows `voters` int64[t] vote, `near` are their nearest ones of other groups by the plain
     metric and (True) by a learned one, and `part` those of them that are judged: `table`
-    float64[y,q] has their log losses by each of the y `keys` (k, shrink, learned); of none where
-    nothing can be judged. Rows are asked in the space that judges them (`Features.fold`).
+    float64[y,q] has their log losses by each of the y `keys` (k, shrink, learned), empty where
+    nothing can be judged. Neighbours of a row are searched in the space of `Features.fold`.
     """
 
     features: Features
     gains: Floats
     groups: NDArray[np.str_]
-    taught: NDArray[np.int64]
+    voters: NDArray[np.int64]
     group: NDArray[np.int64]
     trust: Floats
     part: Judged
@@ -87,39 +81,41 @@ class Trial:
         *,
         ways: Sequence[bool] = (False, True),
     ) -> Trial:
-        """Of features, `gains` float64[r,c] and `groups` str[r] of the same rows; `trust`
-        float64[r,c] is what each gain counts as a vote, else 1. Rows with a single run cannot be
-        judged and are left out; rows that are not judged vote alone. `ways` are the metrics that
-        are tried: the plain one, a learned one (True)."""
-        taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
-        if taught.size > _MOST_FITTED:
-            taught = taught[np.linspace(0, taught.size - 1, _MOST_FITTED).astype(np.int64)]
-        rows = np.flatnonzero(features.judged[taught])
-        g, group = votes(gains[taught]), np.unique(groups[taught], return_inverse=True)[1]
+        """Try votes by features, `gains` float64[r,c] and `groups` str[r] of the same rows; `trust`
+        float64[r,c] is the weight of each gain as a vote (default 1). Rows with a single run are
+        left out; others that are not judged still vote. `ways` are the metrics that are tried: the
+        plain one, a learned one (True)."""
+        voters = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
+        if voters.size > _MOST_FITTED:
+            voters = voters[np.linspace(0, voters.size - 1, _MOST_FITTED).astype(np.int64)]
+        rows = np.flatnonzero(features.judged[voters])
+        g, group = votes(gains[voters]), np.unique(groups[voters], return_inverse=True)[1]
         trust = np.ones(gains.shape) if trust is None else trust
-        part = Judged(rows, gains[taught][rows], g, trust[taught])
+        part = Judged(rows, gains[voters][rows], g, trust[voters])
         names = ids or [f"{row:09}" for row in range(len(gains))]
-        found = cls(features, gains, groups, taught, group, trust, part, names)
+        trial = cls(features, gains, groups, voters, group, trust, part, names)
         if np.unique(group).size < 2 or not rows.size:
-            return found
-        near = {way: found._nearest(learned=way) for way in ways}
+            return trial
+        near = {way: trial._nearest(learned=way) for way in ways}
         table = {
             (k, shrink, learned): loss
             for learned, places in near.items()
             for (k, shrink), loss in losses_of(places, part, group).items()
         }
-        return replace(found, near=near, keys=tuple(table), table=np.array(list(table.values())))
+        return replace(trial, near=near, keys=tuple(table), table=np.array(list(table.values())))
 
     @property
     def raw(self) -> NDArray[np.float32]:
-        """float32[r,d] features by which neighbours are found."""
+        """float32[r,d] features."""
         return self.features.raw
 
     def _nearest(self, *, learned: bool) -> Near:
-        """Of rows [t] without their group, each in the space that judges it."""
-        fold = self.features.fold[self.taught]
+        """Nearest rows [t] of other groups, each in the space that judges the row."""
+        fold = self.features.fold[self.voters]
         by_fold = {
-            int(at): _held_out(self._standardised(at), self._centred, self.group, learned=learned)
+            int(at): _nearest_held_out(
+                self._standardised(at), self._centred, self.group, learned=learned
+            )
             for at in np.unique(fold)
         }
         near = next(iter(by_fold.values()))
@@ -132,42 +128,37 @@ class Trial:
         return Near(places, distances)
 
     def _standardised(self, fold: int) -> Floats:
-        """Plain coordinates float64[t,d] of what votes, in the space of a fold."""
+        """Plain coordinates float64[t,d] of the voters, in the space of a fold."""
         raw = self.features.space(fold)
-        return plain_metric(raw).standardised(raw[self.taught])
+        return plain_metric(raw).standardised(raw[self.voters])
 
     @cached_property
     def _centred(self) -> Floats:
-        """float64[t,c] gains of what votes less their level."""
+        """float64[t,c] gains of the voters less their level."""
         return self.part.gains - effects(self.part.gains)[0][:, None]
-
-    @property
-    def names(self) -> NDArray[np.str_]:
-        """str[q] the group of each judged row."""
-        return self.groups[self.taught[self.part.rows]]
 
     @cached_property
     def key(self) -> Key:
-        """The best way to vote by all judged rows."""
+        """The best policy by all judged rows."""
         if len(self.keys) == 1:
             return self.keys[0]
         return chosen_key(self.keys, self.table, self.group[self.part.rows])
 
     @property
     def losses(self) -> Floats:
-        """float64[r] log losses of the judged rows by the best way; nan elsewhere."""
+        """float64[r] log losses of the judged rows by the best policy; nan elsewhere."""
         losses = np.full(len(self.gains), np.nan)
         if self.keys:
-            losses[self.taught[self.part.rows]] = self.table[self.keys.index(self.key)]
+            losses[self.voters[self.part.rows]] = self.table[self.keys.index(self.key)]
         return losses
 
     @cached_property
     def metric(self) -> Metric:
-        """The one in which neighbours are found."""
+        """The metric of the best policy."""
         return self._metric(WHOLE)
 
     def _metric(self, fold: int) -> Metric:
-        """The one in the space of a fold."""
+        """The metric of the best policy in the space of a fold."""
         plain = plain_metric(self.features.space(fold))
         if not (self.keys and self.key[2]):
             return plain
@@ -175,65 +166,79 @@ class Trial:
         return Metric(plain.center, plain.scale, stretch)
 
     @cached_property
-    def shown(self) -> Shown:
-        """First choices of all judged rows by the best way, which was chosen by them too."""
+    def validation(self) -> FirstChoices:
+        """First choices of all judged rows by the best policy, also chosen on these rows."""
         k, shrink, learned = self.key
         choices = first_choices(self.near[learned], self.part, self.group, k=k, shrink=shrink)
-        return Shown(choices, self.names)
+        return choices._replace(group=self.groups[self.voters[self.part.rows]])
 
-    def without(self, out: NDArray[np.bool_]) -> Trial:
-        """The same of the other rows alone, bool[r]."""
-        kept = ~out
-        ids = [name for name, stays in zip(self.ids, kept, strict=True) if stays]
-        judged = np.zeros(len(kept), dtype=np.bool_)
-        judged[self.taught[self.part.rows]] = True
-        features = replace(self.features, judged=judged).take(kept)
-        return Trial.of(features, self.gains[kept], self.groups[kept], self.trust[kept], ids)
+    def only(self, rows: NDArray[np.bool_]) -> Trial:
+        """The trial of some rows bool[r]."""
+        ids = [name for name, stays in zip(self.ids, rows, strict=True) if stays]
+        judged = np.zeros(len(rows), dtype=np.bool_)
+        judged[self.voters[self.part.rows]] = True
+        features = replace(self.features, judged=judged).take(rows)
+        return Trial.of(features, self.gains[rows], self.groups[rows], self.trust[rows], ids)
 
-    def asked(self, other: Trial, out: NDArray[np.bool_], most_slower: Limit | None) -> Shown:
-        """First choices of the judged ones of another trial's rows, bool[r], that this one lacks,
-        and its guard: as a query would be answered."""
-        rows = other.taught[other.part.rows]
+    def answers(
+        self, other: Trial, out: NDArray[np.bool_], most_slower: Limit | None
+    ) -> FirstChoices:
+        """First choices for those of another trial's judged rows, bool[r], that this one lacks, and
+        its guard: as queries are answered."""
+        rows = other.voters[other.part.rows]
         rows = rows[out[rows]]
         k, shrink, _ = self.key if self.keys else (_UNPROVEN_K, _UNPROVEN_SHRINK, False)
-        known, count = len(self.ids), len(self.ids) + len(rows)
+        own, count = len(self.ids), len(self.ids) + len(rows)
         near = Near(np.full((count, k), -1), np.full((count, k), np.inf))
         place = {name: at for at, name in enumerate(self.ids)}
         for fold in np.unique(other.features.fold[rows]):
-            asked = np.flatnonzero(other.features.fold[rows] == fold)
+            queries = np.flatnonzero(other.features.fold[rows] == fold)
             metric = self._metric(int(fold))
-            index = NumpyIndex.build(self.ids, metric.apply(self.features.space(fold)))
-            vectors = metric.apply(other.features.space(fold)[rows[asked]])
-            for at, names, far in zip(known + asked, *index.search(vectors, k), strict=True):
+            index = VectorIndex(self.ids, metric.apply(self.features.space(fold)))
+            vectors = metric.apply(other.features.space(fold)[rows[queries]])
+            for at, names, far in zip(own + queries, *index.search(vectors, k), strict=True):
                 near.places[at, : len(names)] = [place[name] for name in names]
                 near.distances[at, : len(names)] = far[: len(names)]
         nothing = np.full((len(rows), self.gains.shape[1]), np.nan)
         gains, trust = np.vstack([votes(self.gains), nothing]), np.vstack([self.trust, nothing])
-        part = Judged(np.arange(known, count), other.gains[rows], gains, trust)
-        group = np.maximum(np.arange(count) - known + 1, 0)
+        part = Judged(np.arange(own, count), other.gains[rows], gains, trust)
+        group = np.maximum(np.arange(count) - own + 1, 0)
         choices = first_choices(near, part, group, k=k, shrink=shrink)
-        guard = expected([self.shown], most_slower).guard if self.keys else 0.0
-        return Shown(choices, other.groups[rows], np.full(len(rows), guard))
+        guard = expected([self.validation], most_slower).guard if self.keys else 0.0
+        return choices._replace(group=other.groups[rows], guard=np.full(len(rows), guard))
 
-    def fitted(self, validated: Shown, *, most_slower: Limit | None = None) -> Fitted:
-        """Metric and policy of all rows, with the figures of the first choices `validated`, if
-        there are any. Where none can be judged the vote is an unproven but moderate one. With
-        `most_slower` the guard keeps first choices to that limit, at whatever loss of gain."""
+    def fitted(self, validated: FirstChoices, *, most_slower: Limit | None = None) -> Fitted:
+        """Metric and policy of all rows, with the figures of `validated`, if it is not empty; a
+        moderate policy without figures where nothing can be judged. With `most_slower` the guard
+        keeps first choices to that limit, at whatever loss of gain."""
         if not self.keys:
             return _unproven(self.metric, len(self.gains))
         k, shrink, learned = self.key
         near = _only(self.near[learned], self.part.rows)
-        policy = settings_of((k, shrink), [validated], expected([self.shown], most_slower))
-        policy = replace(policy, fitted_on=self.shown.counted().group.size)
+        policy = settings_of((k, shrink), [validated], expected([self.validation], most_slower))
+        policy = replace(policy, fitted_on=self.validation.counted().group.size)
         if validated.group.size:
-            lost_by_half = _lost_by_half(near, self.part, self.group, self.shown, policy)
-            if lost_by_half is not None:
-                policy = replace(policy, half_loss=policy.loss + lost_by_half)
+            extra = self._extra_half_loss(near, policy)
+            if extra is not None:
+                policy = replace(policy, half_loss=policy.loss + extra)
         return self._fitted(policy)
 
+    def _extra_half_loss(self, near: Near, policy: VoteSettings) -> float | None:
+        """Mean log loss with the runs of half of the groups (either half) less that with all; None
+        where it cannot be judged."""
+        lost = []
+        for side in (0, 1):
+            voting = self.group % 2 == side
+            half = self.part._replace(gains=np.where(voting[:, None], self.part.gains, np.nan))
+            few = near.among(voting)
+            choices = first_choices(few, half, self.group, k=policy.k, shrink=policy.shrink)
+            lost.append(choices.counted().lost(policy.guard))
+        halves, whole = np.concatenate(lost), self.validation.counted().lost(policy.guard)
+        return float(halves.mean() - whole.mean()) if halves.size and whole.size else None
+
     def again(self, policy: VoteSettings, *, learned: bool) -> Fitted | None:
-        """Return `fitted` with a policy and metric of an earlier fit; None where rows cannot be
-        queried in that way."""
+        """Return `fitted` with a policy and metric of an earlier fit; None if that policy is not
+        among those tried."""
         key = (policy.k, policy.shrink, learned)
         if not self.keys:
             return _unproven(self.metric, len(self.gains))._replace(policy=policy)
@@ -246,25 +251,8 @@ class Trial:
         near = _only(self.near[self.key[2]], self.part.rows)
         nearest = near.distances[:, 0]
         far = np.sort(nearest[np.isfinite(nearest)])
-        spread = _spread_out(near, self.taught, len(self.gains))
+        spread = _spread_out(near, self.voters, len(self.gains))
         return Fitted(self.metric, policy, far, self.losses, spread)
-
-
-def fit_policy(
-    raw: NDArray[np.float32],
-    gains: Floats,
-    groups: NDArray[np.str_],
-    trust: Floats | None = None,
-    *,
-    most_slower: Limit | None = None,
-    judged: NDArray[np.bool_] | None = None,
-) -> Fitted:
-    """Metric and policy by the features of one kind: as `Trial.of` and `Trial.fitted`."""
-    trial = Trial.of(Features.plain(raw, judged), gains, groups, trust)
-    folds = [{name: at % _FOLDS for at, name in enumerate(np.unique(groups))}]
-    return trial.fitted(
-        cross_validated({"": trial}, folds, most_slower=most_slower), most_slower=most_slower
-    )
 
 
 def cross_validated(
@@ -273,71 +261,57 @@ def cross_validated(
     *,
     prefer: Callable[[Mapping[str, Trial]], str] = lambda trials: next(iter(trials)),
     most_slower: Limit | None = None,
-) -> Shown:
-    """First choices in folds of groups, each answered by what is fitted to the other folds alone:
-    features, metric, policy and guard. `folds` have the fold of each group, once for every
-    repetition; `prefer` chooses among trials."""
-    parts: list[Shown] = []
+) -> FirstChoices:
+    """First choices by nested cross-validation: featurizer, metric, policy and guard are fitted to
+    the other folds of groups. `folds` have the fold of each group, once for every repetition;
+    `prefer` chooses among trials."""
+    parts: list[FirstChoices] = []
     for fold_of in folds:
         for fold in sorted(set(fold_of.values())):
             here = [name for name, at in fold_of.items() if at == fold]
             out = {n: np.isin(trial.groups, here) for n, trial in trials.items()}
             if any(rows.all() for rows in out.values()):
                 continue
-            rest = {n: trial.without(out[n]) for n, trial in trials.items()}
+            rest = {n: trial.only(~out[n]) for n, trial in trials.items()}
             name = prefer(rest)
-            parts.append(rest[name].asked(trials[name], out[name], most_slower))
-    return Shown.joined(parts)
-
-
-def _lost_by_half(
-    near: Near, part: Judged, group: NDArray[np.int64], shown: Shown, policy: VoteSettings
-) -> float | None:
-    """By how much the log loss grows where only half of the groups are known, either half; None
-    where it cannot be judged."""
-    lost = []
-    for side in (0, 1):
-        kept = group % 2 == side
-        half = part._replace(gains=np.where(kept[:, None], part.gains, np.nan))
-        few = near.among(kept)
-        choices = first_choices(few, half, group, k=policy.k, shrink=policy.shrink)
-        lost.append(choices.of(choices.counted).lost(policy.guard))
-    halves, whole = np.concatenate(lost), shown.counted().choices.lost(policy.guard)
-    return float(halves.mean() - whole.mean()) if halves.size and whole.size else None
+            parts.append(rest[name].answers(trials[name], out[name], most_slower))
+    return FirstChoices.joined(parts)
 
 
 def _unproven(metric: Metric, count: int) -> Fitted:
-    """A moderate vote of so many rows, of which none can be judged."""
+    """A moderate policy for `count` rows, none of which can be judged."""
     none = Near(np.zeros((count, 0), dtype=np.int64), np.zeros((count, 0)))
     policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK)
     return Fitted(metric, policy, np.zeros(0), np.full(count, np.nan), none)
 
 
 def _only(near: Near, rows: NDArray[np.int64]) -> Near:
-    """The same where other rows have no neighbours, so that nobody judges by them."""
-    kept = np.zeros((len(near.places), 1), dtype=np.bool_)
-    kept[rows] = True
-    return Near(np.where(kept, near.places, -1), np.where(kept, near.distances, np.inf))
+    """The same with neighbours for some rows alone, so that no others are judged."""
+    judged = np.zeros((len(near.places), 1), dtype=np.bool_)
+    judged[rows] = True
+    return Near(np.where(judged, near.places, -1), np.where(judged, near.distances, np.inf))
 
 
-def _spread_out(near: Near, taught: NDArray[np.int64], count: int) -> Near:
-    """The same over all rows; those that were not judged have none."""
+def _spread_out(near: Near, voters: NDArray[np.int64], count: int) -> Near:
+    """The same over all rows; others than the voters have no neighbours."""
     places = np.full((count, near.places.shape[1]), -1, dtype=np.int64)
     distances = np.full((count, near.places.shape[1]), np.inf)
-    places[taught] = np.where(np.isfinite(near.distances), taught[near.places], -1)
-    distances[taught] = near.distances
+    places[voters] = np.where(np.isfinite(near.distances), voters[near.places], -1)
+    distances[voters] = near.distances
     return Near(places, distances)
 
 
-def _held_out(z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: bool) -> Near:
+def _nearest_held_out(
+    z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: bool
+) -> Near:
     """Nearest rows of other groups, as `_nearest_others`, for all rows.
 
-    A learned metric is fitted without the groups it is tried on: with as many features as patterns
-    it would otherwise foretell any gains, and neighbours would be believed that are not alike.
+    A learned metric is fitted without the groups it is judged by: with as many features as patterns
+    it would otherwise predict any gains exactly.
     """
     if not learned:
         return Near(*_nearest_others(z, group, np.ones(len(z), dtype=np.bool_)))
-    folds = _fold_count(group)
+    folds = min(_FOLDS, int(group.max()) + 1)
     near: list[NDArray[np.int64]] = []
     distances: list[Floats] = []
     for fold in range(folds):
@@ -350,10 +324,6 @@ def _held_out(z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: 
     return Near(np.concatenate(near)[order], np.concatenate(distances)[order])
 
 
-def _fold_count(group: NDArray[np.int64]) -> int:
-    return min(_FOLDS, int(group.max()) + 1)
-
-
 def _learned(z: Floats, centred: Floats) -> Floats:
     """(I + s W W^T)^(1/2), W the ridge weights from features z[r,d] to gains [r,c]."""
     rows, d = z.shape
@@ -364,15 +334,15 @@ def _learned(z: Floats, centred: Floats) -> Floats:
         w = z.T @ np.linalg.solve(z @ z.T + penalty * np.eye(rows), y)
     else:
         w = np.linalg.solve(z.T @ z + penalty * np.eye(d), z.T @ y)
-    foretold = float(((z @ w) ** 2).sum()) / rows
-    if foretold < 1e-12:
+    predicted = float(((z @ w) ** 2).sum()) / rows
+    if predicted < 1e-12:
         return np.eye(d)
     if w.shape[1] < d:
         axes, singular, _ = np.linalg.svd(w, full_matrices=False)
         square = singular**2
     else:
         square, axes = np.linalg.eigh(w @ w.T)
-    longer = np.sqrt(1.0 + _STRETCH**2 * d / foretold * np.maximum(square, 0.0)) - 1.0
+    longer = np.sqrt(1.0 + _STRETCH**2 * d / predicted * np.maximum(square, 0.0)) - 1.0
     stretched: Floats = np.eye(d) + axes * longer @ axes.T
     return stretched
 

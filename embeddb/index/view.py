@@ -1,9 +1,8 @@
-"""A partition as one machine sees it: what all sources say, pooled for it, and how its neighbours
-vote.
+"""A partition as one machine sees it: the evidence of all sources, pooled for it, and its policy.
 
-What was measured on the machine itself at the op asked about counts fully; other machines and
-widths count by `embeddb.index.pooling`. How many neighbours vote is judged by the machine's own
-runs with groups held out, and without enough of these by leaving whole machines out.
+Runs of the machine itself at the same op count fully; other machines and widths count by
+`embeddb.index.pooling`. The number of neighbours that vote is judged by the machine's own runs with
+groups held out, and without enough of these by leaving whole machines out.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,9 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.core.kinds import Limit
 from embeddb.index.held_out import Judged, Near, with_itself
-from embeddb.index.pooling import Belief, Layer, Source, beliefs_of, layers_of, pooled
+from embeddb.index.pooling import Belief, Layer, Pooled, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
-from embeddb.index.vote import (
-    VoteSettings,
-    effects,
-    greedy_cover,
-    mean_gain,
-    votes,
-)
+from embeddb.index.vote import VoteSettings, effects, greedy_cover, mean_gain, votes
 from embeddb.index.vote_fit import LeftOut, leave_out, losses_by, refit
 from embeddb.platforms.machines import Facts, same_machine
 
@@ -34,11 +28,11 @@ Floats = NDArray[np.float64]
 
 #: With fewer groups of its own a machine's answers are judged by leaving machines out.
 FEWEST_GROUPS = 8
-#: Standard deviations between two machines that a promise from one must exceed on another, where
-#: no third tells what such promises are worth.
+#: Standard deviations between two machines that a gain predicted from one must exceed on another,
+#: where there is no third to validate such predictions.
 _MACHINES_APART = 2.0
-#: With fewer other machines any run is as good as another; and with less than this share of the
-#: configurations that ran, the well tried ones are a few that somebody happened to measure.
+#: With fewer other machines no configuration is excluded as rarely tried; nor where fewer than this
+#: share of the configurations that ran would be left.
 _FEW_MACHINES, _LEAST_TRIED = 3, 0.25
 #: Parts in which a machine's own runs are left out of the shifts that they are judged by.
 _FOLDS = 4
@@ -48,11 +42,11 @@ _BESIDE, _UNKNOWN_APART = 5, 0.06
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Averages:
-    """What holds for the platform as a whole, over p patterns and c configurations.
+    """Averages for the platform as a whole, over p patterns and c configurations.
 
     `level` float64[p] and `prior` float64[c] are the additive fit of the gains, `mean` float64[c]
     the plain mean gain, `cover` int64[<=c] a fixed set that serves most patterns, best first.
-    In the latter two a failure counts as the default, which is what trying it would cost.
+    In the latter two a failure counts as the default, the cost of trying it.
     """
 
     level: Floats
@@ -60,16 +54,11 @@ class Averages:
     mean: Floats
     cover: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, gains: Floats, tried: Floats) -> Averages:
-        """`gains` float64[p,c] as they vote, `tried` the same with failures as the default."""
-        return cls(*effects(gains), mean_gain(tried), greedy_cover(tried))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ground:
-    """What every view of a partition stands on: evidence by source over `ids`, their `groups`
-    int64[p], and the nearest patterns of other groups of each."""
+class ViewInput:
+    """Input of every view of a partition: evidence by source over `ids`, their `groups` int64[p],
+    and the nearest patterns of other groups of each."""
 
     evidence: RunMatrix
     ids: tuple[str, ...]
@@ -78,28 +67,44 @@ class Ground:
     facts: Mapping[str, Facts]
     layers: tuple[Layer, ...]
 
+    @classmethod
+    def of(
+        cls, evidence: RunMatrix, ids: Sequence[str], near: Near, facts: Mapping[str, Facts]
+    ) -> ViewInput:
+        of = {row.pattern_id: row.group for row in evidence.rows}
+        groups = np.unique([of[i] for i in ids], return_inverse=True)[1] if ids else np.zeros(0)
+        layers = tuple(layers_of(evidence, ids))
+        return cls(evidence, tuple(ids), groups.astype(np.int64), near, facts, layers)
+
     @property
     def configs(self) -> tuple[Config, ...]:
         return self.evidence.configs
 
+    @property
+    def most_slower(self) -> Limit | None:
+        return self.evidence.op.workload.max_slower
 
-def ground_of(
-    evidence: RunMatrix, ids: Sequence[str], near: Near, facts: Mapping[str, Facts]
-) -> Ground:
-    of = {row.pattern_id: row.group for row in evidence.rows}
-    groups = np.unique([of[i] for i in ids], return_inverse=True)[1] if ids else np.zeros(0)
-    layers = tuple(layers_of(evidence, ids))
-    return Ground(evidence, tuple(ids), groups.astype(np.int64), near, facts, layers)
+    def layer_of(self, source: Source) -> Layer | None:
+        return next((layer for layer in self.layers if layer.source == source), None)
+
+    def without(self, platform: str) -> ViewInput:
+        """Without the runs of an instance; patterns that only it ran stay, without runs."""
+        rows = [i for i, row in enumerate(self.evidence.rows) if row.platform != platform]
+        return replace(
+            self,
+            evidence=self.evidence.take(np.array(rows, dtype=np.int64)),
+            layers=tuple(layer for layer in self.layers if layer.source.platform != platform),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """`gains` and `trust` float64[p,c] are one row per pattern, `shares` float64[p,s] the part of
-    each source in it, `effects` float64[s,c] by how much more a configuration gains at a source
-    than in all together (of several sources that are not the target), `failing` float64[p,c]
-    the part of runs that failed. `own` counts the patterns
-    measured on the target itself, `judged` says by what the policy was chosen: `here`, `machines`
-    (left out whole) or `elsewhere`; `apart` is the variance between a pattern and its near ones."""
+    each source in it, `effects` float64[s,c] the mean difference of a configuration's gain at a
+    source from the pooled gain (of several sources that are not the target), `failing` float64[p,c]
+    the part of runs that failed. `own` counts the patterns measured on the target itself, `judged`
+    names the rows that chose the policy: `here`, `machines` (left out whole) or `elsewhere`;
+    `apart` is the variance of gains between a pattern and its nearest ones."""
 
     target: Source
     policy: VoteSettings
@@ -116,7 +121,7 @@ class View:
 
 
 def view_of(
-    ground: Ground,
+    inputs: ViewInput,
     target: Source,
     base: VoteSettings,
     left_out: LeftOut | None,
@@ -125,47 +130,49 @@ def view_of(
     policy: VoteSettings | None = None,
 ) -> View:
     """The view of a target; `base` is the policy of all rows together, `left_out` that of machines
-    left out, and `policy`, if it is known already, the target's own."""
-    layers = ground.layers
-    own = next((layer for layer in layers if layer.source == target), None)
-    gapped = _apart(ground, layers)
-    beliefs = _beliefs(ground, target, layers, gapped)
+    left out, and `policy` the target's own, where it was fitted before."""
+    layers, own = inputs.layers, inputs.layer_of(target)
+    apart = _apart(inputs, layers)
+    beliefs = _beliefs(inputs, target, layers, apart)
     if math.isfinite(calls):
-        layers = tuple(layers_of(ground.evidence, ground.ids, calls=calls))
-    found = pooled(layers, beliefs, len(ground.ids), gapped)
-    tried = found.gains
-    if np.isinf(ground.evidence.seconds).any():
-        risked = tuple(layers_of(ground.evidence, ground.ids, calls=calls, failed=0.0))
-        tried = pooled(risked, beliefs, len(ground.ids), gapped).gains
-    gains = votes(found.gains)
+        layers = tuple(layers_of(inputs.evidence, inputs.ids, calls=calls))
+    seen = pooled(layers, beliefs, len(inputs.ids), apart)
+    tried = seen.gains  # with failures as the default
+    if np.isinf(inputs.evidence.seconds).any():
+        risked = tuple(layers_of(inputs.evidence, inputs.ids, calls=calls, failed=0.0))
+        tried = pooled(risked, beliefs, len(inputs.ids), apart).gains
+    gains = votes(seen.gains)
     if left_out is None:
-        base = _unjudged(base, target, beliefs)
+        base = _with_machine_guard(base, target, beliefs)
     chosen, judged = base, "elsewhere"
     if own is not None and len(layers) == 1:
         judged = "here"
-    elif policy is not None or (own is not None and _enough(ground, own)):
-        chosen, judged = policy or own_policy(ground, target, base, left_out), "here"
+    elif policy is not None or (own is not None and _enough(inputs, own)):
+        chosen = policy or _refit(inputs, _own_parts(inputs, target), base, left_out)
+        judged = "here"
     elif left_out is not None:
         chosen, judged = left_out.policy, "machines"
     return View(
         target,
         chosen,
-        Averages.of(gains, tried),
+        Averages(*effects(gains), mean_gain(tried), greedy_cover(tried)),
         gains,
-        found.trust,
-        found.shares,
+        seen.trust,
+        seen.shares,
         tuple(beliefs),
         0 if own is None else len(own.rows),
         judged,
-        _machine_effects(ground, target, beliefs, gains),
-        found.failing,
-        gapped,
+        _machine_effects(inputs, target, beliefs, gains),
+        seen.failing,
+        apart,
     )
 
 
-def _unjudged(base: VoteSettings, target: Source, beliefs: Sequence[Belief]) -> VoteSettings:
-    """What nothing here can judge, since only one other machine is known: its promises must exceed
-    by how much machines differ that are as unlike as these two."""
+def _with_machine_guard(
+    base: VoteSettings, target: Source, beliefs: Sequence[Belief]
+) -> VoteSettings:
+    """A policy that cannot be validated, since there is only one other machine: predicted gains
+    must exceed the difference expected between machines as unlike as these two."""
     others = [b for b in beliefs if b.source != target]
     if not others or any(b.source.platform == target.platform for b in others):
         return base
@@ -174,233 +181,217 @@ def _unjudged(base: VoteSettings, target: Source, beliefs: Sequence[Belief]) -> 
 
 
 def _machine_effects(
-    ground: Ground, target: Source, beliefs: Sequence[Belief], gains: Floats
+    inputs: ViewInput, target: Source, beliefs: Sequence[Belief], gains: Floats
 ) -> Floats:
-    """Mean difference of each other source to the pooled rows of its own patterns, at the op asked
-    about; drawn to zero where few patterns tell."""
-    found = []
-    for layer, belief in zip(ground.layers, beliefs, strict=True):
+    """Mean difference of each other source at the same op to the pooled rows of its own patterns,
+    shrunk to zero where few patterns ran."""
+    rows = []
+    for layer, belief in zip(inputs.layers, beliefs, strict=True):
         if layer.source != target and layer.source.op == target.op and len(beliefs) > 1:
             off = votes(layer.gains) + belief.shift - gains[layer.rows]
-            known = np.isfinite(off)
-            found.append(np.where(known, off, 0.0).sum(axis=0) / (known.sum(axis=0) + 3.0))
-    return np.array(found).reshape(len(found), len(ground.configs))
+            ran = np.isfinite(off)
+            rows.append(np.where(ran, off, 0.0).sum(axis=0) / (ran.sum(axis=0) + 3.0))
+    return np.array(rows).reshape(len(rows), len(inputs.configs))
 
 
-def own_policy(
-    ground: Ground, target: Source, base: VoteSettings, left_out: LeftOut | None
-) -> VoteSettings:
-    """The policy with the least loss on the target's own rows, each judged by shifts that were
-    found without its fold, and by votes without its group."""
-    parts = _own_parts(ground, target)
-    return refit(
-        ground.near, parts, ground.groups, base=base, left_out=left_out, most_slower=_risk(ground)
-    )
+def _own_parts(inputs: ViewInput, target: Source) -> list[Judged]:
+    """The target's own rows in folds, judged by shifts that are fitted without the fold, whose rows
+    still vote for other groups."""
+    return [
+        _judged(own, _pooled(inputs, target, layers, inputs.layers), rows)
+        for own, rows, layers in _own_folds(inputs, target)
+    ]
 
 
-def _own_parts(ground: Ground, target: Source) -> list[Judged]:
-    """The target's own rows in folds, each with what is known without the fold's shifts."""
-    own = next(layer for layer in ground.layers if layer.source == target)
-    parts = []
-    for out in _folds(ground.groups[own.rows]):
+def _own_folds(
+    inputs: ViewInput, target: Source
+) -> Iterator[tuple[Layer, NDArray[np.bool_], list[Layer]]]:
+    """The target's layer, the rows bool[r] of a fold of its groups, and all layers without them."""
+    own = inputs.layer_of(target)
+    assert own is not None
+    for out in _folds(inputs.groups[own.rows]):
         rest = Layer(target, own.rows[~out], own.gains[~out])
-        layers = [rest if layer.source == target else layer for layer in ground.layers]
-        # Those left out stay voters for other groups, as they are.
-        beliefs = _beliefs(ground, target, layers, _apart(ground, layers))
-        whole = pooled(ground.layers, beliefs, len(ground.ids), _apart(ground, ground.layers))
-        parts.append(Judged(own.rows[out], own.gains[out], votes(whole.gains), whole.trust))
-    return parts
+        yield own, out, [rest if layer is own else layer for layer in inputs.layers]
 
 
-def known_policy(ground: Ground, view: View, left_out: LeftOut | None) -> VoteSettings:
-    """The policy for patterns that other machines ran and the target did not: judged on those that
-    both ran, whose own rows are then what the others say of them. That of the view where nothing
-    can be judged."""
-    known = left_out.known if left_out is not None else None
-    own = next((layer for layer in ground.layers if layer.source == view.target), None)
-    if own is None or not _enough(ground, own) or len(ground.layers) == 1:
-        return known.policy if known is not None and view.judged == "machines" else view.policy
-    near, parts = with_itself(ground.near), []
-    for out in _folds(ground.groups[own.rows]):
-        rest = Layer(view.target, own.rows[~out], own.gains[~out])
-        layers = [rest if layer.source == view.target else layer for layer in ground.layers]
-        gapped = _apart(ground, layers)
-        beliefs = _beliefs(ground, view.target, layers, gapped)
-        found = pooled(layers, beliefs, len(ground.ids), gapped)
-        part = Judged(own.rows[out], own.gains[out], votes(found.gains), found.trust)
-        parts.append(_ran_elsewhere(part))
+def _pooled(
+    inputs: ViewInput,
+    target: Source,
+    layers: Sequence[Layer],
+    voting: Sequence[Layer] | None = None,
+) -> Pooled:
+    """Pool the `voting` layers (by default the same) by beliefs that are fitted to `layers`."""
+    beliefs = _beliefs(inputs, target, layers, _apart(inputs, layers))
+    voting = layers if voting is None else voting
+    return pooled(voting, beliefs, len(inputs.ids), _apart(inputs, voting))
+
+
+def _judged(own: Layer, seen: Pooled, rows: Any = slice(None)) -> Judged:
+    """The rows of a layer, to be judged by votes of a view."""
+    return Judged(own.rows[rows], own.gains[rows], votes(seen.gains), seen.trust)
+
+
+def _refit(
+    inputs: ViewInput, parts: Sequence[Judged], base: VoteSettings, left_out: LeftOut | None
+) -> VoteSettings:
     return refit(
-        near, parts, ground.groups, base=view.policy, left_out=known, most_slower=_risk(ground)
+        inputs.near,
+        parts,
+        inputs.groups,
+        base=base,
+        left_out=left_out,
+        most_slower=inputs.most_slower,
     )
 
 
-def well_tried(ground: Ground, platform: str) -> NDArray[np.bool_] | None:
+def shared_policy(inputs: ViewInput, view: View, left_out: LeftOut | None) -> VoteSettings:
+    """The policy for patterns that other machines ran and the target did not, judged on those that
+    both ran, where the runs of the others stand for the target's. The view's policy where nothing
+    can be judged."""
+    shared = left_out.shared if left_out is not None else None
+    own = inputs.layer_of(view.target)
+    if own is None or not _enough(inputs, own) or len(inputs.layers) == 1:
+        return shared.policy if shared is not None and view.judged == "machines" else view.policy
+    parts = [
+        _ran_elsewhere(_judged(own, _pooled(inputs, view.target, layers), rows))
+        for own, rows, layers in _own_folds(inputs, view.target)
+    ]
+    return _refit(replace(inputs, near=with_itself(inputs.near)), parts, view.policy, shared)
+
+
+def well_tried(inputs: ViewInput, platform: str) -> NDArray[np.bool_] | None:
     """bool[c]: ran on the machine of an instance, or on two others; None where fewer than three
-    machines ran eight groups or more, or where that leaves too little: a few runs decide nothing.
-    What a configuration gains that only one other machine ran may be that machine's own."""
+    machines ran eight groups or more, or where that leaves too few configurations. The gain of a
+    configuration that only one other machine ran may be specific to that machine."""
     machines: list[tuple[str, NDArray[np.bool_]]] = []
-    for layer in ground.layers:
-        if not (_enough(ground, layer) or layer.source.platform == platform):
+    for layer in inputs.layers:
+        if not (_enough(inputs, layer) or layer.source.platform == platform):
             continue
         ran: NDArray[np.bool_] = np.any(np.isfinite(layer.gains), axis=0)
         name = layer.source.platform
-        at = next((m for m in machines if same_machine(m[0], name, ground.facts)), None)
+        at = next((m for m in machines if same_machine(m[0], name, inputs.facts)), None)
         if at is None:
             machines.append((name, ran))
         else:
             at[1][:] |= ran
-    others = [m for m in machines if not same_machine(m[0], platform, ground.facts)]
+    others = [m for m in machines if not same_machine(m[0], platform, inputs.facts)]
     if len(others) < _FEW_MACHINES:
         return None
     often: NDArray[np.bool_] = np.sum([ran for _, ran in machines], axis=0) >= 2
     for name, ran in machines:
-        if same_machine(name, platform, ground.facts):
+        if same_machine(name, platform, inputs.facts):
             often |= ran
     every = np.logical_or.reduce([ran for _, ran in machines])
     return often if often.sum() >= _LEAST_TRIED * every.sum() else None
 
 
-def _risk(ground: Ground) -> Limit | None:
-    return ground.evidence.op.workload.max_slower
-
-
 def _ran_elsewhere(part: Judged) -> Judged:
-    """Only the rows of which others know something."""
+    """Only the rows that other machines ran."""
     ran = np.isfinite(part.gains[part.rows]).sum(axis=1) >= 2
     return Judged(part.rows[ran], part.truth[ran], part.gains, part.trust)
 
 
-def across(ground: Ground) -> LeftOut | None:
-    """The policy for a machine that was never measured: each instance is asked with its whole
+def across(inputs: ViewInput) -> LeftOut | None:
+    """The policy for a machine that was never measured: each instance is judged with its whole
     machine left out, and its groups held out of all others too. None with fewer than two
     machines.
 
-    At a width that nobody measured it is asked at those it was; what answers promise is then judged
-    with that width left out of all others as well, if there is another."""
-    judges = [layer for layer in ground.layers if _enough(ground, layer)]
-    same = [layer for layer in judges if layer.source.op == ground.evidence.op]
-    asked = sorted(same or judges, key=lambda layer: str(layer.source))
-    parts = [part for own in asked if (part := _left_out(ground, own)) is not None]
-    far = [] if same else [_left_out(ground, own, width=True) for own in asked]
-    apart = [part for part in far if part is not None]
-    risk = _risk(ground)
-    found = leave_out(ground.near, parts, ground.groups, promised=apart, most_slower=risk)
-    if found is None:
+    At a width that was never measured, instances are judged at other widths, and the figures of the
+    policy come from leaving that width out of all others as well, where there is another."""
+    judges = [layer for layer in inputs.layers if _enough(inputs, layer)]
+    same = [layer for layer in judges if layer.source.op == inputs.evidence.op]
+    own_layers = sorted(same or judges, key=lambda layer: str(layer.source))
+    parts = [part for own in own_layers if (part := _left_out(inputs, own)) is not None]
+    far = [] if same else [_left_out(inputs, own, width=True) for own in own_layers]
+    validation = [part for part in far if part is not None]
+    risk = inputs.most_slower
+    policy = leave_out(inputs.near, parts, inputs.groups, validation=validation, most_slower=risk)
+    if policy is None:
         return None
-    known, known_apart = ([_ran_elsewhere(part) for part in of] for of in (parts, apart))
-    near = with_itself(ground.near)
-    told = leave_out(near, known, ground.groups, promised=known_apart, most_slower=risk)
-    return found._replace(known=told)
+    parts, validation = ([_ran_elsewhere(part) for part in of] for of in (parts, validation))
+    near = with_itself(inputs.near)
+    shared = leave_out(near, parts, inputs.groups, validation=validation, most_slower=risk)
+    return policy._replace(shared=shared)
 
 
-def _left_out(ground: Ground, own: Layer, *, width: bool = False) -> Judged | None:
-    """The rows of one machine with what all others say, at other widths only if `width`; None if
+def _left_out(inputs: ViewInput, own: Layer, *, width: bool = False) -> Judged | None:
+    """The rows of one machine, judged by all others, at other widths only if `width`; None if
     there are no others."""
     layers = [
         layer
-        for layer in ground.layers
-        if not same_machine(layer.source.platform, own.source.platform, ground.facts)
+        for layer in inputs.layers
+        if not same_machine(layer.source.platform, own.source.platform, inputs.facts)
         and not (width and layer.source.op == own.source.op)
     ]
-    if not layers:
-        return None
-    gapped = _apart(ground, layers)
-    beliefs = _beliefs(ground, own.source, layers, gapped)
-    rest = pooled(layers, beliefs, len(ground.ids), gapped)
-    return Judged(own.rows, own.gains, votes(rest.gains), rest.trust)
+    return _judged(own, _pooled(inputs, own.source, layers)) if layers else None
 
 
-def without(ground: Ground, platform: str) -> Ground:
-    """The same as if an instance had never been measured; patterns that only it ran are known, but
-    nothing is known of them."""
-    kept = [i for i, row in enumerate(ground.evidence.rows) if row.platform != platform]
-    return replace(
-        ground,
-        evidence=ground.evidence.take(np.array(kept, dtype=np.int64)),
-        layers=tuple(layer for layer in ground.layers if layer.source.platform != platform),
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Foretold:
-    """Log losses float64[r] to the best run of the first choice on a machine's own rows, each with
-    its group held out: `before` any run of the machine was known (nan: nobody else ran anything),
-    and `after`, by shifts found without the row's fold."""
-
-    before: Floats
-    after: Floats
-
-
-def foretold(ground: Ground, target: Source, view: View) -> Foretold | None:
-    """What a machine's own runs are worth to it, by the vote of neighbours; None where none of its
-    rows can be judged. `view` is the machine's."""
-    own = next((layer for layer in ground.layers if layer.source == target), None)
+def losses_before_and_after(
+    inputs: ViewInput, target: Source, view: View
+) -> tuple[Floats, Floats] | None:
+    """Log losses float64[r] to the best run of the first choice by a vote of neighbours, on a
+    machine's own rows with their group held out: before it had any runs (nan: no other machine ran
+    anything), and after, by shifts fitted without the row's fold. None where none of its rows can
+    be judged. `view` is the machine's."""
+    own = inputs.layer_of(target)
     if own is None:
         return None
-    after = losses_by(view.policy, ground.near, _own_parts(ground, target), ground.groups)
+    after = losses_by(view.policy, inputs.near, _own_parts(inputs, target), inputs.groups)
     if not after:
         return None
-    rest = without(ground, target.platform)
+    rest = inputs.without(target.platform)
     before: dict[int, float] = {}
     if rest.layers:
         left_out = across(rest)
-        gapped = _apart(ground, rest.layers)
-        beliefs = _beliefs(ground, target, rest.layers, gapped)
-        seen = pooled(rest.layers, beliefs, len(ground.ids), gapped)
-        part = Judged(own.rows, own.gains, votes(seen.gains), seen.trust)
+        part = _judged(own, _pooled(inputs, target, rest.layers))
         policy = view.policy if left_out is None else left_out.policy
-        before = losses_by(policy, ground.near, [part], ground.groups)
+        before = losses_by(policy, inputs.near, [part], inputs.groups)
     rows = sorted(after)
-    return Foretold(
-        np.array([before.get(row, np.nan) for row in rows]), np.array([after[row] for row in rows])
-    )
+    return np.array([before.get(row, np.nan) for row in rows]), np.array([after[i] for i in rows])
 
 
-def base_gains(ground: Ground) -> tuple[Floats, Floats]:
-    """Gains and trust float64[p,c] of nobody's view, in which all sources are others: what the
-    metric is learned from."""
-    gapped = _UNKNOWN_APART
-    nobody = Source("", ground.evidence.op)
-    found = pooled(
-        ground.layers, _beliefs(ground, nobody, ground.layers, gapped), len(ground.ids), gapped
-    )
-    return found.gains, found.trust
+def base_gains(inputs: ViewInput) -> tuple[Floats, Floats]:
+    """Gains and trust float64[p,c] for no machine in particular: what the metric is fitted to."""
+    nobody = Source("", inputs.evidence.op)
+    beliefs = _beliefs(inputs, nobody, inputs.layers, _UNKNOWN_APART)
+    seen = pooled(inputs.layers, beliefs, len(inputs.ids), _UNKNOWN_APART)
+    return seen.gains, seen.trust
 
 
 def _beliefs(
-    ground: Ground, target: Source, layers: Sequence[Layer], gapped: float
+    inputs: ViewInput, target: Source, layers: Sequence[Layer], apart: float
 ) -> list[Belief]:
-    """Of one source alone nothing is asked; records of winners have no gains to shift."""
-    if ground.evidence.winners or (
+    """Beliefs about the layers; without shifts for a single source and for records of winners."""
+    if inputs.evidence.winners or (
         len(layers) == 1 and target.platform in ("", layers[0].source[0])
     ):
-        still = np.zeros(len(ground.configs))
+        still = np.zeros(len(inputs.configs))
         return [Belief(layer.source, still, 0.0, len(layer.rows)) for layer in layers]
-    near = ground.near.places
-    return beliefs_of(target, layers, ground.configs, ground.facts, near, apart=gapped)
+    near = inputs.near.places
+    return beliefs_of(target, layers, inputs.configs, inputs.facts, near, apart=apart)
 
 
-def _enough(ground: Ground, own: Layer) -> bool:
+def _enough(inputs: ViewInput, own: Layer) -> bool:
     able = own.rows[np.isfinite(own.gains).sum(axis=1) >= 2]
-    return bool(np.unique(ground.groups[able]).size >= FEWEST_GROUPS)
+    return bool(np.unique(inputs.groups[able]).size >= FEWEST_GROUPS)
 
 
 def _folds(groups: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
-    """Which rows bool[r] each fold leaves out; a group is in one."""
+    """Rows bool[r] that each fold leaves out; a group is in one fold."""
     place = np.unique(groups, return_inverse=True)[1]
     for fold in range(min(_FOLDS, int(place.max()) + 1)):
         yield place % _FOLDS == fold
 
 
-def _apart(ground: Ground, layers: Sequence[Layer]) -> float:
-    """Variance of a gain between a pattern and its near ones of other groups, on one source."""
+def _apart(inputs: ViewInput, layers: Sequence[Layer]) -> float:
+    """Variance of a gain between a pattern and its nearest ones of other groups, on one source."""
     total, count = 0.0, 0
     for layer in layers:
-        place = np.full(len(ground.ids) + 1, -1)
+        place = np.full(len(inputs.ids) + 1, -1)
         place[layer.rows] = np.arange(len(layer.rows))
         gains = votes(layer.gains)
         gains = gains - effects(gains)[0][:, None]
-        beside = place[ground.near.places[layer.rows][:, :_BESIDE]]
+        beside = place[inputs.near.places[layer.rows][:, :_BESIDE]]
         rows, at = np.nonzero(beside >= 0)
         if rows.size:
             square = (gains[rows] - gains[beside[rows, at]]) ** 2

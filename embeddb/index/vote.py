@@ -1,4 +1,4 @@
-"""How neighbours vote: a metric and two numbers, both fitted to the evidence itself.
+"""Vote of neighbours: a metric and two numbers, both fitted to the evidence itself.
 
 With g_i(c) = log(t_default / t_c) on neighbour i, level_i that neighbour's own mean gain, and d_k
 the distance of the k-th neighbour, the score of configuration c is
@@ -7,19 +7,17 @@ the distance of the k-th neighbour, the score of configuration c is
     w_i = 1 / (d_i / d_k + 0.1)
 
 summed over the neighbours that ran c. `shrink` is the number of pseudo-neighbours the platform's
-average counts as; infinite, it is the static best. k and shrink are those with the least loss when
-every matrix of the evidence is asked with its whole group held out, and the static best wins
-unless it is beaten by more than a standard error: so neighbours are believed exactly as far as
-they were right before. The metric is the standardised features, or these stretched along the
-directions from which a ridge regression foretells the gains, whichever has the least loss on
-groups it was not fitted to; either is a distance between patterns that an explanation can show.
+average counts as; infinite, it is the static best. k and shrink minimise the loss on every matrix
+of the evidence with its whole group held out, and the static best wins unless it is beaten by more
+than a standard error. The metric is the standardised features, or these stretched along the
+directions from which a ridge regression predicts the gains, whichever has the least loss on groups
+it was not fitted to; either is a distance between patterns that an explanation can show.
 docs/explanation/decisions.md has the alternatives and their figures.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +28,9 @@ Floats = NDArray[np.float64]
 
 #: Bounds the weight of a neighbour at distance zero to 11 times that of the k-th.
 _SOFTEN = 0.1
-#: Log gains beyond it count as it, so that one hopeless schedule does not outvote what matters.
+#: Log gains are clipped here, so that one hopeless schedule does not dominate the votes.
 CLIP = 1.5
-#: A log loss or gain beyond it is none that was found by judging.
+#: Bound of log losses and gains in a stored policy.
 _MOST_LOG = 300.0
 #: Pseudo-runs with which a configuration's mean gain is drawn to zero.
 PSEUDO_RUNS = 1.0
@@ -59,20 +57,9 @@ class Metric:
         """float32[p,d] coordinates of raw features float32[p,d]."""
         return np.ascontiguousarray(self.standardised(raw) @ self.stretch, dtype=np.float32)
 
-    def arrays(self) -> dict[str, Floats]:
-        return {"center": self.center, "scale": self.scale, "stretch": self.stretch}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Floats]) -> Metric:
-        """Raises: KeyError, ValueError for missing or ill-shaped arrays."""
-        d = arrays["center"].size
-        if arrays["scale"].shape != (d,) or arrays["stretch"].shape != (d, d):
-            raise ValueError("the metric's arrays do not fit together")
-        return cls(arrays["center"], arrays["scale"], arrays["stretch"])
-
 
 def plain_metric(raw: NDArray[np.float32]) -> Metric:
-    """Standardised features and nothing learned: the baseline's metric."""
+    """Standardised features without a learned stretch: the baseline's metric."""
     x = raw.astype(np.float64)
     scale = x.std(axis=0) if len(x) else np.ones(x.shape[1])
     center = x.mean(axis=0) if len(x) else np.zeros(x.shape[1])
@@ -81,17 +68,16 @@ def plain_metric(raw: NDArray[np.float32]) -> Metric:
 
 @dataclass(frozen=True, slots=True)
 class VoteSettings:
-    """How many neighbours are asked, how far the platform's average is kept, and how well both
-    did when groups were held out: mean log loss to the oracle, beside the static best's.
+    """Policy of a vote: number of neighbours `k`, weight of the platform's average `shrink`, and
+    the figures with groups held out: mean log loss to the oracle, and that of the static best.
 
-    A first choice must promise more than `guard` (log gain) over the default, or the default goes
-    first: the guard under which the fewest held-out answers were slower than the default, of those
-    that cost next to nothing. Of the first choices that are then not the default, `bias` is the
-    mean of what was got less what was promised (log gains over the default), `low` and `high`
-    the 10th and 90th percentile of the same, which contain it; nan where too few were judged.
-    `across`: judged by leaving whole machines out, as well as groups. `groups` counts those that
-    were judged, `short` is the upper 90 % bound of the part of answers that fall short of
-    `embeddb.index.guards.GOOD`, and `half_loss` the loss where half of the groups vote (None: not
+    A first choice whose predicted log gain over the default does not exceed `guard` is replaced by
+    the default; the guard minimises held-out answers slower than the default at next to no loss of
+    gain. `bias` is the mean error of the other first choices (measured less predicted log gain),
+    `low` and `high` their 10th and 90th percentile, which contain it; nan where too few were
+    judged. `across`: whole machines were left out as well as groups. `groups` is the number of
+    judged groups, `short` the upper 90 % bound of the share of answers below
+    `embeddb.index.guards.GOOD`, `half_loss` the loss where half of the groups vote (None: not
     judged).
     """
 
@@ -129,33 +115,22 @@ class VoteSettings:
 
     @classmethod
     def from_json(cls, text: str) -> VoteSettings:
-        """Raises: ValueError, and of nonsense TypeError or KeyError."""
-        read = json.loads(text)
-        found = cls(
-            int(read["k"]),
-            float(read["shrink"]),
-            float(read["loss"]),
-            float(read["static_loss"]),
-            int(read["fitted_on"]),
-            float(read["bias"]),
-            float(read["low"]),
-            float(read["high"]),
-            float(read["guard"]),
-            bool(read["across"]),
-            int(read["groups"]),
-            float(read["short"]),
-            None if read["half_loss"] is None else float(read["half_loss"]),
-        )
-        logs = [found.loss, found.static_loss, found.bias, found.low, found.high, found.guard]
-        logs += [found.half_loss or 0.0]
-        sensible = found.k >= 1 and found.shrink >= 0.0 and found.groups >= 0
-        if not (sensible and 0.0 <= found.guard < _MOST_LOG):
+        """Raises: ValueError, and for nonsense TypeError or KeyError."""
+        types = {"k": int, "fitted_on": int, "groups": int, "across": bool}
+        raw = json.loads(text)
+        fields = {name: types.get(name, float)(raw[name]) for name in cls.__slots__[:-1]}
+        half_loss = None if raw["half_loss"] is None else float(raw["half_loss"])
+        policy = cls(**fields, half_loss=half_loss)
+        logs = [policy.loss, policy.static_loss, policy.bias, policy.low, policy.high, policy.guard]
+        logs += [half_loss or 0.0]
+        sensible = policy.k >= 1 and policy.shrink >= 0.0 and policy.groups >= 0
+        if not (sensible and 0.0 <= policy.guard < _MOST_LOG):
             raise ValueError("settings of a vote that make no sense")
-        if found.low > found.bias or found.bias > found.high:
+        if policy.low > policy.bias or policy.bias > policy.high:
             raise ValueError("settings of a vote whose bias is outside its interval")
         if any(abs(log) > _MOST_LOG for log in logs):  # nan: too few were judged
-            raise ValueError("settings of a vote that promise the impossible")
-        return found
+            raise ValueError("settings of a vote with impossible gains")
+        return policy
 
 
 def _share(loss: float | None) -> float | None:
@@ -171,7 +146,7 @@ def weigh(distances: Floats) -> Floats:
 
 
 def votes(gains: Floats) -> Floats:
-    """Gains as they vote: what is slower than a limit counts as that limit; nan stays."""
+    """Gains as they vote, clipped from below; nan stays."""
     return np.maximum(gains, -CLIP)
 
 
@@ -191,42 +166,40 @@ def effects(gains: Floats) -> tuple[Floats, Floats]:
 
 
 def is_default(gains: Floats) -> NDArray[np.bool_]:
-    """bool[c]: gained exactly nothing wherever it ran, as the default does; but for a row or two
-    on which the default itself failed, whose gains are told otherwise."""
-    found: NDArray[np.bool_] = 2 * (gains == 0.0).sum(axis=0) > np.isfinite(gains).sum(axis=0)
-    return found
+    """bool[c]: the gain is exactly zero on most rows that ran it, as that of the default is (except
+    on rows where the default failed)."""
+    ran = np.isfinite(gains).sum(axis=0)
+    zero: NDArray[np.bool_] = 2 * (gains == 0.0).sum(axis=0) > ran
+    return zero
 
 
 def mean_gain(gains: Floats) -> Floats:
-    """float64[c] mean gain over all rows; what a row did not run counts as its default."""
-    known = np.where(np.isfinite(gains), gains, 0.0)
-    mean: Floats = known.mean(axis=0) if len(known) else np.zeros(known.shape[1])
+    """float64[c] mean gain over all rows; configurations that a row did not run count as 0."""
+    values = np.where(np.isfinite(gains), gains, 0.0)
+    mean: Floats = values.mean(axis=0) if len(values) else np.zeros(values.shape[1])
     return mean
 
 
 def greedy_cover(gains: Floats, most: int = 64) -> NDArray[np.int64]:
-    """Positions of a fixed set, best first: each next one adds most to the mean best gain.
-
-    What a row did not run counts as its default.
-    """
-    known = np.where(np.isfinite(gains), gains, 0.0)
+    """Positions of a fixed set, best first: each next one adds most to the mean best gain, where
+    configurations that a row did not run count as 0."""
+    values = np.where(np.isfinite(gains), gains, 0.0)
     chosen: list[int] = []
-    best = np.full(len(known), -np.inf)
-    for _ in range(min(most, known.shape[1]) if len(known) else 0):
-        value = np.maximum(best[:, None], known).mean(axis=0)
-        value[chosen] = -np.inf
-        chosen.append(int(np.argmax(value)))
-        best = np.maximum(best, known[:, chosen[-1]])
+    best = np.full(len(values), -np.inf)
+    for _ in range(min(most, values.shape[1]) if len(values) else 0):
+        mean = np.maximum(best[:, None], values).mean(axis=0)
+        mean[chosen] = -np.inf
+        chosen.append(int(np.argmax(mean)))
+        best = np.maximum(best, values[:, chosen[-1]])
     return np.array(chosen, dtype=np.int64)
 
 
 def doubt(
     centred: Floats, weights: Floats, support: Floats, prior: Floats, shrink: float
 ) -> Floats:
-    """By how much the standard error of a vote with the weight of support float64[...,s] exceeds
-    that of a configuration that all neighbours ran; 0 where all did. `centred` float64[...,k,c] are
-    gains less each neighbour's level, `weights` float64[...,k] (0: no neighbour), `prior`
-    float64[...,c].
+    """Excess of the standard error of a vote with the weight of support float64[...,s] over that of
+    a configuration that all neighbours ran. `centred` float64[...,k,c] are gains less each
+    neighbour's level, `weights` float64[...,k] (0: no neighbour), `prior` float64[...,c].
 
     Where configurations are sampled per pattern, the best of hundreds of votes by one or two
     neighbours each would mostly be the luckiest.
@@ -237,17 +210,17 @@ def doubt(
     spread = np.sqrt((off**2).sum(axis=(-2, -1)) / np.maximum(ran.sum(axis=(-2, -1)), 1))
     total = weights.sum(axis=-1)
     one, full = total / np.maximum(there.sum(axis=-1), 1), total + max(shrink, 1e-6)
-    # One nobody ran, where shrink is 0, is doubted like one that only the farthest neighbour ran.
+    # Where shrink is 0, one that none ran has the doubt of one that only the farthest ran.
     farthest = np.where(there, weights, np.inf).min(axis=-1)
     least = np.maximum(support, farthest[..., None])
-    found: Floats = spread[..., None] * (
-        np.sqrt(one[..., None] / least) - np.sqrt(one / full)[..., None]
-    )
-    return found
+    excess = np.sqrt(one[..., None] / least) - np.sqrt(one / full)[..., None]
+    doubts: Floats = spread[..., None] * excess
+    return doubts
 
 
 def surely_positive(gain: Floats, group: NDArray[np.int64], *, errors: float = 1.0) -> bool:
-    """Whether the mean of gain float64[r] exceeds so many standard errors, over groups int64[r]."""
+    """Return true if the mean of gain float64[r] exceeds a number of standard errors over groups
+    int64[r]."""
     return bool(gain.mean() > errors * standard_error(gain, group))
 
 

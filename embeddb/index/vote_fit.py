@@ -1,7 +1,7 @@
-"""Which policy has the least loss and what is expected of it, with machines held out as well.
+"""Choice of the policy with the least loss and its expected error, also with machines held out.
 
-`embeddb.index.vote` has the vote itself, `embeddb.index.trial` how the features of one kind are
-fitted, and `embeddb.index.guards` what is expected of the next answer.
+`embeddb.index.vote` defines the vote, `embeddb.index.trial` fits the features of one kind, and
+`embeddb.index.guards` bounds the error of the next answer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,57 +24,21 @@ from embeddb.index.guards import (
     short_bound,
     usual_guard,
 )
-from embeddb.index.held_out import (
-    FirstChoices,
-    Judged,
-    Near,
-    first_choices,
-    losses_of,
-)
-from embeddb.index.vote import (
-    VoteSettings,
-    surely_positive,
-)
+from embeddb.index.held_out import FirstChoices, Judged, Near, first_choices, losses_of
+from embeddb.index.vote import VoteSettings, surely_positive
 
 Floats = NDArray[np.float64]
 #: Neighbours, pseudo-neighbours, and whether the metric is a learned one.
 Key = tuple[int, float, bool]
 
-#: Raised with every change of how metric, policy and guard are found: saved ones are found again.
+#: Raised with every change of how metric, policy and guard are fitted: saved ones are refitted.
 FIT_VERSION = "6"
-#: Rows as which what leaving machines out has shown counts beside a machine's own.
-_PSEUDO_ROWS, _PSEUDO_PROMISES = 20.0, 10.0
-
-
-class Shown(NamedTuple):
-    """First choices of one machine's rows [q], their groups int64[q] or str[q], and the guard of
-    each row float64[q] where it was found without that row (empty: the policy's)."""
-
-    choices: FirstChoices
-    group: NDArray[Any]
-    guards: Floats = np.zeros(0)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Shown]) -> Shown:
-        if not parts:
-            return cls(FirstChoices(*np.zeros((4, 0))), np.zeros(0, dtype=np.int64))
-        choices, groups, guards = zip(*parts, strict=True)
-        return cls(FirstChoices.joined(choices), np.concatenate(groups), np.concatenate(guards))
-
-    def of(self, rows: NDArray[np.bool_]) -> Shown:
-        guards = self.guards[rows] if self.guards.size else self.guards
-        return Shown(self.choices.of(rows), self.group[rows], guards)
-
-    def counted(self) -> Shown:
-        return self.of(self.choices.counted)
-
-    def lost(self, guard: float) -> Floats:
-        """float64[q] log loss to the optimum."""
-        return self.choices.lost(self.guards if self.guards.size else guard)
+#: Rows of a machine's own to which the losses (guard and errors) of left-out machines are equal.
+_PSEUDO_ROWS, _PSEUDO_CHOICES = 20.0, 10.0
 
 
 class _Expected(NamedTuple):
-    """Expected errors and guard of the next first choice, from held-out ones."""
+    """Expected errors and guard of the next first choice."""
 
     errors: GainErrors = GainErrors()
     guard: float = 0.0
@@ -84,7 +48,7 @@ class _Expected(NamedTuple):
         return cls(GainErrors(policy.bias, policy.low, policy.high), policy.guard)
 
     def mixed(self, other: _Expected, part: float) -> _Expected:
-        """Weighted means, this one with the weight `part` and alone with 1."""
+        """Mean of both, weighted by `part` and 1 - `part`."""
         if part == 0.0:
             return other
         pairs = zip((*self.errors, self.guard), (*other.errors, other.guard), strict=True)
@@ -92,30 +56,28 @@ class _Expected(NamedTuple):
         return _Expected(GainErrors(*errors), guard)
 
 
-def expected(by_machine: Sequence[Shown], most_slower: Limit | None) -> _Expected:
-    """Guard, and the errors of the promises that pass it."""
-    known = [
-        one.of(rows) for one in by_machine if (rows := np.isfinite(one.choices.promised)).any()
-    ]
-    if not known:
+def expected(by_machine: Sequence[FirstChoices], most_slower: Limit | None) -> _Expected:
+    """Guard, and the errors of the predicted gains that pass it."""
+    parts = [one.of(rows) for one in by_machine if (rows := np.isfinite(one.predicted)).any()]
+    if not parts:
         return _Expected()
-    pairs = [np.column_stack([one.choices.promised, one.choices.got]) for one in known]
+    pairs = [np.column_stack([one.predicted, one.measured]) for one in parts]
     guard = usual_guard(pairs) if most_slower is None else safe_guard(pairs, most_slower)
-    off = [np.where(one.choices.promised > guard, one.choices.off, np.nan) for one in known]
-    if len(off) > 1:
-        return _Expected(errors_across_machines(off), guard)
-    return _Expected(gain_errors(off[0], known[0].group), guard)
+    errors = [np.where(one.predicted > guard, one.errors, np.nan) for one in parts]
+    if len(errors) > 1:
+        return _Expected(errors_across_machines(errors), guard)
+    return _Expected(gain_errors(errors[0], parts[0].group), guard)
 
 
 def settings_of(
-    how: tuple[int, float], by_machine: Sequence[Shown], expected: _Expected
+    how: tuple[int, float], by_machine: Sequence[FirstChoices], expected: _Expected
 ) -> VoteSettings:
-    """The policy (k, shrink) with what it loses on held-out rows; machines count alike."""
-    judged = [one for shown in by_machine if (one := shown.counted()).group.size]
+    """The policy (k, shrink) with its losses on held-out rows; machines count alike."""
+    judged = [one for part in by_machine if (one := part.counted()).group.size]
     if not judged:
         return VoteSettings(*how, **expected.errors._asdict(), guard=expected.guard)
     lost = [one.lost(expected.guard) for one in judged]
-    static = [one.choices.best - one.choices.static for one in judged]
+    static = [one.best - one.static for one in judged]
     groups, group = np.unique(np.concatenate([one.group for one in judged]), return_inverse=True)
     return VoteSettings(
         *how,
@@ -130,22 +92,24 @@ def settings_of(
 
 
 class LeftOut(NamedTuple):
-    """What leaving machines out has shown: the policy with the least loss, and the mean log loss of
-    every (k, shrink); `known` the same where the others ran the very pattern asked about."""
+    """The policy with the least loss where machines are left out, and the mean log loss of every
+    (k, shrink); `shared` is the same for patterns that other machines ran."""
 
     policy: VoteSettings
     table: Mapping[tuple[int, float], float]
-    known: LeftOut | None = None
+    shared: LeftOut | None = None
 
     def to_json(self) -> str:
         table = [[k, repr(shrink), repr(loss)] for (k, shrink), loss in self.table.items()]
-        return json.dumps([self.policy.to_json(), table, self.known and self.known.to_json()])
+        return json.dumps([self.policy.to_json(), table, self.shared and self.shared.to_json()])
 
     @classmethod
     def from_json(cls, text: str) -> LeftOut:
-        policy, table, known = json.loads(text)
+        policy, table, shared = json.loads(text)
         losses = {(int(k), float(shrink)): float(loss) for k, shrink, loss in table}
-        return cls(VoteSettings.from_json(policy), losses, cls.from_json(known) if known else None)
+        return cls(
+            VoteSettings.from_json(policy), losses, cls.from_json(shared) if shared else None
+        )
 
 
 def leave_out(
@@ -153,25 +117,21 @@ def leave_out(
     parts: Sequence[Judged],
     group: NDArray[np.int64],
     *,
-    promised: Sequence[Judged] = (),
+    validation: Sequence[Judged] = (),
     most_slower: Limit | None = None,
 ) -> LeftOut | None:
-    """Policy for a machine that was never measured: the least loss on `parts`, each a machine's
-    rows judged by all others, which count alike however many rows they have; `group` int64[p]. What
-    such a policy promises, and its losses, are of `promised` where that is given. None where
-    nothing can be judged."""
+    """The policy for a machine that was never measured: the least loss on `parts`, each a machine's
+    rows judged by all others, weighted equally; `group` int64[p]. Its losses and errors are those
+    on `validation`, if any is passed, else on `parts`. None where nothing can be judged."""
     judged = _tables(near, parts, group)
-    shown = _tables(near, promised, group) or judged
+    validated = _tables(near, validation, group) or judged
     if not judged:
         return None
-    keys = set.intersection(*(set(table) for _, table in (*judged, *shown)))
+    keys = set.intersection(*(set(table) for _, table in (*judged, *validated)))
     means = {key: float(np.mean([table[key].mean() for _, table in judged])) for key in keys}
     k, shrink = min(sorted(keys), key=lambda key: means[key])
-    asked = [
-        Shown(first_choices(near, part, group, k=k, shrink=shrink), group[part.rows])
-        for part, _ in shown
-    ]
-    policy = settings_of((k, shrink), asked, expected(asked, most_slower))
+    by_machine = [first_choices(near, part, group, k=k, shrink=shrink) for part, _ in validated]
+    policy = settings_of((k, shrink), by_machine, expected(by_machine, most_slower))
     return LeftOut(replace(policy, across=True), means)
 
 
@@ -184,16 +144,15 @@ def refit(
     left_out: LeftOut | None,
     most_slower: Limit | None = None,
 ) -> VoteSettings:
-    """The policy with the least loss on a machine's own rows, in parts that are each judged by what
-    is known without them. What leaving machines out has shown counts as `_PSEUDO_ROWS` more rows;
-    without it the static best wins unless it is beaten surely, as in `fit_policy`, and the guard of
-    `base` counts as `_PSEUDO_PROMISES` rows. `base` where there is nothing to judge."""
+    """The policy with the least loss on a machine's own rows, in parts each judged without its own
+    runs. `left_out` counts as `_PSEUDO_ROWS` more rows; without it the static best wins unless it
+    is beaten by a standard error, as in `chosen_key`, and the guard of `base` counts as
+    `_PSEUDO_CHOICES` rows. `base` where there is nothing to judge."""
     judged = _tables(near, parts, group)
     if not judged:
         return base
     keys = set.intersection(*(set(table) for _, table in judged))
     joint = {key: np.concatenate([table[key] for _, table in judged]) for key in keys}
-    rows = sum(part.rows.size for part, _ in judged)
     if left_out is not None and keys <= set(left_out.table):
 
         def loss(key: tuple[int, float]) -> float:
@@ -205,17 +164,17 @@ def refit(
         group_of = np.unique(names, return_inverse=True)[1]
         ways = [(*key, False) for key in joint]
         k, shrink, _ = chosen_key(ways, np.array(list(joint.values())), group_of)
-    choices = [first_choices(near, part, group, k=k, shrink=shrink) for part, _ in judged]
-    names = np.concatenate([group[part.rows] for part, _ in judged])
-    shown = Shown(FirstChoices.joined(choices), names)
-    mine = expected([shown], most_slower)
-    part = rows / (rows + _PSEUDO_PROMISES)
+    choices = FirstChoices.joined(
+        [first_choices(near, part, group, k=k, shrink=shrink) for part, _ in judged]
+    )
+    mine = expected([choices], most_slower)
+    part = choices.group.size / (choices.group.size + _PSEUDO_CHOICES)
     if left_out is None:
         mine = mine._replace(guard=part * mine.guard + (1 - part) * base.guard)
     elif math.isfinite(left_out.policy.bias):
         part = part if math.isfinite(mine.errors.bias) else 0.0
         mine = mine.mixed(_Expected.of(left_out.policy), part)
-    return settings_of((k, shrink), [shown], mine)
+    return settings_of((k, shrink), [choices], mine)
 
 
 def losses_by(
@@ -224,10 +183,10 @@ def losses_by(
     """Log loss of the first choice to the best run by judged row, with its group held out; rows
     that cannot be judged are absent."""
     k = min(policy.k, near.places.shape[1])
-    found: dict[int, float] = {}
+    losses: dict[int, float] = {}
     for part, table in _tables(near, parts, group):
-        found.update(zip(part.rows.tolist(), table[k, policy.shrink].tolist(), strict=True))
-    return found
+        losses.update(zip(part.rows.tolist(), table[k, policy.shrink].tolist(), strict=True))
+    return losses
 
 
 def _tables(
@@ -235,14 +194,14 @@ def _tables(
 ) -> list[tuple[Judged, dict[tuple[int, float], Floats]]]:
     """Each part, its rows that can be judged, and their losses; parts without such rows are left
     out."""
-    found = []
+    tables = []
     for part in parts:
         able = np.isfinite(part.truth).sum(axis=1) >= 2
         able &= np.isfinite(near.distances[part.rows, :1]).any(axis=1)
-        kept = Judged(part.rows[able], part.truth[able], part.gains, part.trust)
-        if kept.rows.size:
-            found.append((kept, losses_of(near, kept, group)))
-    return found
+        judged = Judged(part.rows[able], part.truth[able], part.gains, part.trust)
+        if judged.rows.size:
+            tables.append((judged, losses_of(near, judged, group)))
+    return tables
 
 
 def chosen_key(keys: Sequence[Key], table: Floats, group: NDArray[np.int64]) -> Key:

@@ -146,7 +146,7 @@ class Platform:
         """The space of one operation on something of these sizes, or on a matrix of those given by
         name (`m=9`); what is not known stays unresolved. Raises: UsageError if the platform does
         not run this kernel."""
-        return self.kernel(op).bind(_symbols(op, sizes.knowing(known)))
+        return self.kernel(op).bind(_symbols(op, sizes.with_sizes(known)))
 
     def reproducible(self, op: Op) -> Platform:
         """The platform with only those configurations of a kernel whose sums run in the same order
@@ -194,7 +194,7 @@ class Platform:
     ) -> LoopNest | None:
         """The common loop nest of a legal configuration; None where the platform has none. Raises:
         SpaceError if it needs a size of the matrix that is not given."""
-        return self.kernel(op).nest(config, _symbols(op, sizes.knowing({**known, "nnz": -1})))
+        return self.kernel(op).nest(config, _symbols(op, sizes.with_sizes({**known, "nnz": -1})))
 
     def quantities(self, op: Op) -> Quantities:
         """The derived quantities of a kernel. A stored platform of an older file, which defines

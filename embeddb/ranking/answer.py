@@ -261,7 +261,7 @@ def _why_not(lookup: Lookup, query: Query, source: str) -> str:
     plain = lookup.answering(query.op, query.platform)
     if plain is None or not query.vote.neighbours:
         return "there are no neighbours to look up"
-    measured, known = plain.evidence.telling, lookup.store.vectors
+    measured, known = plain.evidence.neighbour_ids, lookup.store.vectors
     most = max(len(known.get(p.name, p.version, measured, dim=p.dim)) for p in plugs)
     return (
         f"only {most:,} of {len(measured):,} measured nests have vectors with counters of {place}, "

@@ -18,7 +18,7 @@ from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.failures import Failures
+from embeddb.index.config_counts import Failures
 from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source
 from embeddb.index.scopes import nearest_widths
@@ -183,14 +183,14 @@ def with_evidence(
     distances = np.zeros(0)
     if vector is not None:
         if not query.own.timings and query.pattern.id in partition.ids:
-            policy = partition.known_policy(query.platform)
+            policy = partition.shared_policy(query.platform)
         excluded = {query.pattern.id} if query.own.timings else ()
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
     rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
     found, rejected = _split_legal(partition, query.space)
     vote = _vote(query, partition, view, rows, policy.weights(distances), sorted(found.values()))
     stored = tuple(sorted(found, key=found.__getitem__))
-    tried = well_tried(partition.ground, query.platform.id)
+    tried = well_tried(partition.view_input, query.platform.id)
     best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
     told = zip(ids, best, distances.tolist(), strict=True)
     return replace(

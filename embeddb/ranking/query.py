@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import TimingSummary
+from embeddb.index.config_counts import Failures
 from embeddb.index.conversion import PreparationCost
-from embeddb.index.failures import Failures
 from embeddb.index.vote import VoteSettings
 from embeddb.nests.matching.transfer import StepOutcome
 from embeddb.platforms.platform import Platform

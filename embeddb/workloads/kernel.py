@@ -111,10 +111,7 @@ class TensorKernel(TensorComputation):
 
     name = "kernel"
     one, many = "tensor kernel", "tensor kernels"
-    operations = (
-        Operation("tile", minimum=True),
-        Operation("fused", minimum=True, tunable=False),
-    )
+    operations = (Operation("tile", minimum=True), Operation("fused", minimum=True, tunable=False))
     #: The dimensions of the result, the length of each, and the terms of the longest sum.
     symbols = ("RANK", "DIM_1", "DIM_2", "DIM_3", "DIM_4", "DIM_5", "DIM_6", "REDUCED")
     structural = frozenset({"RANK"})

@@ -18,7 +18,7 @@ from embeddb.core.timing import summarise_runs
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source, correlation_of
-from embeddb.index.view import View, view_of, without
+from embeddb.index.view import View, view_of
 from embeddb.index.vote import plain_metric
 from embeddb.matrix_files import matrix_files, matrix_names, read_pattern
 from embeddb.platforms.platform import Platform
@@ -111,7 +111,7 @@ def panel_of(partition: AnswerIndex | None, here: Platform, op: Op) -> list[Conf
     """Configurations for every matrix, the most informative first: alternately the one that
     explains most of the variance between machines, and the next of a fixed set that serves most
     patterns. Runs of this machine do not count, so that a second call resumes the first."""
-    rest = None if partition is None else without(partition.ground, here.id)
+    rest = None if partition is None else partition.view_input.without(here.id)
     if partition is None or rest is None or not rest.layers:
         space = here.space(op)
         return choose_configs(space, here.default(op), _DRAWN, rng=np.random.default_rng(0))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.pooling import Source
-from embeddb.index.view import View, foretold
+from embeddb.index.view import View, losses_before_and_after
 from embeddb.index.vote import is_default
 from embeddb.platforms.platform import Platform
 
@@ -111,11 +111,13 @@ def op_report(partition: AnswerIndex | None, here: Platform, op: Op, tally: Tall
     ]
     noise = _noise(partition, rows)
     view = partition.view(here)
-    losses = foretold(partition.ground, Source(here.id, op), view) if rows else None
+    source, inputs = Source(here.id, op), partition.view_input
+    losses = losses_before_and_after(inputs, source, view) if rows else None
     shift, moved = _shifts(partition, view)
     if losses is None:
         return OpReport(*done, len(rows), noise, shift=shift, moved=moved)
-    before = losses.before[np.isfinite(losses.before)]
+    before, after = losses
+    before = before[np.isfinite(before)]
     slower = np.expm1(before) > _BEYOND * (noise or 0.0)
     return OpReport(
         *done,
@@ -125,7 +127,7 @@ def op_report(partition: AnswerIndex | None, here: Platform, op: Op, tally: Tall
         shift=shift,
         moved=moved,
         before=float(np.exp(-before.mean())) if before.size else None,
-        after=float(np.exp(-losses.after.mean())),
+        after=float(np.exp(-after.mean())),
     )
 
 
@@ -145,7 +147,7 @@ def _shifts(
     over the configurations that ran here; and those with the largest factors."""
     others = [b for b in view.beliefs if b.source.platform != view.target.platform and b.patterns]
     others = [b for b in others if b.source.op == view.target.op] or others
-    own = next((la for la in partition.ground.layers if la.source == view.target), None)
+    own = partition.view_input.layer_of(view.target)
     if own is None or not others:
         return None, ()
     weight = np.array([1.0 / max(b.variance, 1e-6) for b in others])
@@ -154,6 +156,6 @@ def _shifts(
     if not ran.any():
         return None, ()
     most = [int(at) for at in np.argsort(-np.where(ran, abs(shift), -1.0))[:_NAMED] if ran[at]]
-    configs = partition.ground.configs
+    configs = partition.view_input.configs
     moved = tuple((dict(configs[at]), float(np.exp(shift[at]))) for at in most)
     return float(np.exp(abs(shift[ran]).mean())), moved

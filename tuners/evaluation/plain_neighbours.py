@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.index.run_matrix import RunMatrix
-from embeddb.index.vectors.numpy_index import NumpyIndex
+from embeddb.index.vectors import VectorIndex
 from embeddb.index.vote import plain_metric
 
 #: Neighbours of the plain baseline, as in the prototype that docs/explanation/evaluation.md cites.
@@ -26,7 +26,7 @@ class PlainNeighbours:
         raw = np.array([vectors[evidence.rows[i].pattern_id] for i in rows], dtype=np.float32)
         self._metric = plain_metric(raw)
         self._gains = evidence.gains(np.array(rows, dtype=np.int64))
-        self._index = NumpyIndex.build([str(i) for i in range(len(rows))], self._metric.apply(raw))
+        self._index = VectorIndex([str(i) for i in range(len(rows))], self._metric.apply(raw))
 
     def vote(self, vector: NDArray[np.float32]) -> NDArray[np.float64]:
         """float64[c] mean log gain; what no neighbour ran comes last."""

@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -62,25 +62,32 @@ def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[Binar
     followed. Raises: OSError."""
     target = Path(path)
     part = target.with_name(f".{target.name[:180]}.{uuid.uuid4().hex[:8]}.part")
+
+    def publish() -> None:
+        os.replace(part, target, src_dir_fd=folder, dst_dir_fd=folder)
+
     with _naming(target):
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=folder)
-        with _taking_its_name(fd, part, target, folder) as out:
+        with _part_file(part, folder, publish) as out:
             yield out
+        _sync_names(target.parent, folder)
 
 
 @contextmanager
-def _taking_its_name(fd: int, part: Path, target: Path, folder: int | None) -> Iterator[BinaryIO]:
+def _part_file(
+    part: str | Path, folder: int | None, publish: Callable[[], object]
+) -> Iterator[BinaryIO]:
+    """Create a file under a temporary name, which `publish` gives its name once it is on the disk;
+    the temporary name is removed in any case."""
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=folder)
     try:
         with os.fdopen(fd, "wb") as out:
             yield out
             out.flush()
             os.fsync(out.fileno())
-        os.replace(part, target, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
+        publish()
+    finally:
         with suppress(OSError):
             os.unlink(part, dir_fd=folder)
-        raise
-    _sync_names(target.parent, folder)
 
 
 def check_place(file: Path) -> None:
@@ -237,9 +244,6 @@ def _plain(name: str) -> str:
     return name
 
 
-_PART = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 def write_new(folder: OwnFolder, name: str, data: bytes) -> bool:
     """Create a file in the folder, which is created too; return False if the name is taken, and
     leave that file as it is. The file appears whole or not at all, and the first of several writers
@@ -248,28 +252,17 @@ def write_new(folder: OwnFolder, name: str, data: bytes) -> bool:
     Raises: OSError that names the file, also on a file system without hard links.
     """
     part = f".{name[:180]}.{uuid.uuid4().hex}.part"
+    won: list[bool] = []
     try:
         with folder.opened(make=True) as where:
-            return _written(part, name, data, where)
+            with _part_file(part, where, lambda: won.append(_linked(part, name, where))) as out:
+                out.write(data)
+            os.fsync(where)
     except OSError as error:
         if error.errno is not None:
             error.filename, error.filename2 = str(folder.path / name), None
         raise
-
-
-def _written(part: str, name: str, data: bytes, where: int) -> bool:
-    fd = os.open(part, _PART, 0o666, dir_fd=where)
-    try:
-        with os.fdopen(fd, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        won = _linked(part, name, where)
-    finally:
-        with suppress(OSError):
-            os.unlink(part, dir_fd=where)
-    os.fsync(where)
-    return won
+    return won[0]
 
 
 def _linked(part: str, name: str, where: int) -> bool:

@@ -21,7 +21,7 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import many_of, value_text
-from embeddb.index.large.sampling import read_of
+from embeddb.index.large import read_sample
 from embeddb.index.run_matrix import Extent, MatrixRow, RunMatrix, join
 from embeddb.index.scopes import Scope, scope_partitions
 from embeddb.platforms.of_subject import default_of
@@ -149,7 +149,7 @@ def scope_facts(
         platform = db.store.sound_platform(partition.platform)
         assert platform is not None  # a scope is made of platforms that are there
         members.append((partition, platform))
-    only = read_of(coverage.ids)
+    only = read_sample(coverage.ids)
     tally = _Tally(progress)
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
     evidence = join(op, _rows(db, members, infos, tally, only), winners=winners_only)

@@ -235,7 +235,7 @@ def _neighbours(state: AppState, info: WorkloadInfo) -> list[dict[str, Any]]:
     for scope in state.scopes():
         partition = state.db.index.partition(scope.op, scope.platform)
         if partition is not None:
-            partition = state.db.index.around_known(partition, info.id, scope.platform)
+            partition = state.db.index.around_stored(partition, info.id, scope.platform)
         if partition is None or info.id not in partition.ids:
             continue
         vector = partition.vectors[partition.ids.index(info.id)]

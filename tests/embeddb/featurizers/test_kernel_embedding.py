@@ -13,6 +13,7 @@ from tensors import dot_add
 pytest.importorskip("torch")
 
 import torch
+from fit_policies import fit_policy
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
@@ -20,7 +21,6 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers import COSTLY, Featurizers, learned_from, reads
 from embeddb.featurizers.base import Occluding
 from embeddb.featurizers.kernel_embedding import KernelEmbedding
-from embeddb.index.trial import fit_policy
 from embeddb.tensors.encoding.predictor import NetworkSpec
 from embeddb.testing.featurizers import KernelFeaturizerContract
 

@@ -437,10 +437,10 @@ def test_embedding_goes_on_and_the_choice_is_made_again_with_torch(
         assert [p for p in report.problems if p.startswith("scnn")] == [
             f"scnn: 8 patterns not embedded: torch not installed ({install_hint('learn')})"
         ]
-        (note,) = db.index.partition_notes().values()
+        (note,) = db.index._files.notes().values()
         assert "scnn" not in note["chosen_among"]
         assert embed(db.index).vectors["scnn"] == 9
-        (note,) = db.index.partition_notes().values()
+        (note,) = db.index._files.notes().values()
         assert note["chosen_among"]["scnn"] == Scnn(shipped).version
 
 

@@ -26,7 +26,7 @@ from embeddb.index.answer_file import from_bytes, to_bytes
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of
-from embeddb.index.vectors.numpy_index import NumpyIndex
+from embeddb.index.vectors import VectorIndex
 from indexer.embed import embed
 
 #: Few patterns: every put of a database on disk costs an fsync.
@@ -70,8 +70,8 @@ def same(a: AnswerIndex, b: AnswerIndex) -> None:
         b.scope, b.featurizer, b.ids, repr(b.policy),
     )  # fmt: skip
     assert np.array_equal(a.vectors, b.vectors) and np.array_equal(a.far, b.far)
-    for name, array in a.metric.arrays().items():
-        assert np.array_equal(array, b.metric.arrays()[name])
+    for name in ("center", "scale", "stretch"):
+        assert np.array_equal(getattr(a.metric, name), getattr(b.metric, name))
     same_view(a, b)
     for vector in a.vectors:
         assert a.nearest(vector)[0] == b.nearest(vector)[0]
@@ -115,7 +115,7 @@ def test_saved_and_loaded_equal(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_index_gives_what_plain_search_gives(folder: Path) -> None:
     with Database.open(folder) as db:
         found = _partition(db)
-    plain = NumpyIndex.build(found.ids, found.metric.apply(found.vectors))
+    plain = VectorIndex(found.ids, found.metric.apply(found.vectors))
     for vector in found.vectors:
         ids, distances = found.nearest(vector, exclude={found.ids[0]})
         want, far = plain.search(
@@ -182,7 +182,7 @@ def test_newer_runs_are_scanned_in(folder: Path) -> None:
         same_evidence(patched.evidence, fresh.evidence)
         assert patched.ids == fresh.ids and np.array_equal(patched.vectors, fresh.vectors)
         same_view(patched, fresh)
-        assert len(db.index.partition_notes()) == 1 and fresh.generation > old.generation
+        assert len(db.index._files.notes()) == 1 and fresh.generation > old.generation
 
 
 def test_one_process_sees_what_another_wrote(folder: Path) -> None:
@@ -205,11 +205,11 @@ def _write_one(folder: str) -> None:
 
 def test_many_newer_runs_rebuild_it(folder: Path) -> None:
     with Database.open(folder) as db:
-        before = db.index.partition_notes()
+        before = db.index._files.notes()
         for pattern in patterns(1, first=8):
             _add(db, pattern)
         assert len(_partition(db).ids) == len(SOME) + 4
-        assert db.index.partition_notes() != before
+        assert db.index._files.notes() != before
 
 
 def test_writes_elsewhere_change_nothing(folder: Path) -> None:
@@ -290,7 +290,7 @@ def test_no_folder_at_all(folder: Path, index: Path) -> None:
 )
 def test_a_note_of_another_program(folder: Path, note: bytes) -> None:
     with Database.open(folder) as db:
-        (name,) = db.index.partition_notes()
+        (name,) = db.index._files.notes()
         db.store.notes.put(name, note)
     heals(folder, "another version")
 
@@ -317,7 +317,7 @@ def test_left_over_files_are_collected(folder: Path, index: Path) -> None:
         (index / name).write_bytes(b"x")
     with Database.open(folder) as db:
         db.index.refresh(OP, "tiny")
-        (note,) = db.index.partition_notes().values()
+        (note,) = db.index._files.notes().values()
     kept = {f"{note['stem']}.npz", other, *users}
     assert {file.name for file in index.iterdir()} == kept
 
@@ -328,8 +328,9 @@ def test_old_versions_are_collected(folder: Path, index: Path) -> None:
             db.store.append([Run(SOME[0].id, OP, "tiny", CONFIGS[0], Measurement("crash"))])
             db.index.refresh(OP, "tiny")
         assert len(list(index.iterdir())) == 1
-        db.index.forget_derived()
-        assert list(index.iterdir()) == [] and db.index.partition_notes() == {}
+        db.store.vectors.drop()
+        db.index.forget_partitions()
+        assert list(index.iterdir()) == [] and db.index._files.notes() == {}
         embed(db.index, again=True)
         assert db.query(SOME[5], platform="tiny", op=OP).candidates[0].config == {"variant": "b"}
 
@@ -381,7 +382,7 @@ def test_threads_refresh_and_ask_at_once(folder: Path) -> None:
 def test_a_store_in_memory_has_no_files() -> None:
     db = fill(Database.in_memory(), tiny(), SOME)
     assert len(_partition(db).ids) == len(SOME)
-    assert db.index.partition_notes() == {} and db.problems() == []
+    assert db.index._files.notes() == {} and db.problems() == []
     _add(db, band(170, 14, name="new", group="new"))
     assert len(_partition(db).ids) == len(SOME) + 1
 

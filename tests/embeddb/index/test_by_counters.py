@@ -208,11 +208,11 @@ def test_it_is_kept_and_found_again(folder: Path) -> None:
     with Database.open(folder) as db:
         count(db, *law.measured(), law.asked())
         embed(db.index)
-        names = sorted(db.index.partition_notes())
+        names = sorted(db.index._files.notes())
         assert names == ["partition/nest/nest-cpu", f"partition/nest/nest-cpu/{HERE}"]
         first = ask(db, law.asked())
         embed(db.index, again=True)
-        assert sorted(db.index.partition_notes()) == names and db.problems() == []
+        assert sorted(db.index._files.notes()) == names and db.problems() == []
     with Database.open(folder, readonly=True) as db:
         made = ask(db, law.asked())
         assert made.neighbours == first.neighbours and not db.index.repairs()
@@ -224,7 +224,7 @@ def test_it_is_kept_and_found_again(folder: Path) -> None:
         assert ask(db, law.asked()).neighbours == first.neighbours, "made anew"
         assert any(f"by counters of {HERE}: rebuilt" in line for line in db.index.repairs())
         db.index.forget_partitions()
-        assert db.index.partition_notes() == {}
+        assert db.index._files.notes() == {}
 
 
 @pytest.mark.usefixtures("better")
@@ -259,10 +259,10 @@ def test_what_only_ran_its_default_is_nobodys_neighbour(db: Database) -> None:
     partition = db.index.answering(law.OP, law.here())
     assert partition is not None and only.id not in partition.ids
     evidence, _ = db.index.evidence(law.OP, "nest-cpu")
-    assert only.id in {row.pattern_id for row in evidence.rows} - evidence.telling
+    assert only.id in {row.pattern_id for row in evidence.rows} - evidence.neighbour_ids
     at = next(i for i, row in enumerate(evidence.rows) if row.pattern_id == only.id)
     alone: RunMatrix = evidence.take(np.array([at]))
-    assert alone.telling == {only.id}, "where there is nothing else"
+    assert alone.neighbour_ids == {only.id}, "where there is nothing else"
 
 
 def test_platforms_that_count_and_their_nests(db: Database) -> None:

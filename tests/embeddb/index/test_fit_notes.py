@@ -13,11 +13,10 @@ from builders import OP, by_chance, fill, patterns, runs_of, tiny
 
 from embeddb.core.config import Op
 from embeddb.database import Database
-from embeddb.index import answer_file, fit
+from embeddb.index import answer_file, fit, large
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import _FITTED_PER_S, _READ_PER_S
-from embeddb.index.fit_notes import FitNote, noted
-from embeddb.index.large import sampling
+from embeddb.index.fit import FitNote, read_note
 from embeddb.index.scopes import facts_of
 from indexer.starter import copy_starter
 
@@ -71,7 +70,7 @@ def test_other_runs_and_other_features_are_fitted(
     assert len(fits) == 1
     runs, readable = db.index.evidence(OP, "tiny")
     facts = facts_of(db.store, OP, "tiny")
-    note = noted(db.store.notes.get(NOTE), FitNote)
+    note = read_note(db.store.notes.get(NOTE), FitNote)
     assert note is not None
     name, among = note.featurizer, note.among
     given = fit.FitInput(runs, readable, facts)
@@ -101,10 +100,10 @@ def test_the_time_that_building_takes_is_estimated(
     db.index.forget_partitions()
     assert db.index.preparing_s(OP, "tiny") == pytest.approx(runs / _READ_PER_S)
     # Of very many matrices only some are read.
-    monkeypatch.setattr(sampling, "MOST_HELD", 4)
-    monkeypatch.setattr(sampling, "HELD", 2)
-    monkeypatch.setattr(sampling, "OF_EACH", 2)
-    held = sampling.held_of([files._store.members(t) for t in db.store.partitions()])
+    monkeypatch.setattr(large, "MOST_FITTED", 4)
+    monkeypatch.setattr(large, "SAMPLE", 2)
+    monkeypatch.setattr(large, "OF_EACH", 2)
+    held = large.fit_sample([files._store.members(t) for t in db.store.partitions()])
     assert held is not None and len(held) < len(SOME)
     part = len(held) / len(SOME)
     assert db.index.preparing_s(OP, "tiny") == pytest.approx(part * runs / _READ_PER_S)

@@ -146,11 +146,11 @@ def test_what_others_ran_of_the_very_pattern_counts_as_far_as_they_agree(
     assert partition is not None and partition.left_out is not None
     assert LeftOut.from_json(partition.left_out.to_json()) == partition.left_out
     nobody = platform.at("four", {"threads": "2"})
-    strangers, known = partition.view(nobody).policy, partition.known_policy(nobody)
+    strangers, known = partition.view(nobody).policy, partition.shared_policy(nobody)
     # By features nothing can be told; by the pattern itself all, if machines agree.
     assert (known.loss < 0.3 * strangers.loss) == agree
-    assert known.across and partition.known_policy(nobody) is known
-    here = partition.known_policy(platform.at("three", {"threads": "2"}))
+    assert known.across and partition.shared_policy(nobody) is known
+    here = partition.shared_policy(platform.at("three", {"threads": "2"}))
     assert not here.across and (here.loss < 0.3 * strangers.loss) == agree
     hits = 0
     shared = by_chance(1, 0.5)

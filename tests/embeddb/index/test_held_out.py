@@ -38,14 +38,14 @@ def test_a_failed_choice_costs_what_the_default_takes() -> None:
     """Column 1 is fast on all but the last row, where it fails."""
     others = [[0.0, 0.7, 0.1]] * 4
     found = _choices([*others, [0.0, FAILED_GAIN, 0.2]])
-    assert found.got[-1] == 0.0 and found.best[-1] == pytest.approx(0.2)
+    assert found.measured[-1] == 0.0 and found.best[-1] == pytest.approx(0.2)
     assert found.lost(0.0)[-1] == pytest.approx(0.2)
     assert found.lost(0.0)[:-1] == pytest.approx(np.zeros(4))
 
 
 def test_only_what_ran_on_a_row_is_chosen_there() -> None:
     found = _choices([*[[0.0, 0.7, 0.1]] * 4, [0.0, NAN, 0.2]])
-    assert found.got[-1] == found.best[-1] == pytest.approx(0.2)
+    assert found.measured[-1] == found.best[-1] == pytest.approx(0.2)
 
 
 def test_behind_the_guard_the_default_is_answered() -> None:
@@ -57,7 +57,7 @@ def test_behind_the_guard_the_default_is_answered() -> None:
 def test_rows_without_the_default_or_with_mostly_failures_do_not_count() -> None:
     failed = [0.0, FAILED_GAIN, FAILED_GAIN, FAILED_GAIN, 0.4]
     found = _choices([*[[0.0, 0.7, 0.1, 0.3, 0.2]] * 4, [NAN, 0.7, 0.1, 0.3, 0.2], failed])
-    assert found.counted.tolist() == [True] * 4 + [False] * 2
+    assert found.counted().group.tolist() == [0, 1, 2, 3]
 
 
 def test_neighbours_that_are_left_out_make_room() -> None:

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt
-from embeddb.index.vectors.inverted_lists import InvertedLists, Recall
-from embeddb.index.vectors.numpy_index import NumpyIndex
+from embeddb.index.inverted_lists import InvertedLists, Recall
+from embeddb.index.vectors import VectorIndex
 
 Floats = NDArray[np.float32]
 
@@ -44,7 +44,7 @@ def many() -> tuple[list[str], Floats, InvertedLists]:
 def test_where_all_lists_are_read_it_is_the_exact_search() -> None:
     ids, vectors = _ids(300), np.round(_clustered(300, 3)).astype(np.float32)  # many ties
     lists = InvertedLists.build(ids, vectors)
-    exact = NumpyIndex.build(ids, vectors)
+    exact = VectorIndex(ids, vectors)
     for row in range(0, 300, 37):
         for k in (1, 7, 40):
             names, far = exact.search(vectors[row : row + 1], k, exclude=ids[:5])
@@ -59,7 +59,7 @@ def test_few_lists_find_what_is_said(many: tuple[list[str], Floats, InvertedList
     assert 0.99 <= lists.recall.share <= 1.0
     assert lists.recall.lists < len(lists.centres) / 4
     queries = _clustered(5100)[5000:]
-    exact, _ = NumpyIndex.build(ids, vectors).search(queries, 10)
+    exact, _ = VectorIndex(ids, vectors).search(queries, 10)
     hits = sum(
         len({*lists.nearest(query, 10)[0]} & {*names})
         for query, names in zip(queries, exact, strict=True)

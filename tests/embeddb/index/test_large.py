@@ -10,8 +10,8 @@ from builders import OP, by_law, fill, patterns, runs_of, tiny
 
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
+from embeddb.index import large
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.large import sampling
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.ui.serve import facts, measured
 from embeddb.ui.serve.app_state import AppState
@@ -25,9 +25,9 @@ PLATFORM = tiny()
 
 @pytest.fixture(autouse=True)
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "MOST_HELD", 24)
-    monkeypatch.setattr(sampling, "HELD", 20)
-    monkeypatch.setattr(sampling, "OF_EACH", 8)
+    monkeypatch.setattr(large, "MOST_FITTED", 24)
+    monkeypatch.setattr(large, "SAMPLE", 20)
+    monkeypatch.setattr(large, "OF_EACH", 8)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_neighbours_rows_are_as_if_all_were_held(
 ) -> None:
     with Database.open(folder) as db:
         asked = _around(db, ASKED[3])
-    monkeypatch.setattr(sampling, "MOST_HELD", 100)
+    monkeypatch.setattr(large, "MOST_FITTED", 100)
     with Database.create(tmp_path / "whole") as db:
         whole = _partition(fill(db, PLATFORM, MANY))
         assert whole.lists is None
@@ -183,7 +183,7 @@ def test_damaged_lists_are_made_anew(folder: Path, place: int) -> None:
     raw[place] ^= 0x40
     file.write_bytes(raw)
     with Database.open(folder) as db:
-        assert any("rebuilt when it is asked for" in line for line in db.problems())
+        assert any("rebuilt by the next query" in line for line in db.problems())
         told = [w for p in ASKED for w in db.query(p, platform="tiny", op=OP).warnings]
         assert any("rebuilt" in line for line in told)
         assert _partition(db).lists is not None and db.problems() == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from fit_policies import fit_policy
 
 from embeddb.core.kinds import Limit, kind_of
-from embeddb.index.trial import fit_policy
 
 #: What the first choices of forty patterns were promised and got: one in four of those that were
 #: promised little is slower, none of those that were promised much.

@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from fit_policies import fit_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.index import held_out, trial
-from embeddb.index.trial import fit_policy
 from embeddb.index.vote import (
-    Metric,
     VoteSettings,
     effects,
     greedy_cover,
@@ -101,18 +100,6 @@ def test_the_learned_metric_is_a_distance_along_the_foretold_gains() -> None:
         gap = z[i] - z[j]
         want = gap @ gap + share * float(((gap @ w) ** 2).sum())
         assert float((((gap) @ stretch) ** 2).sum()) == pytest.approx(want)
-
-
-def test_a_metric_round_trips_and_refuses_misfits() -> None:
-    x, _, _ = _data(1)
-    metric = plain_metric(x)
-    again = Metric.from_arrays(metric.arrays())
-    assert np.array_equal(again.apply(x), metric.apply(x))
-    assert metric.apply(x).std(axis=0) == pytest.approx(np.ones(3), rel=1e-3)
-    with pytest.raises(ValueError, match="fit together"):
-        Metric.from_arrays({**metric.arrays(), "stretch": np.eye(2)})
-    with pytest.raises(KeyError):
-        Metric.from_arrays({"center": np.zeros(3)})
 
 
 def test_a_constant_feature_says_nothing() -> None:

@@ -10,7 +10,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.explain.explanation import fails
-from embeddb.index.failures import Failures
+from embeddb.index.config_counts import Failures
 from embeddb.ranking.build import build_query
 from embeddb.ranking.rankers.order import chances, likely_last
 from embeddb.ranking.recommendation import Candidate

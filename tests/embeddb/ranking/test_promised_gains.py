@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from builders import OP, band, fill, patterns, runs_of, tiny
+from fit_policies import fit_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from queries import changed, random_evidence, sampled_queries
@@ -22,7 +23,6 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
-from embeddb.index.trial import fit_policy
 from embeddb.index.vote import VoteSettings
 from embeddb.ranking.order_reason import order_notes, rests_on, with_order_reasons
 from embeddb.ranking.query import Query, VoteQuality

@@ -85,16 +85,16 @@ def test_a_few_runs_of_a_third_machine_decide_nothing(groups: int, first: int) -
 
 
 def test_where_hardly_any_are_well_tried_all_may_be_first() -> None:
-    ground = asked_partition({ONE: ALL, TWO: ALL, THREE: ALL}).ground
+    view_input = asked_partition({ONE: ALL, TWO: ALL, THREE: ALL}).view_input
 
     def tried(*ran: tuple[int, ...]) -> NDArray[np.bool_] | None:
         """Of configurations repeated to 16, of which each machine ran some."""
         layers = []
-        for layer, columns in zip(ground.layers, ran, strict=True):
+        for layer, columns in zip(view_input.layers, ran, strict=True):
             gains = np.full((len(layer.gains), 16), np.nan)
             gains[:, columns] = 0.0
             layers.append(replace(layer, gains=gains))
-        return well_tried(replace(ground, layers=tuple(layers)), NEW.id)
+        return well_tried(replace(view_input, layers=tuple(layers)), NEW.id)
 
     some = tried((0, 1, 2, 3, 4, 5), (0, 1, 2, 6), (0, 7))
     assert some is not None and np.flatnonzero(some).tolist() == [0, 1, 2]
@@ -111,9 +111,9 @@ def test_the_default_may_always_be_first() -> None:
 
 def test_it_is_asked_of_configurations_not_of_patterns() -> None:
     part = asked_partition({ONE: ALL, TWO: ABC, THREE: ABC})
-    tried = well_tried(part.ground, NEW.id)
+    tried = well_tried(part.view_input, NEW.id)
     assert tried is not None
-    by_config = dict(zip(part.ground.configs, tried.tolist(), strict=True))
+    by_config = dict(zip(part.view_input.configs, tried.tolist(), strict=True))
     assert [by_config[c] for c in CONFIGS] == [True, True, True, False]
 
 

@@ -13,8 +13,8 @@ from command_line import run_verb
 
 from embeddb.core.config import Op
 from embeddb.database import Database
+from embeddb.index.config_counts import wins
 from embeddb.index.run_matrix import Extent, MatrixRow
-from embeddb.index.winners import wins
 from embeddb.ui.report import database_facts
 from embeddb.ui.serve import facts, measured
 from embeddb.ui.serve.app_state import AppState

@@ -232,7 +232,7 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
     Example:
       embeddb plot winners starter --platform cpu --op spmm:128 -o winners.svg
     """
-    from embeddb.index.winners import wins
+    from embeddb.index.config_counts import wins
 
     with open_database(db, readonly=True) as opened, Progress() as progress:
         scopes = opened.index.scopes(platform, Op.parse(op) if op else None)

@@ -1,9 +1,9 @@
 """Nearest vectors among very many: lists by nearest centre, of which a question reads a few.
 
-An inverted file with flat lists (IVF; Jégou, Douze and Schmid 2011, section IV). Centres are found
-by FAISS's k-means; what is kept and read is our own, for FAISS believes the bytes of its files, and
-because a list is only read, and its digest only checked, when a question comes by: opening takes
-the same time however many vectors there are.
+An inverted file with flat lists (IVF; Jégou, Douze and Schmid 2011, section IV). Centres come from
+FAISS's k-means. The file format is our own: FAISS trusts the bytes of its files, and here a list is
+read, and its digest checked, only when a query needs it, so opening takes the same time however
+many vectors there are.
 
 Layout of the bytes, little-endian: int64 lists l, dimensions d, vectors n and lists probed; float64
 recall; offsets int64[l+1]; a blake2b-128 of each list; centres float32[l,d]; then list after list
@@ -14,48 +14,43 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt
-from embeddb.index.vectors.faiss_index import centres_of, nearest_places
-from embeddb.index.vectors.numpy_index import distances
+from embeddb.index.vectors import distances
 
 _ID, _DIGEST, _WORDS = 16, 16, 5
-#: Lists per square root of the number of vectors: a question then looks at as many centres as at
-#: vectors.
+#: Lists per square root of the number of vectors: a query then reads as many centres as vectors.
 _PER_ROOT = 2.0
-#: Numbers of lists that are tried, until the recall is what is wanted.
+#: Numbers of lists that are tried until this share of the nearest `_OF` is retrieved.
 _PROBES = (4, 8, 16, 32, 64, 128, 256)
-_WANTED, _OF, _QUESTIONS = 0.99, 20, 200
+_RECALL, _OF, _QUERIES = 0.99, 20, 200
+#: Rounds of k-means and vectors per centre; more of either hardly improve the centres.
+_ROUNDS, _PER_CENTRE = 10, 64
 
 Floats = NDArray[np.float32]
 
 
 class Recall(NamedTuple):
-    """`share` of the truly nearest `_OF` that were found where `lists` lists are read."""
+    """`share` of the exact nearest `_OF` vectors that reading `lists` lists retrieves."""
 
     share: float
     lists: int
 
 
-class _Kept(NamedTuple):
-    """Ids, 16 bytes each, and vectors float32[n,d] of one list."""
-
-    ids: bytes
-    vectors: Floats
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class InvertedLists:
     """`centres` float32[l,d], `offsets` int64[l+1] of the lists among all vectors, their `digests`;
-    `recall` as it was judged when they were made. `newer` are vectors float32[d] by id that came
-    since, or took another's place. `block` gives bytes of the lists from an offset on."""
+    `recall` as it was measured when they were built. `newer` are vectors float32[d] by id that were
+    added or replaced since. `block` reads a number of bytes of the lists from an offset."""
 
     centres: Floats
     offsets: NDArray[np.int64]
@@ -70,14 +65,14 @@ class InvertedLists:
 
     @property
     def count(self) -> int:
-        """Of the vectors they were made from."""
+        """Number of vectors they were built from."""
         return int(self.offsets[-1])
 
     @classmethod
     def build(cls, ids: Sequence[str], vectors: Floats) -> InvertedLists:
-        """Of distinct ids and finite vectors float32[n,d]; the same each time."""
+        """Build from distinct ids and finite vectors float32[n,d]; deterministic."""
         count = max(1, round(_PER_ROOT * math.sqrt(len(ids))))
-        centres = centres_of(vectors, count)
+        centres = _centres(vectors, count)
         place = _nearest_centre(vectors, centres)
         order = np.lexsort((np.arange(len(ids)), place))
         offsets = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=count))])
@@ -87,33 +82,34 @@ class InvertedLists:
             raw = b"".join(bytes.fromhex(ids[i]) for i in rows)
             blocks.append(raw + vectors[rows].astype("<f4").tobytes())
         data = b"".join(blocks)
-        made = cls(
+        lists = cls(
             centres,
             offsets.astype(np.int64),
             b"".join(map(_digest, blocks)),
             Recall(1.0, count),
             lambda at, size: data[at : at + size],
         )
-        return replace(made, recall=made._judged(ids, vectors))
+        return replace(lists, recall=lists._measured_recall(ids, vectors))
 
-    def _judged(self, ids: Sequence[str], vectors: Floats) -> Recall:
-        """The least number of lists with the recall that is wanted, over some of the vectors."""
-        some = np.linspace(0, len(ids) - 1, min(_QUESTIONS, len(ids))).astype(np.int64)
+    def _measured_recall(self, ids: Sequence[str], vectors: Floats) -> Recall:
+        """The least number of lists with a recall of `_RECALL`, measured on a sample of vectors."""
+        some = np.linspace(0, len(ids) - 1, min(_QUERIES, len(ids))).astype(np.int64)
         k = min(_OF, len(ids))
-        nearest = nearest_places(vectors, vectors[some], k)
+        nearest = _faiss().knn(vectors[some], vectors, k)[1]
         exact = [{bytes.fromhex(ids[at]) for at in row} for row in nearest]
         for probed in (n for n in _PROBES if n < len(self.centres)):
-            found = (self._probed(vectors[at], k, probed, ())[0] for at in some)
-            hits = sum(len(one.intersection(two)) for one, two in zip(exact, found, strict=True))
-            if (share := hits / (k * len(some))) >= _WANTED:
+            retrieved = (self._probed(vectors[at], k, probed, ())[0] for at in some)
+            pairs = zip(exact, retrieved, strict=True)
+            hits = sum(len(one.intersection(other)) for one, other in pairs)
+            if (share := hits / (k * len(some))) >= _RECALL:
                 return Recall(share, probed)
         return Recall(1.0, len(self.centres))
 
     def nearest(
         self, query: Floats, k: int, *, exclude: Collection[str] = ()
     ) -> tuple[list[str], Floats]:
-        """The k nearest ids to float32[d] among the lists that are read, by (distance, id), and
-        their L2 distances float32[<=k]. Raises: StoreCorrupt for a list that is not as written."""
+        """The k nearest ids to float32[d] in the nearest lists, by (distance, id), and their L2
+        distances float32[<=k]. Raises: StoreCorrupt for a list with another digest."""
         barred = [bytes.fromhex(i) for i in exclude]
         ids, far = self._probed(query, k, self.recall.lists, barred)
         return [i.hex() for i in ids], far
@@ -130,64 +126,54 @@ class InvertedLists:
         for read, at in enumerate(near.tolist()):
             if read >= probed and count >= k + len(left_out):
                 break
-            kept = self._list(at)
-            ids.append(kept.ids)
-            parts.append(kept.vectors)
-            count += len(kept.vectors)
+            list_ids, vectors = self._list(at)
+            ids.append(list_ids)
+            parts.append(vectors)
+            count += len(vectors)
         names, far = b"".join(ids), distances(np.concatenate(parts), query)
         rows = _least(far, k + len(left_out) + len(new))
-        found = [(float(far[row]), names[row * _ID : (row + 1) * _ID], row) for row in rows]
-        kept_rows = [one for one in sorted(found) if one[2] < len(new) or one[1] not in left_out]
-        return [name for _, name, _ in kept_rows[:k]], far[[row for *_, row in kept_rows[:k]]]
+        nearest = sorted((float(far[row]), names[row * _ID : (row + 1) * _ID], row) for row in rows)
+        nearest = [one for one in nearest if one[2] < len(new) or one[1] not in left_out][:k]
+        return [name for _, name, _ in nearest], far[[row for *_, row in nearest]]
 
-    def _list(self, at: int) -> _Kept:
+    def _list(self, at: int) -> tuple[bytes, Floats]:
+        """Ids, 16 bytes each, and vectors float32[n,d] of one list."""
         start, end = int(self.offsets[at]), int(self.offsets[at + 1])
         row = _ID + 4 * self.dim
         raw = self.block(start * row, (end - start) * row)
         if _digest(raw) != self.digests[at * _DIGEST : (at + 1) * _DIGEST]:
             raise StoreCorrupt("a list of vectors is not as it was written")
         ids = (end - start) * _ID
-        vectors = np.frombuffer(raw, "<f4", offset=ids).reshape(-1, self.dim)
-        return _Kept(raw[:ids], vectors)
+        return raw[:ids], np.frombuffer(raw, "<f4", offset=ids).reshape(-1, self.dim)
 
     def check(self) -> None:
-        """Read all of them. Raises: StoreCorrupt for a list that is not as written."""
+        """Read all lists. Raises: StoreCorrupt for one with another digest."""
         for at in range(len(self.centres)):
             self._list(at)
 
     def including(self, vectors: Mapping[str, Floats]) -> InvertedLists:
-        """With vectors float32[d] that came since; one of an id that is there takes its place."""
-        return replace(
-            self, newer={**self.newer, **{bytes.fromhex(i): v for i, v in vectors.items()}}
-        )
+        """Copy with further vectors float32[d]; those of known ids are replaced."""
+        newer = {bytes.fromhex(i): vector for i, vector in vectors.items()}
+        return replace(self, newer={**self.newer, **newer})
 
     # -- bytes -----------------------------------------------------------------------------
 
     def head(self) -> bytes:
-        """Everything before the lists; its digest vouches for theirs."""
+        """The bytes before the lists, with the digests of the lists."""
         words = np.array([len(self.centres), self.dim, self.count, self.recall.lists], "<i8")
-        share = np.array([self.recall.share], "<f8")
-        return b"".join(
-            [
-                words.tobytes(),
-                share.tobytes(),
-                self.offsets.astype("<i8").tobytes(),
-                self.digests,
-                self.centres.astype("<f4").tobytes(),
-            ]
-        )
+        sizes = words.tobytes() + np.array([self.recall.share], "<f8").tobytes()
+        centres = self.centres.astype("<f4").tobytes()
+        return sizes + self.offsets.astype("<i8").tobytes() + self.digests + centres
 
     def body(self) -> bytes:
-        """The lists."""
+        """The bytes of the lists."""
         return self.block(0, self.count * (_ID + 4 * self.dim))
 
     @classmethod
     def read(cls, data: Callable[[int, int], bytes], size: int) -> tuple[InvertedLists, bytes]:
-        """Out of `size` bytes, of which `data` gives so many from an offset on; and the head, whose
-        digest says whether it is the one that was written.
-
-        Raises: StoreCorrupt for what the bytes themselves do not fill.
-        """
+        """Lists in `size` bytes, of which `data` reads a number from an offset; and their head,
+        whose digest the caller checks. Raises: StoreCorrupt for sizes or centres that are not
+        consistent."""
         if size < 8 * _WORDS:
             raise StoreCorrupt("a file of lists without its sizes")
         words = np.frombuffer(data(0, 8 * _WORDS), "<i8")
@@ -206,14 +192,14 @@ class InvertedLists:
         if not np.isfinite(centres).all():
             raise StoreCorrupt("centres that are none")
         share = float(np.frombuffer(head, "<f8", 1, 32)[0])
-        found = cls(
+        lists = cls(
             centres.reshape(count, dim),
             offsets,
             head[at : at + _DIGEST * count],
             Recall(share, min(probed, count)),
             lambda start, size: data(length + start, size),
         )
-        return found, head
+        return lists, head
 
 
 def _digest(raw: bytes) -> bytes:
@@ -221,7 +207,7 @@ def _digest(raw: bytes) -> bytes:
 
 
 def _least(far: Floats, count: int) -> list[int]:
-    """Rows of the least distances, at least `count` with all that are as far as the last."""
+    """Rows of the `count` least distances, and all others as near as the last of them."""
     if count >= len(far):
         return list(range(len(far)))
     rows: list[int] = np.flatnonzero(far <= np.partition(far, count - 1)[count - 1]).tolist()
@@ -229,10 +215,33 @@ def _least(far: Floats, count: int) -> list[int]:
 
 
 def _nearest_centre(vectors: Floats, centres: Floats) -> NDArray[np.int64]:
-    """int64[n], a block at a time."""
+    """int64[n], computed in blocks of vectors."""
     square = (centres.astype(np.float64) ** 2).sum(axis=1)
-    found = np.empty(len(vectors), dtype=np.int64)
+    nearest = np.empty(len(vectors), dtype=np.int64)
     for at in range(0, len(vectors), 8192):
         part = vectors[at : at + 8192]
-        found[at : at + 8192] = (square - 2.0 * (part @ centres.T)).argmin(axis=1)
-    return found
+        nearest[at : at + 8192] = (square - 2.0 * (part @ centres.T)).argmin(axis=1)
+    return nearest
+
+
+def _centres(vectors: Floats, count: int) -> Floats:
+    """float32[count,d] centres of float32[n,d] by k-means with a fixed seed."""
+    kmeans = _faiss().Kmeans(
+        int(vectors.shape[1]),
+        count,
+        niter=_ROUNDS,
+        seed=1,
+        min_points_per_centroid=1,
+        max_points_per_centroid=_PER_CENTRE,
+    )
+    kmeans.train(np.ascontiguousarray(vectors, dtype=np.float32))
+    return np.asarray(kmeans.centroids, dtype=np.float32).reshape(count, -1)
+
+
+@cache
+def _faiss() -> Any:
+    with warnings.catch_warnings():
+        # SWIG types without __module__ warn on Python 3.12 and later.
+        warnings.filterwarnings("ignore", "builtin type .*wig", DeprecationWarning)
+        import faiss
+    return faiss
