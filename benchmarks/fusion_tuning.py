@@ -158,7 +158,7 @@ def by_model(
     program: TensorGraph, model: PredictsKernels, start: Cut, budget_s: float, seed: int
 ) -> tuple[list[Cut], int]:
     """The cuts that it likes best, the first first, and how many it priced."""
-    prices, told = CutPrices(program, model), {}
+    prices, told = CutPrices(program, model.seconds), {}
     annealer = Annealer(CutSteps(program), start, rng=np.random.default_rng([seed, 0]))
     begun = time.process_time()
     priced = 0
@@ -177,11 +177,11 @@ def by_both(
 ) -> None:
     """Annealing on hardware from the fastest of the starts, neighbours chosen by the model, as
     `embeddb tune` does."""
-    screen = ScreenedSteps(CutPrices(search.program, model))
+    screen = ScreenedSteps(CutPrices(search.program, model.seconds))
 
     def price(cut: Cut) -> float:
         seconds = search.seconds(cut)
-        screen.told(cut, search.known)
+        screen.learn(cut, search.known)
         return seconds
 
     start = min(starts, key=price)

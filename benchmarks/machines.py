@@ -46,7 +46,7 @@ from indexer.training.cost_model.settings import forest
 from indexer.training.cost_model.train import tree_card, tree_columns
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
-from tuners.evaluation.machines import WEIGHT
+from tuners.evaluation.learned import MACHINES_WEIGHT
 
 LOCAL = (0, 1, 2, 5, 10, 20, 52)
 #: Rows that are asked about in each half, and runs of each row that are learned from.
@@ -167,14 +167,16 @@ def _half(runs: Runs, asked: np.ndarray, local: np.ndarray, others: np.ndarray) 
         given = runs.with_local(index, here) if count else index
         own = samples.take(here).thinned(PER_ROW, 0)
         learned = _with_own(known, own) if count else model
-        weight = JOINED_WEIGHT if count else WEIGHT
+        weight = JOINED_WEIGHT if count else MACHINES_WEIGHT
         yield from _answered(runs, asked, given, learned, f"{count} local", weight)
         if count:
-            yield from _joined(runs, asked, given, model, f"before learning, {count} local", WEIGHT)
+            yield from _joined(
+                runs, asked, given, model, f"before learning, {count} local", MACHINES_WEIGHT
+            )
             yield from _by_local(runs, asked, own, count)
     both = np.concatenate([others, local])
     model = forest_of(samples.take(both).thinned(PER_ROW, 0))
-    yield from _answered(runs, asked, runs.index(both), model, "trained here, too", WEIGHT)
+    yield from _answered(runs, asked, runs.index(both), model, "trained here, too", MACHINES_WEIGHT)
 
 
 def _with_own(known: Samples, own: Samples) -> CostModel:

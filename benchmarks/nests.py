@@ -46,8 +46,7 @@ from embeddb.nests.matching.transfer import (
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
 from embeddb.nests.schedule import Schedule
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform, load_platform, this_machine
+from embeddb.platforms.platform import Platform, default_of, load_platform, space_of, this_machine
 from indexer.programs import SIZES, applications
 from indexer.runners.base import RunOptions
 

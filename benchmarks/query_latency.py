@@ -44,7 +44,7 @@ from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.platforms.platform import default_of, space_of
 from embeddb.store.model_files import model_entries
 from indexer.programs import nests_of, program_names, sizes_of
 

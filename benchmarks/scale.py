@@ -39,8 +39,7 @@ from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.inverted_lists import InvertedLists
 from embeddb.matrix_files import read_pattern
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import default_of, load_platform, space_of
 
 OP, PLATFORM = Op("spmm", 64), "cpu@5ca1e000"
 CONFIGS, EACH, BATCH, GROUP = 200, 100, 20_000, 8

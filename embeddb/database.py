@@ -472,14 +472,14 @@ class Database:
 
         Raises: NothingFound if there are no such runs, or too few to evaluate.
         """
-        from tuners.evaluation.bench import asked_scopes
+        from tuners.evaluation.bench import measured_scopes
         from tuners.evaluation.evaluate import EvalOptions, evaluate
 
         what = Op.parse(op) if op and isinstance(op, str) else op or None
         return evaluate(
             self.index,
             EvalOptions(seeds=seeds, complete=complete),
-            scopes=asked_scopes(self.index, platform, what),
+            scopes=measured_scopes(self.index, platform, what),
             rankers=rankers,
             progress=progress,
         )

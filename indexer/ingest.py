@@ -23,8 +23,7 @@ from embeddb.core.kinds import operation_of
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
 from embeddb.platforms.log_table import LogTable
-from embeddb.platforms.of_subject import space_of
-from embeddb.platforms.platform import Platform, load_platform, platform_here, runner_for
+from embeddb.platforms.platform import Platform, load_platform, platform_here, runner_for, space_of
 from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store

@@ -23,8 +23,7 @@ from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import State, TimingSummary, between, state_now, summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.campaign.agreement import compare

@@ -27,8 +27,7 @@ from embeddb.nests.counters import CounterVector
 from embeddb.nests.matching.transfer import TILES, Legal
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule, designed
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.store import Store
 from embeddb.store.counters import counters_of, counting_platforms, keep_counters
 from indexer.measure import Design, Machine, Recorder

@@ -17,8 +17,7 @@ from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import between, summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.platforms.designed_tiles import designed_tiles
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
 from embeddb.tensors.tensor_graph import TensorGraph

@@ -1,4 +1,4 @@
-"""The tuner contract, ask and tell over a prepared query, and the loop that drives a tuner."""
+"""The contract of tuners, which propose configurations for a query, and their driving loop."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Tuner(Protocol):
 
     - `ask` returns candidates that are legal in `query.space`, in the order to try them: the first
       has the least `score`, later ones may complement it as a set. It never returns a
-      configuration that it returned before or was told about.
+      configuration that it proposed before or has a measurement of.
     - The same query and generator state give the same candidates.
-    - `tell` may be called with any status, and with configurations that were never asked for; a
-      failure never raises.
+    - A measurement may be of any status and of a configuration that was never proposed; a failed
+      one raises nothing.
     """
 
     def __init__(self, query: Query, *, rng: np.random.Generator) -> None: ...
 
     def ask(self, count: int) -> list[Candidate]:
-        """At most `count` candidates, the next to try; none when there is nothing more."""
+        """The next candidates to try, at most `count`; none when there are no more."""
 
     def tell(self, config: Config, measurement: Measurement) -> None:
-        """What came out of a configuration, measured or replayed."""
+        """Receive the measurement of a configuration."""
 
 
 def tune(
@@ -44,16 +44,14 @@ def tune(
     budget: int,
     batch: int = 1,
 ) -> list[tuple[Config, Measurement]]:
-    """Ask, measure, tell until the budget is spent or the tuner has nothing more to propose.
-
-    `run` yields (config, measurement); it may measure or replay. A budget counts measurements.
-    """
+    """Let a tuner propose until `budget` measurements are done or it has no more proposals; `run`
+    measures or replays."""
     done: list[tuple[Config, Measurement]] = []
     while len(done) < budget:
-        asked = tuner.ask(min(batch, budget - len(done)))
-        if not asked:
+        candidates = tuner.ask(min(batch, budget - len(done)))
+        if not candidates:
             break
-        for config, measurement in run([Config(c.config) for c in asked]):
+        for config, measurement in run([Config(c.config) for c in candidates]):
             tuner.tell(config, measurement)
             done.append((config, measurement))
     return done

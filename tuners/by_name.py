@@ -1,7 +1,5 @@
-"""A tuner that the user names: any plug-in, watched while it works.
-
-What a plug-in does wrong is told as that, with its name: the commands that use one
-(`embeddb query --tuner`, `embeddb eval --tuner`) must not seem to be broken by it.
+"""Tuner plug-ins by name, with checks: an error of a plug-in is reported with its name, so that
+`embeddb query --tuner` and `embeddb eval --tuner` do not seem broken by it.
 """
 
 from __future__ import annotations
@@ -41,23 +39,21 @@ _HINT = (
 
 
 def tuner_class(name: str) -> type[Tuner]:
-    """The plug-in of that name.
+    """Load the plug-in of that name.
 
-    Raises: UsageError if there is none (the message lists those there are); PluginError if it is no
-    class; MissingDependency if something it imports is not installed.
+    Raises: UsageError, listing all plug-ins, if there is none; PluginError if it is no class;
+    MissingDependency if something it imports is not installed.
     """
-    found: object = plugins.load("tuner", name)
-    if not isinstance(found, type):
+    plugin: object = plugins.load("tuner", name)
+    if not isinstance(plugin, type):
         raise PluginError(f"tuner {name}: its PLUGIN is no class", hint=_HINT)
-    return found
+    return plugin
 
 
-class Watched:
-    """The named tuner on one query. Candidates come back in the stored form of their
-    configurations, and every one is kept in `asked`.
-
-    With `strict` a configuration that is not legal, or was proposed before, is an error; without,
-    the step is wasted, as the judge will see.
+class CheckedTuner:
+    """The named tuner on one query. Its candidates, with canonical configurations, are recorded in
+    `proposed`. With `strict` an illegal or repeated configuration is an error; without, it is
+    returned as it is.
 
     Raises: as `tuner_class`; PluginError wherever the plug-in raises or breaks its contract.
     """
@@ -66,25 +62,25 @@ class Watched:
         self, name: str, query: Query, *, rng: np.random.Generator, strict: bool = True
     ) -> None:
         self.name, self.query, self.strict = name, query, strict
-        self.asked: list[Candidate] = []
+        self.proposed: list[Candidate] = []
         plugin = tuner_class(name)
-        self._tuner = self._guarded("is made", lambda: plugin(query, rng=rng))
+        self._tuner = self._guarded("its constructor", lambda: plugin(query, rng=rng))
         if not isinstance(self._tuner, Tuner):
-            raise self._fault("it lacks `ask` or `tell`")
+            raise self._fault("it does not implement `tuners.base.Tuner`")
 
     def ask(self, count: int) -> list[Candidate]:
         """The next candidates, at most `count`."""
-        told = self._guarded(f"is asked for {count}", lambda: list(self._tuner.ask(count)))
-        if len(told) > count:
-            raise self._fault(f"it proposed {len(told)} where {count} were asked for")
-        checked = [self._checked(candidate) for candidate in told]
+        candidates = self._guarded(f"ask({count})", lambda: list(self._tuner.ask(count)))
+        if len(candidates) > count:
+            raise self._fault(f"ask({count}) returned {len(candidates)} candidates")
+        checked = [self._checked(candidate) for candidate in candidates]
         if self.strict:
             self._refuse_repeated(checked)
-        self.asked += checked
+        self.proposed += checked
         return checked
 
     def tell(self, config: Config, measurement: Measurement) -> None:
-        self._guarded(f"is told of {config}", lambda: self._tuner.tell(config, measurement))
+        self._guarded(f"tell of {config}", lambda: self._tuner.tell(config, measurement))
 
     def _checked(self, candidate: Candidate) -> Candidate:
         if not isinstance(candidate, Candidate):
@@ -100,14 +96,14 @@ class Watched:
         return msgspec.structs.replace(candidate, config=dict(stored))
 
     def _refuse_repeated(self, candidates: list[Candidate]) -> None:
-        before = {Config(c.config) for c in self.asked}
+        before = {Config(c.config) for c in self.proposed}
         for candidate in candidates:
             config = Config(candidate.config)
             if config in before:
                 raise self._fault(f"it proposed {config} twice")
             before.add(config)
 
-    def _guarded(self, when: str, call: Callable[[], T]) -> T:
+    def _guarded(self, method: str, call: Callable[[], T]) -> T:
         try:
             return call()
         except MissingDependency:
@@ -115,9 +111,9 @@ class Watched:
         except Exception as e:
             last = traceback.extract_tb(e.__traceback__)[-1]
             where = f"{Path(last.filename).name}, line {last.lineno}"
-            said = " ".join(str(e).split())[:200]
-            what = f"{type(e).__name__}: {said}" if said else type(e).__name__
-            raise self._fault(f"it raised {what} ({where}) when it {when}") from e
+            text = " ".join(str(e).split())[:200]
+            what = f"{type(e).__name__}: {text}" if text else type(e).__name__
+            raise self._fault(f"{method} raised {what} ({where})") from e
 
     def _fault(self, what: str) -> PluginError:
         pattern = self.query.pattern
@@ -127,53 +123,48 @@ class Watched:
 
 
 def answer_by(name: str, query: Query, count: int, *, rng: np.random.Generator) -> RankedCandidates:
-    """At most `count` candidates, in the order in which the named tuner asks for them.
+    """At most `count` candidates in the order of the named tuner.
 
-    Raises: as `Watched`; NothingFound if it proposes nothing.
+    Raises: as `CheckedTuner`; NothingFound if it proposes nothing.
     """
-    candidates = Watched(name, query, rng=rng).ask(count)
+    candidates = CheckedTuner(name, query, rng=rng).ask(count)
     if not candidates:
         one = one_of(query.op.kind)
         raise NothingFound(f"the tuner {name} proposes nothing for this {one}")
-    return RankedCandidates(
-        Rankers(query, rng=rng), "tuner", name, candidates, unjudged=_unjudged(name)
+    unjudged = (
+        f"the tuner {name} ranked, and how good its answers are was not judged here: "
+        f"`embeddb eval DB --tuner {name}` does"
     )
+    return RankedCandidates(Rankers(query, rng=rng), "tuner", name, candidates, unjudged=unjudged)
 
 
 def answerer(name: str) -> Answerer:
-    """Return the tuner of that name as what ranks; the product's own chain if it is empty."""
+    """The named tuner as the source of candidates; the product's own ranking without a name."""
     return partial(answer_by, name) if name else answer
 
 
 def search_by(
     lookup: Lookup,
-    made: Recommendation,
+    answered: Recommendation,
     pattern: Workload,
     platform: Platform | None,
     count: int,
 ) -> Search:
-    """Return a search in which the tuner that gave an answer asks for `count` configurations, one
-    by one, each told what the ones before it took; the default is measured and told first. If the
-    tuner then has nothing to ask for, the candidates stay. `platform` is as in `measure_answer`.
+    """A search that measures the default, then `count` proposals of the tuner of an answer, each
+    proposed with the measurements of those before. If the tuner proposes nothing, the candidates of
+    the answer stay. `platform` is as in `measure_answer`.
 
-    The search raises as `Watched`.
+    The search raises as `CheckedTuner`.
     """
-    where, op = platform or lookup.platform(made.platform), Op.parse(made.op)
-    where = where.restricted(op, reproducible=made.reproducible, exact=made.exact)
-    query = build_query(lookup, pattern, where, op, calls=made.calls or math.inf)
+    where, op = platform or lookup.platform(answered.platform), Op.parse(answered.op)
+    where = where.restricted(op, reproducible=answered.reproducible, exact=answered.exact)
+    query = build_query(lookup, pattern, where, op, calls=answered.calls or math.inf)
 
-    def search(made: Recommendation, run: Measure) -> list[Candidate]:
-        tuner = Watched(made.tuner, query, rng=np.random.default_rng(made.seed))
-        for config, measurement in run([Config(made.default)]):
+    def search(answered: Recommendation, run: Measure) -> list[Candidate]:
+        tuner = CheckedTuner(answered.tuner, query, rng=np.random.default_rng(answered.seed))
+        for config, measurement in run([Config(answered.default)]):
             tuner.tell(config, measurement)
         tune(tuner, run, budget=count)
-        return tuner.asked or made.candidates
+        return tuner.proposed or answered.candidates
 
     return search
-
-
-def _unjudged(name: str) -> str:
-    return (
-        f"the tuner {name} ranked, and how good its answers are was not judged here: "
-        f"`embeddb eval DB --tuner {name}` does"
-    )

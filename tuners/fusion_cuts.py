@@ -1,12 +1,12 @@
-"""Cuts of a tensor program: steps between them, times predicted by a model of kernels and corrected
-by those that ran, the best so far, and the outcome of tuning."""
+"""Cuts of a tensor program: annealing steps, times predicted by a model of kernels and corrected by
+measurements, the shortlist, and the outcome of tuning."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
@@ -20,36 +20,36 @@ from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, near_cut, placed_kernel, random_cut
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.runners.base import HARDWARE_S
+from tuners.search import finite_median, speedup
 
-#: What the median of all kernels weighs beside those that share operations; a kernel of the same
-#: operations would weigh 1.
+#: Weight of the median of all kernels; a kernel of the same operations would have weight 1.
 _PRIOR = 0.05
 
 
 class Corrections:
-    """Of kernels by their members, places in the program. What a model misses of a kernel it mostly
-    misses of the next one with the same operations, too: a convolution that is slower than it says
-    stays so with another operation fused to it. The factor of a kernel is a mean, in logarithms, of
-    what the kernels that ran took over what the model said of them, each with the square of its
-    Jaccard similarity to the members as weight, and little of the median of all."""
+    """Correction factors of predicted kernel times, by the kernels' members (places in the
+    program). The residuals of kernels with common operations are correlated: a convolution slower
+    than predicted stays so with another operation fused to it. The factor of a kernel is the
+    geometric mean of measured over predicted times, weighted by squared Jaccard similarity of the
+    members, with their median as a weak prior."""
 
     def __init__(self) -> None:
-        self._off: dict[int, float] = {}  # by members as bits: the logarithm
+        self._residuals: dict[int, float] = {}  # log ratio by members as bits
         self._median = 0.0
 
     def learn(self, members: Iterable[int], ratio: float) -> None:
-        """A kernel took `ratio` times as long as the model said."""
-        self._off[_bits(members)] = math.log(ratio)
-        self._median = median(self._off.values())
+        """Add a kernel that took `ratio` times as long as predicted."""
+        self._residuals[_bits(members)] = math.log(ratio)
+        self._median = median(self._residuals.values())
 
     def factor(self, members: Iterable[int]) -> float:
-        """By which the model is off for a kernel that did not run; 1 where nothing ran."""
+        """The expected ratio of time and prediction for an unmeasured kernel; 1 without data."""
         own = _bits(members)
         weight, total = _PRIOR, _PRIOR * self._median
-        for bits, off in self._off.items():
+        for bits, residual in self._residuals.items():
             if shared := (bits & own).bit_count():
-                alike = (shared / (bits | own).bit_count()) ** 2
-                weight, total = weight + alike, total + alike * off
+                similarity = (shared / (bits | own).bit_count()) ** 2
+                weight, total = weight + similarity, total + similarity * residual
         return math.exp(total / weight)
 
 
@@ -59,7 +59,7 @@ def _bits(members: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CutSteps:
-    """Of one program: an edge turned, or any cut (`tuners.search.Steps`)."""
+    """`tuners.search.Steps` among the cuts of a program: one edge toggled, or any cut."""
 
     program: TensorGraph
 
@@ -75,60 +75,52 @@ class PredictsKernels(Protocol):
 
     @property
     def version(self) -> str:
-        """Of its weights: what it says of a kernel is the same under the same version."""
+        """The digest of its weights: equal versions, equal predictions."""
 
     def seconds(self, kernel: TensorGraph) -> float:
-        """Raises: ModelError where it cannot say."""
+        """The predicted time. Raises: ModelError where it cannot predict."""
 
 
 class CutPrices:
-    """Of one program. Each kernel is predicted once: neighbouring cuts share all but a few, and
-    equal ones are predicted by id. Once cuts ran and are `told`, `corrected` prices go by that,
-    too; what the model says does not change.
-    """
+    """Times of the cuts of a program, sums of predicted kernel `seconds`. Each distinct kernel is
+    predicted once. `learn` adds measured times, which change `corrected` alone. `measured` are
+    seconds by kernel id, infinite for failures."""
 
-    def __init__(self, program: TensorGraph, model: PredictsKernels) -> None:
-        self.program, self.model = program, model
+    def __init__(self, program: TensorGraph, seconds: Callable[[TensorGraph], float]) -> None:
+        self.program = program
+        self.measured: dict[str, float] = {}
+        self._model = seconds
         self._kernels: dict[tuple[int, ...], TensorGraph] = {}
-        self._said: dict[str, float] = {}
-        self._known: dict[str, float] = {}
+        self._predicted: dict[str, float] = {}
         self._corrections = Corrections()
 
     @property
     def kernels(self) -> int:
-        """Different kernels that were predicted."""
-        return len(self._said)
+        """The number of distinct predicted kernels."""
+        return len(self._predicted)
 
-    @property
-    def known(self) -> Mapping[str, float]:
-        """Seconds by id of the kernels that are told; infinite for what fails."""
-        return self._known
-
-    def told(self, cut: Cut, kernel_seconds: Mapping[str, float]) -> None:
-        """A cut ran. Kernels by id, of this cut those that are not known, take so long; infinite
-        for what fails."""
-        self._known |= kernel_seconds
-        for members, kernel in self._of(cut):
-            took, said = self._known.get(kernel.id, math.inf), self._predicted(kernel)
-            if 0 < took < math.inf and said < math.inf:
-                self._corrections.learn(members, took / said)
+    def learn(self, cut: Cut, kernel_seconds: Mapping[str, float]) -> None:
+        """Add a cut that ran, with the times of its kernels that are not yet in `measured`."""
+        self.measured |= kernel_seconds
+        for members, kernel in self._kernels_of(cut):
+            took, predicted = self.measured.get(kernel.id, math.inf), self._predict(kernel)
+            if 0 < took < math.inf and predicted < math.inf:
+                self._corrections.learn(members, took / predicted)
 
     def seconds(self, cut: Cut) -> float:
-        """What the model says of a legal cut; infinite if it cannot say what one of its kernels
-        takes."""
-        return sum(self._predicted(kernel) for _, kernel in self._of(cut))
+        """The predicted time of a legal cut; infinite if a kernel has no prediction."""
+        return sum(self._predict(kernel) for _, kernel in self._kernels_of(cut))
 
     def corrected(self, cut: Cut) -> float:
-        """The same, but kernels that are known count as what they take, and others as the model
-        says times how far it was off for those that share their operations."""
+        """The time by measured kernels, and corrected predictions of the others."""
         return sum(
-            self._known[kernel.id]
-            if kernel.id in self._known
-            else self._predicted(kernel) * self._corrections.factor(members)
-            for members, kernel in self._of(cut)
+            self.measured[kernel.id]
+            if kernel.id in self.measured
+            else self._predict(kernel) * self._corrections.factor(members)
+            for members, kernel in self._kernels_of(cut)
         )
 
-    def _of(self, cut: Cut) -> Iterator[tuple[tuple[int, ...], TensorGraph]]:
+    def _kernels_of(self, cut: Cut) -> Iterator[tuple[tuple[int, ...], TensorGraph]]:
         """The members of each kernel, places in the program, and the kernel."""
         members: dict[int, list[int]] = {}
         for place, label in enumerate(edges_of(self.program).labels(cut)):
@@ -139,28 +131,26 @@ class CutPrices:
                 self._kernels[places] = placed_kernel(self.program, places).kernel
             yield places, self._kernels[places]
 
-    def _predicted(self, kernel: TensorGraph) -> float:
-        """Asked once."""
-        if kernel.id not in self._said:
+    def _predict(self, kernel: TensorGraph) -> float:
+        if kernel.id not in self._predicted:
             try:
-                seconds = self.model.seconds(kernel)
+                seconds = self._model(kernel)
             except ModelError:
                 seconds = math.inf
-            self._said[kernel.id] = seconds if 0 < seconds < math.inf else math.inf
-        return self._said[kernel.id]
+            self._predicted[kernel.id] = seconds if 0 < seconds < math.inf else math.inf
+        return self._predicted[kernel.id]
 
 
-#: Neighbours of which one is run.
+#: Neighbours from which one is chosen to run.
 DRAWN = 12
 
 
 class ScreenedSteps:
-    """Of one program (`tuners.search.Steps`): of `DRAWN` neighbours that did not run,
-    the one whose price, corrected by what ran, is least. Where the model is wrong about a kernel,
-    that leads astray once: then the kernel is known.
+    """`tuners.search.Steps` to the best of `DRAWN` new neighbours by corrected price. A wrong
+    prediction misleads once: then the kernel is measured.
 
     Beyond the paper ("A Learned Performance Model for Tensor Processing Units", Section 7.3), where
-    the hardware runs what the model liked best and nothing is learned from that.
+    the hardware runs the model's best cuts without learning from them.
     """
 
     def __init__(self, prices: CutPrices) -> None:
@@ -168,13 +158,13 @@ class ScreenedSteps:
         self._ran: set[Cut] = set()
         self._steps = CutSteps(prices.program)
 
-    def told(self, cut: Cut, kernel_seconds: Mapping[str, float]) -> None:
-        """A cut ran: as `CutPrices.told`."""
+    def learn(self, cut: Cut, kernel_seconds: Mapping[str, float]) -> None:
+        """Add a cut that ran (`CutPrices.learn`)."""
         self._ran.add(cut)
-        self.prices.told(cut, kernel_seconds)
+        self.prices.learn(cut, kernel_seconds)
 
     def near(self, state: Cut, rng: np.random.Generator) -> Cut:
-        """One that ran where all did."""
+        """The best new neighbour; a known one if there is no other."""
         drawn = [self._steps.near(state, rng) for _ in range(DRAWN)]
         fresh = [cut for cut in dict.fromkeys(drawn) if cut not in self._ran]
         return min(fresh, key=self.prices.corrected) if fresh else drawn[0]
@@ -183,9 +173,9 @@ class ScreenedSteps:
         return self._steps.anywhere(rng)
 
 
-#: Cuts that are kept. Ten minutes of hardware run a few hundred.
+#: Most cuts of a shortlist; ten minutes of hardware run a few hundred.
 MOST_KEPT = 500
-#: A note longer than this was not written here.
+#: Longer notes are ignored.
 _MOST_BYTES = 1 << 20
 
 
@@ -199,8 +189,8 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Shortlist:
-    """`seconds` by cut; `spent_s` of annealing went into it, in which `seen` cuts were priced by
-    the `model` of this version, and the walk has come to `current`, None before it begins."""
+    """The best cuts by predicted `seconds` of the `model` of this version, after `spent_s` of
+    annealing over `seen` cuts; `current` is the state of the walk (None: not started)."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -209,7 +199,7 @@ class Shortlist:
         self.current: Cut | None = None
 
     def add(self, cut: Cut, seconds: float) -> None:
-        """One that was not seen in this session."""
+        """Add a new cut."""
         self.seen += 1
         if math.isfinite(seconds):
             self.seconds[cut] = seconds
@@ -218,10 +208,10 @@ class Shortlist:
 
     def best(self) -> list[tuple[Cut, float]]:
         """At most `MOST_KEPT`, the fastest first."""
-        return heapq.nsmallest(MOST_KEPT, self.seconds.items(), key=lambda told: told[1])
+        return heapq.nsmallest(MOST_KEPT, self.seconds.items(), key=lambda item: item[1])
 
-    def keep(self, store: Store, key: str) -> None:
-        """As a note of the store, where it can be written to."""
+    def save(self, store: Store, key: str) -> None:
+        """Write a note to the store, unless it is read-only."""
         if store.readonly or self.current is None:
             return
         best = self.best()
@@ -236,28 +226,27 @@ class Shortlist:
         store.notes.put(key, msgspec.json.encode(note))
 
 
-def kept_shortlist(store: Store, key: str, program: TensorGraph, model: str) -> Shortlist:
-    """What was kept of this program under the key by this model; an empty one where there is none,
-    or none that can be believed."""
+def stored_shortlist(store: Store, key: str, program: TensorGraph, model: str) -> Shortlist:
+    """The shortlist of this program and model under the key; empty without a valid note."""
     raw = store.notes.get(key)
     if raw is None or len(raw) > _MOST_BYTES:
         return Shortlist(model)
     try:
         note = msgspec.json.decode(raw, type=_Note)
-        told = dict(zip((_cut(program, text) for text in note.cuts), note.seconds, strict=True))
+        cuts = dict(zip((_cut(program, text) for text in note.cuts), note.seconds, strict=True))
         current = _cut(program, note.current)
     except (msgspec.MsgspecError, TensorError, ValueError):
         return Shortlist(model)
     if note.model != model or not all(0 < s < math.inf for s in (*note.seconds, note.spent_s)):
         return Shortlist(model)
-    found = Shortlist(model)
-    found.seconds, found.current = told, current
-    found.spent_s, found.seen = note.spent_s, note.seen
-    return found
+    shortlist = Shortlist(model)
+    shortlist.seconds, shortlist.current = cuts, current
+    shortlist.spent_s, shortlist.seen = note.spent_s, note.seen
+    return shortlist
 
 
 def _cut(program: TensorGraph, text: str) -> Cut:
-    """Raises: TensorError for one that is not legal."""
+    """Read a cut. Raises: TensorError for an illegal one."""
     if reason := CutJudge(program).reason({CUT: text}):
         raise TensorError(reason)
     return Cut.read(text, len(edges_of(program).pairs))
@@ -265,12 +254,12 @@ def _cut(program: TensorGraph, text: str) -> Cut:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A cut, what the model said of it (None: it was not asked) and what the hardware did: infinite
-    `seconds` and an `error` where it failed, and where it was not run. Of a cut that ran kernel by
-    kernel in a row, too, `in_a_row` are the processor's seconds of that."""
+    """A cut with its predicted time (None: no model) and its measured `seconds`, infinite if it did
+    not run or failed with an `error`; `in_a_row` is the processor time of its kernels called one
+    after the other, if measured."""
 
     cut: Cut
-    said_s: float | None = None
+    predicted_s: float | None = None
     seconds: float = math.inf
     kernels: int = 0
     hardware_s: float = 0.0
@@ -278,37 +267,32 @@ class Tried:
     error: str = ""
 
     @classmethod
-    def of(cls, cut: Cut, found: Measurement) -> Tried:
-        context = found.context
+    def of(cls, cut: Cut, measurement: Measurement) -> Tried:
+        context = measurement.context
         in_a_row = context.get(IN_A_ROW)
         return cls(
             cut,
-            seconds=found.seconds,
+            seconds=measurement.seconds,
             kernels=int(context.get("kernels", 0)),
             hardware_s=float(context.get(HARDWARE_S, 0.0)),
             in_a_row=in_a_row if isinstance(in_a_row, float) else None,
-            error="" if found.ok else f"{found.status}: {found.error}",
+            error="" if measurement.ok else f"{measurement.status}: {measurement.error}",
         )
-
-    def predicted(self, seconds: float) -> Tried:
-        """The same, with what the model says."""
-        return replace(self, said_s=seconds)
 
 
 @dataclass(slots=True, kw_only=True)
 class FusionTuned:
-    """Of one program on one machine.
+    """The outcome of tuning one program on one machine.
 
-    `defaults` are what there is without tuning: the program whole, and the cut nearest to the
-    compiler's. `tried` are the cuts that ran, in that order, now or before; `shortlist` those that
-    the model likes best. `settled` is the fastest once the fastest ran `again`
-    (`settled`), `rounds` are runs of the contenders: kernels timed anew each time.
+    `defaults` are the program whole, and the cut nearest to the compiler's. `tried` are the cuts of
+    the search in the order of their runs, earlier sessions included; `shortlist` the best by the
+    model. `settled` is the fastest after the fastest ran `again` (`tune_fusion.settled`), `rounds`
+    are further runs of the contenders with all kernels timed anew.
 
-    Seconds: `model_s` and `hardware_s` count against the budgets, those of earlier sessions too;
-    `reference_s` is what the defaults cost, `rounds_s` what running `again` and the rounds cost
-    now. `fresh` cuts and their `kernels` were measured now, without these; `predicted_cuts` were
-    priced by the `model` of this version (empty: hardware alone), of `predicted_kernels` different
-    kernels in this session.
+    `model_s` and `hardware_s` are the spent budgets, earlier sessions included; `reference_s` is
+    the cost of the defaults, `rounds_s` that of `again` and the rounds now. `fresh` cuts and
+    `kernels` were measured now, without these; `predicted_cuts` were priced by the `model` of this
+    version (empty: hardware alone), from `predicted_kernels` distinct kernels in this session.
     """
 
     program: TensorGraph
@@ -331,7 +315,7 @@ class FusionTuned:
 
     @property
     def best_predicted(self) -> Tried | None:
-        """What the model likes best, as far as is known with what it took; None without a model."""
+        """The best cut by the model, with its measured time if it ran; None without a model."""
         if not self.shortlist:
             return None
         first = self.shortlist[0]
@@ -340,14 +324,14 @@ class FusionTuned:
 
     @property
     def best(self) -> Tried | None:
-        """The fastest of all that ran, the defaults too: what is `settled`, else by one run each;
-        None if nothing did."""
+        """The `settled` cut, else the fastest by one run each, the defaults included; None if none
+        ran."""
         ran = [one for one in self.ran if self.settled in (None, one.cut)]
         return min(ran, key=lambda one: one.seconds, default=None)
 
     @property
     def ran(self) -> list[Tried]:
-        """What has seconds, the defaults too."""
+        """The cuts with a time, the defaults included."""
         return [one for one in (*self.defaults, *self.tried) if math.isfinite(one.seconds)]
 
     @property
@@ -361,25 +345,22 @@ class FusionTuned:
         return list({one.cut: one for one in (*self.defaults, *best)}.values())
 
     def again_s(self, cut: Cut) -> float:
-        """The median of its rounds; infinite without."""
-        held = [one.seconds for one in self.rounds.get(cut, ()) if math.isfinite(one.seconds)]
-        return median(held) if held else math.inf
+        """The median of its rounds; infinite without any."""
+        return finite_median(one.seconds for one in self.rounds.get(cut, ()))
 
     def in_a_row_s(self, cut: Cut) -> float:
-        """The median of its rounds, one kernel called after the other; infinite without."""
-        held = [one.in_a_row for one in self.rounds.get(cut, ()) if one.in_a_row is not None]
-        return median(held) if held else math.inf
+        """The median of its rounds, one kernel called after the other; infinite without any."""
+        rounds = (one.in_a_row for one in self.rounds.get(cut, ()))
+        return finite_median(seconds for seconds in rounds if seconds is not None)
 
     @property
     def default(self) -> Tried:
-        """The faster of the defaults, by the rounds: what a gain is told over."""
+        """The faster of the defaults by the rounds, the base of the gain."""
         return min(self.defaults, key=lambda one: self.again_s(one.cut))
 
     @property
     def gain(self) -> float | None:
-        """Of the fastest over the default, both by the rounds; None without rounds."""
+        """Speedup of the fastest over the default by the rounds; None without rounds."""
         if self.best is None or not self.rounds:
             return None
-        default_s, best_s = self.again_s(self.default.cut), self.again_s(self.best.cut)
-        both = math.isfinite(default_s) and math.isfinite(best_s)
-        return default_s / best_s if both else None
+        return speedup(self.again_s(self.default.cut), self.again_s(self.best.cut))

@@ -1,5 +1,5 @@
-"""Tuners whose order is fixed when the query arrives: those of the product's strategies, and the
-baselines that they are judged by."""
+"""Tuners with a fixed order per query: those of the product's strategies, and the baselines of
+evaluation."""
 
 from __future__ import annotations
 
@@ -21,38 +21,35 @@ from embeddb.ranking.recommendation import Candidate
 
 __all__ = ["RankedTuner", "by_score", "default_candidate"]
 
-#: At most so many configurations are drawn at random.
+#: Most configurations drawn at random.
 _MOST_DRAWN = 256
 
 
 class RankedTuner:
-    """Asks in the order of a score that is fixed when the query arrives.
-
-    A subclass yields its candidates from `rank`, best first; each is proposed once.
-    """
+    """Proposes each candidate of `rank` once, in its order, whatever the measurements."""
 
     def __init__(self, query: Query, *, rng: np.random.Generator) -> None:
         self.query = query
         self.rng = rng
-        self.told: dict[Config, Measurement] = {}
+        self.measured: dict[Config, Measurement] = {}
         self._ranked = self.rank()
 
     def rank(self) -> Iterator[Candidate]:
-        """Candidates worth proposing, best first; made as they are asked for."""
+        """Generate the candidates, best first."""
         raise TypeError(f"{type(self).__name__} does not rank")
 
     def ask(self, count: int) -> list[Candidate]:
-        fresh = (c for c in self._ranked if Config(c.config) not in self.told)
+        fresh = (c for c in self._ranked if Config(c.config) not in self.measured)
         return list(islice(fresh, count))
 
     def tell(self, config: Config, measurement: Measurement) -> None:
-        self.told[config] = measurement
+        self.measured[config] = measurement
 
 
 def tuner_of(
     strategy: Callable[[Query, np.random.Generator], Ranker],
 ) -> type[RankedTuner]:
-    """Return a tuner that asks in the order of a strategy."""
+    """Make a tuner class of a strategy."""
 
     class StrategyTuner(RankedTuner):
         def rank(self) -> Iterator[Candidate]:
@@ -76,8 +73,8 @@ class DefaultTuner(RankedTuner):
 
 
 class RandomTuner(RankedTuner):
-    """Draws distinct legal configurations uniformly, from those that evidence exists for, or from
-    the space without any."""
+    """Draws distinct legal configurations uniformly, from those with evidence, or from the space if
+    there are none."""
 
     def rank(self) -> Iterator[Candidate]:
         pool = list(self.query.vote.configs)
@@ -96,10 +93,10 @@ class StaticTopKTuner(RankedTuner):
     def rank(self) -> Iterator[Candidate]:
         vote = self.query.vote
         for place, at in enumerate(vote.cover):
-            known = vote.knows_default and math.isfinite(vote.mean[at])
+            has_gain = vote.knows_default and math.isfinite(vote.mean[at])
             yield Candidate(
                 config=dict(vote.configs[at]),
                 score=float(place),
                 origin="fixed set that serves most patterns",
-                expected_gain=math.exp(vote.mean[at]) if known else None,
+                expected_gain=math.exp(vote.mean[at]) if has_gain else None,
             )

@@ -1,6 +1,6 @@
 """Search within a budget of seconds, shared by all tuning: simulated annealing ("A Learned
 Performance Model for Tensor Processing Units", Section 7.3), a ranked order, final rounds of the
-fastest, and the trials on hardware that they store."""
+fastest, and stored trials on hardware."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
 from embeddb.core.records import ROUNDS, Run
 from embeddb.core.workload import Workload
 from embeddb.platforms.space.space import ConfigSpace
@@ -26,30 +27,26 @@ from indexer.runners.harness.worker_process import Closing
 
 S = TypeVar("S", bound=Hashable)
 
-#: What a worse state may add with a chance of 1/e, at first and at last, to the mean change of the
-#: states so far: one edge is more of a small program than of a large one.
+#: First and last temperature, in units of the mean change so far: one edge matters more in a small
+#: program than in a large one.
 _HOT, _COLD = 0.5, 0.02
-#: States in a row that were all seen before, after which the walk goes on from one by chance, and
-#: after which there is nothing more to find.
+#: Consecutive known states after which the walk restarts at random, and after which it ends.
 _STUCK, _STALE = 200, 1000
 
 
 class Steps(Protocol[S]):
-    """Where a walk can go: cuts of a program, configurations of a space."""
+    """The states of a walk: cuts of a program, configurations of a space."""
 
     def near(self, state: S, rng: np.random.Generator) -> S:
-        """A legal state one step away; the same where there is none."""
+        """A random legal state one step away; the same state if there is none."""
 
     def anywhere(self, rng: np.random.Generator) -> S:
-        """A legal state by chance."""
+        """A random legal state."""
 
 
 class Annealer(Generic[S]):
-    """Proposes one state after the other and is told what each takes; it never measures.
-
-    `current` is where the walk is, and `seconds` what that takes, infinite before anything is told.
-    The same generator state, seconds and shares give the same states.
-    """
+    """Simulated annealing, driven from outside. `current` is the state of the walk, `seconds` its
+    time, infinite at first. The same generator state, seconds and shares give the same states."""
 
     def __init__(self, steps: Steps[S], start: S, *, rng: np.random.Generator) -> None:
         self.current = start
@@ -63,8 +60,8 @@ class Annealer(Generic[S]):
         return self._steps.near(self.current, self._rng) if self._begun else self.current
 
     def tell(self, state: S, seconds: float, share: float) -> None:
-        """Seconds (infinite for a failure) of a state that was asked for; `share` of the budget is
-        spent, from 0 to 1, and cools the walk."""
+        """Receive the seconds (infinite for a failure) of the last state of `ask`; the spent
+        `share` of the budget, from 0 to 1, cools the walk."""
         self._begun = True
         change = _change(self.seconds, seconds)
         if math.isfinite(change) and change:
@@ -73,7 +70,7 @@ class Annealer(Generic[S]):
             self.current, self.seconds = state, seconds
 
     def leap(self) -> None:
-        """Go on from a state by chance."""
+        """Restart at a random state."""
         self.current, self.seconds = self._steps.anywhere(self._rng), math.inf
         self._begun = False
 
@@ -88,8 +85,8 @@ def anneal(
     spent: Callable[[], float],
     budget: float,
 ) -> Iterator[tuple[S, float]]:
-    """Each state that is new, with its price in seconds, until so much is spent or nothing new
-    comes. Whatever `price` raises ends it."""
+    """Generate each new state with its price in seconds, until the budget is spent or the states
+    are exhausted. Exceptions of `price` end it."""
     seen: dict[int, float] = {}
     stale = 0
     while spent() < budget and stale < _STALE:
@@ -108,18 +105,37 @@ def anneal(
 
 
 def _change(now: float, then: float) -> float:
-    """Logarithm of the ratio; what fails is infinitely slower than what ran."""
+    """Logarithm of the ratio; a failure is infinitely slow."""
     if math.isinf(now) or math.isinf(then):
         return then if now < then else -math.inf
     return math.log(then / now)
 
 
-#: Seconds after which what ran is written back.
-_KEEP_EVERY_S = 10.0
+def finite_median(seconds: Iterable[float]) -> float:
+    """The median of the finite values; infinite without any."""
+    finite = [one for one in seconds if math.isfinite(one)]
+    return median(finite) if finite else math.inf
+
+
+def speedup(default_s: float, best_s: float) -> float | None:
+    """The ratio of two times; None if one is of a failure."""
+    return default_s / best_s if math.isfinite(default_s) and math.isfinite(best_s) else None
+
+
+def check_budgets(model_s: float, hardware_s: float) -> None:
+    """Raises: UsageError for a budget that is negative or no finite number."""
+    for budget in (model_s, hardware_s):
+        if not 0 <= budget < math.inf:
+            raise UsageError(f"a budget is 0 seconds or more, not {budget}")
+
+
+#: Seconds between two writes of new runs.
+_SAVE_EVERY_S = 10.0
 
 
 class Trial(NamedTuple):
-    """`seconds` (infinite where it failed, with the `error`), and what having them took."""
+    """`seconds` of a configuration (infinite for a failure with an `error`), and the time that the
+    run cost."""
 
     seconds: float
     hardware_s: float
@@ -127,9 +143,9 @@ class Trial(NamedTuple):
 
 
 class Trials(Closing):
-    """Of one subject and operation under the name `campaign`, in parts of their own names; a
-    context, which keeps what ran however it is left. `fresh` runs were made in it; `warning` says
-    that the machine was in another state than usual, empty where it was not."""
+    """Runs of one subject and operation under the name `campaign` and suffixes of it; a context
+    manager that always stores new runs. `fresh` counts them; `warning` reports an unusual state of
+    the machine, or is empty."""
 
     def __init__(self, machine: Machine, subject: Workload, op: Op, campaign: str) -> None:
         self.machine, self.subject, self.op = machine, subject, op
@@ -138,13 +154,13 @@ class Trials(Closing):
         self.warning = ""
         self._usual = usual_at(machine.db.store, machine.here.id)
         self._recorder = Recorder(machine, subject, op, campaign)
-        self._kept_at = -math.inf
+        self._saved_at = -math.inf
 
     def close(self) -> None:
-        self.keep()
+        self.save()
 
-    def known(self, part: str = "") -> dict[Config, list[Trial]]:
-        """What ran under this name before, each configuration's in the order in which they ran."""
+    def stored(self, part: str = "") -> dict[Config, list[Trial]]:
+        """Earlier trials under this name by configuration, in the order of time."""
         trials: dict[Config, list[Trial]] = {}
         stored = self.machine.stored(self.subject, self.op)
         own = [run for run in stored if run.campaign == self.campaign + part]
@@ -153,27 +169,22 @@ class Trials(Closing):
         return trials
 
     def measure(self, configs: Sequence[Config], part: str = "") -> Iterator[tuple[Config, Trial]]:
-        """Each as soon as it ran. Raises: RunnerUnavailable if the machine fails in the middle."""
+        """Run configurations, yielding each trial at once. Raises: RunnerUnavailable if the machine
+        fails in the middle."""
         if not self._recorder.runs:
-            self._kept_at = time.monotonic()
+            self._saved_at = time.monotonic()
         for run in self._recorder.measure(configs, part=part, timed=True):
             self.fresh += 1
             yield run.config, _trial(run)
-            if time.monotonic() - self._kept_at > _KEEP_EVERY_S:
-                self.keep()
+            if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
+                self.save()
 
-    def keep(self) -> None:
-        """Write back what ran since the last time."""
-        runs, self._kept_at = self._recorder.keep(), time.monotonic()
+    def save(self) -> None:
+        """Store new runs."""
+        runs, self._saved_at = self._recorder.keep(), time.monotonic()
         if runs:
             context = runs[-1].measurement.context
             self.warning = state_warning(context, self._usual()) or self.warning
-
-
-def middle(trials: Iterable[Trial]) -> float:
-    """The median of what did not fail; infinite without."""
-    held = [trial.seconds for trial in trials if math.isfinite(trial.seconds)]
-    return median(held) if held else math.inf
 
 
 def _trial(run: Run) -> Trial:
@@ -185,14 +196,14 @@ def _trial(run: Run) -> Trial:
 
 @dataclass(slots=True, kw_only=True)
 class Tuned:
-    """Of a kernel or a matrix. `by` says who chose what to try, of `ranked` configurations; `model`
-    is the version of the one that was asked, which spent `model_s`.
+    """The outcome of tuning a kernel or a matrix. `by` names the ranking of `ranked`
+    configurations; `model` is the version of its model, which took `model_s`.
 
-    `tried` are seconds by configuration of the first turn, infinite for what `failed`, which tells
-    why; `rounds` those of the default and the fastest after it, the `finalists`. Seconds:
-    `hardware_s` of the first turn count against the budget, those of earlier sessions too;
-    `rounds_s` is what rounds cost now. `fresh` runs were made now. `warning`: the machine was in
-    another state than usual. `exact` times are the same every time, and nothing is repeated.
+    `tried` are the seconds of the search by configuration, infinite for those in `failed`, which
+    has their errors; `rounds` the final ones of the default and the fastest, the `finalists`. The
+    search took `hardware_s`, earlier sessions included, and the rounds `rounds_s` now. `fresh` is
+    the number of new runs, `warning` reports an unusual state of the machine. `exact` times do not
+    vary, so nothing is repeated.
     """
 
     subject: Workload
@@ -213,39 +224,36 @@ class Tuned:
 
     @property
     def best(self) -> Config:
-        """What was fastest again, of the fastest of the first turn and the default."""
+        """The fastest of the finalists and the default, by the final rounds."""
         return min((*self.finalists, self.default), key=self.again_s)
 
     def again_s(self, config: Config) -> float:
-        """The median of its rounds, else what it took at first; infinite without."""
-        held = [one for one in self.rounds.get(config, ()) if math.isfinite(one)]
-        return median(held) if held else self.tried.get(config, math.inf)
+        """The median of its rounds, else its time in the search; infinite without either."""
+        seconds = finite_median(self.rounds.get(config, ()))
+        return seconds if math.isfinite(seconds) else self.tried.get(config, math.inf)
 
     @property
     def gain(self) -> float | None:
-        """Of the best over the default; None where either failed."""
-        default_s, best_s = self.again_s(self.default), self.again_s(self.best)
-        both = math.isfinite(default_s) and math.isfinite(best_s)
-        return default_s / best_s if both else None
+        """Speedup of the best over the default; None if either failed."""
+        return speedup(self.again_s(self.default), self.again_s(self.best))
 
     @property
     def apart(self) -> bool:
-        """Whether the best was faster than the default in every pair of rounds, or exactly."""
+        """True if the best was faster than the default in every pair of rounds."""
         if self.exact:
             return self.best != self.default
         best, default = self.rounds.get(self.best, ()), self.rounds.get(self.default, ())
         return bool(best) and bool(default) and max(best) < min(default)
 
 
-#: Told of the seconds of hardware that are spent.
-Told = Callable[[float], None]
+#: Progress callback with the seconds spent.
+Report = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """So many `seconds` of the first turn, in which the default runs again before every
-    `default_every` others (0: once); then the default and the `finalists` fastest in so many
-    `rounds`."""
+    """A search of so many `seconds`, in which the default runs again before every `default_every`
+    others (0: once); then so many `rounds` of the default and the `finalists` fastest."""
 
     seconds: float = math.inf
     default_every: int = 0
@@ -254,8 +262,7 @@ class Effort:
 
 
 class SpaceSteps:
-    """From one legal configuration to the next (`tuners.search.Steps`); what is near is
-    looked for once."""
+    """`Steps` among the legal configurations of a space, with cached neighbours."""
 
     def __init__(self, space: ConfigSpace) -> None:
         self.space = space
@@ -272,81 +279,82 @@ class SpaceSteps:
 
 
 def in_order(
-    done: Tuned, trials: Trials, ranked: Sequence[Config], effort: Effort, told: Told
+    done: Tuned, trials: Trials, ranked: Sequence[Config], effort: Effort, report: Report
 ) -> None:
-    """The default, then what is ranked, until the seconds are spent; the run in hand is finished.
-    What ran before is not run again, and its seconds are counted."""
-    held = trials.known()
-    done.hardware_s = sum(trial.hardware_s for each in held.values() for trial in each)
-    rest = [c for c in dict.fromkeys(ranked) if c not in held and c != done.default]
+    """Run the default, then the ranked configurations, until the seconds are spent; the current run
+    is finished. Stored trials count and are not repeated."""
+    measured = trials.stored()
+    done.hardware_s = sum(trial.hardware_s for each in measured.values() for trial in each)
+    rest = [c for c in dict.fromkeys(ranked) if c not in measured and c != done.default]
     every = effort.default_every or len(rest) + 1
     batches = [rest[at : at + every] for at in range(0, len(rest), every)]
-    if done.default not in held:
+    if done.default not in measured:
         batches = batches or [[]]
     try:
         for at, batch in enumerate(batches):
             if done.hardware_s >= effort.seconds:
                 break
-            again = effort.default_every or (at == 0 and done.default not in held)
-            asked = [done.default, *batch] if again else batch
-            for config, trial in trials.measure(asked):
-                held.setdefault(config, []).append(trial)
+            again = effort.default_every or (at == 0 and done.default not in measured)
+            for config, trial in trials.measure([done.default, *batch] if again else batch):
+                measured.setdefault(config, []).append(trial)
                 done.hardware_s += trial.hardware_s
-                told(done.hardware_s)
+                report(done.hardware_s)
                 if done.hardware_s >= effort.seconds:
                     break
     finally:
-        _tell(done, {c: held[c] for c in (done.default, *ranked) if c in held})
+        _add_trials(done, {c: measured[c] for c in (done.default, *ranked) if c in measured})
 
 
 def annealed(
-    done: Tuned, trials: Trials, space: ConfigSpace, effort: Effort, *, seed: int, told: Told
+    done: Tuned, trials: Trials, space: ConfigSpace, effort: Effort, *, seed: int, report: Report
 ) -> None:
-    """Annealing from the default on measured seconds. What ran before is told again, for the
-    seconds that it took then, so that the walk comes to where it was stopped; one that cools more
-    slowly may go elsewhere, and what ran is known all the same."""
-    before = trials.known()
-    held: dict[Config, list[Trial]] = {}
+    """Anneal from the default on measured seconds. Stored trials are replayed with their cost, so
+    that an interrupted walk continues; one with a larger budget cools more slowly and may take
+    another path, but uses them all the same."""
+    before = trials.stored()
+    visited: dict[Config, list[Trial]] = {}
 
     def price(config: Config) -> float:
-        found = before.get(config) or [trial for _, trial in trials.measure([config])]
-        held[config] = found
-        done.hardware_s += sum(trial.hardware_s for trial in found)
-        told(done.hardware_s)
-        return middle(found)
+        own = before.get(config) or [trial for _, trial in trials.measure([config])]
+        visited[config] = own
+        done.hardware_s += sum(trial.hardware_s for trial in own)
+        report(done.hardware_s)
+        return finite_median(trial.seconds for trial in own)
 
     annealer = Annealer(SpaceSteps(space), done.default, rng=np.random.default_rng(seed))
     for _ in anneal(annealer, price, lambda: done.hardware_s, effort.seconds):
         pass
-    _tell(done, before | held)
+    _add_trials(done, before | visited)
 
 
-def final_rounds(done: Tuned, trials: Trials, effort: Effort, told: Callable[[int], None]) -> None:
-    """The default and the fastest in turns that begin with another one each time."""
+def final_rounds(
+    done: Tuned, trials: Trials, effort: Effort, report: Callable[[int], None]
+) -> None:
+    """Run the default and the fastest in rounds, each starting with another one."""
     ran = [c for c, seconds in done.tried.items() if math.isfinite(seconds)]
     done.finalists = tuple(heapq.nsmallest(effort.finalists, ran, key=done.tried.__getitem__))
-    known = trials.known(ROUNDS)
+    stored = trials.stored(ROUNDS)
     contenders = dict.fromkeys((done.default, *done.finalists))
-    done.rounds = {c: [trial.seconds for trial in known.get(c, ())] for c in contenders}
-    for turn in turns(done.rounds, effort.rounds, told):
+    done.rounds = {c: [trial.seconds for trial in stored.get(c, ())] for c in contenders}
+    for turn in turns(done.rounds, effort.rounds, report):
         for config, trial in trials.measure(turn, ROUNDS):
             done.rounds[config].append(trial.seconds)
             done.rounds_s += trial.hardware_s
 
 
 def turns(
-    rounds: Mapping[S, Sequence[object]], count: int, told: Callable[[int], None]
+    rounds: Mapping[S, Sequence[object]], count: int, report: Callable[[int], None]
 ) -> Iterator[list[S]]:
-    """The contenders in the order of each round that is missing of `count`, another one first each
-    time; `rounds` has the measurements of each so far."""
+    """The contenders of each missing round of `count`, rotated by one each time; `rounds` has the
+    measurements so far."""
     contenders = list(rounds)
     for at in range(min(map(len, rounds.values())), count):
-        told(at)
+        report(at)
         first = at % len(contenders)
         yield [*contenders[first:], *contenders[:first]]
 
 
-def _tell(done: Tuned, held: dict[Config, list[Trial]]) -> None:
-    done.tried = {config: middle(each) for config, each in held.items()}
+def _add_trials(done: Tuned, trials: dict[Config, list[Trial]]) -> None:
+    done.tried = {c: finite_median(trial.seconds for trial in own) for c, own in trials.items()}
     failed = [c for c, seconds in done.tried.items() if math.isinf(seconds)]
-    done.failed = {config: held[config][-1].error for config in failed}
+    done.failed = {config: trials[config][-1].error for config in failed}

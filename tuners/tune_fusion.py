@@ -1,4 +1,4 @@
-"""Tune a program: cuts annealed on a model, then on the hardware; the fastest run again."""
+"""Tuning of a program: cuts annealed on a model, then on hardware; the fastest run again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from embeddb.core.config import Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.records import AGAIN, REMEASURED, ROUNDS
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import summarise_runs
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
@@ -33,20 +33,20 @@ from tuners.fusion_cuts import (
     ScreenedSteps,
     Shortlist,
     Tried,
-    kept_shortlist,
+    stored_shortlist,
 )
-from tuners.search import Annealer, anneal, turns
+from tuners.search import Annealer, anneal, check_budgets, turns
 
-#: Where annealing begins: the cut nearest to what the compiler fuses, or one by chance.
+#: First state of annealing: the cut nearest to the compiler's, or a random one.
 STARTS = ("default", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneRequest:
-    """So many seconds of a model and of hardware, the latter for what is tried; `rounds` of the
-    winner beside the defaults come after. `seed` is that of the walk and of a start by chance.
+    """Budgets of tuning a program: seconds of a model and of hardware for the search; then `rounds`
+    of the winner and the defaults. `seed` is for the walk and a random start.
 
-    Raises: UsageError for budgets that are none.
+    Raises: UsageError for invalid budgets or an unknown start.
     """
 
     start: str = "default"
@@ -59,9 +59,7 @@ class TuneRequest:
     def __post_init__(self) -> None:
         if self.start not in STARTS:
             raise UsageError(f"no start {self.start!r}", hint=f"there are: {', '.join(STARTS)}")
-        for budget in (self.model_s, self.hardware_s):
-            if not 0 <= budget < math.inf:
-                raise UsageError(f"a budget is 0 seconds or more, not {budget}")
+        check_budgets(self.model_s, self.hardware_s)
         if not self.model_s and not self.hardware_s:
             raise UsageError("both budgets are 0: there is nothing to tune by")
 
@@ -69,22 +67,23 @@ class TuneRequest:
 _FUSED, _FUSION = Op("fused"), Op("fusion")
 
 
-class KeptRuns:
-    """`fresh` cuts and `kernels` were measured now; rounds of what ran do not count."""
+class StoredCutRuns:
+    """Runs of the cuts of a program, stored at once. `fresh` cuts and `kernels` were measured now,
+    repeated runs not counted."""
 
     def __init__(self, runs: CutRuns) -> None:
         self._runs, self._machine = runs, runs.machine
         self.fresh = self.kernels = 0
 
     def measure(self, cut: Cut, campaign: str) -> Tried:
-        """Run and kept under this name. Raises: as `CutRuns.measure`."""
+        """Run a cut. Raises: as `CutRuns.measure`."""
         run = self._runs.measure(cut, campaign)
         self.fresh += 1
         self.kernels += len(run.fresh)
         return Tried.of(cut, run.measurement)
 
     def again(self, cut: Cut, campaign: str) -> Tried:
-        """Run with all kernels timed anew, and in a row. Raises: as `CutRuns.measure`."""
+        """Run a cut with all kernels timed anew, and in a row. Raises: as `CutRuns.measure`."""
         return Tried.of(cut, self._runs.measure(cut, campaign, chained=True, anew=True).measurement)
 
     def kernels_of(self, cut: Cut) -> list[str]:
@@ -92,28 +91,23 @@ class KeptRuns:
         return [placed.kernel.id for placed in Partition.of(self._runs.program, cut).kernels]
 
     def timings(self, kernel: str, again: str) -> list[float]:
-        """Seconds of a kernel that ran: what the search went by, and of each run under the name
-        `again`; infinite for one that fails. What other runs of winners say does not count, so that
-        the same tuning comes out again after them."""
-        held = list(self._machine.db.store.runs(self._machine.here.id, _FUSED, kernel))
-        before = summarise_runs(run for run in held if not run.campaign.endswith(REMEASURED))
-        known = [timing.seconds for timing in before.values()]
-        return [*known, *(run.seconds for run in held if run.campaign == again)] or [math.inf]
+        """Seconds of a kernel: those used by the search, and of each run named `again`; infinite
+        for a failure. Remeasurements under other names are left out, so that the same tuning gives
+        the same result after them."""
+        runs = list(self._machine.db.store.runs(self._machine.here.id, _FUSED, kernel))
+        summary = summarise_runs(run for run in runs if not run.campaign.endswith(REMEASURED))
+        seconds = [timing.seconds for timing in summary.values()]
+        return [*seconds, *(run.seconds for run in runs if run.campaign == again)] or [math.inf]
 
     def kernel_seconds(self, cut: Cut, but: Container[str]) -> dict[str, float]:
-        """What the kernels of a cut that ran take, by id, those left out that `but` has; infinite
-        for what fails."""
-        told = {
-            at: stored_seconds(self._machine, at) for at in self.kernels_of(cut) if at not in but
-        }
-        return {at: seconds for at, seconds in told.items() if seconds is not None}
+        """Measured seconds of the kernels of a cut by id, without those in `but`; infinite for
+        failures."""
+        ids = (kernel for kernel in self.kernels_of(cut) if kernel not in but)
+        stored = {kernel: stored_seconds(self._machine, kernel) for kernel in ids}
+        return {kernel: seconds for kernel, seconds in stored.items() if seconds is not None}
 
-    def known(self, campaign: str) -> dict[Cut, Tried]:
-        """What ran under this name."""
-        return dict(self.told(campaign))
-
-    def told(self, campaign: str) -> Iterator[tuple[Cut, Tried]]:
-        """Every run under this name."""
+    def named(self, campaign: str) -> Iterator[tuple[Cut, Tried]]:
+        """Every stored run under this name."""
         db, program = self._machine.db, self._runs.program
         if db.store.tensor(program.id) is None:
             return
@@ -125,24 +119,26 @@ class KeptRuns:
                 yield cut, Tried.of(cut, run.measurement)
 
 
-#: Cuts that are looked at, and cuts that run again at most.
+#: Fastest cuts that are considered, and most of them that run again.
 _MOST, MOST_AGAIN = 300, 5
 
 
 def settled(
     tried: Sequence[Tried],
     kernels: Callable[[Cut], Sequence[str]],
-    told: Callable[[str], Sequence[float]],
+    timings: Callable[[str], Sequence[float]],
     again: Callable[[Cut], object],
 ) -> Cut | None:
-    """The fastest of the fastest `_MOST` that ran: it runs `again`, its kernels timed anew, and the
-    sums of all cuts that have these kernels go by what is `told` of each since (seconds by kernel
-    id, the first of them those that the search went by, which is what made it lucky); so on, until
-    the fastest is one that ran again. Of `MOST_AGAIN` such none of which stays the fastest, the
-    fastest. None where nothing ran."""
+    """Remeasure the fastest cuts to remove the selection bias of the minimum.
+
+    The fastest cut runs `again` with its kernels timed anew; then all cuts are ranked by the sums
+    of kernel times, where remeasured `timings` replace the first one of a kernel. This repeats
+    until the fastest cut is one that ran again, at most `MOST_AGAIN` times. The fastest of those
+    that ran again; None if nothing ran.
+    """
     first = heapq.nsmallest(_MOST, tried, key=lambda one: one.seconds)
     parts = {one.cut: kernels(one.cut) for one in first}
-    seconds = {name: _seconds(told(name)) for names in parts.values() for name in names}
+    seconds = {name: _seconds(timings(name)) for names in parts.values() for name in names}
     done: list[Cut] = []
     while parts and len(done) < MOST_AGAIN:
         best = _fastest(list(parts), parts, seconds)
@@ -150,12 +146,12 @@ def settled(
             break
         again(best)
         done.append(best)
-        seconds |= {name: _seconds(told(name)) for name in parts[best]}
+        seconds |= {name: _seconds(timings(name)) for name in parts[best]}
     return _fastest(done, parts, seconds) if done else None
 
 
-def _seconds(told: Sequence[float]) -> float:
-    first, *since = told
+def _seconds(timings: Sequence[float]) -> float:
+    first, *since = timings
     return mean(since) if since else first
 
 
@@ -165,21 +161,22 @@ def _fastest(
     return min(cuts, key=lambda cut: sum(seconds[name] for name in parts[cut]))
 
 
-#: Seconds between two savings of what a model was asked.
+#: Seconds between two writes of the shortlist.
 _SAVE_EVERY_S = 10.0
+#: The name of the runs of the defaults, shared by all tunings.
+_REFERENCE = "tune:reference"
 
 
 class FusionTuning:
-    """Tunes one program into `db` with a runner of `xla-cpu` on `here`, the platform as this
-    machine is. Without a `model` of op `fused`, or seconds for it, the walk goes by what cuts take
-    on the hardware.
+    """Tunes one program into `db` with a runner of `xla-cpu` on `here`, the platform's instance on
+    this machine. Without a `model` of op `fused`, or seconds for it, the search anneals on measured
+    times.
 
-    With a model, annealing on it comes first. The walk on the hardware then begins at what the
-    model likes best, if that is faster than the start, and the model says which neighbour is next
-    (`tuners.fusion_cuts`).
+    With a model, the search first anneals on predictions. The walk on hardware then begins at the
+    best predicted cut, if that is faster than the start, and the model chooses among neighbours
+    (`ScreenedSteps`).
 
-    Every run is written back at once, and what the model was asked is kept: the same tuning again
-    goes on where it was stopped, and with larger budgets further.
+    Runs and the shortlist are stored at once: the same tuning continues an interrupted one.
     """
 
     def __init__(
@@ -188,190 +185,159 @@ class FusionTuning:
         runner: Any,
         here: Platform,
         request: TuneRequest,
+        program: TensorGraph,
         *,
         model: PredictsKernels | None = None,
         progress: Progress | None = None,
     ) -> None:
+        """Raises: TensorError for a program without cuts; UsageError if neither a model nor
+        hardware may be used."""
         self.db, self.runner, self.here, self.request = db, runner, here, request
+        self.program = program
         self.model = model if request.model_s else None
-        self._progress = progress or _nothing
-
-    def run(self, program: TensorGraph) -> FusionTuned:
-        """Raises: TensorError for a program without cuts, or one that XLA does not compile where
-        the start is the compiler's; UsageError where neither a model nor hardware may be asked;
-        RunnerUnavailable if the machine fails in the middle of it.
-        """
-        return _Tuning(self, program).run()
-
-    def told(self, what: str, done_s: float, budget_s: float) -> None:
-        self._progress(f"{what}, seconds", int(done_s), math.ceil(budget_s))
-
-
-class _Tuning:
-    """Of one program."""
-
-    def __init__(self, job: FusionTuning, program: TensorGraph) -> None:
-        """Raises: TensorError, UsageError as `FusionTuning.run`."""
-        self.job, self.program, self.asked = job, program, job.request
+        self._progress = progress or ignore_progress
         edges = edges_of(program)
         if not edges.pairs:
             raise TensorError(f"{program.name} has no edges: there is nothing to cut")
         if len(edges.pairs) > MOST_EDGES:
             raise TensorError(f"{len(edges.pairs):,} edges, at most {MOST_EDGES:,} are cut")
-        if job.model is None and not self.asked.hardware_s:
+        if self.model is None and not request.hardware_s:
             raise UsageError("without a model nothing is found in 0 seconds of hardware")
-        runs = CutRuns(Machine(job.db, job.runner, job.here, self.asked.options), program)
-        self.runs = KeptRuns(runs)
-        mode = "hardware" if job.model is None else f"model {job.model.version[:8]}"
-        self.label = f"tune:{mode}/{self.asked.start}/{self.asked.seed}"
-        self.done = FusionTuned(program=program, platform=job.here.id)
+        self.runs = StoredCutRuns(CutRuns(Machine(db, runner, here, request.options), program))
+        mode = "hardware" if self.model is None else f"model {self.model.version[:8]}"
+        self.label = f"tune:{mode}/{request.start}/{request.seed}"
+        self.done = FusionTuned(program=program, platform=here.id)
 
     def run(self) -> FusionTuned:
-        done, asked = self.done, self.asked
-        compiler = self.job.runner.compiler_cut(self.program)
-        rng = np.random.default_rng(asked.seed)
-        start = compiler if asked.start == "default" else random_cut(self.program, rng)
-        if asked.hardware_s:
-            self._references(edges_of(self.program).whole, compiler)
+        """Raises: TensorError if the start is the compiler's and XLA does not compile the program;
+        RunnerUnavailable if the machine fails in the middle of it."""
+        done, request, whole = self.done, self.request, edges_of(self.program).whole
+        compiler = self.runner.compiler_cut(self.program)
+        rng = np.random.default_rng(request.seed)
+        start = compiler if request.start == "default" else random_cut(self.program, rng)
+        if request.hardware_s:
+            self._references(whole, compiler)
         else:
-            done.defaults = [Tried(edges_of(self.program).whole), Tried(compiler)]
+            done.defaults = [Tried(whole), Tried(compiler)]
         starts, screen = [start], None
-        if self.job.model is not None:
-            prices = CutPrices(self.program, self.job.model)
-            starts += [cut for cut, _ in self._predicted(start, prices).best()[:1]]
+        if self.model is not None:
+            prices = CutPrices(self.program, self.model.seconds)
+            starts += [cut for cut, _ in self._predicted(start, prices, self.model).best()[:1]]
             screen = ScreenedSteps(prices)
-        if asked.hardware_s:
-            self._walked(starts, screen)
-            self._settled()
+        if request.hardware_s:
+            self._walk(starts, screen)
+            self._settle()
             self._rounds()
         done.fresh, done.kernels = self.runs.fresh, self.runs.kernels
         return done
 
+    def _report(self, task: str, spent_s: float, budget_s: float) -> None:
+        self._progress(f"{task}, seconds", int(spent_s), math.ceil(budget_s))
+
     # -- by the model ------------------------------------------------------------------------------
 
-    def _predicted(self, start: Cut, prices: CutPrices) -> Shortlist:
-        """What annealing on the model comes to, going on with what was kept."""
-        model = prices.model
-        store, key = self.job.db.store, f"{self.label}/{self.job.here.id}/{self.program.id}"
-        found = kept_shortlist(store, key, self.program, model.version)
-        rng = np.random.default_rng([self.asked.seed, found.seen])
-        annealer = Annealer(CutSteps(self.program), found.current or start, rng=rng)
-        clock = _Clock(found.spent_s)
-        saved = clock.spent()
-        try:
-            for cut, seconds in anneal(annealer, prices.seconds, clock.spent, self.asked.model_s):
-                found.add(cut, seconds)
-                self.job.told("predict", clock.spent(), self.asked.model_s)
-                if clock.spent() - saved > _SAVE_EVERY_S:
-                    saved = clock.spent()
-                    self._save(found, annealer, saved, key)
-        finally:
-            self._save(found, annealer, clock.spent(), key)
-        done = self.done
-        done.model, done.model_s = model.version, found.spent_s
-        done.predicted_cuts, done.predicted_kernels = found.seen, prices.kernels
-        done.defaults = [one.predicted(prices.seconds(one.cut)) for one in done.defaults]
-        done.shortlist = [Tried(cut, said) for cut, said in found.best()]
-        return found
+    def _predicted(self, start: Cut, prices: CutPrices, model: PredictsKernels) -> Shortlist:
+        """Anneal on the model, continuing the stored shortlist."""
+        key, budget_s = f"{self.label}/{self.here.id}/{self.program.id}", self.request.model_s
+        shortlist = stored_shortlist(self.db.store, key, self.program, model.version)
+        rng = np.random.default_rng([self.request.seed, shortlist.seen])
+        annealer = Annealer(CutSteps(self.program), shortlist.current or start, rng=rng)
+        begun = time.monotonic() - shortlist.spent_s
 
-    def _save(self, found: Shortlist, annealer: Annealer[Cut], spent_s: float, key: str) -> None:
-        found.spent_s, found.current = spent_s, annealer.current
-        found.keep(self.job.db.store, key)
+        def spent() -> float:
+            return time.monotonic() - begun
+
+        def save(spent_s: float) -> None:
+            shortlist.spent_s, shortlist.current = spent_s, annealer.current
+            shortlist.save(self.db.store, key)
+
+        saved = spent()
+        try:
+            for cut, seconds in anneal(annealer, prices.seconds, spent, budget_s):
+                shortlist.add(cut, seconds)
+                self._report("predict", spent(), budget_s)
+                if spent() - saved > _SAVE_EVERY_S:
+                    saved = spent()
+                    save(saved)
+        finally:
+            save(spent())
+        done = self.done
+        done.model, done.model_s = model.version, shortlist.spent_s
+        done.predicted_cuts, done.predicted_kernels = shortlist.seen, prices.kernels
+        done.defaults = [replace(one, predicted_s=prices.seconds(one.cut)) for one in done.defaults]
+        done.shortlist = [Tried(cut, seconds) for cut, seconds in shortlist.best()]
+        return shortlist
 
     # -- by hardware -------------------------------------------------------------------------------
 
-    def _walked(self, starts: Sequence[Cut], screen: ScreenedSteps | None) -> None:
-        """Annealing on measured seconds from the fastest of the starts, a screen's neighbours if
-        there is one. What was measured before is told again, for the seconds that it took then, so
-        that the walk comes to where it was stopped."""
-        done, asked = self.done, self.asked
-        known = self.runs.known(self.label)
+    def _walk(self, starts: Sequence[Cut], screen: ScreenedSteps | None) -> None:
+        """Anneal on measured seconds from the fastest of the starts. Stored runs are replayed with
+        their cost, so that an interrupted walk continues."""
+        done, request = self.done, self.request
+        stored = dict(self.runs.named(self.label))
         ran = {one.cut: one for one in done.defaults}
-        if screen is not None:
-            for cut in ran:
-                self._learned(screen, cut)
+
+        def learn(cut: Cut) -> None:
+            if screen is not None:
+                screen.learn(cut, self.runs.kernel_seconds(cut, screen.prices.measured))
+
+        for cut in ran:
+            learn(cut)
 
         def price(cut: Cut) -> float:
-            self.job.told("measure", done.hardware_s, asked.hardware_s)
+            self._report("measure", done.hardware_s, request.hardware_s)
             if cut not in ran:
-                ran[cut] = tried = known.get(cut) or self.runs.measure(cut, self.label)
+                ran[cut] = tried = stored.get(cut) or self.runs.measure(cut, self.label)
                 done.hardware_s += tried.hardware_s
                 if screen is not None:
-                    tried = tried.predicted(screen.prices.seconds(cut))
-                    self._learned(screen, cut)
+                    tried = replace(tried, predicted_s=screen.prices.seconds(cut))
+                learn(cut)
                 done.tried.append(tried)
             return ran[cut].seconds
 
-        rng = np.random.default_rng([asked.seed, 1])
+        rng = np.random.default_rng([request.seed, 1])
         steps = screen or CutSteps(self.program)
         annealer = Annealer(steps, min(starts, key=price), rng=rng)
-        for _ in anneal(annealer, price, lambda: done.hardware_s, asked.hardware_s):
+        for _ in anneal(annealer, price, lambda: done.hardware_s, request.hardware_s):
             pass
 
-    def _learned(self, screen: ScreenedSteps, cut: Cut) -> None:
-        screen.told(cut, self.runs.kernel_seconds(cut, screen.prices.known))
-
     def _references(self, whole: Cut, compiler: Cut) -> None:
-        """What there is without tuning, measured once for all tunings."""
-        known = self.runs.known(_REFERENCE)
-        self.job._progress("measure the defaults", 0, 2)
+        """Measure the defaults, once for all tunings."""
+        stored = dict(self.runs.named(_REFERENCE))
+        self._progress("measure the defaults", 0, 2)
         for cut in dict.fromkeys((whole, compiler)):
-            tried = known.get(cut) or self.runs.measure(cut, _REFERENCE)
+            tried = stored.get(cut) or self.runs.measure(cut, _REFERENCE)
             self.done.defaults.append(tried)
             self.done.reference_s += tried.hardware_s
 
-    def _settled(self) -> None:
-        """Which is the fastest when the fastest run again."""
+    def _settle(self) -> None:
+        """Run the fastest again."""
         done, label = self.done, self.label + AGAIN
-        known = self.runs.known(label)
-        self.job._progress("run the fastest again", 0, MOST_AGAIN)
+        stored = dict(self.runs.named(label))
+        self._progress("run the fastest again", 0, MOST_AGAIN)
 
         def again(cut: Cut) -> None:
-            ran = known.get(cut) or self.runs.again(cut, label)
-            done.again.append(ran)
-            self.job._progress("run the fastest again", len(done.again), MOST_AGAIN)
-            done.rounds_s += 0.0 if cut in known else ran.hardware_s
+            tried = stored.get(cut) or self.runs.again(cut, label)
+            done.again.append(tried)
+            self._progress("run the fastest again", len(done.again), MOST_AGAIN)
+            done.rounds_s += 0.0 if cut in stored else tried.hardware_s
 
         done.settled = settled(
             done.ran, self.runs.kernels_of, lambda name: self.runs.timings(name, label), again
         )
 
     def _rounds(self) -> None:
-        """The defaults and the winner, all kernels timed anew, in turns that begin with another one
-        each time."""
-        done, label = self.done, self.label + ROUNDS
-        cuts = [one.cut for one in done.contenders]
-        done.rounds = {cut: [] for cut in cuts}
-        for cut, tried in self.runs.told(label):
+        """Run the defaults and the winner in rounds, all kernels timed anew."""
+        done, label, count = self.done, self.label + ROUNDS, self.request.rounds
+        done.rounds = {one.cut: [] for one in done.contenders}
+        for cut, tried in self.runs.named(label):
             if cut in done.rounds:
                 done.rounds[cut].append(tried)
-        count = self.asked.rounds
-
-        def told(at: int) -> None:
-            self.job._progress("rounds", at, count)
-
-        for turn in turns(done.rounds, count, told):
+        for turn in turns(done.rounds, count, lambda at: self._progress("rounds", at, count)):
             for cut in turn:
                 tried = self.runs.again(cut, label)
                 done.rounds[cut].append(tried)
                 done.rounds_s += tried.hardware_s
-
-
-#: The name of the runs of what there is without tuning.
-_REFERENCE = "tune:reference"
-
-
-class _Clock:
-    """Seconds since it was made, and those before."""
-
-    def __init__(self, before_s: float) -> None:
-        self._begun = time.monotonic() - before_s
-
-    def spent(self) -> float:
-        return time.monotonic() - self._begun
-
-
-def _nothing(what: str, done: int, total: int) -> None: ...
 
 
 def tune_fusion(
@@ -380,12 +346,12 @@ def tune_fusion(
     platform: Platform,
     request: TuneRequest,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     note: Callable[[str], None],
 ) -> FusionTuned:
-    """`note` is told where there is no model, so that hardware alone is asked.
+    """Tune a program on this machine; `note` receives a remark if there is no model.
 
-    Raises: as `FusionTuning.run`; RunnerUnavailable if the platform cannot be measured here.
+    Raises: as `FusionTuning`; RunnerUnavailable if the platform cannot be measured here.
     """
     runner, here = this_machine(platform, threads=1)
     model, reason = db.graph_model(here, Op("fused")) if request.model_s else (None, "")
@@ -394,4 +360,5 @@ def tune_fusion(
             reason or "no model of fused kernels: `embeddb train kernels DB --task fused` makes one"
         )
         note(f"{why}; hardware alone")
-    return FusionTuning(db, runner, here, request, model=model, progress=progress).run(program)
+    tuning = FusionTuning(db, runner, here, request, program, model=model, progress=progress)
+    return tuning.run()

@@ -1,4 +1,4 @@
-"""In which order the configurations of a matrix are tried: by whom, and as far as is known."""
+"""Tuning of a matrix: configurations ranked by neighbours or a model, then run on this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
-from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.build import build_query
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
@@ -23,27 +23,34 @@ from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
 from embeddb.ranking.rankers.search import Predicted, predicted_whole, search
 from indexer.measure import Machine
 from indexer.runners.base import RunOptions
-from tuners.search import Effort, Trials, Tuned, annealed, final_rounds, in_order
+from tuners.search import (
+    Effort,
+    Report,
+    Trials,
+    Tuned,
+    annealed,
+    check_budgets,
+    final_rounds,
+    in_order,
+)
 
-#: Who may be asked to rank.
+#: Rankings that may be requested.
 RANKERS = ("neighbours", "model", "analytical")
-#: Nobody ranks: annealing goes by measured seconds.
+#: Annealing on measured seconds, without a ranking.
 HARDWARE = "hardware"
-#: Predictions after which a search of the model looks at the clock.
+#: Predictions between two looks at the clock.
 _LEG = 2048
-#: Configurations whose roofline is made; of a larger space so many by chance.
+#: Most configurations with a roofline, a random sample of a larger space.
 _MOST_ANALYSED = 2000
-#: What the roofline of configurations is written for.
+#: The platform of that roofline.
 _ANALYSED = "cpu"
-
-Told = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """`configs` in the order to try, chosen `by`: `neighbours`, `model`, `neighbours and model` or
-    `analytical`; `hardware` where there are none. A model of this version was asked for `model_s`
-    seconds (empty, 0: none was)."""
+    """`configs` in the order to try, `by` `neighbours`, `model`, `neighbours and model` or
+    `analytical`; `hardware` without any. `model` is the version of the model, if there is one, and
+    `model_s` the seconds of its search."""
 
     by: str
     configs: Sequence[Config] = ()
@@ -52,13 +59,14 @@ class Ranking:
 
 
 def ranking(
-    query: Query, pattern: Pattern, by: str, model_s: float, *, seed: int, told: Told
+    query: Query, pattern: Pattern, by: str, model_s: float, *, seed: int, report: Report
 ) -> Ranking:
-    """By whom is asked for; with an empty `by` as a query is answered. A cost model that cannot be
-    asked about the whole space at once is searched for `model_s` seconds, of which `told` hears.
+    """Rank the configurations by one of `RANKERS`, or with an empty `by` as a query does. If the
+    space is too large for a prediction of every configuration, the cost model is searched for
+    `model_s` seconds.
 
-    Raises: NothingFound where who is asked for knows nothing; UsageError for the analytical model
-    of another platform than `cpu`; MissingDependency without numba, which it needs.
+    Raises: NothingFound without neighbours or model, as requested; UsageError for the analytical
+    model of another platform than `cpu`; MissingDependency without numba, which it needs.
     """
     if by == "analytical":
         return _analytical(query, pattern, seed)
@@ -72,7 +80,7 @@ def ranking(
         raise NothingFound(why, hint="`embeddb train costmodel` makes one")
     chosen = {"neighbours": rankers.vote, "model": rankers.model}.get(by) or rankers.chosen
     if chosen.by_model and not chosen.by_vote and not predicted_whole(query):
-        return _searched(query, model_s, seed, told)
+        return _searched(query, model_s, seed, report)
     if not (near or chosen.by_model):
         return Ranking(HARDWARE)
     return _ranked(query, chosen)
@@ -85,14 +93,14 @@ def _ranked(query: Query, ranker: Ranker) -> Ranking:
     return Ranking(by, configs, query.prediction.version if ranker.by_model else "")
 
 
-def _searched(query: Query, model_s: float, seed: int, told: Told) -> Ranking:
-    """Searches of the model's predictions, each from other random configurations, for so long."""
+def _searched(query: Query, model_s: float, seed: int, report: Report) -> Ranking:
+    """Search the model's predictions for so long, from random configurations each time."""
     begun = time.monotonic()
     rng = np.random.default_rng(seed)
     seen = Predicted(query, len(query.prediction.configs) + _LEG)
     seen.of(query.prediction.configs)
     while (spent := time.monotonic() - begun) < model_s:
-        told(spent)
+        report(spent)
         before = seen.count
         seen.budget = before + _LEG
         search(seen, rng=rng)
@@ -107,32 +115,28 @@ def _analytical(query: Query, pattern: Pattern, seed: int) -> Ranking:
     if query.platform.name != _ANALYSED:
         what = f"the analytical model knows no {query.platform.name}"
         raise UsageError(what, hint="choose another --by")
-    configs = _some(query.space, seed)
+    configs = query.space.sample(_MOST_ANALYSED, rng=np.random.default_rng(seed))
     machine = Machine.of(query.platform.environment)
     seconds = Roofline(pattern, machine).seconds(query.platform, query.op, configs)
     order = np.argsort(seconds, kind="stable")
     return Ranking("analytical", [configs[int(at)] for at in order])
 
 
-def _some(space: ConfigSpace, seed: int) -> list[Config]:
-    return space.sample(_MOST_ANALYSED, rng=np.random.default_rng(seed))
-
-
-#: The default runs again before so many others: a machine that drifts is seen.
+#: Runs between two of the default, which show drift of the machine.
 _DEFAULT_EVERY = 16
-#: The fastest of one turn are partly lucky: so many run again.
+#: Fastest configurations that run again: the minimum of single runs is biased.
 _FINALISTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixTuneRequest:
-    """So many seconds of a model, where the space is too large to be predicted at once, and of
-    hardware, compiling counted; `rounds` of the fastest beside the default come after, unless the
-    platform is simulated: its times are exact. `by` says
-    who ranks: `neighbours`, `model` or `analytical`; empty: as a query is answered. With 0 seconds
-    of a model nobody ranks, unless neighbours or the analytical model were asked for.
+    """Budgets of tuning a matrix: seconds of searching a model, where the space is too large for a
+    prediction of every configuration, and of hardware, compilation included; then `rounds` of the
+    fastest and the default, unless the platform is simulated. `by` is the ranking: `neighbours`,
+    `model`, `analytical` or, empty, that of a query. With 0 seconds of a model and an empty `by`
+    there is no ranking.
 
-    Raises: UsageError for a `by` or budgets that are none.
+    Raises: UsageError for an unknown `by` or invalid budgets.
     """
 
     by: str = ""
@@ -147,9 +151,7 @@ class MatrixTuneRequest:
     def __post_init__(self) -> None:
         if self.by not in ("", *RANKERS):
             raise UsageError(f"no ranker {self.by!r}", hint=f"there are: {', '.join(RANKERS)}")
-        for budget in (self.model_s, self.hardware_s):
-            if not 0 <= budget < math.inf:
-                raise UsageError(f"a budget is 0 seconds or more, not {budget}")
+        check_budgets(self.model_s, self.hardware_s)
         if self.by == "model" and not self.model_s:
             raise UsageError("a model cannot rank in 0 seconds", hint="leave --by out")
         if not self.model_s and not self.hardware_s and not self.by:
@@ -158,23 +160,21 @@ class MatrixTuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class MatrixTuning:
-    """Tunes a matrix into `db` with a `runner` of `here`, the platform as this machine is. What ran
-    is written back, also where it is stopped: the same tuning again goes on there, and with more
-    seconds further."""
+    """Tunes a matrix into `db` with a `runner` of `here`, the platform's instance on this machine.
+    Runs are stored at once: the same tuning continues an interrupted one."""
 
     db: Lookup
     runner: Any
     here: Platform
     request: MatrixTuneRequest
-    progress: Callable[[str, int, int], None] | None = None
+    progress: Progress = ignore_progress
 
     def run(self, pattern: Pattern, op: Op) -> tuple[Tuned, Ranking]:
-        """What ran, and the ranking that it ran by.
+        """Tune; the outcome and the ranking that it used.
 
         Raises: as `tuners.tune_matrix.ranking`; RunnerUnavailable if the machine fails in the
         middle of it.
         """
-        asked = self.request
         query = build_query(self.db, pattern, self.here, op)
         ranked = self._ranked(query, pattern)
         done = Tuned(
@@ -186,56 +186,48 @@ class MatrixTuning:
             model_s=ranked.model_s,
             exact=self.here.simulated,
         )
-        if not asked.hardware_s:
-            return done, ranked
-        self._tried(done, ranked, query)
+        if self.request.hardware_s:
+            self._measure(done, ranked, query)
         return done, ranked
 
     def _ranked(self, query: Query, pattern: Pattern) -> Ranking:
-        asked = self.request
-        if not asked.model_s and not asked.by:
+        by, model_s, seed = self.request.by, self.request.model_s, self.request.seed
+        if not model_s and not by:
             return Ranking(HARDWARE)
-        told = self._told("predict", asked.model_s)
-        return ranking(query, pattern, asked.by, asked.model_s, seed=asked.seed, told=told)
+        report = self._report("predict", model_s)
+        return ranking(query, pattern, by, model_s, seed=seed, report=report)
 
-    def _tried(self, done: Tuned, ranked: Ranking, query: Query) -> None:
-        asked = self.request
+    def _measure(self, done: Tuned, ranked: Ranking, query: Query) -> None:
+        request = self.request
         effort = Effort(
-            seconds=asked.hardware_s,
+            seconds=request.hardware_s,
             default_every=0 if done.exact else _DEFAULT_EVERY,
             finalists=_FINALISTS,
-            rounds=0 if done.exact else asked.rounds,
+            rounds=0 if done.exact else request.rounds,
         )
-        machine = Machine(self.db, self.runner, self.here, asked.options)
-        told = self._told("measure", asked.hardware_s)
-        label = f"tune:{ranked.by}/{ranked.model[:8]}/{asked.seed}"
+        machine = Machine(self.db, self.runner, self.here, request.options)
+        report = self._report("measure", request.hardware_s)
+        label = f"tune:{ranked.by}/{ranked.model[:8]}/{request.seed}"
         with Trials(machine, done.subject, query.op, label) as trials:
             if ranked.by == HARDWARE:
-                annealed(done, trials, query.space, effort, seed=asked.seed, told=told)
+                annealed(done, trials, query.space, effort, seed=request.seed, report=report)
             else:
-                before = list(trials.known())
-                in_order(done, trials, [*before, *ranked.configs], effort, told)
-            final_rounds(done, trials, effort, self._round)
+                in_order(done, trials, [*trials.stored(), *ranked.configs], effort, report)
+            final_rounds(
+                done, trials, effort, lambda at: self.progress("rounds", at, request.rounds)
+            )
             done.fresh = trials.fresh
-            trials.keep()
+            trials.save()
             done.warning = trials.warning
 
-    def _round(self, at: int) -> None:
-        if self.progress is not None:
-            self.progress("rounds", at, self.request.rounds)
-
-    def _told(self, what: str, budget_s: float) -> Callable[[float], None]:
-        def told(spent_s: float) -> None:
-            if self.progress is not None:
-                self.progress(f"{what}, seconds", int(spent_s), math.ceil(budget_s))
-
-        return told
+    def _report(self, task: str, budget_s: float) -> Report:
+        return lambda spent_s: self.progress(f"{task}, seconds", int(spent_s), math.ceil(budget_s))
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixTuned:
-    """What ran on the instance `platform`, and the ranking that it ran by; seconds are in a
-    `time_unit` as answers are (`Recommendation.time_unit`)."""
+    """The outcome on the instance `platform`, and the ranking that it used; times are in the
+    `time_unit` of answers (`Recommendation.time_unit`)."""
 
     platform: str
     op: Op
@@ -250,10 +242,10 @@ def tune_matrix(
     where: tuple[Op, Platform],
     request: MatrixTuneRequest,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     note: Callable[[str], None],
 ) -> MatrixTuned:
-    """`note` is told where times are simulated.
+    """Tune a matrix on this machine; `note` receives a remark if times are simulated.
 
     Raises: as `MatrixTuning.run`; RunnerUnavailable if the platform cannot be measured here.
     """
@@ -261,5 +253,6 @@ def tune_matrix(
     runner, here = this_machine(platform)
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
-    tuned, ranking = MatrixTuning(db, runner, here, request, progress).run(pattern, op)
+    tuning = MatrixTuning(db, runner, here, request, progress or ignore_progress)
+    tuned, ranking = tuning.run(pattern, op)
     return MatrixTuned(here.id, op, tuned, ranking, here.time_unit)

@@ -1,6 +1,6 @@
-"""Kernels tuned: the tiles that an analytical model, a learned one or the neighbours like best run
-beside the untiled kernel, the fastest of them again ("A Learned Performance Model for Tensor
-Processing Units", Section 7.2).
+"""Tuning of kernels: the best tiles by an analytical model, a learned one or neighbours run beside
+the untiled kernel, the fastest again ("A Learned Performance Model for Tensor Processing Units",
+Section 7.2).
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import designed_tiles
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform, this_machine
+from embeddb.platforms.platform import Platform, default_of, space_of, this_machine
 from embeddb.ranking.build import build_query
 from embeddb.ranking.fallback import answer
 from embeddb.tensors.roofline.analysis import ANALYSED, Analysis
@@ -30,7 +29,7 @@ from indexer.runners.base import RunOptions
 from tuners.search import Effort, Trials, Tuned, final_rounds, in_order
 
 _OP = Op("tile")
-#: Tiles that a model is asked about; of more legal ones, some of every size.
+#: Most tiles to rank; of more legal ones, a sample stratified by size.
 _MOST_RANKED = 2000
 
 
@@ -41,19 +40,18 @@ class RanksTiles(Protocol):
 
     @property
     def analysed(self) -> bool:
-        """Whether it tells what the analytical model misses."""
+        """True if it predicts the error of the analytical model."""
 
     def predict(self, kernel: TensorGraph, configs: Sequence[Config]) -> NDArray[np.float64]:
-        """float64[c], lower is faster. Raises: ModelError where it cannot say."""
+        """Scores float64[c], lower is faster. Raises: ModelError where it cannot predict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileTuneRequest:
-    """The first `count` tiles run once, then the fastest of them and the default in so many
-    `rounds`. `seed` is that of what is drawn where there are too many tiles, or nothing is known.
-    `by` says who chooses: `analytical`, which knows the code of `tile-cpu` alone, `model` or
-    `neighbours`; empty: a model that knows what the analytical one says, else the first of these
-    that there is.
+    """Run the first `count` tiles once, then the fastest of them and the default in so many
+    `rounds`. `seed` is for sampling where there are too many tiles, or no evidence. `by` is the
+    ranking: `analytical`, for the code of `tile-cpu` alone, `model` or `neighbours`; empty: a model
+    on top of the analytical one, else the first of these that is available.
     """
 
     by: str = ""
@@ -67,28 +65,26 @@ class TileTuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class TileTuning:
-    """Tunes kernels into `db` with a runner of `tile-cpu` on `here`, the platform as this machine
-    is. Each run is written back, also where it is stopped: the same tuning again goes on there.
-    """
+    """Tunes kernels into `db` with a runner of `tile-cpu` on `here`, the platform's instance on
+    this machine. Runs are stored at once: the same tuning continues an interrupted one."""
 
     db: Lookup
     runner: Any
     here: Platform
     request: TileTuneRequest
     model: RanksTiles | None = None
-    progress: Progress | None = None
+    progress: Progress = ignore_progress
 
     def run(self, kernels: Sequence[TensorGraph]) -> tuple[list[Tuned], dict[str, str]]:
-        """The tuned ones, and by name why others have no tiles. `by` of each is `analytical`,
-        `model`, `neighbours` or, where nothing is known, `sizes`, for some of every size.
+        """The tuned kernels, and the reason why others have no tiles, by name. `by` of each is
+        `analytical`, `model`, `neighbours` or, without evidence, `sizes`: a stratified sample.
 
         Raises: ModelError from the model; RunnerUnavailable if the machine fails in the middle.
         """
         tuned: list[Tuned] = []
         skipped: dict[str, str] = {}
         for at, kernel in enumerate(kernels):
-            if self.progress is not None:
-                self.progress(f"tune {kernel.name}", at, len(kernels))
+            self.progress(f"tune {kernel.name}", at, len(kernels))
             if reason := why_not(kernel):
                 skipped[kernel.label(skipped)] = reason
             else:
@@ -99,36 +95,37 @@ class TileTuning:
         machine = Machine(self.db, self.runner, self.here, self.request.options)
         effort = Effort(rounds=self.request.rounds)
         with Trials(machine, kernel, _OP, self._campaign()) as trials:
-            done, first = self._chosen(kernel, list(trials.known()))
+            done, first = self._chosen(kernel, list(trials.stored()))
             in_order(done, trials, first, effort, lambda _: None)
             final_rounds(done, trials, effort, lambda _: None)
             done.fresh = trials.fresh
         return done
 
     def _chosen(self, kernel: TensorGraph, before: Sequence[Config]) -> tuple[Tuned, list[Config]]:
-        """What is to be tuned, and what to try of it, in order. What this tuning ran before comes
-        first: neighbours are asked no more once a kernel has runs."""
-        asked = self.request
+        """The empty outcome, and the tiles to try in order: by neighbours first those that this
+        tuning ran before, since the runs of the kernel itself change its neighbours' ranking."""
+        request = self.request
         space, default = space_of(self.here, _OP, kernel), default_of(self.here, _OP, kernel)
-        rng = np.random.default_rng(asked.seed)
+        rng = np.random.default_rng(request.seed)
         legal = designed_tiles(space, default, _MOST_RANKED, rng=rng)
-        by = asked.by or self._usual()
+        by = request.by or self._usual()
         if by == "analytical":
             analysis = Analysis(self.here.environment)
             first = _ranked(legal, analysis.logs(kernel, legal))
         elif by == "model" and self.model is not None:
             first = _ranked(legal, self.model.predict(kernel, legal))
         else:
-            told = answer(build_query(self.db, kernel, self.here, _OP), asked.count + 1, rng=rng)
-            by, first = "neighbours", [*before, *(Config(c.config) for c in told.candidates)]
-            if told.source == "default":
-                by, first = "sizes", designed_tiles(space, default, asked.count + 1, rng=rng)
+            query, count = build_query(self.db, kernel, self.here, _OP), request.count + 1
+            answered = answer(query, count, rng=rng)
+            by, first = "neighbours", [*before, *(Config(c.config) for c in answered.candidates)]
+            if answered.source == "default":
+                by, first = "sizes", designed_tiles(space, default, count, rng=rng)
         others = [tile for tile in dict.fromkeys(first) if tile != default]
         done = Tuned(subject=kernel, default=default, by=by, ranked=len(legal))
-        return done, others[: asked.count]
+        return done, others[: request.count]
 
     def _usual(self) -> str:
-        """Who chooses where nobody is asked for."""
+        """The ranking for an empty `by`."""
         if self.model is not None and (self.model.analysed or self.here.name != ANALYSED):
             return "model"
         return "analytical" if self.here.name == ANALYSED else "neighbours"
@@ -144,8 +141,8 @@ def _ranked(tiles: Sequence[Config], scores: NDArray[np.float64]) -> list[Config
 
 @dataclass(frozen=True, slots=True)
 class TilesTuned:
-    """The kernels, each once, `times` by id as they are in the program; `skipped` is by name why
-    others have no tiles, `platform` the instance that they ran on."""
+    """The outcomes of distinct kernels, their numbers of occurrences `times` by id, and the reasons
+    why others have no tiles, by name; `platform` is the instance that they ran on."""
 
     platform: str
     kernels: Sequence[Tuned]
@@ -159,12 +156,13 @@ def tune_tiles(
     platform: Platform,
     request: TileTuneRequest,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     note: Callable[[str], None],
 ) -> TilesTuned:
-    """`note` is told where a model was to choose and there is none, so that neighbours do.
+    """Tune kernels, or those of programs, on this machine; `note` receives a remark if there is no
+    model, so that neighbours choose.
 
-    Raises: UsageError for the analytical model of code that it does not know; as `TileTuning.run`;
+    Raises: UsageError for the analytical model of another platform; as `TileTuning.run`;
     RunnerUnavailable if the platform cannot be measured here.
     """
     times: dict[str, int] = {}
@@ -189,6 +187,6 @@ def tune_tiles(
             reason = "no model of tile kernels: `embeddb train kernels` makes one"
         if model is None and reason:
             note(f"{reason}; {others}")
-    job = TileTuning(db, runner, here, request, model, progress)
+    job = TileTuning(db, runner, here, request, model, progress or ignore_progress)
     tuned, skipped = job.run(list(kernels.values()))
     return TilesTuned(here.id, tuned, times, skipped)

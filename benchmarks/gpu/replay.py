@@ -31,7 +31,7 @@ from embeddb.database import Database
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.query import Query
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.plain_neighbours import PlainNeighbours
+from tuners.evaluation.evaluate import PlainNeighbours
 from tuners.ranking import StaticBestTuner
 
 OPS = ("spmm:32", "spmm:128", "spmm:512", "spmv", "sddmm:32", "sddmm:128")

@@ -16,8 +16,7 @@ from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
 from embeddb.kernels.emitter import INCLUDES, TOOLS, signature, timed
 from embeddb.kernels.tiles.expressions import C_TYPES
 from embeddb.kernels.tiles.generate import PRELUDE, arguments, c_function, flags
-from embeddb.platforms.of_subject import space_of
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import load_platform, space_of
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from embeddb.tensors.tiling.plan import plan_of

@@ -33,8 +33,7 @@ from embeddb.explain.explanation import (
 from embeddb.explain.quantities import QuantityView, quantity_views, stored_lengths
 from embeddb.explain.why import computed, why
 from embeddb.platforms.machines import machine_words
-from embeddb.platforms.of_subject import default_of
-from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
+from embeddb.platforms.platform import Platform, builtin_platforms, default_of, load_platform
 from embeddb.ranking.order_reason import with_order_reasons, without_search
 from embeddb.ranking.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store

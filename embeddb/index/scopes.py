@@ -16,8 +16,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.platforms.machines import Facts
-from embeddb.platforms.of_subject import default_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of
 from embeddb.store import RunTable, Store
 from embeddb.store.usual_state import usual_at
 

@@ -1,4 +1,4 @@
-"""The contract suite for platform files: `check_platform` finds what parsing alone cannot.
+"""The contract suite for platform files: the checks that parsing alone cannot do.
 
 Run it on your own file, from a test or with `embeddb platform check FILE`.
 """
@@ -16,8 +16,7 @@ from embeddb.core.kinds import operation_of
 from embeddb.core.row_lengths import estimated
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.derived import DerivedQuantities
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.platforms.platform import Platform, default_of, parse_platform, space_of
 from embeddb.platforms.space.space import ConfigSpace
 
 _WIDTHS = (1, 8, 32, 128, 512)
@@ -27,12 +26,11 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
     """Problems of a platform, one line each, naming kernel and parameter; empty if there are none.
 
     Per kernel: the default is legal on matrices of every size; every value of every parameter
-    occurs in some legal configuration; of `samples` configurations each is legal, survives its
-    text form, has legal neighbours, is nearest to itself and maps to a loop nest; every
-    parameter is part of the loop nest or of the platform's own list. Of the kind's sample
-    workloads, whose own rules judge too, the default is legal, and something is. Every derived
-    quantity applies to some of the configurations on matrices of some size. The source text gives
-    the same digest when parsed again.
+    occurs in some legal configuration; each of `samples` configurations is legal, survives its
+    text form, has legal neighbours, is nearest to itself and maps to a loop nest; every parameter
+    is in the loop nest or in the platform's own list; the kind's sample workloads, which have rules
+    of their own, admit the default and further configurations; every derived quantity applies to
+    some configuration on some size. The source text gives the same digest when parsed again.
     """
     rng = np.random.default_rng(0)
     problems: list[str] = []
@@ -43,7 +41,7 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
     except EmbeddbError as error:
         problems.append(f"the source text cannot be parsed: {error}")
     for kernel in platform.ops:
-        found = [
+        lines = [
             *_default(platform, kernel),
             *_values(platform, kernel),
             *_parameters(platform, kernel),
@@ -51,7 +49,7 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
             *_quantities(platform, kernel, samples, rng),
             *_workloads(platform, Op(kernel), rng),
         ]
-        problems += [f"{kernel}: {line}" for line in dict.fromkeys(found)]
+        problems += [f"{kernel}: {line}" for line in dict.fromkeys(lines)]
     return problems
 
 
@@ -64,14 +62,14 @@ def _default(platform: Platform, kernel: str) -> Iterator[str]:
     for op in _operations(kernel):
         for sizes in op.workload.sample_sizes():
             space = platform.space(op, sizes)
-            # Of a nest the declared default is a part, which the loops as they stand complete.
+            # A nest's declared default is partial: the original loops complete it.
             whole = platform.default(op, sizes) if sizes.named else platform.kernel(op).default
             reason = space.reason(whole)
             if reason:
                 cure = space.cure(whole)
-                told = f"{reason}; {cure}" if cure else reason
-                yield f"the default is not legal for {op} on {op.workload.sized(sizes)}: {told}"
-                return  # one example tells; the others are the same mistake
+                problem = f"{reason}; {cure}" if cure else reason
+                yield f"the default is not legal for {op} on {op.workload.sized(sizes)}: {problem}"
+                return  # one example is enough: the others are the same mistake
 
 
 def _values(platform: Platform, kernel: str) -> Iterator[str]:
@@ -95,9 +93,9 @@ def _values(platform: Platform, kernel: str) -> Iterator[str]:
 
 def _parameters(platform: Platform, kernel: str) -> Iterator[str]:
     part = platform.kernel(kernel)
-    known = {*part.homogeneous, *part.heterogeneous}
+    used = {*part.homogeneous, *part.heterogeneous}
     for param in part.space.params:
-        if param.name not in known:
+        if param.name not in used:
             yield f"parameter {param.name!r} is neither in the loop nest nor heterogeneous"
 
 
@@ -112,13 +110,13 @@ def _samples(
             if not drawn:
                 yield f"no legal configuration was found for {op} on {op.workload.sized(sizes)}"
             for config in drawn:
-                yield from _one(platform, op, space, config, sizes)
+                yield from _config(platform, op, space, config, sizes)
 
 
 def _quantities(
     platform: Platform, kernel: str, samples: int, rng: np.random.Generator
 ) -> Iterator[str]:
-    """Quantities that apply nowhere, on workloads whose rows are all alike."""
+    """Quantities that never apply, on workloads with rows of equal length."""
     names = platform.quantities(Op(kernel)).names
     applies = np.zeros(len(names), dtype=bool)
     for op in _operations(kernel) if names else ():
@@ -145,7 +143,7 @@ def _workloads(platform: Platform, op: Op, rng: np.random.Generator) -> Iterator
             yield f"no legal configuration was found for the {one.kind} {one.name}"
 
 
-def _one(
+def _config(
     platform: Platform, op: Op, space: ConfigSpace, config: Config, sizes: Sizes
 ) -> Iterator[str]:
     if space.reason(config) is not None:

@@ -1,7 +1,7 @@
-"""The `[command]` table of a platform file: which program measures it, and how to read its time.
+"""The `[command]` table of a platform file: the program that measures it, and the parsing of times.
 
-Parsing runs nothing and opens nothing: a stored platform of a stranger is parsed too. Who may run
-what it says is decided by the runner, see docs/explanation/decisions.md.
+Reading the table runs and opens nothing, since stored platforms may come from strangers. The runner
+decides who may run the command, see docs/explanation/decisions.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MATRIX_FORMATS = ("mtx", "npz", "smtx")
 _STREAMS = ("stdout", "stderr", "output")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _FIXED = ("matrix", "output", "threads", "repeats", "op.kernel", "op.width", "op.dtype")
-#: Keys that say how much may be spent, not what a time means: no part of the instance.
+#: Limits of the effort, which do not change the meaning of a time: no part of the instance.
 _EFFORT = ("timeout_s", "retries", "max_output_bytes", "max_memory_mib")
 _MAX_ARGUMENTS = 256
 _MAX_TEXT = 4096
@@ -50,7 +50,7 @@ class Argument:
         return "".join(map(str, self.parts)) if not self.names else None
 
     def expand(self, values: Mapping[str, str]) -> str:
-        """The argument with values put in as they are; what they hold is not expanded again.
+        """The argument with values in place of placeholders; values are not expanded again.
         Raises: KeyError for a placeholder that has neither value nor default."""
         return "".join(p if isinstance(p, str) else _value(p, values) for p in self.parts)
 
@@ -62,8 +62,8 @@ def _value(placeholder: tuple[str, str | None], values: Mapping[str, str]) -> st
 
 @dataclass(frozen=True, slots=True)
 class TimeSpec:
-    """Where the times stand: in `stream`, found by `regex` (one group) or at `path` of a JSON
-    document. One `unit` is `unit_s` seconds; `clock_ghz` is 0 unless it turns cycles into them."""
+    """Place of the times: in `stream`, matched by `regex` (one group) or at `path` of a JSON
+    document. One `unit` is `unit_s` seconds; `clock_ghz` is 0 unless it defines `unit_s`."""
 
     stream: str
     regex: re.Pattern[str] | None
@@ -78,8 +78,8 @@ class CommandSpec:
     """A checked `[command]` table.
 
     `exits` maps exit codes to statuses, `statuses` are (status, regex) in declared order.
-    `timeout_s` 0 means the limit of whoever measures, `max_memory_mib` 0 no limit. `digest` is
-    blake2b-64 hex of everything that a time depends on.
+    `timeout_s` 0 means the limit of the caller, `max_memory_mib` 0 no limit. `digest` is blake2b-64
+    hex of everything that a time depends on.
     """
 
     run: tuple[Argument, ...]
@@ -98,14 +98,15 @@ class CommandSpec:
 
     @property
     def names(self) -> set[str]:
-        """The placeholders that the command uses."""
+        """The placeholders in the command."""
         return set().union(*(argument.names for argument in self.run))
 
 
 def read_command(
     table: Table, kernels: Mapping[str, KernelSpace], traits: Mapping[str, Any]
 ) -> CommandSpec:
-    """Faults are collected in the table. Raises: PlatformError, the last, naming file and key."""
+    """Read the table and collect its faults. Raises: PlatformError, the last of them, naming file
+    and key."""
     before, tried = len(table.faults), table.tried
     run = tried(lambda: _read_run(table, kernels), ())
     used: set[str] = set().union(*(argument.names for argument in run))
@@ -147,14 +148,14 @@ def _read_run(table: Table, kernels: Mapping[str, KernelSpace]) -> tuple[Argumen
         raise table.fault("run", "must list the program and its arguments")
     if len(texts) > _MAX_ARGUMENTS:
         raise table.fault("run", f"{len(texts)} arguments, at most {_MAX_ARGUMENTS} are allowed")
-    always, known = _parameters(kernels)
+    required, params = _parameters(kernels)
     before = len(table.faults)
     run = tuple(
-        table.tried(partial(_argument, table, f"run[{i}]", text, always, known), Argument(()))
+        table.tried(partial(_argument, table, f"run[{i}]", text, required, params), Argument(()))
         for i, text in enumerate(texts)
     )
     if len(table.faults) > before:
-        raise table.faults.pop()  # what the others pass on is judged once all can be read
+        raise table.faults.pop()  # the checks below need all arguments
     if not run[0].literal:
         raise table.fault("run[0]", "is the program: a name or a path, without placeholders")
     used = set().union(*(argument.names for argument in run))
@@ -166,7 +167,7 @@ def _read_run(table: Table, kernels: Mapping[str, KernelSpace]) -> tuple[Argumen
             f"has no {{config.{name}}}: the program would not see that parameter",
             hint="pass it on, or take it out of the space",
         )
-        for name in sorted(known)
+        for name in sorted(params)
         if f"config.{name}" not in used
     ]
     if unseen:
@@ -176,51 +177,51 @@ def _read_run(table: Table, kernels: Mapping[str, KernelSpace]) -> tuple[Argumen
 
 
 def _parameters(kernels: Mapping[str, KernelSpace]) -> tuple[set[str], set[str]]:
-    """Names that every configuration of every kernel has, and all names."""
-    present = [{p.name for p in k.space.params if not p.when} for k in kernels.values()]
-    known = {p.name for k in kernels.values() for p in k.space.params}
-    return set.intersection(*present), known
+    """Parameters that every configuration of every kernel has, and all parameters."""
+    required = [{p.name for p in k.space.params if not p.when} for k in kernels.values()]
+    params = {p.name for k in kernels.values() for p in k.space.params}
+    return set.intersection(*required), params
 
 
 def _argument(
-    table: Table, key: str, text: str, always: Collection[str], known: Collection[str]
+    table: Table, key: str, text: str, required: Collection[str], params: Collection[str]
 ) -> Argument:
     _check_text(table, key, text)
     parts: list[str | tuple[str, str | None]] = []
     end = 0
-    for found in _TOKEN.finditer(text):
-        parts.append(text[end : found.start()])
-        end = found.end()
-        if found[0] in ("{{", "}}"):
-            parts.append(found[0][0])
-        elif found[1] is None:
-            raise table.fault(key, f"a lone {found[0]}", hint="write {{ or }} for a brace")
+    for token in _TOKEN.finditer(text):
+        parts.append(text[end : token.start()])
+        end = token.end()
+        if token[0] in ("{{", "}}"):
+            parts.append(token[0][0])
+        elif token[1] is None:
+            raise table.fault(key, f"a lone {token[0]}", hint="write {{ or }} for a brace")
         else:
-            parts.append(_placeholder(table, key, found[1], always, known))
+            parts.append(_placeholder(table, key, token[1], required, params))
     parts.append(text[end:])
     return Argument(tuple(part for part in parts if part))
 
 
 def _placeholder(
-    table: Table, key: str, text: str, always: Collection[str], known: Collection[str]
+    table: Table, key: str, text: str, required: Collection[str], params: Collection[str]
 ) -> tuple[str, str | None]:
-    name, given, default = text.partition(":-")
+    name, has_default, default = text.partition(":-")
     group, _, param = name.partition(".")
-    if group == "config" and param in known:
-        if not given and param not in always:
+    if group == "config" and param in params:
+        if not has_default and param not in required:
             raise table.fault(
                 key,
                 f"parameter {param!r} is not part of every configuration",
                 hint=f"say what stands for its absence: {{{name}:-0}}",
             )
-        return name, default if given else None
+        return name, default if has_default else None
     if name not in _FIXED:
         raise table.fault(
             key,
             f"unknown placeholder {{{name}}}",
-            hint=f"there are {join(_FIXED)} and config.NAME for {join(sorted(known))}",
+            hint=f"there are {join(_FIXED)} and config.NAME for {join(sorted(params))}",
         )
-    if given:
+    if has_default:
         raise table.fault(key, f"{{{name}}} is always known and takes no default")
     return name, None
 
@@ -259,12 +260,12 @@ def _read_exits(table: Table) -> dict[int, str]:
 
 
 def _read_statuses(table: Table) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    found = []
+    patterns = []
     for status in list(table.data):
         if status not in STATUSES or status == "ok":
             raise table.fault(status, f"is no failure: {join(STATUSES[1:])}")
-        found.append((status, _regex(table, status, table.take(status, str))))
-    return tuple(found)
+        patterns.append((status, _regex(table, status, table.take(status, str))))
+    return tuple(patterns)
 
 
 def _read_variables(table: Table) -> tuple[str, ...]:
@@ -313,7 +314,7 @@ def _whole(table: Table, key: str, default: int, limits: tuple[int, int]) -> int
 
 
 def _digest(data: Mapping[str, Any]) -> str:
-    """blake2b-64 hex of what a time depends on; of an interpreter not where it lies."""
+    """blake2b-64 hex of all that a time depends on; an interpreter counts by name, not by path."""
     meant = {key: value for key, value in data.items() if key not in _EFFORT}
     program, *arguments = data.get("run") or [""]
     if isinstance(program, str) and is_interpreter(PurePath(program).name):

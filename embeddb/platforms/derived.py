@@ -18,17 +18,14 @@ from embeddb.platforms.space.quantity import FACT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Quantities of this size and less are told apart hardly at all: `as_inputs` is linear below it.
+#: `as_inputs` is logarithmic above it and linear below.
 _FINEST = 2.0**-10
 
 
 class DerivedQuantities:
-    """The q derived quantities of c canonical, legal configurations of an op on a platform, which
-    are prepared once for any number of workloads.
-
-    `names` are theirs, none where the platform's file defines none; `digest` changes with a
-    definition.
-    """
+    """The q derived quantities of c canonical, legal configurations of an op on a platform,
+    prepared once for any number of workloads. `names` is empty where the platform's file defines
+    none; `digest` changes with a definition."""
 
     def __init__(self, platform: Platform, op: Op, configs: Sequence[Mapping[str, Any]]) -> None:
         """Raises: UsageError if the platform does not run this kernel."""
@@ -39,8 +36,8 @@ class DerivedQuantities:
         self._facts = _facts(platform)
 
     def values(self, sizes: Sizes, lengths: RowLengths | None = None) -> NDArray[np.float64]:
-        """float64[c,q] on one workload, from 0 to 2^64; not a number where a quantity does not
-        apply, is negative, or reads a size or row lengths that are not known."""
+        """float64[c,q] on one workload, from 0 to 2^64; nan where a quantity does not apply, is
+        negative, or reads an unknown size or unknown row lengths."""
         if not self.names:
             return np.zeros((self._count, 0))
         symbols = {**sizes.symbols, "WIDTH": self._op.width}
@@ -52,13 +49,13 @@ class DerivedQuantities:
 
 
 def as_inputs(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """log2(1 + 1024 x): 0 for 0 and where a quantity does not apply, at most 74, a logarithm from
-    about a thousandth up, so that shares and counts of millions are both told apart."""
+    """log2(1 + 1024 x), at most 74; 0 for 0 and where a quantity does not apply. A logarithm from
+    about a thousandth up, so that it resolves both shares and counts of millions."""
     return np.log2(1 + np.nan_to_num(values) / _FINEST).astype(np.float32)
 
 
 def _facts(platform: Platform) -> dict[str, float]:
-    """Numbers among the traits of a platform and the facts of its machine, which come first."""
+    """The numeric traits of a platform and facts of its machine; a fact overrides a trait."""
     facts = {}
     for name, value in {**platform.traits, **platform.environment}.items():
         try:

@@ -1,4 +1,4 @@
-"""Tiles of a kernel that are worth a measurement, some of every size, or a prediction."""
+"""Samples of the legal tiles of a kernel: spread over sizes to measure, or uniform to predict."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import numpy as np
 from embeddb.core.config import Config
 from embeddb.platforms.space.space import ConfigSpace
 
-#: So many combinations are judged one by one; of more, so many are drawn for each tile wanted.
+#: Up to this many combinations are enumerated; above it, so many are drawn per requested tile.
 _MOST_LISTED = 20_000
 _DRAWN = 30
-#: Of tiles to predict: a question must not wait for tiles that are hardly ever legal.
+#: Draws per tile to predict: a query must not wait where tiles are hardly ever legal.
 _TRIES = 3
 
 
 def designed_tiles(
     space: ConfigSpace, default: Config, count: int, *, rng: np.random.Generator
 ) -> list[Config]:
-    """The default first, then all legal tiles if there are no more than `count` with it, else a
-    sample of them: equally many, as far as there are so many, of every power of two in which the
-    elements of a tile times the terms of a block lie. `space` is that of one kernel.
-    """
+    """At most `count` tiles, the default first: all legal ones, or a sample stratified by size,
+    the binary logarithm of the elements of a tile times the terms of a block. `space` is that of
+    one kernel."""
     others = [config for config in _legal(space, default, count, rng) if config != default]
     if len(others) < count:
         return [default, *others]
@@ -40,25 +39,21 @@ def designed_tiles(
 def drawn_tiles(
     space: ConfigSpace, default: Config, count: int, *, rng: np.random.Generator
 ) -> list[Config]:
-    """At most `count` legal tiles, the default not among them: all combinations are tried where
-    they are no more than three times as many, else so many are drawn."""
+    """At most `count` legal tiles without the default, from all combinations or, if there are
+    more, from three times `count` draws."""
     domains = _domains(space, default)
     every = math.prod(map(len, domains.values()))
     places: Sequence[int] = range(every)
     if every > _TRIES * count:
         places = rng.integers(every, size=_TRIES * count).tolist()
-    untried, found = dict(default), list[Config]()
-    for place in dict.fromkeys(places):
-        if len(found) == count:
-            break
-        values = _at(domains, place)
-        if values != untried and space.reason(values) is None:
-            found.append(Config(values))
-    return found
+    excluded = dict(default)
+    combinations = (_at(domains, place) for place in dict.fromkeys(places))
+    legal = (v for v in combinations if v != excluded and space.reason(v) is None)
+    return [Config(values) for values in itertools.islice(legal, count)]
 
 
 def _at(domains: Mapping[str, Sequence[int]], place: int) -> dict[str, int]:
-    """The combination of a number."""
+    """The combination of values with a number."""
     values = {}
     for name, domain in domains.items():
         place, at = divmod(place, len(domain))
@@ -67,7 +62,7 @@ def _at(domains: Mapping[str, Sequence[int]], place: int) -> dict[str, int]:
 
 
 def _domains(space: ConfigSpace, default: Config) -> dict[str, list[int]]:
-    """Values that can be part of a tile: alone it may only be one of too many tiles."""
+    """The default and the values below the whole extent, by parameter."""
     params = {param.name: param for param in space.params}
     domains = {}
     for name in default:
@@ -79,11 +74,13 @@ def _domains(space: ConfigSpace, default: Config) -> dict[str, list[int]]:
 def _legal(
     space: ConfigSpace, default: Config, count: int, rng: np.random.Generator
 ) -> Iterator[Config]:
-    """Each once."""
+    """Distinct legal tiles."""
     domains = _domains(space, default)
     if math.prod(map(len, domains.values())) <= _MOST_LISTED:
-        made = (dict(zip(domains, v, strict=True)) for v in itertools.product(*domains.values()))
-        yield from (c for c in map(Config, made) if space.reason(c) is None)
+        for values in itertools.product(*domains.values()):
+            config = Config(dict(zip(domains, values, strict=True)))
+            if space.reason(config) is None:
+                yield config
         return
     seen: set[Config] = set()
     for _ in range(_DRAWN * count):

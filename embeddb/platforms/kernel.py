@@ -31,10 +31,10 @@ _SPLITS = ("I", "J", "K", "K2")
 
 
 class Table:
-    """A table of a TOML file that remembers where it stands and which keys were read.
+    """A table of a TOML file with its place in the file, which records the keys that are read.
 
-    The faults of a file are collected in `faults`, which its tables share: `tried` goes on after
-    one, `refuse` raises what was collected.
+    All tables of a file collect its faults in one list, `faults`: `tried` goes on after a fault,
+    `refuse` raises those collected.
 
     Raises: PlatformError naming file and key, from every method but `tried`.
     """
@@ -47,7 +47,7 @@ class Table:
         if not isinstance(data, dict):
             raise PlatformError(f"{key}: must be a table", where=where)
         self.data: dict[str, Any] = data
-        self._asked: list[str] = []
+        self._read: list[str] = []
 
     def path(self, name: str) -> str:
         return f"{self.key}.{name}" if self.key else name
@@ -74,7 +74,7 @@ class Table:
 
     def take(self, name: str, kind: type[_T], default: _T | None = None) -> _T:
         """The value of a key, of this type; required if there is no default."""
-        self._asked.append(name)
+        self._read.append(name)
         value = self.data.get(name, default)
         if value is None:
             raise self.fault(name, "is missing")
@@ -102,15 +102,15 @@ class Table:
         return values
 
     def done(self) -> None:
-        """Refuse keys that nothing reads: each is a fault collected, the last is raised."""
-        unknown = [self._unknown(name) for name in self.data if name not in self._asked]
+        """Collect a fault for each key that was not read, and raise the last."""
+        unknown = [self._unknown(name) for name in self.data if name not in self._read]
         if unknown:
             self.faults += unknown[:-1]
             raise unknown[-1]
 
     def _unknown(self, name: str) -> PlatformError:
-        close = difflib.get_close_matches(name, self._asked, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"keys: {join(self._asked)}"
+        close = difflib.get_close_matches(name, self._read, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"keys: {join(self._read)}"
         return self.fault(name, "unknown key", hint=hint)
 
 
@@ -126,7 +126,7 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LoopMapping:
-    """How a configuration becomes a loop nest: split sizes and order (phi and pi)."""
+    """Mapping of a configuration to a loop nest: split sizes and order (phi and pi)."""
 
     splits: Mapping[str, Expression | int]
     cases: tuple[tuple[Expression | None, tuple[int, ...]], ...]
@@ -135,10 +135,9 @@ class LoopMapping:
 
     def names(self) -> set[str]:
         """Parameters and symbols the mapping reads."""
-        found = {self.permutation} if self.permutation else set()
-        for used in [*self.splits.values(), *(when for when, _ in self.cases)]:
-            found |= used.names if isinstance(used, Expression) else set()
-        return found
+        parts = [*self.splits.values(), *(when for when, _ in self.cases)]
+        names = (part.names for part in parts if isinstance(part, Expression))
+        return set[str]().union([self.permutation] if self.permutation else [], *names)
 
     def nest(self, values: Mapping[str, Any], params: set[str]) -> LoopNest:
         """Raises: SpaceError if a size of the matrix is needed and unknown, or a split is no
@@ -159,7 +158,7 @@ class LoopMapping:
         try:
             value = size.value(values)
         except KeyError as error:
-            # A parameter that does not apply here splits nothing; a size must be told.
+            # A parameter that does not apply splits nothing; a size is required.
             if error.args[0] in params:
                 return 1
             raise SpaceError(f"split {name} needs {error.args[0]}, a size of the matrix") from None
@@ -170,11 +169,10 @@ class LoopMapping:
 
 @dataclass(eq=False)
 class KernelSpace:
-    """The space, default and mapping of the kernels that one section serves. `varying` are
-    conditions of configurations whose sums run in an order that varies from call to call (None: not
-    stated), `inexact` of those that round operands to a shorter type; `quantities` are derived from
-    configurations; `left_out` has the reasons for which configurations were removed from the space:
-    `VARYING`, `INEXACT`."""
+    """The space, default and mapping of the kernels of one section. `varying` are conditions of
+    configurations whose order of summation varies from call to call (None: not stated), `inexact`
+    of those that round operands to a shorter type; `left_out` has the reasons for which
+    configurations were removed from the space: `VARYING`, `INEXACT`."""
 
     kernels: tuple[str, ...]
     space: ConfigSpace
@@ -189,10 +187,10 @@ class KernelSpace:
     def __post_init__(self) -> None:
         used = self.mapping.names() if self.mapping else set()
         self.homogeneous = tuple(p.name for p in self.space.params if p.name in used)
-        self._bound = lru_cache(maxsize=256)(lambda known: self.space.bind(dict(known)))
+        self._bound = lru_cache(maxsize=256)(lambda symbols: self.space.bind(dict(symbols)))
 
     def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
-        """The space with these sizes, remembered: only sizes that it uses tell spaces apart."""
+        """The space with these sizes, cached by those that it uses."""
         used = self.space.unresolved
         return self._bound(tuple((s, symbols[s]) for s in used if s in symbols))
 
@@ -204,11 +202,11 @@ class KernelSpace:
         for name, value in seen.items():
             if value is None and name in self.homogeneous:
                 raise SpaceError(f"parameter {name!r}: no value for {config[name]}")
-        known = {n: v for n, v in seen.items() if v is not None}
-        return self.mapping.nest({**symbols, **known}, {p.name for p in space.params})
+        values = {n: v for n, v in seen.items() if v is not None}
+        return self.mapping.nest({**symbols, **values}, {p.name for p in space.params})
 
     def without(self, conditions: Sequence[str], reason: str) -> KernelSpace:
-        """The same without configurations for which one of these conditions holds."""
+        """A copy without the configurations for which one of these conditions holds."""
         space = self.space.without(conditions, reason)
         return replace(self, space=space, left_out=self.left_out | {reason})
 
@@ -221,9 +219,8 @@ class KernelSpace:
         return self.space.without(self.inexact, INEXACT)
 
     def digest_form(self) -> dict[str, Any]:
-        """Everything that makes two spaces different, as plain data. Whether a choice is open, what
-        varies, what is inexact and derived quantities are not among it: they change no stored
-        configuration's meaning."""
+        """The input of `Platform.digest`, as plain data: everything that changes the meaning of a
+        stored configuration, so neither open choices, `varying`, `inexact` nor quantities."""
         mapping = self.mapping
         return {
             "kernels": sorted(self.kernels),
@@ -241,9 +238,9 @@ class KernelSpace:
 
 
 def read_space(table: Table) -> KernelSpace:
-    """The space of a section. Faults of single parameters, constraints and defaults are collected
-    in the table, for `Table.refuse`. Raises: PlatformError naming file and key, for a section that
-    cannot be read further."""
+    """Read the space of a section. Faults of single parameters, constraints and defaults are
+    collected in the table, for `Table.refuse`. Raises: PlatformError naming file and key, for a
+    section that cannot be read further."""
     kernels = table.texts("kernels")
     try:
         operations = [operation_of(kernel) for kernel in kernels]
@@ -288,8 +285,8 @@ def read_space(table: Table) -> KernelSpace:
 
 
 class _Reading:
-    """The parameters of a section, and what is read by them. One that cannot be read is replaced by
-    an open choice, and `lost`: what else is wrong about it follows from that and is no fault."""
+    """Reader of the parameters of a section and of the parts that use them. An unreadable parameter
+    is replaced by an open choice and is in `lost`: further faults about it are not reported."""
 
     def __init__(self, table: Table, declared: Table) -> None:
         self.table = table
@@ -306,8 +303,8 @@ class _Reading:
         return param
 
     def tried(self, read: Callable[[], _T], key: str, instead: _D) -> _T | _D:
-        """The value of `read`, or `instead` after its fault was collected; `key` is where that is
-        unless it says so itself."""
+        """The value of `read`, or `instead` after its fault was collected, at `key` unless the
+        fault names a place."""
         try:
             return read()
         except PlatformError as fault:
@@ -326,8 +323,8 @@ class _Reading:
         return self.tried(lambda: Config(_plain(chosen)), "default", Config({}))
 
     def space(self, constraints: Sequence[str], default: Config, kind: str) -> ConfigSpace:
-        """The space without the conditions and constraints that are at fault. Raises: PlatformError
-        for a fault of another part, which nothing can be read without."""
+        """The space without faulty conditions and constraints. Raises: PlatformError for a fault of
+        another part, after which nothing else can be read."""
         left = dict(enumerate(constraints))
         while True:
             try:
@@ -351,7 +348,7 @@ class _Reading:
                     raise fault from None
 
     def quantities(self, space: ConfigSpace) -> Quantities | None:
-        """The derived quantities; None after a fault of any."""
+        """The derived quantities; None after a fault in one of them."""
         part, read = self.table.table("derived"), list[Quantity]()
         for name in part.data:
             one = self.tried(partial(_read_quantity, part, name), f"derived.{name}", None)
@@ -361,7 +358,7 @@ class _Reading:
         return self.tried(lambda: Quantities(read, space.rules), "derived", None)
 
     def check_default(self, space: ConfigSpace, default: Config) -> None:
-        """Collect why the default is not legal, a fault for each reason."""
+        """Collect a fault for each reason why the default is not legal."""
         for reason in space.reasons(default):
             hint = space.cure(default)
             self._add(self.table.fault("default", f"is not legal: {reason}", hint=hint))
@@ -454,14 +451,14 @@ def _conditions(table: Table, space: ConfigSpace, key: str) -> tuple[str, ...] |
     conditions = table.texts(key)
     if key not in table.data:
         return None
-    known = {param.name for param in space.params}
+    params = {param.name for param in space.params}
     for i, text in enumerate(conditions):
         where = f"{key}[{i}]"
         try:
             names = space.rules.expression(text, where, condition=True).names
         except SpaceError as error:
             raise table.fault(error.where or where, error.reason) from None
-        if not names & known:
+        if not names & params:
             raise table.fault(where, f"{text!r} mentions no parameter")
     return tuple(conditions)
 

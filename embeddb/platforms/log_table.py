@@ -1,4 +1,4 @@
-"""The `[log]` table of a platform file: how run logs of the platform are to be read."""
+"""The `[log]` table of a platform file: the columns, units and statuses of its run logs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_TEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """What a platform file says of logs that its readers cannot see.
+    """Defaults and names for reading a platform's run logs.
 
-    `columns` map roles (`indexer.readers.base.columns.ROLES`, `config.NAME`) to column names, and
-    hold where a log has such a column; `unit` is that of times without one, `statuses` map the
-    log's words, in lower case, to ours, `op` is what ran where the log does not say, `instance` a
-    device's label, or `this`: made by the platform's own command. `clock_ghz` is the platform's (0:
-    the file has none) and turns cycles into seconds. With `counts_cycles` the file has none and
-    every time is a number of cycles; `clock_ghz` is then that of `CYCLES_PER_S`.
+    `columns` map roles (`indexer.readers.base.columns.ROLES`, `config.NAME`) to column names, for
+    logs that have such a column; `unit` is the unit of times without one; `statuses` map the log's
+    words, in lower case, to ours; `op` is the operation of logs that do not name it; `instance` is
+    a device's label, or `this` for logs of the platform's own command. `clock_ghz` turns cycles
+    into seconds (0: the file has none). With `counts_cycles` the file has none and every time is a
+    number of cycles; `clock_ghz` is then that of `CYCLES_PER_S`.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -42,19 +42,19 @@ class LogTable:
     counts_cycles: bool = False
 
     def __repr__(self) -> str:
-        """The same for equal tables: readings are journalled by it."""
-        told = (sorted(self.columns.items()), self.unit, sorted(self.statuses.items()))
-        return f"LogTable{(*told, str(self.op or ''), self.instance, self.clock_ghz)!r}"
+        """Equal for equal tables: it is a key in the journal of readings."""
+        names = (sorted(self.columns.items()), self.unit, sorted(self.statuses.items()))
+        return f"LogTable{(*names, str(self.op or ''), self.instance, self.clock_ghz)!r}"
 
     def here(self, names: Collection[str]) -> dict[str, str]:
-        """Its columns, of those that a file has."""
+        """The columns that a file has."""
         return {role: column for role, column in self.columns.items() if column in names}
 
     @property
     def toml(self) -> str:
-        """The same as it stands in a platform file, but for the clock."""
-        told = {"unit": self.unit, "instance": self.instance, "op": str(self.op or "")}
-        lines = ["[log]", *(f"{name} = {json.dumps(text)}" for name, text in told.items() if text)]
+        """The table as TOML, without the clock."""
+        texts = {"unit": self.unit, "instance": self.instance, "op": str(self.op or "")}
+        lines = ["[log]", *(f"{name} = {json.dumps(text)}" for name, text in texts.items() if text)]
         for name, entries in (("columns", self.columns), ("status", self.statuses)):
             if entries:
                 lines += ["", f"[log.{name}]"]
@@ -69,9 +69,9 @@ def _key(text: str) -> str:
 def read_log(
     table: Table, kernels: Collection[str], traits: Mapping[str, Any], *, command_unit: str = ""
 ) -> LogTable:
-    """The `[log]` table; `command_unit` is the unit of the command's times, if there is one.
-    Raises: PlatformError naming file and key, also for units of which one is cycles and the other
-    is not, where no clock relates them."""
+    """Read the `[log]` table; `command_unit` is the unit of the command's times, if there is one.
+    Raises: PlatformError naming file and key, also if only one of the two units is cycles and there
+    is no clock."""
     cycles = table.tried(lambda: _counts_cycles(table, traits, command_unit), False)
     log = LogTable(
         columns=table.tried(lambda: _texts(table.table("columns")), MappingProxyType({})),
@@ -87,7 +87,7 @@ def read_log(
 
 
 def _counts_cycles(table: Table, traits: Mapping[str, Any], command_unit: str) -> bool:
-    """Whether the unit is cycles, of the log or of the command's times, and there is no clock."""
+    """True if the unit of the log or of the command's times is cycles and there is no clock."""
     unit = table.take("unit", str, "")
     if unit and unit not in LOG_UNITS:
         raise table.fault("unit", f"{unit!r} is not one of {join(LOG_UNITS)}")
@@ -109,14 +109,14 @@ def _statuses(table: Table) -> Mapping[str, str]:
 
 
 def clock_of(traits: Mapping[str, Any]) -> float:
-    """`clock_ghz` of a platform's traits; 0 where there is none that can be one."""
+    """`clock_ghz` of a platform's traits; 0 without a valid one."""
     clock = traits.get("clock_ghz", 0)
     number = isinstance(clock, (int, float)) and not isinstance(clock, bool)
     return float(clock) if number and 1e-6 <= clock <= 1e6 else 0.0
 
 
 def refuse_bad_clock(table: Table, traits: Mapping[str, Any]) -> None:
-    """Raises: PlatformError where `unit` is cycles and the `clock_ghz` that is given is none."""
+    """Raises: PlatformError for an invalid `clock_ghz`, which a `unit` of cycles needs."""
     if "clock_ghz" in traits and not clock_of(traits):
         raise table.fault("unit", "cycles need a clock, and `clock_ghz` under [traits] is none")
 
@@ -143,10 +143,10 @@ def _instance(table: Table) -> str:
 
 def _texts(table: Table) -> Mapping[str, str]:
     """All entries of a table of texts."""
-    found = {name: table.take(name, str) for name in list(table.data)}
-    if len(found) > _MOST_ENTRIES:
-        raise table.fault(next(iter(found)), f"{len(found)} entries, at most {_MOST_ENTRIES}")
-    for name, text in found.items():
+    texts = {name: table.take(name, str) for name in list(table.data)}
+    if len(texts) > _MOST_ENTRIES:
+        raise table.fault(next(iter(texts)), f"{len(texts)} entries, at most {_MOST_ENTRIES}")
+    for name, text in texts.items():
         if not text or max(len(text), len(name)) > _MOST_TEXT:
             raise table.fault(name[:40], f"must be a text of 1 to {_MOST_TEXT} characters")
-    return MappingProxyType(found)
+    return MappingProxyType(texts)

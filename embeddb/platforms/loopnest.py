@@ -1,4 +1,4 @@
-"""The common loop nest: what configurations of different platforms have in common.
+"""The common loop nest: a representation that configurations of all platforms share.
 
 The nest of a sparse kernel has seven loops i1 i2 j1 j2 k1 k2 k3, numbered 1 to 7: i over the rows
 of the sparse matrix, j over its columns, k over the dense columns, each split into parts. A
@@ -61,7 +61,7 @@ class LoopNest:
         column = loop number - 1, row-major.
 
         Source: the input width 53 of COGNATE's configuration mapper (Table 6). The paper does not
-        say what the 53 numbers are; 4 + 7 * 7 is derived from its worked example.
+        define the 53 numbers; 4 + 7 * 7 is derived from its worked example.
         """
         vector = np.zeros(53, dtype=np.float32)
         vector[:4] = np.log2(np.asarray(self.splits, dtype=np.float64))
@@ -70,9 +70,9 @@ class LoopNest:
 
 
 def complete_order(names: Sequence[str]) -> tuple[int, ...]:
-    """The order of all seven loops, from one that may lack some: a missing loop runs right after
-    its predecessor of the same letter (k3 after k2, j2 after j1), else after its successor (i1
-    after i2: an unsplit loop is the outer part), else last.
+    """Complete an order to all seven loops: a missing loop runs right after its predecessor of the
+    same letter (k3 after k2, j2 after j1), else after its successor (i1 after i2: an unsplit loop
+    is the outer part), else last.
 
     Source: pi_a1 and pi_a3 of COGNATE, Section 3.2, generalised.
 

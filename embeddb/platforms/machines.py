@@ -1,8 +1,8 @@
-"""How unlike two machines are, by what is known of them: the facts in an instance's environment.
+"""Facts of machines: their names for people, and a distance between two machines.
 
-A fact is a text in the environment of a platform's instance. What every runner tells (threads,
-compiler, flags) is one, and what a probe measured is one. Instances of older databases lack most:
-only what both tell is compared.
+A fact is a text in the environment of a platform's instance: threads, compiler and flags from the
+runner, or a number from a probe. Instances of older databases lack most of them; only facts that
+both machines have are compared.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from embeddb.core.sizes import positive
 
 Facts = Mapping[str, str]
 
-#: What a doubling of a number counts, by fact. Vector width and threads decide which schedule
-#: wins; bandwidths move all schedules more than one against the other.
+#: Distance per doubling of a number, by fact. Vector width and threads decide which schedule wins;
+#: a bandwidth changes the time of all schedules more than their order.
 _DOUBLINGS = {
     "vector_bytes": 1.0,
     "threads": 1.0,
@@ -33,17 +33,17 @@ _DOUBLINGS = {
     "gather_memory_m_s": 0.1,
     "wake_us": 0.1,
 }
-#: What another word counts, by fact. In the runs of others the gains of a GPU and a CPU, or of one
-#: thread and many, differ by a variance of 0.12 to 0.2, those of one backend by 0.05.
+#: Distance between different texts, by fact. In published runs, gains on a GPU and a CPU, or with
+#: one thread and many, differ by a variance of 0.12 to 0.2, those of one backend by 0.05.
 _OTHERS = {"backend": 5.0, "cpu": 0.25, "gpu": 0.25, "compiler": 0.25, "kernels": 0.25}
-#: Programs that run another one: which of them the PATH names is no fact of a simulator.
+#: Programs that run a script: their location and version are no facts of a simulator.
 _INTERPRETER = re.compile(
     r"(python|pypy|perl|ruby|node|julia|java|lua|luajit|Rscript|tclsh|bash|dash|zsh|ksh|sh|env)"
     r"w?[\d.]*(\.exe)?"
 )
-#: Machines that tell nothing of one another.
+#: Distance of machines without a common fact.
 _UNKNOWN = 1.0
-#: Facts in words and their unit, in the order they are told.
+#: Facts in words and their units, in the order of display.
 _WORDS = {
     "cpu": ("processor", ""),
     "gpu": ("GPU", ""),
@@ -81,19 +81,19 @@ _LEVELS = {"x86-64": 16, "x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64}
 
 
 def fact_names() -> tuple[str, ...]:
-    """The facts that count, the heaviest first."""
+    """The facts in the distance of machines, by falling weight."""
     both = {**_DOUBLINGS, **_OTHERS}
     return tuple(sorted(both, key=lambda name: -both[name]))
 
 
 def is_interpreter(program: str) -> bool:
-    """Whether a program of this file name runs scripts that are its arguments."""
+    """True if a program of this file name runs scripts that are its arguments."""
     return _INTERPRETER.fullmatch(program) is not None
 
 
 def same_build(a: Facts, b: Facts) -> bool:
-    """Whether two environments of a command differ in nothing but the content of interpreters,
-    which older versions counted as part of the program."""
+    """True if two environments of a command differ in the digests of interpreters at most, which
+    older versions counted as part of the program."""
     own = _without_interpreters(a)
     return "program" in a and own == _without_interpreters(b)
 
@@ -105,41 +105,44 @@ def _without_interpreters(facts: Facts) -> dict[str, str]:
 
 
 def same_machine(one: str, other: str, facts: Mapping[str, Facts]) -> bool:
-    """Whether two platform instances are builds for one processor, as far as their facts tell:
-    another compiler or number of threads is another instance, but no other machine."""
+    """True if two platform instances have the same processor, perhaps with different compilers or
+    numbers of threads."""
     mine, theirs = (facts.get(name, {}).get("cpu", "") for name in (one, other))
     return one == other or (mine != "" and mine == theirs)
 
 
 def machine_words(facts: Facts) -> str:
-    """Processor, compiler and threads of an instance, as far as its environment tells them; of a
-    GPU its name and the toolkit."""
+    """Processor, compiler, threads and -march of an instance, those in its environment; name and
+    toolkit of a GPU."""
     if facts.get("gpu"):
         return ", ".join(_gpu(facts))
-    told = [facts.get(name, "") for name in ("cpu", "compiler")]
-    if threads := facts.get("threads"):
-        told.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
+    parts = [facts.get("cpu", ""), facts.get("compiler", ""), _threads(facts)]
     march = [f for f in facts.get("flags", "").split() if f.startswith("-march=")]
-    return ", ".join([t for t in told if t] + march)
+    return ", ".join(filter(None, parts + march))
 
 
 def display_name(platform_id: str, facts: Facts) -> str:
     """A platform instance for people: `cpu: AMD Zen 5, 2 threads, gcc 12`, `cuda: NVIDIA H200,
-    CUDA 13.0`; its id where its environment names no processor. Two instances may share a name, so
-    pages keep the id beside."""
+    CUDA 13.0`; its id where its environment names no processor. Two instances may share a name."""
     if facts.get("gpu"):
         return f"{platform_id.partition('@')[0]}: {', '.join(_gpu(facts))}"
     if not facts.get("cpu"):
         return platform_id
-    parts = [_processor(facts["cpu"])]
-    if threads := facts.get("threads"):
-        parts.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
-    if facts.get("compiler"):
-        parts.append(_compiler(facts["compiler"]))
+    parts = [_processor(facts["cpu"]), _threads(facts), _compiler(facts.get("compiler", ""))]
+    if (march := _march(facts)) != "native":
+        parts.append(march)
+    return f"{platform_id.partition('@')[0]}: {', '.join(filter(None, parts))}"
+
+
+def _threads(facts: Facts) -> str:
+    threads = facts.get("threads", "")
+    return threads and f"{threads} {'thread' if threads == '1' else 'threads'}"
+
+
+def _march(facts: Facts) -> str:
+    """The instruction set of the flags, or ""."""
     march = re.search(r"-march=(\S+)", facts.get("flags", ""))
-    if march and march[1] != "native":
-        parts.append(march[1])
-    return f"{platform_id.partition('@')[0]}: {', '.join(parts)}"
+    return march[1] if march else ""
 
 
 def _gpu(facts: Facts) -> list[str]:
@@ -148,11 +151,11 @@ def _gpu(facts: Facts) -> list[str]:
 
 
 def _processor(text: str) -> str:
-    """Maker and generation where family and model tell it, else the name without its trimmings."""
+    """Maker and generation by family and model, if known, else the name without decorations."""
     name, _, numbers = text.partition(" (")
-    found = re.match(r"(\d+)/(\d+)/", numbers)
-    if found is not None:
-        family, model = int(found[1]), int(found[2])
+    identity = re.match(r"(\d+)/(\d+)/", numbers)
+    if identity is not None:
+        family, model = int(identity[1]), int(identity[2])
         if text.startswith("AMD") and (zen := _zen(family, model)):
             return f"AMD Zen {zen}"
         if text.startswith("Intel") and family == 6 and model in _INTEL:
@@ -162,24 +165,26 @@ def _processor(text: str) -> str:
 
 
 def _zen(family: int, model: int) -> int:
-    """0 where it is none that is known."""
+    """Generation of a Zen processor; 0 for another one."""
     if family == 25:
         return 4 if 16 <= model < 32 or 96 <= model < 128 or model >= 160 else 3
     return {23: 1 if model < 48 else 2, 26: 5}.get(family, 0)
 
 
 def _compiler(text: str) -> str:
-    """`gcc 12`, `clang 14`; the text itself where no version is found in it."""
+    """`gcc 12`, `clang 14`; the text itself if it contains no version."""
     version = re.search(r"(\d+)\.\d+(?:\.\d+)?\s*$", text) or re.search(r"(\d+)\.\d+", text)
-    name = next((known for known in ("clang", "gcc") if known in text.lower()), "")
+    name = next((name for name in ("clang", "gcc") if name in text.lower()), "")
     return f"{name} {version[1]}" if name and version else text
 
 
 def described(facts: Facts) -> list[tuple[str, str]]:
-    """An environment for people: what each fact is in words, and its value with its unit. Facts
-    that nobody here knows follow under their own name."""
-    known = [(_WORDS[n][0], _with_unit(facts[n], _WORDS[n][1])) for n in _WORDS if n in facts]
-    return known + [(name, text) for name, text in facts.items() if name not in _WORDS]
+    """An environment for people: each fact in words, and its value with its unit. Unknown facts
+    follow under their own names."""
+    named = [
+        (words, _with_unit(facts[n], unit)) for n, (words, unit) in _WORDS.items() if n in facts
+    ]
+    return named + [(name, text) for name, text in facts.items() if name not in _WORDS]
 
 
 def _with_unit(text: str, unit: str) -> str:
@@ -193,9 +198,9 @@ def _with_unit(text: str, unit: str) -> str:
 
 
 def unlike(one: Facts, other: Facts) -> float:
-    """0 for machines that agree in all they both tell; a twofold vector width or number of threads
-    counts 1. Symmetric. 1 where they have no fact in common."""
-    one, other = _known(one), _known(other)
+    """Distance of two machines, symmetric: 0 if their common facts agree, 1 if they have none in
+    common; twice the vector width or number of threads adds 1."""
+    one, other = _comparable(one), _comparable(other)
     shared = one.keys() & other.keys()
     far = sum(
         weight * abs(math.log2(first / second))
@@ -208,12 +213,11 @@ def unlike(one: Facts, other: Facts) -> float:
     return far if shared & {*_DOUBLINGS, *_OTHERS} else _UNKNOWN
 
 
-def _known(facts: Facts) -> dict[str, str]:
-    """With the vector width that the flags name, and the compiler without its version."""
-    found = dict(facts)
-    march = re.search(r"-march=(\S+)", facts.get("flags", ""))
-    if march and march[1] in _LEVELS:
-        found["vector_bytes"] = str(_LEVELS[march[1]])
+def _comparable(facts: Facts) -> dict[str, str]:
+    """The facts with the vector width of the flags, and the compiler without its version."""
+    comparable = dict(facts)
+    if (march := _march(facts)) in _LEVELS:
+        comparable["vector_bytes"] = str(_LEVELS[march])
     if "compiler" in facts:
-        found["compiler"] = "clang" if "clang" in facts["compiler"] else facts["compiler"][:3]
-    return found
+        comparable["compiler"] = "clang" if "clang" in facts["compiler"] else facts["compiler"][:3]
+    return comparable

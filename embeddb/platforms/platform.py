@@ -1,7 +1,6 @@
-"""Platforms: what can be run somewhere and how, read from one TOML file.
+"""Platforms: operations with their configuration spaces and defaults, read from a TOML file.
 
-Built-in platforms are the files in `embeddb/platforms`; a user's own file has the same form, which
-docs/howto/new-platform.md explains from scratch.
+The built-in ones are in `embeddb/platforms`; docs/howto/new-platform.md explains the form.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache, cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
@@ -47,11 +46,12 @@ class Platform:
     gains measured on other instances count as evidence here. `runner`: the plug-in that can
     measure it, or "". `cost_per_sample` is the price of one measurement relative to a CPU run
     (beta in COGNATE, Appendix A.2). `command` is the program that a `command` runner starts, `log`
-    what its file says of logs.
-    `text` is the TOML source; `file` is the path it was read from, and empty for a platform out of
-    a database or a plan, whose command is not run. `meaning` has a line for a parameter (`order`)
-    or a value of one (`order=ijk`), as people are told it. Two platforms are equal when text and
-    instance are.
+    describes run logs. `text` is the TOML source; `file` is the path it was read from, and empty
+    for a platform from a database or a plan, whose command is not run. `meaning` explains a
+    parameter (`order`) or a value of one (`order=ijk`) in one line. Two platforms are equal when
+    text and instance are.
+
+    Raises: UsageError, from methods that take an op, if the platform does not run its kernel.
     """
 
     text: str
@@ -82,9 +82,9 @@ class Platform:
 
     @cached_property
     def digest(self) -> str:
-        """blake2b-128 hex of the parsed spaces, defaults and mappings: changes when what the
-        stored configurations mean changes, not with comments, titles or traits, nor when a choice
-        is opened."""
+        """blake2b-128 hex of the parsed spaces, defaults and mappings: changes when the meaning of
+        stored configurations does, not with comments, titles or traits, nor when a choice is
+        opened."""
         canonical = json.dumps(self._forms(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
@@ -92,8 +92,8 @@ class Platform:
         return [self.kernels[k].digest_form() for k in sorted(self.kernels)]
 
     def is_reordered(self, other: Platform) -> bool:
-        """Whether the spaces differ from another platform's in the order of parameters alone, which
-        is that of encoded configurations."""
+        """True if the spaces differ from another platform's in the order of parameters alone, the
+        order of encoded configurations."""
         here, there = self._forms(), other._forms()
         for form in (*here, *there):
             form["params"] = sorted(form["params"], key=lambda param: str(param[0]))
@@ -102,29 +102,29 @@ class Platform:
 
     @property
     def counts_cycles(self) -> bool:
-        """Whether times are numbers of cycles, which no clock turns into seconds."""
+        """True if times are numbers of cycles, without a clock to convert them to seconds."""
         return self.log.counts_cycles
 
     @property
     def time_unit(self) -> str:
-        """`s`, or `cycles` where times are numbers of these (`embeddb.core.wording.duration`)."""
+        """`s` or `cycles` (`embeddb.core.wording.duration`)."""
         return "cycles" if self.counts_cycles else "s"
 
     @property
     def what(self) -> str:
-        """What tells it from others: the machine of an instance, else the title."""
+        """A short description: the machine of an instance, else the title."""
         return machine_words(self.environment) or self.title
 
     @property
     def display_name(self) -> str:
-        """As `embeddb.platforms.machines.display_name`."""
+        """The name for people (`embeddb.platforms.machines.display_name`)."""
         return display_name(self.id, self.environment)
 
     def meanings(self, config: Mapping[str, Any]) -> dict[str, str]:
-        """By parameter of a configuration, what its value means, else what the parameter does;
-        those of which the file says nothing are left out."""
-        told = {n: self.meaning.get(f"{n}={value_text(v)}") for n, v in config.items()}
-        lines = {n: line or self.meaning.get(n, "") for n, line in told.items()}
+        """The meanings of a configuration's values by parameter, else of the parameters; those
+        without a meaning in the file are left out."""
+        own = {n: self.meaning.get(f"{n}={value_text(v)}") for n, v in config.items()}
+        lines = {n: line or self.meaning.get(n, "") for n, line in own.items()}
         return {n: line for n, line in lines.items() if line}
 
     @property
@@ -134,7 +134,7 @@ class Platform:
         return frozenset((kernel, name) for kernel, space in spaces for name in space.rules.open)
 
     def kernel(self, op: Op | str) -> KernelSpace:
-        """Raises: UsageError if the platform does not run this kernel."""
+        """The section of a kernel."""
         kernel = op if isinstance(op, str) else op.name
         if kernel not in self.kernels:
             raise UsageError(
@@ -142,21 +142,19 @@ class Platform:
             )
         return self.kernels[kernel]
 
-    def space(self, op: Op, sizes: Sizes = UNKNOWN, **known: int) -> ConfigSpace:
-        """The space of one operation on something of these sizes, or on a matrix of those given by
-        name (`m=9`); what is not known stays unresolved. Raises: UsageError if the platform does
-        not run this kernel."""
-        return self.kernel(op).bind(_symbols(op, sizes.with_sizes(known)))
+    def space(self, op: Op, sizes: Sizes = UNKNOWN, **named: int) -> ConfigSpace:
+        """The space of one operation for a workload of these sizes, some perhaps by name (`m=9`);
+        unknown sizes stay unresolved."""
+        return self.kernel(op).bind(_symbols(op, sizes.with_sizes(named)))
 
     def reproducible(self, op: Op) -> Platform:
-        """The platform with only those configurations of a kernel whose sums run in the same order
-        in every call. A stored platform of an older file takes the word of the built-in one.
-        Raises: UsageError if the file does not say which these are."""
+        """A copy without the configurations of a kernel whose order of summation varies from call
+        to call. A stored platform of an older file uses the conditions of the built-in one. Raises:
+        UsageError if there are none."""
         part = self.kernel(op)
         varying = part.varying
-        if varying is None and self.name in builtin_platforms():
-            known = _builtin(self.name)
-            varying = known.kernel(op).varying if known.digest == self.digest else None
+        if varying is None and (current := self._shipped_version()):
+            varying = current.kernel(op).varying
         if varying is None:
             raise UsageError(
                 f"platform {self.id} does not say which configurations of {op.name} sum in "
@@ -167,53 +165,45 @@ class Platform:
         return replace(self, kernels={**self.kernels, op.name: part.without(varying, VARYING)})
 
     def exact(self, op: Op) -> Platform:
-        """The platform with only those configurations of a kernel that compute at the full
-        precision of the operands' type: all, where the file declares none that is `inexact`.
-        Raises: UsageError if the platform does not run this kernel."""
+        """A copy without the `inexact` configurations of a kernel: the others compute at the full
+        precision of the operands' type."""
         part = self.kernel(op)
         return replace(self, kernels={**self.kernels, op.name: part.without(part.inexact, INEXACT)})
 
     def restricted(self, op: Op, *, reproducible: bool = False, exact: bool = False) -> Platform:
-        """The platform as a question restricts it. Raises: as `reproducible` and `exact`."""
+        """A copy restricted as a query asks. Raises: as `reproducible` and `exact`."""
         here = self.reproducible(op) if reproducible else self
         return here.exact(op) if exact else here
 
-    def default(self, op: Op, sizes: Sizes = UNKNOWN, **known: int) -> Config:
-        """The default as it is stored for a matrix of these sizes: a number in place of a symbol,
-        or the other way round, where the space there calls for it; the nearest legal configuration
-        where the declared one is not legal.
-
-        Raises: UsageError if the platform does not run this kernel.
-        """
-        space = self.space(op, sizes, **known)
+    def default(self, op: Op, sizes: Sizes = UNKNOWN, **named: int) -> Config:
+        """The canonical default for a matrix of these sizes, or the nearest legal configuration."""
+        space = self.space(op, sizes, **named)
         declared = space.canonical(self.kernel(op).default)
         return declared if space.reason(declared) is None else space.nearest(declared) or declared
 
     def loopnest(
-        self, op: Op, config: Mapping[str, Any], sizes: Sizes = UNKNOWN, **known: int
+        self, op: Op, config: Mapping[str, Any], sizes: Sizes = UNKNOWN, **named: int
     ) -> LoopNest | None:
         """The common loop nest of a legal configuration; None where the platform has none. Raises:
-        SpaceError if it needs a size of the matrix that is not given."""
-        return self.kernel(op).nest(config, _symbols(op, sizes.with_sizes({**known, "nnz": -1})))
+        SpaceError if it needs an unknown size of the matrix."""
+        return self.kernel(op).nest(config, _symbols(op, sizes.with_sizes({**named, "nnz": -1})))
 
     def quantities(self, op: Op) -> Quantities:
         """The derived quantities of a kernel. A stored platform of an older file, which defines
-        none, takes those of the built-in one. Raises: UsageError if the platform does not run this
-        kernel."""
-        part = self.kernel(op)
-        if not part.quantities and self.name in builtin_platforms():
-            current = _builtin(self.name)
-            part = current.kernel(op) if current.digest == self.digest else part
-        return part.quantities
+        none, uses those of the built-in one."""
+        own = self.kernel(op).quantities
+        current = None if own else self._shipped_version()
+        return current.kernel(op).quantities if current else own
 
-    def homogeneous(self, op: Op) -> tuple[str, ...]:
-        """Parameters that the loop nest is made from."""
-        return self.kernel(op).homogeneous
+    def _shipped_version(self) -> Platform | None:
+        """The built-in platform with the same name and spaces, if there is one."""
+        current = _builtin(self.name) if self.name in builtin_platforms() else None
+        return current if current is not None and current.digest == self.digest else None
 
     def at(self, instance: str = "", environment: Mapping[str, str] | None = None) -> Platform:
-        """The platform on one device or machine. Without a label, the instance is 8 hex digits of
-        the environment's digest; without both, the platform itself, of no instance. Raises:
-        PlatformError for a label that cannot be part of an id."""
+        """The instance on one device or machine: its label, else 8 hex digits of the environment's
+        digest; the platform itself without both. Raises: PlatformError for a label that cannot be
+        part of an id."""
         facts = {str(k): str(v) for k, v in sorted((environment or {}).items())}
         if not instance and facts:
             canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
@@ -224,6 +214,45 @@ class Platform:
                 hint="letters, digits and . _ + - only, at most 64",
             )
         return replace(self, instance=instance, environment=MappingProxyType(facts))
+
+
+class Sized(Protocol):
+    """A workload, or its stored facts."""
+
+    @property
+    def sizes(self) -> Sizes: ...
+
+
+def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
+    """The legal configurations for a subject: the space without those that its own rules forbid.
+
+    The dependences of a nest restrict it where its code is stored and the platform has parameters
+    of a schedule (`embeddb.nests.schedule`); the shape of a kernel restricts the tiles that our own
+    runner computes; a program restricts `cut`.
+
+    Raises: UsageError if the platform does not run this kernel.
+    """
+    space = platform.space(op, subject.sizes)
+    params = frozenset(param.name for param in space.params)
+    judge = op.workload.judge(op, subject, params, platform.runner)
+    return space if judge is None else space.judged(judge)
+
+
+def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
+    """The canonical default for a subject: for a nest completed by its original loops, or the
+    nearest legal configuration. Raises: UsageError if the platform does not run this kernel."""
+    natural = op.workload.natural(subject)
+    if natural is None:
+        return platform.default(op, subject.sizes)
+    space = space_of(platform, op, subject)
+    names = {param.name for param in space.params}
+    original = {name: value for name, value in natural.items() if name in names}
+    wished = {**original, **platform.kernel(op).default}
+    for values in (wished, original):
+        config = space.canonical(Config(values))
+        if space.reason(config) is None:
+            return config
+    return space.nearest(wished) or space.canonical(Config(wished))
 
 
 def builtin_platforms() -> list[str]:
@@ -237,9 +266,8 @@ def _shipped() -> tuple[str, ...]:
 
 
 def load_platform(source: str | Path) -> Platform:
-    """A platform by built-in name (`cpu`), `name@instance`, or path to a TOML file, which may be
-    followed by `@instance` too. Raises: PlatformError if there is none, or naming file and key if
-    the file is wrong."""
+    """Load a platform by built-in name (`cpu`) or path to a TOML file, either perhaps followed by
+    `@instance`. Raises: PlatformError if there is none, or naming file and key of a fault."""
     text = str(source)
     base, at, instance = text.rpartition("@")
     if not at or isinstance(source, Path) or text.endswith(".toml"):
@@ -255,18 +283,18 @@ def load_platform(source: str | Path) -> Platform:
     return platform.at(instance) if instance else platform
 
 
-def platform_hint(text: str, known: Sequence[str] = ()) -> str:
-    """What to say where nothing goes by that name; `known` are those of a database."""
+def platform_hint(text: str, stored: Sequence[str] = ()) -> str:
+    """The hint of an error about an unknown platform; `stored` are the platforms of a database."""
     built_in = builtin_platforms()
-    close = get_close_matches(text, [*(p.partition("@")[0] for p in known), *built_in], 1)
+    close = get_close_matches(text, [*(p.partition("@")[0] for p in stored), *built_in], 1)
     meant = f"did you mean {close[0]}? " if close else ""
-    here = f"known here: {join(known)}; " if known else ""
+    here = f"known here: {join(stored)}; " if stored else ""
     return f"{meant}{here}built in: {join(built_in)}; or give the path of a TOML file"
 
 
 def parse_platform(text: str, *, where: str = "") -> Platform:
-    """`where` names the source in messages. Raises: PlatformError naming file and key, on one
-    line."""
+    """Parse a platform file; `where` names it in messages. Raises: PlatformError naming file and
+    key, on one line."""
     with refusing(PlatformError, where=where):
         return _parsed(text, where)
 
@@ -322,11 +350,10 @@ def _read_cost(table: Table) -> float:
 
 
 def runner_for(platform: Platform) -> Any:
-    """The runner that measures a platform, ready to run here.
+    """The runner of a platform, ready to run here.
 
-    A runner that serves more than one platform has a class method `for_platform`; the others are
-    made without arguments.
-    Raises: RunnerUnavailable, with what is missing; UsageError if no plug-in has that name.
+    A runner of several platforms has a class method `for_platform`; others take no arguments.
+    Raises: RunnerUnavailable naming the missing part; UsageError if no plug-in has that name.
     """
     if not platform.runner:
         raise RunnerUnavailable(
@@ -342,19 +369,18 @@ def runner_for(platform: Platform) -> Any:
 
 
 def platform_here(runner: Any, *, threads: int = 0) -> Platform:
-    """A runner's platform as this machine is, with the facts that the runner can measure; asked for
-    before something is run here, since measuring them may take seconds. Raises: RunnerUnavailable
-    if it cannot be measured here."""
+    """The instance of a runner's platform on this machine, with all facts that the runner can
+    measure, which may take seconds. Raises: RunnerUnavailable if it cannot be measured here."""
     if hasattr(runner, "facts"):
         runner.facts(threads=threads)
-    found: Platform = runner.platform(threads=threads)
-    return found
+    here: Platform = runner.platform(threads=threads)
+    return here
 
 
 def this_machine(platform: Platform, *, threads: int = 0) -> tuple[Any, Platform]:
-    """The runner of a platform, and the platform as this machine is with so many threads (0: all),
-    its facts measured. Raises: RunnerUnavailable if it cannot be measured here; UsageError if
-    another machine's instance was named."""
+    """The runner of a platform, and its instance on this machine with so many threads (0: all).
+    Raises: RunnerUnavailable if it cannot be measured here; UsageError for another machine's
+    instance."""
     runner = runner_for(platform)
     here = platform_here(runner, threads=threads)
     if platform.instance and platform.id != here.id:
@@ -366,7 +392,8 @@ def this_machine(platform: Platform, *, threads: int = 0) -> tuple[Any, Platform
 
 
 def _read_kernels(table: Table) -> dict[str, KernelSpace]:
-    """The space of each kernel; empty after a fault without which no other table can be judged."""
+    """The space of each kernel; empty after a fault in a section, for then no other table can be
+    checked."""
     sections: list[Any] = table.take("space", list)
     kernels: dict[str, KernelSpace] = {}
     if not sections:

@@ -1,7 +1,5 @@
-"""The text of a platform file as plain values, whoever wrote it.
-
-A platform's text comes out of files, exports and databases of strangers. What is bounded here need
-not be thought of further down: its size, how long a key is, and how large a number.
+"""A bounded parser of platform files: they may come from strangers, so the size of the text, the
+length of a key and the size of a number are limited here.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from embeddb.core.errors import PlatformError
 
 #: Larger texts are refused before they are parsed.
 MAX_BYTES = 1 << 20
-#: Parts of a dotted key; reading one takes time that grows with their square.
+#: Parts of a dotted key; parsing takes time that grows with their square.
 _MOST_PARTS = 32
 _PART = re.compile(r"""[ \t]*("[^"\n]*"|'[^'\n]*'|[\w-]+)[ \t]*""")
 #: Whole numbers of TOML have 64 bits. Python can neither write nor compare much longer ones.
@@ -40,8 +38,8 @@ def read_toml(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _longest_key(text: str) -> int:
-    """At least the parts of the longest dotted key: as many things joined by dots as follow each
-    other, in keys or anywhere else."""
+    """Upper bound of the parts of the longest dotted key: the longest sequence of words joined by
+    dots, in keys or anywhere else."""
     longest = run = 1
     for between in text.split(".")[1:-1] if text.count(".") > _MOST_PARTS else ():
         run = run + 1 if _PART.fullmatch(between) else 1

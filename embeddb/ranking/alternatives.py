@@ -19,8 +19,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import default_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of
 from embeddb.ranking.answers import keep
 from embeddb.ranking.build import build_query
 from embeddb.ranking.fallback import RankedCandidates, cost_of

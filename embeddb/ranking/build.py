@@ -23,8 +23,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source
 from embeddb.index.scopes import nearest_widths
 from embeddb.index.view import View, well_tried
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.order_reason import settled

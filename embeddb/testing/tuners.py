@@ -25,8 +25,7 @@ from embeddb.core.records import STATUSES, Measurement, WorkloadInfo
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import designed
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import load_platform, parse_platform
+from embeddb.platforms.platform import default_of, load_platform, parse_platform, space_of
 from embeddb.ranking.query import Neighbour, Query
 from tuners.base import Tuner
 

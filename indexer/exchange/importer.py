@@ -18,8 +18,7 @@ from embeddb.core.pattern import stub_id
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
 from embeddb.core.workload import Workload
-from embeddb.platforms.of_subject import space_of
-from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
+from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform, space_of
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Contradiction, Store
 from embeddb.store.models import ModelEntry, checked

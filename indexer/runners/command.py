@@ -17,7 +17,7 @@ from embeddb.core.records import Measurement
 from embeddb.core.workload import Workload
 from embeddb.kernels.machine_failures import AGAIN, Deadline, full_line, killed_by, refuse_full
 from embeddb.platforms.machines import is_interpreter
-from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.platform import space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.command_programs import (
     Ended,

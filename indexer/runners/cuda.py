@@ -19,7 +19,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.kernels.cuda import nvrtc
 from embeddb.kernels.cuda.plan import SIZES, identity_of, instance_of, plan
-from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.platform import space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.matrix_runner import MatrixRunner, too_large
 from indexer.runners.harness.worker_process import store_facts, stored_facts

@@ -13,7 +13,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.kernels.tiles.generate import GENERATION, flags
-from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.platform import space_of
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner

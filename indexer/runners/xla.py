@@ -13,7 +13,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.extras import install_command
 from embeddb.core.records import Measurement
-from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.platform import space_of
 from embeddb.tensors.edges import CUT
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions

@@ -1,4 +1,4 @@
-"""A tuner that the user names: watched while it works, asked for an answer, told what it took."""
+"""A tuner that the user names: tuner while it works, asked for an answer, told what it took."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from embeddb.testing.tuners import TunerContract, sample_queries
 from embeddb.ui.cli.main import run
 from indexer.embed import embed
 from indexer.runners.base import RunOptions
-from tuners.by_name import Watched, answer_by, tuner_class
+from tuners.by_name import CheckedTuner, answer_by, tuner_class
 from tuners.evaluation.evaluate import EvalOptions, evaluate
 
 #: Asks in alphabetical order, and for the rest backwards once it was told of a failure: what it
@@ -122,8 +122,8 @@ class TestWatchedKeepsTheContract(TunerContract):
     def _named(self, name: str) -> None:
         self.name = name
 
-    def make(self, query: Query, rng: np.random.Generator) -> Watched:
-        return Watched(self.name, query, rng=rng)
+    def make(self, query: Query, rng: np.random.Generator) -> CheckedTuner:
+        return CheckedTuner(self.name, query, rng=rng)
 
 
 @pytest.mark.usefixtures("folder")
@@ -137,9 +137,9 @@ def test_an_unknown_tuner_is_told_with_those_there_are() -> None:
     ("name", "said"),
     [
         ("number", "no class"),
-        ("mute", "it lacks `ask` or `tell`"),
-        ("raises", r"it raised KeyError: 'nothing' \(raises.py, line \d+\) when it is asked for 2"),
-        ("too-many", "it proposed 3 where 2 were asked for"),
+        ("mute", "it does not implement"),
+        ("raises", r"ask\(2\) raised KeyError: 'nothing' \(raises.py, line \d+\)"),
+        ("too-many", r"ask\(2\) returned 3 candidates"),
         ("twice", "it proposed variant=a twice"),
         ("no-candidate", "no Candidate"),
         ("illegal", "variant=z, which is not legal here: parameter 'variant'"),
@@ -149,23 +149,23 @@ def test_an_unknown_tuner_is_told_with_those_there_are() -> None:
 @pytest.mark.usefixtures("folder")
 def test_a_broken_contract_names_tuner_and_fault(lawful: Database, name: str, said: str) -> None:
     with pytest.raises(PluginError, match=said) as caught:
-        Watched(name, _query(lawful), rng=_rng()).ask(2)
+        CheckedTuner(name, _query(lawful), rng=_rng()).ask(2)
     assert name in str(caught.value) and "\n" not in str(caught.value)
     assert "TunerContract" in caught.value.hint
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_tuner_that_raises_when_told_is_named(lawful: Database) -> None:
-    watched = Watched("raises-when-told", _query(lawful), rng=_rng())
-    with pytest.raises(PluginError, match=r"ValueError: of this .* when it is told of variant=a"):
-        watched.tell(DEFAULT, Measurement(times_s=(1.0,)))
+    tuner = CheckedTuner("raises-when-told", _query(lawful), rng=_rng())
+    with pytest.raises(PluginError, match=r"tell of variant=a.* raised ValueError: of this"):
+        tuner.tell(DEFAULT, Measurement(times_s=(1.0,)))
 
 
 @pytest.mark.usefixtures("folder")
 def test_proposals_are_in_their_stored_form() -> None:
     """A number that stands for a size of the matrix is stored as its symbol."""
     query = sample_queries()["neighbours"]
-    asked = Watched("transfer", query, rng=_rng()).ask(50)
+    asked = CheckedTuner("transfer", query, rng=_rng()).ask(50)
     stored = [Config(c.config) for c in asked]
     assert stored == [query.space.canonical(c) for c in stored]
 

@@ -471,7 +471,7 @@ def test_the_loop_spends_its_budget_and_tells() -> None:
     tuner = TransferTuner(_voted(), rng=rng())
     done = tune(tuner, run, budget=3, batch=2)
     assert [c for c, _ in done] == asked and len(set(asked)) == 3
-    assert set(tuner.told) == set(asked)
+    assert set(tuner.measured) == set(asked)
     assert len(tune(tuner, run, budget=10, batch=3)) == 1  # one configuration is left
 
 

@@ -1,14 +1,14 @@
-"""What a method is judged by: one op in one scope, and the questions its rows pose.
+"""The test bench of methods: the measured rows of one op in one scope, and the query of each.
 
 Nothing fitted sees a held-out group: metric, neighbours, averages and the choice of featurizer are
-made anew from the training rows of every fold, by the very code that answers queries. Definitions
-are those of docs/explanation/evaluation.md.
+fitted to the training rows of every fold, by the code that answers queries. Definitions are in
+docs/explanation/evaluation.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,8 +25,7 @@ from embeddb.index.held_out import COUNTED_SHARE, split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import members_of
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.prediction import Scorer
 from embeddb.ranking.query import Query, Vote
@@ -34,34 +33,35 @@ from embeddb.store import Store
 from indexer.runners.base import RunOptions
 from indexer.runners.replay import ReplayRunner
 from tuners.base import tune
-from tuners.by_name import Watched
-from tuners.evaluation.figures import Fit, Outcome, Truth, judge
-from tuners.evaluation.noise_ceiling import measured_again
-
-__all__ = ["Bench", "Vectors", "asked_scopes", "complete_rows", "counted_rows", "split_groups"]
-
+from tuners.by_name import CheckedTuner
+from tuners.evaluation.figures import Fit, Outcome, Truth, judge, with_ordering
 
 #: A matrix is complete when it tried at least this share of all configurations anyone tried.
 _COMPLETE_SHARE = 0.6
+#: A matrix was measured twice when at least this share of its configurations was.
+_TWICE_SHARE = 0.6
 
+Rows = NDArray[np.int64]
 Vectors = Mapping[str, Mapping[str, NDArray[np.float32]]]
 
 
-def asked_scopes(lookup: Lookup, platform: str = "", op: Op | None = None) -> list[tuple[Op, str]]:
-    """The (op, scope) of a platform and an op that have runs; of all where none is named.
+def measured_scopes(
+    lookup: Lookup, platform: str = "", op: Op | None = None
+) -> list[tuple[Op, str]]:
+    """The (op, scope) with runs of a platform and an op, or of all.
 
-    Raises: NothingFound if that is nothing.
+    Raises: NothingFound if there are none.
     """
-    found = lookup.scopes(platform, op)
-    if not found:
+    scopes = lookup.scopes(platform, op)
+    if not scopes:
         have = ", ".join(f"{o} on {s}" for o, s in lookup.scopes()[:8])
         hint = f"there are: {have}" if have else "the database is empty: `embeddb index`"
         raise NothingFound("no runs to judge by", hint=hint)
-    return found
+    return scopes
 
 
-def counted_rows(evidence: RunMatrix) -> NDArray[np.int64]:
-    """Rows int64[r'] whose default ran, with another one, and 60 % of whose tries ran."""
+def counted_rows(evidence: RunMatrix) -> Rows:
+    """Rows int64[r'] with a successful default and another one, and 60 % successful runs."""
     tried = np.diff(evidence.indptr)
     ok = np.add.reduceat(
         np.append(np.isfinite(evidence.seconds), False).astype(np.int64), evidence.indptr[:-1]
@@ -71,20 +71,52 @@ def counted_rows(evidence: RunMatrix) -> NDArray[np.int64]:
     return np.flatnonzero(good)
 
 
-def complete_rows(evidence: RunMatrix) -> NDArray[np.int64]:
+def complete_rows(evidence: RunMatrix) -> Rows:
     """Rows int64[r'] that tried at least 60 % of everything any row tried."""
     return np.flatnonzero(np.diff(evidence.indptr) >= _COMPLETE_SHARE * len(evidence.configs))
 
 
-class Bench:
-    """One op in one scope, with everything that does not depend on the fold; `ready` if there
-    is something to hold out, `again` what choosing by one round and judging by the other reaches by
-    row. With an `instance` only its rows are asked about and learned from by
-    rankers; all vote.
+def measured_again(
+    store: Store, op: Op, evidence: RunMatrix, rows: Rows, default_of_row: Callable[[int], Config]
+) -> dict[int, Outcome]:
+    """The noise ceiling, by row: the outcome of ranking by the first run of each configuration and
+    judging by its last, for those of rows int64[r] where most configurations ran twice. Repeats
+    within a run have less variance, so they do not count as two."""
+    outcomes = {}
+    for row in rows:
+        of_row = evidence.row(row)
+        # Only runs with different times have a spread: other rows need not be read.
+        if (of_row.spread > 0).mean() < _TWICE_SHARE:
+            continue
+        name, configs = evidence.rows[row], {evidence.configs[c] for c in of_row.column}
+        runs = [r for r in store.runs(name.platform, op, name.pattern_id) if r.config in configs]
+        first, last = _rounds(runs)
+        default = default_of_row(int(row))
+        if default in last and len(last) >= _TWICE_SHARE * len(configs):
+            both = sorted(first, key=lambda c: c.json)
+            seconds, truth = np.array([first[c] for c in both]), Truth(last, last[default])
+            outcome = judge(truth, sorted(both, key=lambda c: first[c]))
+            outcomes[int(row)] = with_ordering(outcome, truth, both, seconds, evidence.noise)
+    return outcomes
 
-    `questions_of` asks as `query` answers, over everything legal; `queries_of` among the
-    configurations that ran on the row, as in `embeddb.index.held_out`: what all rows have in common
-    may be a handful."""
+
+def _rounds(runs: Sequence[Run]) -> tuple[dict[Config, float], dict[Config, float]]:
+    """Seconds of the first and of the last ok run of each configuration that has two."""
+    by_config: dict[Config, list[float]] = {}
+    for run in sorted(runs, key=lambda r: (r.measurement.when, r.id)):
+        if 0 < run.seconds < math.inf:
+            by_config.setdefault(run.config, []).append(run.seconds)
+    twice = {c: times for c, times in by_config.items() if len(times) >= 2}
+    return {c: t[0] for c, t in twice.items()}, {c: t[-1] for c, t in twice.items()}
+
+
+class Bench:
+    """One op in one scope, with all that does not depend on the fold; `ready` if there are groups
+    to hold out; `again` is the noise ceiling by row. With an `instance` only its rows are queried
+    and train rankers; all rows vote.
+
+    `questions_of` has the queries over every legal configuration; `queries_of` among the
+    configurations that ran on the row, as in `embeddb.index.held_out`: few ran on all rows."""
 
     def __init__(
         self, db: Lookup, op: Op, scope: str, *, complete: bool = False, instance: str = ""
@@ -93,7 +125,7 @@ class Bench:
         evidence, self.vectors = db.evidence(op, scope)
         self._learned_from = learned_by(db.store, db.featurizers(), self.vectors)
         read = {row.pattern_id for row in evidence.rows}
-        #: Patterns that were left out because there are very many.
+        #: The number of patterns left out of a very large scope.
         self.unread = len(members_of(db.store, op, scope)) - len(read)
         if complete:
             evidence = evidence.take(complete_rows(evidence))
@@ -101,18 +133,18 @@ class Bench:
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
         indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
         self.counted = np.array(
-            [i for i in counted_rows(self.evidence) if seen[i] in indexed and self._asked(i)],
+            [i for i in counted_rows(self.evidence) if seen[i] in indexed and self._own(i)],
             dtype=np.int64,
         )
         self.ready = np.unique(self.evidence.groups[self.counted]).size >= 2
         self.infos = {i: db.store.pattern(i) or WorkloadInfo(id=i) for i in set(seen)}
-        #: With their rules, where they have any.
+        #: By pattern id, the structures, where stored: some have rules of their own.
         self.subjects = {i: db.store.workload_or_info(info) for i, info in self.infos.items()}
-        self._known = db.store.workload
+        self._workload_of = db.store.workload
         self._lengths_of = db.lengths
-        #: What a model that embeds matrices itself says of them; neighbours are found without it.
+        #: Vectors of a model that embeds matrices itself; neighbours do not use them.
         self.own_vectors: Mapping[str, NDArray[np.float32]] | None = None
-        #: By row, the last question it posed, before schedules or tiles were carried over to it.
+        #: By row, its last query without transferred schedules or tiles.
         self.slot_copies: dict[int, Query] = {}
         ids = {row.platform for row in self.evidence.rows}
         self.platforms: dict[str, Platform] = {i: db.platform(i) for i in ids}
@@ -120,11 +152,16 @@ class Bench:
         again = measured_again(db.store, op, self.evidence, self.counted, self.default)
         self.again = {row: replace(one, program=self._program(row)) for row, one in again.items()}
 
-    def _asked(self, row: int) -> bool:
-        """Whether a row is one to be judged by, and for rankers to learn from."""
+    def _own(self, row: int) -> bool:
+        """True for the rows of `instance`."""
         return self.instance in ("", self.evidence.rows[row].platform)
 
-    def folds(self, folds: int, seed: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def split(self, groups: Collection[str]) -> tuple[Rows, Rows]:
+        """Training rows without these groups, and the counted rows of these groups."""
+        out = np.isin(self.evidence.groups, sorted(groups))
+        return np.flatnonzero(~out), self.counted[out[self.counted]]
+
+    def folds(self, folds: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
         """Training rows (all of the other groups) and test rows (counted ones) of each fold."""
         groups = self.evidence.groups
         names = np.unique(groups[self.counted])
@@ -136,63 +173,58 @@ class Bench:
                 yield train, test
 
     def queries(self, folds: int, seed: int) -> Iterator[tuple[int, Query]]:
-        """Every counted row, and the question it poses to what was measured without its group."""
+        """Every counted row, and its query to the rows of other groups."""
         for train, test in self.folds(folds, seed):
             yield from self.queries_of(train, test)
 
-    def queries_of(
-        self, train: NDArray[np.int64], test: NDArray[np.int64]
-    ) -> Iterator[tuple[int, Query]]:
-        """Each of the test rows with the question it poses to what the training rows know, among
-        what ran on it."""
+    def queries_of(self, train: Rows, test: Rows) -> Iterator[tuple[int, Query]]:
+        """Each test row and its query to the training rows, among what ran on it."""
         for row, question in self.questions_of(train, test):
             yield row, self.judgeable(row, question)
 
-    def questions_of(
-        self, train: NDArray[np.int64], test: NDArray[np.int64]
-    ) -> Iterator[tuple[int, Query]]:
-        """The same over everything legal that a training row ran."""
-        known = self.evidence.take(train).pruned()
-        partition = self._partition(known, self.vectors)
+    def questions_of(self, train: Rows, test: Rows) -> Iterator[tuple[int, Query]]:
+        """The same over every legal configuration that a training row ran."""
+        training = self.evidence.take(train).pruned()
+        partition = self._partition(training, self.vectors)
         learned = self._learned(partition.featurizer)
-        known_as: Mapping[str, NDArray[np.float32]] = self.vectors.get(partition.featurizer, {})
-        partitions = {WHOLE: (partition, known_as)}
+        own: Mapping[str, NDArray[np.float32]] = self.vectors.get(partition.featurizer, {})
+        partitions = {WHOLE: (partition, own)}
         for row in test:
             fold = learned.fold_of.get(self.evidence.rows[row].group, WHOLE)
             if fold not in partitions:
                 vectors = learned.by_fold[fold]
-                unseen = self._partition(known, {partition.featurizer: vectors})
+                unseen = self._partition(training, {partition.featurizer: vectors})
                 partitions[fold] = unseen, vectors
             yield int(row), self._question(int(row), *partitions[fold])
 
-    def _partition(self, known: RunMatrix, vectors: Vectors) -> AnswerIndex:
-        """The index of some rows, by one of the featurizers that `vectors` are of."""
+    def _partition(self, evidence: RunMatrix, vectors: Vectors) -> AnswerIndex:
+        """The index of some rows, by one of the featurizers of `vectors`."""
         facts = {i: p.environment for i, p in self.platforms.items()}
         learned = {name: self._learned(name) for name in vectors}
-        given = FitInput(known, vectors, facts, learned)
-        return AnswerIndex.build(given, scope=self.scope, held_out=False)
+        fit_input = FitInput(evidence, vectors, facts, learned)
+        return AnswerIndex.build(fit_input, scope=self.scope, held_out=False)
 
-    def learned(self, fit: Fit, train: NDArray[np.int64]) -> Scorer:
-        """What a ranker learns from the training rows and the features of their matrices alone."""
-        own = np.array([row for row in train if self._asked(int(row))], dtype=np.int64)
-        known = self.evidence.take(own).pruned()
-        ids = {row.pattern_id for row in known.rows}
+    def learned(self, fit: Fit, train: Rows) -> Scorer:
+        """Train a ranker on the training rows and the features of their matrices alone."""
+        own = np.array([row for row in train if self._own(int(row))], dtype=np.int64)
+        evidence = self.evidence.take(own).pruned()
+        ids = {row.pattern_id for row in evidence.rows}
         featurizer, vectors = self._features()
         return fit(
-            known,
+            evidence,
             {featurizer: {i: v for i, v in vectors.items() if i in ids}},
             {i: self.infos[i] for i in ids},
-            self.platforms[known.rows[0].platform],
+            self.platforms[evidence.rows[0].platform],
             self.op,
         )
 
     def raw(self, row: int) -> NDArray[np.float32] | None:
-        """float32[d] features of a row's matrix, of the featurizer that rankers learn from."""
-        known = self.own_vectors if self.own_vectors is not None else self._features()[1]
-        return known.get(self.evidence.rows[row].pattern_id)
+        """float32[d] features of a row's matrix, of the featurizer of rankers."""
+        vectors = self.own_vectors if self.own_vectors is not None else self._features()[1]
+        return vectors.get(self.evidence.rows[row].pattern_id)
 
     def lengths(self, row: int) -> RowLengths | None:
-        """The row lengths of a row's matrix, where they are known."""
+        """The row lengths of a row's matrix, if known."""
         info = self.infos[self.evidence.rows[row].pattern_id]
         return self._lengths_of(info) if self.op.workload.learned else None
 
@@ -204,24 +236,24 @@ class Bench:
 
     @property
     def unlearned(self) -> Vectors:
-        """The vectors that no run has taught; of all featurizers where each learned from some."""
+        """The vectors of featurizers that are not trained on runs; all if every one is."""
         plain = {n: v for n, v in self.vectors.items() if not self._learned(n).groups}
         return plain or self.vectors
 
     def truth(self, row: int) -> Truth:
-        """What was measured on a row."""
+        """The measurements of a row."""
         e, runs = self.evidence, self.evidence.row(row)
         times = {e.configs[c]: float(t) for c, t in zip(runs.column, runs.seconds, strict=True)}
         return Truth(times, float(e.default_s[row]), self._program(row))
 
     @property
     def tried(self) -> int:
-        """The median number of configurations that a judged matrix is asked among."""
+        """The median number of configurations that ran on a judged matrix."""
         tried = np.diff(self.evidence.indptr)[self.counted]
         return int(np.median(tried)) if tried.size else 0
 
     def _program(self, row: int) -> str:
-        """The one that a row's kernel is of; empty for what is no kernel."""
+        """The program of a row's kernel; empty for other workloads."""
         named = self.infos[self.evidence.rows[row].pattern_id]
         return self.op.workload.program(named)
 
@@ -236,8 +268,8 @@ class Bench:
         partition: AnswerIndex,
         vectors: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> Query:
-        """The question a row poses to what a partition knows, among what ran on it, by features
-        float32[d] among `vectors` (None: those that its featurizer has by itself)."""
+        """The query of a row to a partition, among what ran on it, by features float32[d] from
+        `vectors` (None: those of the partition's featurizer)."""
         return self.judgeable(row, self._question(row, partition, vectors))
 
     def _question(
@@ -256,41 +288,43 @@ class Bench:
         query = with_evidence(bare, partition, vector)
         if vector is None:
             return query
-        moved: Query | None = self.op.workload.transferred(query, partition, subject, self._known)
+        moved: Query | None = self.op.workload.transferred(
+            query, partition, subject, self._workload_of
+        )
         if moved is None:
             return query
         self.slot_copies[row] = self.judgeable(row, query)
         return moved
 
     def judgeable(self, row: int, query: Query) -> Query:
-        """The query among what ran on the row."""
+        """The query restricted to the configurations that ran on the row."""
         return replace(query, vote=_among(query.vote, self.truth(row).times))
 
 
 def _among(vote: Vote, configs: Container[Config]) -> Vote:
-    """The same vote on those of its configurations that are among these."""
-    kept = [at for at, config in enumerate(vote.configs) if config in configs]
-    place = {at: new for new, at in enumerate(kept)}
+    """The vote restricted to these configurations."""
+    places = [at for at, config in enumerate(vote.configs) if config in configs]
+    new_place = {at: new for new, at in enumerate(places)}
 
     def columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return values[:, kept] if len(values) else values
+        return values[:, places] if len(values) else values
 
     return replace(
         vote,
-        configs=tuple(vote.configs[at] for at in kept),
+        configs=tuple(vote.configs[at] for at in places),
         gains=columns(vote.gains),
-        prior=vote.prior[kept],
-        mean=vote.mean[kept],
-        cover=np.array([place[at] for at in vote.cover if at in place], dtype=np.int64),
+        prior=vote.prior[places],
+        mean=vote.mean[places],
+        cover=np.array([new_place[at] for at in vote.cover if at in new_place], dtype=np.int64),
         trust=columns(vote.trust),
         failing=columns(vote.failing),
         machine_effects=columns(vote.machine_effects),
     )
 
 
-#: After so many measurements a tuner's best is compared with the optimum.
+#: Numbers of measurements after which a tuner's best is compared with the optimum.
 STEPS = (1, 2, 5, 10)
-#: Rows of the table that are no tuner's: one of such a name gets another.
+#: Names of other rows of the table: a tuner of such a name gets another one.
 _TAKEN = frozenset(
     {"default", "random", "static-best", "static-top-k", "knn-stats", "embeddb"}
     | {"costmodel", "boosted", "measured-again", "oracle"}
@@ -298,11 +332,9 @@ _TAKEN = frozenset(
 
 
 class Replayed:
-    """The named tuners on the matrices of one bench. Each starts anew on every matrix, knows what
-    the training groups measured, and is told of one recorded run after another.
-
-    `illegal` has, by row name, the first proposal that was not legal, with the reason.
-    """
+    """The named tuners on the matrices of one bench: each starts anew on every matrix, with the
+    evidence of the training groups, and measures by replay of recorded runs. `illegal` has the
+    first illegal proposal of each with the reason, by row name."""
 
     def __init__(self, bench: Bench, store: Store, names: Sequence[str]) -> None:
         self._bench, self._store = bench, store
@@ -310,18 +342,18 @@ class Replayed:
         self.illegal: dict[str, str] = {}
 
     def judged(self, row: int, query: Query, *, seed: int) -> Iterator[tuple[str, Outcome]]:
-        """Every tuner on one held-out row, by the name of its row in the table.
+        """The outcome of every tuner on one held-out row, with the name of its row in the table.
 
         Raises: PluginError where a tuner breaks its contract.
         """
         if not self._names:
             return
         truth = self._bench.truth(row)
-        known = self._recordings(row, truth)
-        replay = ReplayRunner(lambda _pattern_id, _op, config: known.get(config))
+        recordings = self._recordings(row, truth)
+        replay = ReplayRunner(lambda _pattern_id, _op, config: recordings.get(config))
         for name in self._names:
-            # A generator of its own: what one tuner draws changes nothing for the others.
-            tuner = Watched(name, query, rng=np.random.default_rng((seed, row)), strict=False)
+            # A generator for each, so that they do not influence each other.
+            tuner = CheckedTuner(name, query, rng=np.random.default_rng((seed, row)), strict=False)
             tried = tune(
                 tuner,
                 lambda configs: replay.run(query.pattern, query.op, configs, options=RunOptions()),
@@ -339,18 +371,17 @@ class Replayed:
         return replace(judge(truth, proposals, illegal=len(reasons)), after=shares)
 
     def _recordings(self, row: int, truth: Truth) -> Mapping[Config, Measurement]:
-        """What the judge knows of a row, as the measurements it was made from."""
-        whose = self._bench.evidence.rows[row]
+        """A measurement of each configuration that ran on a row."""
+        name = self._bench.evidence.rows[row]
         runs: dict[Config, list[Run]] = {}
-        for run in self._store.runs(whose.platform, self._bench.op, whose.pattern_id):
+        for run in self._store.runs(name.platform, self._bench.op, name.pattern_id):
             if run.config in truth.times:
                 runs.setdefault(run.config, []).append(run)
-        return {config: _told(of, truth.times[config]) for config, of in runs.items()}
+        return {config: _nearest(own, truth.times[config]) for config, own in runs.items()}
 
 
-def _told(runs: Sequence[Run], seconds: float) -> Measurement:
-    """Of the runs of one configuration that which is nearest to the time it is judged by; of
-    failures the last."""
+def _nearest(runs: Sequence[Run], seconds: float) -> Measurement:
+    """The run of a configuration that is nearest to its judged time; the last of failures."""
     if not math.isfinite(seconds):
         return runs[-1].measurement
     timed = [run for run in runs if 0 < run.seconds < math.inf]

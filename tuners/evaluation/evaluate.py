@@ -1,13 +1,12 @@
-"""The one harness behind every quality figure: held-out groups, replayed from the store.
-
-Nothing is measured here; `bench` has what is asked, and every method answers the same questions.
+"""Evaluation of every method on held-out groups, by replay from the store: nothing is measured, and
+every method answers the same queries (`tuners.evaluation.bench`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,10 @@ from embeddb.core.errors import NothingFound
 from embeddb.core.reports import Progress
 from embeddb.core.wording import many_of
 from embeddb.index.lookup import Lookup
+from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import scope_partitions
+from embeddb.index.vectors import VectorIndex
+from embeddb.index.vote import plain_metric
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.neighbour_vote import scores
@@ -33,24 +35,23 @@ from tuners.evaluation.figures import (
     averaged,
     beside,
     judge,
-    ordering,
-    speedups_of,
-    summarise,
+    with_ordering,
 )
 from tuners.evaluation.learned import JOINED, Learned
-from tuners.evaluation.plain_neighbours import PlainNeighbours
 from tuners.ranking import StaticBestTuner, StaticTopKTuner
 
 _RANDOM_DRAWS, _K = 20, 5
-#: Candidates that are asked for at first, to find five among them that ran.
-_ASKED = 40
+#: Candidates of the first query, of which five should have run.
+_FIRST_COUNT = 40
+#: Neighbours of the plain baseline, as in the prototype that docs/explanation/evaluation.md cites.
+_PLAIN_K = 7
 
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """How methods are judged: each of `seeds` splits the groups into `folds`. With `complete`, only
-    matrices count (to learn from as well) that tried nearly every configuration, so that the oracle
-    is the best of the space. Each of `tuners`, names of plug-ins, has a row, by replay."""
+    """Options of the evaluation: each of `seeds` splits the groups into `folds`. With `complete`,
+    only matrices that tried nearly every configuration are used, for training as well, so that the
+    oracle is the best of the space. Each of `tuners`, names of plug-ins, has a row."""
 
     seeds: Sequence[int] = (0, 1, 2)
     folds: int = 5
@@ -67,7 +68,7 @@ def evaluate(
     rankers: Mapping[str, Fit] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> list[EvalRow]:
-    """The table of docs/explanation/evaluation.md per scope, best method last but the oracle.
+    """Evaluate every method in each scope: the table of docs/explanation/evaluation.md.
 
     Each of `rankers` learns twice in every fold (once to choose its weight) and has two rows: by
     itself, and `+transfer`, joined with the neighbours' vote. One that cannot learn from a scope
@@ -75,8 +76,8 @@ def evaluate(
     (`judged_fusions`).
 
     Raises: NothingFound if no scope has matrices of at least two groups to hold out;
-    MissingDependency if a ranker needs a package that is not installed; UsageError for a tuner
-    that there is not, PluginError for one that breaks its contract.
+    MissingDependency if a ranker needs a package that is not installed; UsageError for an unknown
+    tuner, PluginError for one that breaks its contract.
     """
     options, report = options or EvalOptions(), note or (lambda _: None)
     for name in options.tuners:
@@ -143,7 +144,7 @@ def _nothing_to_judge(db: Lookup, scopes: Sequence[tuple[Op, str]]) -> NothingFo
 def _questions(
     db: Lookup, scopes: Sequence[tuple[Op, str]] | None
 ) -> Iterator[tuple[Op, str, str]]:
-    """Op, scope and, where several machines ran it, each of these: an answer is for one."""
+    """Op, scope and, if several machines ran it, each of these: an answer is for one machine."""
     for op, scope in scopes if scopes is not None else db.scopes():
         named = sorted({p.platform for p in scope_partitions(db.store, op, scope)})
         # Programs have cuts of their own: nothing is shared by instances.
@@ -151,9 +152,31 @@ def _questions(
             yield op, scope, instance
 
 
+class PlainNeighbours:
+    """The baseline of the vote: the unweighted mean gain of the nearest neighbours by standardised
+    statistics, float32[d] by pattern id."""
+
+    def __init__(self, evidence: RunMatrix, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        self.vectors = vectors
+        self.configs = evidence.configs
+        rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in vectors]
+        raw = np.array([vectors[evidence.rows[i].pattern_id] for i in rows], dtype=np.float32)
+        self._metric = plain_metric(raw)
+        self._gains = evidence.gains(np.array(rows, dtype=np.int64))
+        self._index = VectorIndex([str(i) for i in range(len(rows))], self._metric.apply(raw))
+
+    def vote(self, vector: NDArray[np.float32]) -> NDArray[np.float64]:
+        """float64[c] mean log gain; -inf without a neighbour that ran the configuration."""
+        ids, _ = self._index.search(self._metric.apply(vector[None, :]), _PLAIN_K)
+        gains = self._gains[[int(i) for i in ids[0]]]
+        ran = np.isfinite(gains)
+        total = np.where(ran, gains, 0.0).sum(axis=0)
+        return np.where(ran.any(axis=0), total / np.maximum(ran.sum(axis=0), 1), -np.inf)
+
+
 class Table:
-    """Every method on one bench. Rankers that could not learn from some fold are in `refused`, with
-    the reason."""
+    """Every method on one bench. `refused` has the reasons why rankers could not learn from some
+    fold."""
 
     def __init__(
         self,
@@ -165,11 +188,16 @@ class Table:
         self.refused: dict[str, str] = {}
 
     def rows(self, seeds: Sequence[int], folds: int, progress: Progress | None) -> list[EvalRow]:
-        """One for each method."""
+        """A row for each method, the oracle last."""
         bench = self.bench
         done: dict[str, list[list[Outcome]]] = {}
         steps = len(seeds) * folds * (1 + 2 * len(self.rankers))
-        tick = _Ticks(progress, f"{bench.op} on {bench.scope}", steps)
+        places = count(1)
+
+        def tick() -> None:
+            if progress is not None:
+                progress(f"{bench.op} on {bench.scope}", next(places), steps)
+
         for seed in seeds:
             one: dict[str, list[Outcome]] = {}
             for train, test in bench.folds(folds, seed):
@@ -182,20 +210,20 @@ class Table:
                 rng = np.random.default_rng(0)
                 for row, question in bench.questions_of(train, test):
                     query = bench.judgeable(row, question)
-                    found = chain(
+                    outcomes = chain(
                         self._baselines(row, query, plain, rng),
                         self._answers(row, question, rng),
                         learned.judged(row, question),
                         self._bounds(row),
                     )
                     if self.replayed is not None:
-                        found = chain(found, self.replayed.judged(row, query, seed=seed))
-                    for method, outcome in found:
+                        outcomes = chain(outcomes, self.replayed.judged(row, query, seed=seed))
+                    for method, outcome in outcomes:
                         one.setdefault(method, []).append(outcome)
                 tick()
-            one["oracle"] = one.pop("oracle")  # last, whatever else only some matrices have
-            for method, outcomes in one.items():
-                done.setdefault(method, []).append(outcomes)
+            one["oracle"] = one.pop("oracle")  # last, also behind rows of some matrices only
+            for method, judged in one.items():
+                done.setdefault(method, []).append(judged)
         return [
             self._row(method, by_seed)
             for method, by_seed in done.items()
@@ -203,7 +231,7 @@ class Table:
         ]
 
     def remarks(self) -> Iterator[str]:
-        """One line for each ranker and tuner that is not judged, or not well."""
+        """One line for each ranker that is not judged, and each tuner with illegal proposals."""
         bench = self.bench
         where = f"{bench.op} on {bench.instance or bench.scope}"
         for name, why in self.refused.items():
@@ -212,50 +240,44 @@ class Table:
             yield f"{where}: {name} wastes steps on what is not legal: {what}"
 
     def _row(self, method: str, by_seed: list[list[Outcome]]) -> EvalRow:
-        figures, spread = summarise(by_seed)
-        return EvalRow(
-            self.bench.instance or self.bench.scope,
-            str(self.bench.op),
-            method,
-            len(by_seed[0]),
-            figures,
-            spread,
-            self.bench.simulated,
-            speedups_of(by_seed[0]),
-            self.bench.tried,
-        )
+        names = (self.bench.instance or self.bench.scope, str(self.bench.op), method)
+        return EvalRow.of(names, by_seed, simulated=self.bench.simulated, configs=self.bench.tried)
 
     def _baselines(
         self, row: int, query: Query, plain: PlainNeighbours, rng: np.random.Generator
     ) -> Iterator[tuple[str, Outcome]]:
-        truth = self.bench.truth(row)
+        truth, noise = self.bench.truth(row), query.vote.noise
+        configs = query.vote.configs
         pattern_id = self.bench.evidence.rows[row].pattern_id
         yield "default", judge(truth, [query.default])
         yield "random", averaged([judge(truth, drawn) for drawn in _draws(query, rng)])
         best = _configs(StaticBestTuner(query, rng=rng).ask(_K))
-        yield "static-best", _ordered(judge(truth, best[:1]), truth, query, -query.vote.mean)
+        outcome = judge(truth, best[:1])
+        yield "static-best", with_ordering(outcome, truth, configs, -query.vote.mean, noise)
         yield "static-top-k", judge(truth, _configs(StaticTopKTuner(query, rng=rng).ask(_K)))
         vector = plain.vectors.get(pattern_id)
         if vector is not None:
             vote = plain.vote(vector)
             order = [plain.configs[i] for i in np.argsort(-vote, kind="stable")]
-            ran = set(query.vote.configs)
-            order = [config for config in order if config in ran][:_K]
-            yield "knn-stats", _ordered(judge(truth, order), truth, query, -vote, plain.configs)
+            ran = set(configs)
+            outcome = judge(truth, [config for config in order if config in ran][:_K])
+            yield "knn-stats", with_ordering(outcome, truth, plain.configs, -vote, noise)
 
     def _answers(
         self, row: int, question: Query, rng: np.random.Generator
     ) -> Iterator[tuple[str, Outcome]]:
-        """The product's answer over everything legal, and beside it that among what ran there."""
+        """The product's answer over every legal configuration, and among those that ran."""
         truth, query = self.bench.truth(row), self.bench.judgeable(row, question)
         if row in self.bench.slot_copies:
             copied = answer(self.bench.slot_copies[row], _K, rng=rng)
             yield "slot-copy", judge(truth, _configs(copied.candidates))
         among = judge(truth, _configs(answer(query, _K, rng=rng).candidates))
-        proposals = as_asked(question, truth, rng)
+        proposals = judgeable_candidates(question, truth, rng)
         illegal = sum(query.space.reason(c) is not None for c in proposals)
         outcome = beside(judge(truth, proposals, illegal=illegal), among)
-        yield "embeddb", _ordered(outcome, truth, query, -scores(query)[0])
+        vote = query.vote
+        outcome = with_ordering(outcome, truth, vote.configs, -scores(query)[0], vote.noise)
+        yield "embeddb", outcome
 
     def _bounds(self, row: int) -> Iterator[tuple[str, Outcome]]:
         if row in self.bench.again:
@@ -264,28 +286,15 @@ class Table:
         yield "oracle", judge(truth, sorted(truth.times, key=lambda c: truth.times[c]))
 
 
-def as_asked(question: Query, truth: Truth, rng: np.random.Generator) -> list[Config]:
-    """The first five candidates of an answer that ran on the matrix; what did not run there cannot
-    be judged."""
-    count, every = _ASKED, max(len(question.vote.configs), _ASKED)
+def judgeable_candidates(question: Query, truth: Truth, rng: np.random.Generator) -> list[Config]:
+    """The first five candidates of an answer that ran on the matrix; others cannot be judged."""
+    wanted, every = _FIRST_COUNT, max(len(question.vote.configs), _FIRST_COUNT)
     while True:
-        candidates = _configs(answer(question, count, rng=rng).candidates)
+        candidates = _configs(answer(question, wanted, rng=rng).candidates)
         ran = [config for config in candidates if config in truth.times][:_K]
-        if len(ran) == _K or count >= every:
+        if len(ran) == _K or wanted >= every:
             return ran
-        count = min(8 * count, every)
-
-
-class _Ticks:
-    """Counts steps of one task and tells of each."""
-
-    def __init__(self, progress: Progress | None, what: str, total: int) -> None:
-        self._progress, self._what, self._total, self._done = progress, what, total, 0
-
-    def __call__(self) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress(self._what, self._done, self._total)
+        wanted = min(8 * wanted, every)
 
 
 def _configs(candidates: Sequence[Any]) -> list[Config]:
@@ -295,17 +304,3 @@ def _configs(candidates: Sequence[Any]) -> list[Config]:
 def _draws(query: Query, rng: np.random.Generator) -> Iterator[list[Config]]:
     for _ in range(_RANDOM_DRAWS):
         yield [query.vote.configs[i] for i in rng.permutation(len(query.vote.configs))[:_K]]
-
-
-def _ordered(
-    outcome: Outcome,
-    truth: Truth,
-    query: Query,
-    predicted: NDArray[np.float64],
-    configs: Sequence[Config] | None = None,
-) -> Outcome:
-    """The outcome with how well scores float64[c] (lower is faster) order what was measured."""
-    known = configs if configs is not None else query.vote.configs
-    seconds = np.array([truth.times.get(c, np.nan) for c in known])
-    opa, tau = ordering(predicted, seconds, query.vote.noise)
-    return replace(outcome, opa=opa, tau=tau)

@@ -19,8 +19,8 @@ from embeddb.ranking.prediction import Scorer
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was measured on one matrix: seconds by configuration (inf: failed). `program` is the one
-    that a tensor kernel is of."""
+    """The measurements of one matrix: seconds by configuration (inf: failed). `program` is that of
+    a tensor kernel."""
 
     times: Mapping[Config, float]
     default_s: float
@@ -31,18 +31,18 @@ class Truth:
         return min(t for t in self.times.values() if math.isfinite(t))
 
     def after(self, proposals: Sequence[Config], k: int) -> float:
-        """Seconds of the best of the first k; one without an ok run costs the default's time."""
+        """Seconds of the best of the first k; a failed or missing run counts as the default's."""
         costs = [self.times.get(c, math.inf) for c in proposals[:k]]
         return min([c if math.isfinite(c) else self.default_s for c in costs] or [self.default_s])
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One method on one matrix; logs of time ratios, so that means are geometric. `lost_s` and
-    `best_s` are the seconds of the first proposal beyond the optimum, and its own. `after` is the
-    log share of the optimum by the number of measurements, where a tuner was told of each.
-    `ran_1` and `ran_5` are log shares of the optimum of a choice among what ran on the matrix alone
-    (nan: the same as of the proposals). `program` is as in `Truth`."""
+    """One method on one matrix; logs of time ratios, so that means are geometric. `best_s` is the
+    time of the optimum, `lost_s` that of the first proposal beyond it. `after` is the log share of
+    the optimum of a tuner by its number of measurements. `ran_1` and `ran_5` are log shares of the
+    optimum of a choice among what ran on the matrix (nan: the same as of the proposals). `program`
+    is as in `Truth`."""
 
     gain_1: float
     gain_5: float
@@ -80,7 +80,7 @@ def judge(truth: Truth, proposals: Sequence[Config], *, illegal: int = 0) -> Out
 
 
 def beside(outcome: Outcome, ran: Outcome) -> Outcome:
-    """The outcome of proposals, with that of a choice among what ran."""
+    """The outcome of proposals, with that of a choice among configurations that ran."""
     return replace(outcome, ran_1=ran.of_optimum_1, ran_5=ran.of_optimum_5)
 
 
@@ -106,11 +106,24 @@ def ordering(
     return opa, math.nan if constant else float(kendalltau(p, t).statistic)
 
 
+def with_ordering(
+    outcome: Outcome,
+    truth: Truth,
+    configs: Sequence[Config],
+    predicted: NDArray[np.float64],
+    noise: float,
+) -> Outcome:
+    """The outcome with the `ordering` of scores float64[c] of configurations."""
+    seconds = np.array([truth.times.get(config, math.nan) for config in configs])
+    opa, tau = ordering(predicted, seconds, noise)
+    return replace(outcome, opa=opa, tau=tau)
+
+
 @dataclass(frozen=True, slots=True)
 class EvalRow:
     """One line of the table: a method on an op and platform, mean over seeds; `speedups` of the
     first proposal on each matrix, largest first, are those of the first seed. `configs` is the
-    median number of configurations that a matrix was asked among (0: not counted)."""
+    median number of configurations that ran on a matrix (0: not counted)."""
 
     platform: str
     op: str
@@ -121,6 +134,21 @@ class EvalRow:
     simulated: bool = False
     speedups: tuple[float, ...] = ()
     configs: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        names: tuple[str, str, str],
+        by_seed: Sequence[Sequence[Outcome]],
+        *,
+        simulated: bool,
+        configs: int = 0,
+    ) -> EvalRow:
+        """The row of outcomes by seed and matrix; `names` are its platform, op and method."""
+        figures, spread = summarise(by_seed)
+        speedups = sorted((math.exp(one.gain_1) for one in by_seed[0]), reverse=True)
+        matrices = len(by_seed[0])
+        return cls(*names, matrices, figures, spread, simulated, tuple(speedups), configs)
 
     def document(self) -> dict[str, Any]:
         """The released JSON form."""
@@ -146,25 +174,20 @@ def summarise(by_seed: Sequence[Sequence[Outcome]]) -> tuple[dict[str, float], f
 def averaged(outcomes: Sequence[Outcome]) -> Outcome:
     """The mean outcome of several draws of a method on one matrix."""
 
-    def mean(name: str) -> float:
-        return float(np.mean([getattr(o, name) for o in outcomes]))
-
-    return Outcome(
-        gain_1=mean("gain_1"),
-        gain_5=mean("gain_5"),
-        of_optimum_1=mean("of_optimum_1"),
-        of_optimum_5=mean("of_optimum_5"),
-        slower=mean("slower"),
-        ape=mean("ape"),
-        lost_s=mean("lost_s"),
-        best_s=mean("best_s"),
-        program=outcomes[0].program,
+    names = (
+        "gain_1",
+        "gain_5",
+        "of_optimum_1",
+        "of_optimum_5",
+        "slower",
+        "ape",
+        "lost_s",
+        "best_s",
     )
-
-
-def speedups_of(outcomes: Sequence[Outcome]) -> tuple[float, ...]:
-    """The default's time over the first proposal's on each matrix, largest first."""
-    return tuple(sorted((math.exp(o.gain_1) for o in outcomes), reverse=True))
+    means: dict[str, Any] = {
+        name: float(np.mean([getattr(o, name) for o in outcomes])) for name in names
+    }
+    return replace(outcomes[0], **means)
 
 
 def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -195,7 +218,7 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _among_ran(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Shares of the optimum of choices among what ran; nothing where the proposals are such."""
+    """Shares of the optimum of choices among what ran; empty if all proposals ran."""
     shares = np.array([(one.ran_1, one.ran_5) for one in outcomes])
     if np.isnan(shares).any():
         return {}
@@ -204,8 +227,8 @@ def _among_ran(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _by_program(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Of tensor kernels, `total_ape` of each program, on average and in the median ("A Learned
-    Performance Model for Tensor Processing Units", Equation 2 and Table 2)."""
+    """Mean and median over programs of the `total_ape` of their kernels ("A Learned Performance
+    Model for Tensor Processing Units", Equation 2 and Table 2)."""
     lost: dict[str, float] = {}
     best: dict[str, float] = {}
     for one in outcomes:
@@ -220,18 +243,18 @@ def _by_program(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 def _spread_of(speedups: NDArray[np.float64]) -> dict[str, float]:
     """Quartiles and maximum over matrices (COGNATE, Figures 5, 13 and 14)."""
-    found = np.quantile(speedups, [0.25, 0.5, 0.75, 1.0]).tolist()
+    quantiles = np.quantile(speedups, [0.25, 0.5, 0.75, 1.0]).tolist()
     names = ("speedup_q25@1", "speedup_q50@1", "speedup_q75@1", "speedup_max@1")
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, quantiles, strict=True))
 
 
 def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
-    known = [v for v in values if not math.isnan(v)]
-    return float(np.mean(known)) if known else math.nan
+    finite = [v for v in values if not math.isnan(v)]
+    return float(np.mean(finite)) if finite else math.nan
 
 
-#: Evidence, raw vectors by featurizer (one) and pattern id, what is known of the patterns, and
-#: what they ran on: only of the groups to learn from.
+#: Trains a ranker on the evidence of the training groups, raw vectors by featurizer (one) and
+#: pattern id, facts of the patterns, the platform and the op.
 Fit = Callable[
     [
         RunMatrix,

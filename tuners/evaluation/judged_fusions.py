@@ -1,17 +1,16 @@
-"""How well cuts of programs are chosen by what is known of kernels, model families held out:
-replayed from the store, nothing is compiled.
+"""Evaluation of the choice among cuts of programs by models of kernels, with model families held
+out, by replay from the store.
 
-Each program is asked among the cuts that ran of it. Prices of cuts are sums of their kernels'
-seconds: as the roofline says, or as sums over operations do that learned from fused kernels of
-other families ("A Learned Performance Model for Tensor Processing Units", Section 7.3, without its
-search).
+The choice is among the cuts of a program that ran. The price of a cut is the sum of its kernels'
+times by the roofline, or by sums over operations trained on fused kernels of other families ("A
+Learned Performance Model for Tensor Processing Units", Section 7.3, without its search).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,11 +18,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.reports import Progress
 from embeddb.core.timing import summarise_runs
-from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import default_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of
 from embeddb.store.usual_state import usual_at
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.roofline.analysis import fused_seconds
@@ -36,25 +33,26 @@ from tuners.evaluation.figures import (
     Truth,
     averaged,
     judge,
-    ordering,
-    speedups_of,
-    summarise,
+    with_ordering,
 )
-from tuners.fusion_cuts import CutPrices, PredictsKernels
+from tuners.fusion_cuts import CutPrices
 
 _FUSED, _FUSION = Op("fused"), Op("fusion")
 _DRAWS = 20
 _K = 5
-#: Cuts whose times are closer are no pair to be ordered: two processes that time the same kernel
-#: differ by as much (`benchmarks/results/fusion_noise.json`).
+#: Pairs of cuts with closer times are not compared: two processes that time the same kernel differ
+#: by as much (`benchmarks/results/fusion_noise.json`).
 _NOISE = 0.05
-#: A kernel is not called in less.
+#: The least time of a call of a kernel.
 _LEAST_S = 1e-6
+
+#: A model of kernels: predicted seconds.
+_Model = Callable[[TensorGraph], float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A program, and the cuts that ran of it."""
+class _Program:
+    """A program, and its cuts that ran."""
 
     program: TensorGraph
     truth: Truth
@@ -63,28 +61,6 @@ class _Asked:
     @property
     def configs(self) -> list[Config]:
         return list(self.truth.times)
-
-
-@dataclass(frozen=True, slots=True)
-class _Roofline:
-    """Seconds of kernels by bytes, flops and functions, for `CutPrices`."""
-
-    machine: Machine
-    version: str = "roofline"
-
-    def seconds(self, kernel: TensorGraph) -> float:
-        return max(fused_seconds(kernel, self.machine), _LEAST_S)
-
-
-@dataclass(frozen=True, slots=True)
-class _Learned:
-    """Sums over operations, for `CutPrices`."""
-
-    sums: OperationSums
-    version: str = "sums"
-
-    def seconds(self, kernel: TensorGraph) -> float:
-        return self.sums.seconds(kernel)
 
 
 def judged_fusions(
@@ -97,21 +73,25 @@ def judged_fusions(
     *,
     learned: bool,
 ) -> list[EvalRow]:
-    """Rows of one instance of a platform, as `tuners.evaluation.evaluate` has them; none where
-    programs of fewer than two families ran their default and another cut. With `learned` also of
-    sums; `note` is told why these have no row.
+    """The rows of `tuners.evaluation.evaluate` for one instance of a platform; none if programs of
+    fewer than two families ran their default and another cut. With `learned` also of sums over
+    operations; `note` receives the reason if they have no row.
     """
     platform = db.store.platform(instance)
-    asked = list(_programs(db, platform)) if platform is not None else []
-    groups = np.array([one.program.group or one.program.name for one in asked], dtype=np.str_)
+    programs = list(_programs(db, platform)) if platform is not None else []
+    groups = np.array([one.program.group or one.program.name for one in programs], dtype=np.str_)
     if platform is None or len(set(groups)) < 2:
         return []
     kernels = _kernels(db, instance, note) if learned else []
-    roofline = _Roofline(Machine.of(platform.environment))
-    priced = [_ordered(one, roofline) for one in asked]
+    machine = Machine.of(platform.environment)
+
+    def roofline(kernel: TensorGraph) -> float:
+        return max(fused_seconds(kernel, machine), _LEAST_S)
+
+    by_roofline = [_ordered(one, roofline) for one in programs]
     done: dict[str, list[list[Outcome]]] = {}
     for turn, seed in enumerate(seeds):
-        found: dict[str, list[Outcome]] = {}
+        of_seed: dict[str, list[Outcome]] = {}
         fold = split_groups(groups, min(folds, len(set(groups))), seed)
         for number in range(folds):
             if progress is not None:
@@ -120,15 +100,18 @@ def judged_fusions(
             out = set(groups[places].tolist())
             sums = _sums([s for s in kernels if s.group not in out])
             for at in places:
-                for method, outcome in _methods(asked[at], priced[at], sums, seed):
-                    found.setdefault(method, []).append(outcome)
-        for method, outcomes in found.items():
+                for method, outcome in _methods(programs[at], by_roofline[at], sums, seed):
+                    of_seed.setdefault(method, []).append(outcome)
+        for method, outcomes in of_seed.items():
             done.setdefault(method, []).append(outcomes)
-    return [_row(platform, method, by_seed) for method, by_seed in done.items()]
+    return [
+        EvalRow.of((platform.id, str(_FUSION), name), by_seed, simulated=platform.simulated)
+        for name, by_seed in done.items()
+    ]
 
 
-def _programs(db: Lookup, platform: Platform) -> Iterator[_Asked]:
-    """Those that ran their default and something else."""
+def _programs(db: Lookup, platform: Platform) -> Iterator[_Program]:
+    """The programs that ran their default and another cut."""
     partition = db.store.partition(platform.id, _FUSION)
     usual = usual_at(db.store, platform.id)
     for member in sorted(db.store.members(partition)) if partition else ():
@@ -139,11 +122,11 @@ def _programs(db: Lookup, platform: Platform) -> Iterator[_Asked]:
         times = {config: timing.seconds for config, timing in timings.items()}
         default = default_of(platform, _FUSION, program)
         if len(times) > 1 and math.isfinite(times.get(default, math.inf)):
-            yield _Asked(program, Truth(times, times[default]), default)
+            yield _Program(program, Truth(times, times[default]), default)
 
 
 def _kernels(db: Lookup, instance: str, note: Callable[[str], None]) -> list[KernelSample]:
-    """What sums can be learned from; none, and why is told, where they cannot."""
+    """The training data of sums over operations; empty, with a note, without any."""
     try:
         return runs_of(db.store, _FUSED, instance).samples
     except NothingFound as error:
@@ -151,50 +134,33 @@ def _kernels(db: Lookup, instance: str, note: Callable[[str], None]) -> list[Ker
         return []
 
 
-def _sums(train: Sequence[KernelSample]) -> PredictsKernels | None:
-    """None where nothing can be learned."""
+def _sums(train: Sequence[KernelSample]) -> _Model | None:
     if not train:
         return None
     from indexer.training.tensors.operations import summed  # loads torch
 
-    return _Learned(summed(train))
+    return summed(train).seconds
 
 
 def _methods(
-    asked: _Asked, by_roofline: Outcome, sums: PredictsKernels | None, seed: int
+    one: _Program, by_roofline: Outcome, sums: _Model | None, seed: int
 ) -> Iterator[tuple[str, Outcome]]:
-    truth, configs = asked.truth, asked.configs
+    truth, configs = one.truth, one.configs
     rng = np.random.default_rng(seed)
     draws = ([configs[at] for at in rng.permutation(len(configs))[:_K]] for _ in range(_DRAWS))
-    yield "default", judge(truth, [asked.default])
+    yield "default", judge(truth, [one.default])
     yield "random", averaged([judge(truth, drawn) for drawn in draws])
     yield "single", judge(truth, [Config({CUT: "single"})])
     yield "roofline", by_roofline
     if sums is not None:
-        yield "kernel-sums", _ordered(asked, sums)
+        yield "kernel-sums", _ordered(one, sums)
     yield "oracle", judge(truth, sorted(configs, key=lambda c: truth.times[c]))
 
 
-def _ordered(asked: _Asked, model: PredictsKernels) -> Outcome:
-    """Cuts in the order of their prices, the default among them."""
-    prices, edges = CutPrices(asked.program, model), len(edges_of(asked.program).pairs)
-    configs = asked.configs
-    told = np.array([prices.seconds(Cut.read(str(c[CUT]), edges)) for c in configs])
-    order = [configs[at] for at in np.argsort(told, kind="stable")]
-    seconds = np.array([asked.truth.times[config] for config in configs])
-    opa, tau = ordering(told, seconds, _NOISE)
-    return replace(judge(asked.truth, order[:_K]), opa=opa, tau=tau)
-
-
-def _row(platform: Platform, method: str, by_seed: Sequence[Sequence[Outcome]]) -> EvalRow:
-    figures, spread = summarise(by_seed)
-    return EvalRow(
-        platform.id,
-        str(_FUSION),
-        method,
-        len(by_seed[0]),
-        figures,
-        spread,
-        platform.simulated,
-        speedups_of(by_seed[0]),
-    )
+def _ordered(one: _Program, model: _Model) -> Outcome:
+    """The outcome of cuts in the order of their prices."""
+    prices, edges = CutPrices(one.program, model), len(edges_of(one.program).pairs)
+    configs = one.configs
+    predicted = np.array([prices.seconds(Cut.read(str(c[CUT]), edges)) for c in configs])
+    order = [configs[at] for at in np.argsort(predicted, kind="stable")]
+    return with_ordering(judge(one.truth, order[:_K]), one.truth, configs, predicted, _NOISE)

@@ -1,5 +1,4 @@
-"""The learned ranker of tiles that `embeddb eval --learned` judges: boosted trees of kernels, grown
-anew in every fold."""
+"""The learned ranker of tiles of `embeddb eval --learned`: boosted trees, trained per fold."""
 
 from __future__ import annotations
 
@@ -27,31 +26,29 @@ Vectors = Mapping[str, Mapping[str, NDArray[np.float32]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelTreesScorer:
-    """Trees asked as a query asks a cost model. A scorer is given features alone: `kernels` finds
-    what has them."""
+    """Boosted trees as a `Scorer`; `kernels` maps the features of a problem to its kernel."""
 
     trees: KernelTrees
     kernels: Callable[[NDArray[np.float32]], TensorGraph]
 
     def score(
-        self, asked: Problem, configs: Sequence[Config]
+        self, problem: Problem, configs: Sequence[Config]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As `Scorer.score`; how far it errs is unknown. Raises: NothingFound for features of no
-        known kernel."""
-        said = -self.trees.scores(self.kernels(asked.vector), configs).astype(np.float64)
-        return said - said.mean(), np.full(len(configs), np.nan)
+        """Scores, with unknown errors. Raises: NothingFound for features without a kernel."""
+        gains = -self.trees.scores(self.kernels(problem.vector), configs).astype(np.float64)
+        return gains - gains.mean(), np.full(len(configs), np.nan)
 
 
 def kernel_rankers(
-    known: Callable[[str], TensorGraph | None],
+    kernel_by_id: Callable[[str], TensorGraph | None],
     vectors: Mapping[str, NDArray[np.float32]],
 ) -> dict[str, Fit]:
-    """By name, for op `tile`. `known` gives a kernel by its id, `vectors` raw features float32[d]
-    by id: those that rankers are asked with."""
+    """The rankers of op `tile` by name; `vectors` are the raw features float32[d] of problems by
+    kernel id."""
     by_vector = {vector.tobytes(): kernel_id for kernel_id, vector in vectors.items()}
 
-    def found(vector: NDArray[np.float32]) -> TensorGraph:
-        kernel = known(by_vector.get(vector.tobytes(), ""))
+    def kernel_of(vector: NDArray[np.float32]) -> TensorGraph:
+        kernel = kernel_by_id(by_vector.get(vector.tobytes(), ""))
         if kernel is None:
             raise NothingFound("trees of kernels need the structure of every kernel that is judged")
         return kernel
@@ -66,28 +63,28 @@ def kernel_rankers(
         if op.name != "tile":
             raise UsageError(f"trees of kernels rank tiles, not {op}")
         analysis = analysis_of(where.name, op.name, where.environment)
-        samples = _samples(evidence, known, analysis)
-        return KernelTreesScorer(grown(samples, analysis=analysis), found)
+        samples = _samples(evidence, kernel_by_id, analysis)
+        return KernelTreesScorer(grown(samples, analysis=analysis), kernel_of)
 
     return {"kernel-trees": fit}
 
 
 def _samples(
     evidence: RunMatrix,
-    known: Callable[[str], TensorGraph | None],
+    kernel_by_id: Callable[[str], TensorGraph | None],
     analysis: Analysis | None,
 ) -> list[KernelSample]:
     """Raises: NothingFound for fewer than two kernels."""
-    made = []
+    samples = []
     for at, row in enumerate(evidence.rows):
-        kernel, runs = known(row.pattern_id), evidence.row(at)
+        kernel, runs = kernel_by_id(row.pattern_id), evidence.row(at)
         if kernel is None:
             continue
-        seconds = zip(runs.column, runs.seconds, strict=True)
-        told = {evidence.configs[c]: float(s) for c, s in seconds}
-        sample = sample_of(kernel, told, analysis=analysis)
+        pairs = zip(runs.column, runs.seconds, strict=True)
+        seconds = {evidence.configs[c]: float(s) for c, s in pairs}
+        sample = sample_of(kernel, seconds, analysis=analysis)
         if len(sample.seconds) > 1:
-            made.append(sample)
-    if len(made) < 2:
+            samples.append(sample)
+    if len(samples) < 2:
         raise NothingFound("fewer than two kernels have tiles to learn from")
-    return made
+    return samples

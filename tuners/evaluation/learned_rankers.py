@@ -1,9 +1,9 @@
-"""The learned rankers that `embeddb eval --learned` judges: the product's cost models, with the
-settings that it trains them with."""
+"""The learned rankers of `embeddb eval --learned`: cost models with the settings of the product."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from embeddb.core.records import WorkloadInfo
     from embeddb.cost_model.model import CostModel
     from embeddb.index.run_matrix import RunMatrix
-    from embeddb.learning.samples import Samples
     from embeddb.platforms.platform import Platform
+    from indexer.training.cost_model.settings import CostSettings
     from tuners.evaluation.bench import Vectors
     from tuners.evaluation.figures import Fit
 
 
 def learned_rankers() -> dict[str, Fit]:
-    """Rankers that learn from runs of matrices, by name.
+    """The rankers of matrices by name.
 
     Raises: MissingDependency without torch.
     """
@@ -31,44 +31,22 @@ def learned_rankers() -> dict[str, Fit]:
             "--learned trains a cost model, which needs torch",
             hint=install_hint("learn"),
         )
-    return {"costmodel": _network, "boosted": _trees}
+    from indexer.training.cost_model.settings import CostSettings, forest
+
+    return {"costmodel": partial(_train, CostSettings()), "boosted": partial(_train, forest())}
 
 
-def _network(
+def _train(
+    settings: CostSettings,
     evidence: RunMatrix,
     vectors: Vectors,
     infos: Mapping[str, WorkloadInfo],
     where: Platform,
     op: Op,
 ) -> CostModel:
-    """The default recipe on the first featurizer's vectors."""
-    from indexer.training.cost_model.settings import CostSettings
-    from indexer.training.cost_model.train import train
-
-    return train(_samples(evidence, vectors, infos, where, op), CostSettings())
-
-
-def _trees(
-    evidence: RunMatrix,
-    vectors: Vectors,
-    infos: Mapping[str, WorkloadInfo],
-    where: Platform,
-    op: Op,
-) -> CostModel:
-    from indexer.training.cost_model.settings import forest
-    from indexer.training.cost_model.train import train
-
-    return train(_samples(evidence, vectors, infos, where, op), forest())
-
-
-def _samples(
-    evidence: RunMatrix,
-    vectors: Vectors,
-    infos: Mapping[str, WorkloadInfo],
-    where: Platform,
-    op: Op,
-) -> Samples:
     from embeddb.learning.samples import from_evidence
+    from indexer.training.cost_model.train import train
 
     featurizer, raw = next(iter(vectors.items()), ("", {}))
-    return from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, ""))
+    samples = from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, ""))
+    return train(samples, settings)

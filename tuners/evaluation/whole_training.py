@@ -1,6 +1,5 @@
-"""A cost model with its sparse network, trained by run times and judged on groups it never saw.
-
-One fifth of the groups is held out once, not each in turn: every training takes hours.
+"""Training of a cost model with its sparse network on run times, judged on held-out groups: one
+fifth, once, since a training takes hours.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ if TYPE_CHECKING:
     from indexer.training.cost_model.settings import CostSettings
     from indexer.training.cost_model.whole import Whole
 
-#: The groups are cut into so many parts, of which one is held out.
+#: Parts of the groups, of which one is held out.
 _PARTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeRequest:
-    """How a whole model is wanted: `start` is the file of one to go on from, `weights` a
-    featurizer's file to take the sparse network from (neither: random), `matrices` the folder of
-    structures that the database does not keep. `samples` is as in `TrainingRequest`."""
+    """Options of the training: `start` is the file of a model to continue from, `weights` a
+    featurizer's file with the sparse network (neither: random), `matrices` the folder of structures
+    that are not in the database. `samples` is as in `TrainingRequest`."""
 
     settings: CostSettings
     samples: int = 0
@@ -50,13 +49,13 @@ class WholeRequest:
 
 @dataclass(frozen=True)
 class WholeTraining:
-    """A training on its way: `known` is all there is to learn from, `encoder` the sparse network
-    that it goes on from, and `start` the cost model if there is one."""
+    """A training on the `available` samples, from the sparse network `encoder` and, if there is
+    one, the cost model `start`."""
 
     db: Lookup
     scope: str
     request: WholeRequest
-    known: Samples
+    available: Samples
     encoder: Encoder
     structures: Structures
     start: CostModel | None
@@ -64,19 +63,22 @@ class WholeTraining:
 
     @property
     def samples(self) -> Samples:
-        """What is learned from."""
-        asked = TrainingRequest(samples=self.request.samples, seed=self.request.settings.seed)
-        return asked.limited(self.known)
+        """The training samples."""
+        return self._limited(self.available)
+
+    def _limited(self, available: Samples) -> Samples:
+        request = TrainingRequest(samples=self.request.samples, seed=self.request.settings.seed)
+        return request.limited(available)
 
     def whole(self, folder: Path, progress: Progress) -> Whole:
-        """The model, judged if that was asked for; its checkpoints are in `folder`.
+        """Train the model, with checkpoints in `folder`, and judge it if requested.
 
-        Raises: UsageError for what cannot be learned from.
+        Raises: UsageError for too few samples.
         """
-        made = self._trained(self.samples, folder, progress)
+        whole = self._trained(self.samples, folder, progress)
         if self.request.judged:
-            made.model.card["held_out"] = self._judged(progress)
-        return made
+            whole.model.card["held_out"] = self._judged(progress)
+        return whole
 
     def _trained(self, samples: Samples, folder: Path | None, progress: Progress) -> Whole:
         from indexer.training.cost_model.whole import train_whole
@@ -93,41 +95,36 @@ class WholeTraining:
 
     def _judged(self, progress: Progress) -> HeldOut:
         """The card's `held_out`, by one more training without a fifth of the groups."""
-        groups = self.known.groups
+        groups = self.available.groups
         if np.unique(groups).size < 2:
             self.note("warning: one group of matrices: it is not judged, so it will not rank")
             return {}
         fold = split_groups(groups, min(_PARTS, np.unique(groups).size), 0)
-        asked = TrainingRequest(samples=self.request.samples, seed=self.request.settings.seed)
-        rest = asked.limited(self.known.take(np.flatnonzero(fold != 0)))
+        rest = self._limited(self.available.take(np.flatnonzero(fold != 0)))
         try:
-            made = self._trained(rest, None, progress)
+            whole = self._trained(rest, None, progress)
         except UsageError as e:
             self.note(f"warning: it is not judged, so it will not rank: {e}")
             return {}
-        vectors = made.vectors(self.structures, self.known)
+        vectors = whole.vectors(self.structures, self.available)
         out = set(groups[fold == 0].tolist())
-        found: HeldOut = {}
-        for op in self.known.ops:
-            bench = self._bench(op)
+        instance = self.available.platform.id
+        if not self.db.platform(instance).portable:
+            instance = ""
+        figures: HeldOut = {}
+        for op in self.available.ops:
+            bench = Bench(self.db, op, self.scope, instance=instance)
             bench.own_vectors = vectors
-            held = np.array([group in out for group in bench.evidence.groups], dtype=np.bool_)
-            test = bench.counted[held[bench.counted]]
-            seen = seen_by(bench, made.model, np.flatnonzero(~held), test)
+            seen = seen_by(bench, whole.model, *bench.split(out))
             try:
-                found[str(op)] = held_out(_halves(seen))
+                figures[str(op)] = held_out(_halves(seen))
             except NothingFound as e:
                 self.note(f"warning: {op} on {self.scope}: {e}")
-        return found
-
-    def _bench(self, op: Op) -> Bench:
-        instance = self.known.platform.id
-        portable = self.db.platform(instance).portable
-        return Bench(self.db, op, self.scope, instance=instance if portable else "")
+        return figures
 
 
 def _halves(seen: Sequence[Seen]) -> list[list[Seen]]:
-    """By group, so that the weight beside the vote is chosen on other groups than it is judged."""
+    """Halves by group: the weight beside the vote is chosen on other groups than it is judged."""
     groups = np.array([one.query.pattern.group for one in seen], dtype=np.str_)
     if np.unique(groups).size < 2:
         return [list(seen)]
@@ -144,7 +141,7 @@ def prepared(
     note: Callable[[str], None],
     progress: Progress,
 ) -> WholeTraining:
-    """With structures read and samples chosen.
+    """Read structures and samples for a training.
 
     Raises: as `samples_of`, `first_encoder` and `load_whole`; UsageError for weights and a start.
     """
@@ -157,7 +154,7 @@ def prepared(
     start = load_whole(request.start) if request.start else None
     encoder = start.encoder if start else first_encoder(request.settings, request.weights)
     read = StructureReader(db, encoder, request.matrices, progress)
-    known = samples_of(db, platform, ops, read=read)
+    available = samples_of(db, platform, ops, read=read)
     model = start.model if start else None
-    scope = scope_of(known.platform)
-    return WholeTraining(db, scope, request, known, encoder, read.structures, model, note)
+    scope = scope_of(available.platform)
+    return WholeTraining(db, scope, request, available, encoder, read.structures, model, note)

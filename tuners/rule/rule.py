@@ -74,12 +74,29 @@ class Rule:
 
     @property
     def symbol(self) -> str:
-        """The function's name in C."""
-        return rule_symbol(self.platform, self.op)
+        """The function's name in C and the prefix of all names of a rule,
+        `embeddb_rule_<platform>_<op>`; an instance is not part of it."""
+        return c_symbol(f"embeddb_rule_{self.platform.partition('@')[0]}_{self.op}", taken=())
 
     def header(self) -> str:
-        """The rule as a C header, C11 and C++11."""
-        return rule_header(self.platform, self.op, self.configs, self.forest, _summary_lines(self))
+        """The rule as a C header, C11 and C++11. Names and numbers of the database are escaped;
+        several rules may be included beside each other."""
+        symbol = self.symbol
+        guard = f"{symbol.upper()}_H"
+        lines = _summary_lines(self)
+        comment = "".join(f" * {c_comment(line)}".rstrip() + "\n" for line in lines)
+        shared = resources.files("tuners.rule").joinpath("rule_features.h.in").read_text("utf-8")
+        parts = [
+            f"/* Written by embeddb: which configuration to run.\n *\n{comment} */",
+            f"#ifndef {guard}\n#define {guard}",
+            "#include <limits.h>\n#include <math.h>\n#include <stddef.h>",
+            _precondition(symbol, self.platform, self.op, len(self.configs)),
+            shared.rstrip(),
+            _table(symbol, self.configs),
+            _functions(symbol, self.forest, len(self.configs)),
+            "#endif\n",
+        ]
+        return "\n\n".join(parts)
 
     def document(self) -> dict[str, Any]:
         """The released JSON form, without the trees."""
@@ -212,39 +229,6 @@ static inline int {symbol}_wide(
     return {symbol}_of(m, n, rows, 1, columns);
 }}
 """
-
-
-def rule_symbol(platform: str, op: Op) -> str:
-    """`embeddb_rule_<platform>_<op>`: the function, and the beginning of all names of a rule; an
-    instance is not part of it."""
-    name = platform.partition("@")[0]
-    return c_symbol(f"embeddb_rule_{name}_{op}", taken=())
-
-
-def rule_header(
-    platform: str, op: Op, configs: Sequence[Config], forest: Forest, comment_lines: Iterable[str]
-) -> str:
-    """The text, with comment lines first. Names and numbers of the database are escaped; several
-    rules may be included beside each other."""
-    symbol = rule_symbol(platform, op)
-    guard = f"{symbol.upper()}_H"
-    comment = "".join(f" * {c_comment(line)}".rstrip() + "\n" for line in comment_lines)
-    parts = [
-        f"/* Written by embeddb: which configuration to run.\n *\n{comment} */",
-        f"#ifndef {guard}\n#define {guard}",
-        "#include <limits.h>\n#include <math.h>\n#include <stddef.h>",
-        _precondition(symbol, platform, op, len(configs)),
-        _shared().rstrip(),
-        _table(symbol, configs),
-        _functions(symbol, forest, len(configs)),
-        "#endif\n",
-    ]
-    return "\n\n".join(parts)
-
-
-def _shared() -> str:
-    """The features, which all rules have in common."""
-    return resources.files("tuners.rule").joinpath("rule_features.h.in").read_text("utf-8")
 
 
 def _precondition(symbol: str, platform: str, op: Op, count: int) -> str:

@@ -148,7 +148,7 @@ class _Goal:
         self.space = target.space(op, Sizes(m, n, nnz))
         self.default = target.default(op, Sizes(m, n, nnz))
         self.layout = Layout(target.kernel(op))
-        mapped = target.homogeneous(op)
+        mapped = target.kernel(op).homogeneous
         #: By independent part: its parameters, and its assignments that the nest can tell apart.
         self.choices: list[tuple[Sequence[str], list[Assignment]]] = []
         #: Parameters of the nest in parts with more of them than can be listed.
@@ -221,7 +221,9 @@ class _Goal:
 
     def _starts(self) -> list[Config]:
         """The default, and from it each choice that the nest depends on."""
-        params = [self.space.rules.by_name[name] for name in self.target.homogeneous(self.op)]
+        params = [
+            self.space.rules.by_name[name] for name in self.target.kernel(self.op).homogeneous
+        ]
         choices = [p for p in params if p.kind in ("choice", "bool")]
         # Nothing else is wished for, so that what is tied to the choice gives way, not the choice.
         wishes = [{p.name: value} for p in choices for value in p.values]
@@ -266,7 +268,7 @@ class _Goal:
             _with(config, names, choice) for names, choices in self.choices for choice in choices
         ]
         found = dict(zip(moved, self._distances(nest, moved).tolist(), strict=True))
-        nested = {n: config[n] for n in self.target.homogeneous(self.op) if n in config}
+        nested = {n: config[n] for n in self.target.kernel(self.op).homogeneous if n in config}
         for param in self.walked:
             wishes = [{**nested, param.name: value} for value in self._values(param, config)]
             apart = self._distances(nest, wishes)

@@ -14,7 +14,7 @@ from embeddb.core.errors import SpaceError
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.sizes import MATRIX_SYMBOLS
 from embeddb.platforms.space.expression import Compiled
-from embeddb.platforms.space.quantity import LENGTH, Quantity, Texts, holds_texts
+from embeddb.platforms.space.quantity import LENGTH, Column, Quantity, combinations, holds_texts
 from embeddb.platforms.space.rules import Param, Rules, readers_last
 
 if TYPE_CHECKING:
@@ -26,17 +26,14 @@ if TYPE_CHECKING:
 MAX_QUANTITIES = 32
 #: Larger values count as it.
 LARGEST_VALUE = 2.0**64
-#: Numbers of an aggregate that are computed at a time.
+#: Elements of an aggregate in one batch.
 _AT_ONCE = 1 << 20
-#: Combinations of parameters are numbered below it.
-_MOST_COMBINED = 1 << 40
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class Quantities:
-    """Derived quantities in declared order; none in a space that declares none. Raises: SpaceError
-    whose `where` is the quantity at fault."""
+    """Derived quantities of a space in declared order, perhaps none. Raises: SpaceError whose
+    `where` is the quantity at fault."""
 
     def __init__(self, quantities: Sequence[Quantity], rules: Rules) -> None:
         self.quantities = tuple(quantities)
@@ -58,8 +55,8 @@ class Quantities:
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that change with a definition, "" where there is none: for models that
-        learned from the values."""
+        """16 hex digits that change with a definition, or "": stored with models trained on the
+        values."""
         text = "\n".join(f"{quantity.name} = {quantity.text}" for quantity in self.quantities)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest() if text else ""
 
@@ -69,8 +66,8 @@ class Quantities:
 
 
 class Workload(NamedTuple):
-    """What quantities read beside configurations: sizes by symbol, row lengths where they are
-    known, and facts of the machine by name."""
+    """The inputs of quantities beside configurations: sizes by symbol, row lengths (None: unknown),
+    and facts of the machine by name."""
 
     symbols: Mapping[str, int]
     lengths: RowLengths | None = None
@@ -78,11 +75,8 @@ class Workload(NamedTuple):
 
 
 class QuantityTable:
-    """The quantities of c configurations, whatever the workload.
-
-    Each quantity is computed once per distinct combination of the parameters that it reads, and
-    within it each aggregate once per combination of those that the aggregate reads.
-    """
+    """The quantities of c configurations on any workload. Each quantity, and each aggregate within
+    it, is computed once per distinct combination of the parameters that it reads."""
 
     def __init__(
         self,
@@ -98,65 +92,59 @@ class QuantityTable:
             self._reads[quantity.name] = self._read_by(quantity.names)
         used = frozenset[str]().union(*self._reads.values())
         self.texts = {p.name for p in params if holds_texts(p)}
-        self.columns = {p.name: _coded(configs, p.name) for p in params if p.name in used}
+        self.columns = {
+            p.name: Column.of(c.get(p.name) for c in configs) for p in params if p.name in used
+        }
         self._groups: dict[frozenset[str], tuple[Places, Places]] = {}
 
     def values(self, workload: Workload) -> Floats:
-        """float64[c,q] on one workload, from 0 to `LARGEST_VALUE`; not a number where a quantity
-        does not apply, is negative, or needs a size or row lengths that are not known."""
-        known: dict[str, Floats] = {}
+        """float64[c,q] on one workload, from 0 to `LARGEST_VALUE`; nan where a quantity does not
+        apply, is negative, or needs an unknown size or unknown row lengths."""
+        computed: dict[str, Floats] = {}
         with np.errstate(all="ignore"):
             for quantity in self._order:
                 first, group = self.groups(quantity.names)
-                value = quantity.value(_View(self, workload, known, first))
+                value = quantity.value(_View(self, workload, computed, first))
                 each = np.broadcast_to(np.asarray(value, dtype=np.float64), first.shape)
-                known[quantity.name] = each[group]
-            found = np.stack([known[name] for name in self._names], axis=1)
-            return np.where(found >= 0, np.minimum(found, LARGEST_VALUE), np.nan)
+                computed[quantity.name] = each[group]
+            table = np.stack([computed[name] for name in self._names], axis=1)
+            return np.where(table >= 0, np.minimum(table, LARGEST_VALUE), np.nan)
 
     def _read_by(self, names: frozenset[str]) -> frozenset[str]:
-        """These names, and those that the quantities among them read."""
+        """These names, and the names that the quantities among them read."""
         return names.union(*(self._reads[name] for name in names if name in self._reads))
 
     def groups(self, names: frozenset[str]) -> tuple[Places, Places]:
-        """Of the combinations of the parameters that these names read, where each occurs first,
-        int64[k], and which one each configuration has, int64[c]."""
+        """`combinations` of the parameters that these names read."""
         names = self._read_by(names).intersection(self.columns)
         if names not in self._groups:
-            combined, count = np.zeros(self._count, dtype=np.int64), 1
-            for name in sorted(names):
-                values, codes = self.columns[name]
-                if count * len(values) > _MOST_COMBINED:
-                    distinct, combined = np.unique(combined, return_inverse=True)
-                    count = len(distinct)
-                combined, count = combined * len(values) + codes, count * len(values)
-            _, first, group = np.unique(combined, return_index=True, return_inverse=True)
-            self._groups[names] = first, group
+            columns = [self.columns[name] for name in sorted(names)]
+            self._groups[names] = combinations(columns, np.arange(self._count))
         return self._groups[names]
 
 
 class _View(Mapping[str, Any]):
-    """What expressions read: the configurations at some places int64[...] of a table, on one
+    """Environment of expressions: the configurations at places int64[...] of a table on one
     workload; within an aggregate also the `LENGTH` of rows."""
 
     def __init__(
         self,
         table: QuantityTable,
         workload: Workload,
-        known: Mapping[str, Floats],
+        computed: Mapping[str, Floats],
         at: Places,
         length: Floats | None = None,
     ) -> None:
-        self._table, self._workload, self._known = table, workload, known
+        self._table, self._workload, self._computed = table, workload, computed
         self._at, self._length = at, length
 
     def __getitem__(self, name: str) -> Any:
         table, workload = self._table, self._workload
-        if name in self._known:
-            return self._known[name][self._at]
+        if name in self._computed:
+            return self._computed[name][self._at]
         if name in table.columns:
             values, codes = table.columns[name]
-            column = Texts(values, codes[self._at])
+            column = Column(values, codes[self._at])
             if name in table.texts:
                 return column
             return column.looked_up(lambda value: _number(value, workload.symbols))
@@ -175,20 +163,20 @@ class _View(Mapping[str, Any]):
         return len(self._table.columns)
 
     def over_rows(self, names: frozenset[str], each: Compiled, *, largest: bool) -> Any:
-        """The sum over the rows of the matrix of an expression in these names, or its largest."""
+        """The sum or maximum over the rows of the matrix of an expression in these names."""
         lengths = self._workload.lengths
         if lengths is None:
             return np.nan
         first, group = self._table.groups(names)
         rows, times = lengths.values, lengths.times
-        found, step = np.zeros(len(first)), max(1, _AT_ONCE // max(len(rows), 1))
+        totals, step = np.zeros(len(first)), max(1, _AT_ONCE // max(len(rows), 1))
         for start in range(0, len(first), step):
             at = first[start : start + step, None]
-            view = _View(self._table, self._workload, self._known, at, rows[None, :])
+            view = _View(self._table, self._workload, self._computed, at, rows[None, :])
             of_rows = np.broadcast_to(each(view), (len(at), len(rows))).astype(np.float64)
-            best = of_rows.max(axis=1, initial=0.0) if largest else of_rows @ times
-            found[start : start + step] = best
-        return found[group[self._at]]
+            total = of_rows.max(axis=1, initial=0.0) if largest else of_rows @ times
+            totals[start : start + step] = total
+        return totals[group[self._at]]
 
 
 def _check(quantity: Quantity, rules: Rules, names: frozenset[str]) -> None:
@@ -209,15 +197,8 @@ def _check(quantity: Quantity, rules: Rules, names: frozenset[str]) -> None:
         raise SpaceError(error.reason, where=where) from None
 
 
-def _coded(configs: Sequence[Mapping[str, Any]], name: str) -> Texts:
-    """The values of a parameter, each once, and the place of each configuration's among them."""
-    places: dict[Any, int] = {}
-    codes = [places.setdefault(config.get(name), len(places)) for config in configs]
-    return Texts(list(places), np.array(codes, dtype=np.int64))
-
-
 def _number(value: Any, symbols: Mapping[str, int]) -> float:
-    """The number of a value; not a number where a configuration has none."""
+    """The number of a value; nan without one."""
     if isinstance(value, str):
         return float(symbols.get(value, np.nan))
     return np.nan if value is None else float(value)

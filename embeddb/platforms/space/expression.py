@@ -2,9 +2,9 @@
 quantities.
 
 Names, numbers, strings, `and or not`, `== != < <= > >=` (chained as in Python), `in (a, b)`,
-`+ - * // %`, `min`, `max` and `position(order, 'i1')`. Parsed with `ast`, checked against a list
-of allowed nodes and turned into closures: nothing is ever executed as Python. A `Language` says how
-the parts are computed: `embeddb.platforms.space.quantity` has one for arrays, with more functions.
+`+ - * // %`, `min`, `max` and `position(order, 'i1')`. Texts are parsed with `ast`, checked
+against a list of allowed nodes and compiled to closures: nothing is executed as Python. A
+`Language` defines the operations; `embeddb.platforms.space.quantity` has one for arrays.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from embeddb.core.files.safe_read import refusing
 
 #: Longer texts are refused before parsing; also bounds nesting.
 MAX_LENGTH = 400
-#: Larger numbers, written or multiplied, cannot be evaluated: what is below it, and so many sums of
-#: it as fit into a text, is a float, too, and never long enough to cost time.
+#: Larger literals and products are refused, so that every number of an expression, sums included,
+#: fits a float and is computed fast.
 LARGEST = 1e300
 
-#: What the allowed operators raise for operands that they cannot be applied to. A name without a
-#: value is a KeyError, and nothing else is one.
+#: Exceptions of the allowed operators for unsuitable operands. A KeyError is always a name without
+#: a value.
 _FAILURES = (TypeError, ValueError, ArithmeticError, RecursionError)
 
 _Env = Mapping[str, Any]
@@ -61,7 +61,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 class Language:
-    """How the parts of an expression are computed: here one value at a time, as Python does."""
+    """The operations of expressions: here on single values, as in Python."""
 
     operators: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = _ARITHMETIC
     tests: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = _COMPARE
@@ -69,7 +69,7 @@ class Language:
     longest = MAX_LENGTH
 
     def junction(self, conjunction: bool, parts: list[Compiled]) -> Compiled:
-        """`and`, else `or`. Stops early, so that a name that is not reached may be lacking."""
+        """`and`, else `or`, short-circuiting: a name that is not reached needs no value."""
         if conjunction:
             return lambda env: all(part(env) for part in parts)
         return lambda env: any(part(env) for part in parts)
@@ -81,7 +81,7 @@ class Language:
     def arithmetic(
         self, apply: Callable[[Any, Any], Any], left: Compiled, right: Compiled
     ) -> Compiled:
-        """An operator for numbers alone, whose result is never so large that it costs time."""
+        """An operator on numbers alone, with a bounded result."""
         grows = apply in _GROWING
 
         def run(env: _Env) -> Any:
@@ -97,7 +97,7 @@ class Language:
         return run
 
     def other(self, node: ast.expr, compiled: Callable[[ast.expr], Compiled]) -> Compiled | None:
-        """Compile a node that only this language has; None if it does not have it."""
+        """Compile a node that only this language has; None for another node."""
         return None
 
 
@@ -105,12 +105,10 @@ _PLAIN = Language()
 
 
 class Expression:
-    """One parsed expression.
+    """One parsed expression: `names` are its parameters and symbols, `compared` the pairs (name,
+    literal) that it tests for equality, to detect misspelt values.
 
-    `names` are the parameters and symbols it mentions; `compared` the pairs (name, literal) that
-    it tests for equality, so that a misspelt value can be told from a legal one.
-
-    Raises: SpaceError saying what in the text is not allowed, or can never be evaluated.
+    Raises: SpaceError naming the part that is not allowed or can never be evaluated.
     """
 
     __slots__ = ("_run", "body", "compared", "names", "text")
@@ -118,7 +116,7 @@ class Expression:
     def __init__(self, text: str, language: Language | None = None) -> None:
         self.text = text.strip()
         language = language or _PLAIN
-        with refusing(SpaceError):  # what is left is a nesting that is too deep for this stack
+        with refusing(SpaceError):  # nesting too deep for this stack
             self.body = _parse(self.text, language.longest)
             self._run = _compile(self.body, self.text, language)
             _refuse_hopeless(self.body, self.text, language)
@@ -135,11 +133,8 @@ class Expression:
             raise SpaceError(f"{self.text} cannot be evaluated: {error}") from None
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether it is true; None if it needs a name that `env` lacks.
-
-        `and` and `or` stop early, so a name they do not reach may be lacking. What cannot be
-        evaluated (a text compared with a number by size, a division by zero) is not true.
-        """
+        """Evaluate as a condition: None if it needs a name that `env` lacks, False if it cannot be
+        evaluated (a text compared with a number by size, a division by zero)."""
         try:
             return bool(self._run(env))
         except KeyError:
@@ -152,7 +147,7 @@ class Expression:
 
 
 def names_in(body: ast.AST) -> frozenset[str]:
-    """The names that a part of an expression mentions, those of functions left out."""
+    """The names in a part of an expression, without those of functions."""
     called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call)}
     names = (n for n in ast.walk(body) if isinstance(n, ast.Name) and id(n) not in called)
     return frozenset(n.id for n in names if n.id not in FUNCTIONS)
@@ -172,7 +167,7 @@ def _parse(text: str, longest: int) -> ast.expr:
 
 
 def _refuse_hopeless(body: ast.expr, text: str, language: Language) -> None:
-    """Raises: SpaceError for a part without names that cannot be evaluated: no values help."""
+    """Raises: SpaceError for a part without names that cannot be evaluated."""
     for node in ast.walk(body):
         if not isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call)):
             continue
@@ -215,8 +210,8 @@ def _compile(node: ast.expr, text: str, language: Language) -> Compiled:
         case ast.Compare():
             return _comparison(node, text, language)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in language.functions:
-            function, given = language.functions[name], [compiled(a) for a in args]
-            return lambda env: function(*(g(env) for g in given))
+            function, operands = language.functions[name], [compiled(a) for a in args]
+            return lambda env: function(*(operand(env) for operand in operands))
     further = language.other(node, compiled)
     if further is None:
         shown = ast.unparse(node)
@@ -242,7 +237,7 @@ def _tested(test: Callable[[Any, Any], Any], left: Compiled, right: Compiled) ->
 
 
 def _compared(body: ast.expr) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for node in ast.walk(body):
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             continue
@@ -259,5 +254,5 @@ def _compared(body: ast.expr) -> list[tuple[str, Any]]:
             options = right.elts
         else:
             continue
-        found += [(left.id, o.value) for o in options if isinstance(o, ast.Constant)]
-    return found
+        pairs += [(left.id, o.value) for o in options if isinstance(o, ast.Constant)]
+    return pairs

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 #: A part with more assignments than this is walked, not listed.
 PART_LIMIT = 50_000
-#: Values tried before listing a part or searching the nearest assignment gives up.
+#: Values tried before listing a part, or a search for the nearest assignment, gives up.
 NODE_LIMIT = 200_000
-#: The same of a search that has found nothing legal yet.
+#: The same for a search without a legal assignment so far.
 GIVE_UP = 1_000_000
-#: What leaving a requested value out costs, beside 1 for a wrong choice.
+#: Cost of omitting a requested value, where a different choice costs 1.
 DROPPED = 0.05
-#: Weight of the distance to the default where nothing was requested: only breaks ties.
+#: Weight of the distance to the default for parameters without a wish: only breaks ties.
 UNASKED = 1e-3
 
 Assignment = dict[str, Value]
 
 
 def product_of(base: Assignment, parts: Sequence[Part]) -> Iterator[Assignment]:
-    """Every combination of `base` with one assignment of each part, walked, not listed."""
+    """Generate every combination of `base` with one assignment of each part."""
     if not parts:
         yield base
         return
@@ -40,7 +40,7 @@ def product_of(base: Assignment, parts: Sequence[Part]) -> Iterator[Assignment]:
 
 
 class Bound(Protocol):
-    """What a part needs of the space it is of: its rules, and the values of symbols there."""
+    """The interface of a space for its parts: rules, and the values of symbols."""
 
     @property
     def rules(self) -> Rules: ...
@@ -55,7 +55,7 @@ class Bound(Protocol):
         """The values a parameter may have."""
 
     def number(self, name: str, value: Any) -> Any:
-        """A value as conditions see it; None where that is not known."""
+        """A value in expressions; None for an unresolved symbol."""
 
 
 class Part:
@@ -77,15 +77,15 @@ class Part:
 
     @cached_property
     def listed(self) -> tuple[Assignment, ...] | None:
-        """Every legal assignment, or None for too many, or where each would take a judge's time."""
+        """Every legal assignment; None for too many, and with a judge, which is slow."""
         if self.space.rules.judge is not None:
             return None
         budget: list[float] = [NODE_LIMIT]
-        found = tuple(itertools.islice(self.walk(budget), PART_LIMIT + 1))
-        return None if len(found) > PART_LIMIT or budget[0] < 0 else found
+        assignments = tuple(itertools.islice(self.walk(budget), PART_LIMIT + 1))
+        return None if len(assignments) > PART_LIMIT or budget[0] < 0 else assignments
 
     def walk(self, budget: list[float] | None = None) -> Iterator[Assignment]:
-        """Every legal assignment; stops when `budget[0]` values have been tried."""
+        """Generate every legal assignment; stops when `budget[0]` values have been tried."""
         return self._walk(0, {}, dict(self.space.symbols), budget or [math.inf])
 
     def _walk(
@@ -108,8 +108,8 @@ class Part:
         self.unset(i, chosen, env)
 
     def draw(self, rng: np.random.Generator) -> Assignment | None:
-        """A random legal assignment, of a part that is too large to list each value by itself; None
-        if this draw was not legal."""
+        """A random legal assignment; from a part too large to list each value is drawn
+        independently, and None is returned if the draw is not legal."""
         if self.listed is not None:
             return self.listed[int(rng.integers(len(self.listed)))] if self.listed else None
         chosen: Assignment = {}
@@ -125,8 +125,7 @@ class Part:
 
     @cached_property
     def _possible(self) -> list[list[Value]]:
-        """Values of each parameter that its constraints allow whatever the others are: a draw that
-        could only be rejected need not be made."""
+        """Values of each parameter that no constraint on it alone excludes."""
 
         def alone(i: int, value: Value) -> bool:
             env: dict[str, Any] = dict(self.space.symbols)
@@ -164,8 +163,8 @@ class Part:
         env.pop(self.names[i], None)
 
     def distance(self, i: int, value: Value, goal: Value) -> float:
-        """0 where equal; 1 is a different choice or the whole range of an int (a number outside
-        of the range counts as its end)."""
+        """Distance of two values: 0 if equal, 1 for a different choice or the whole range of an
+        int, to which numbers are clipped."""
         if value == goal:
             return 0.0
         if isinstance(value, tuple):
@@ -196,8 +195,8 @@ def _inversions(order: tuple[str, ...], goal: Value) -> float:
     if not isinstance(goal, tuple) or not set(goal) & set(order):
         return 1.0
     place = {name: i for i, name in enumerate(goal)}
-    known = [place[name] for name in order if name in place]
-    pairs = list(itertools.combinations(known, 2))
+    places = [place[name] for name in order if name in place]
+    pairs = list(itertools.combinations(places, 2))
     return sum(a > b for a, b in pairs) / max(len(pairs), 1)
 
 

@@ -1,20 +1,20 @@
-"""Derived quantities: expressions of a platform file that are computed for many configurations at a
-time, with sums and maxima over the rows of the matrix.
+"""Derived quantities: vectorised expressions of a platform file over many configurations, with sums
+and maxima over the rows of the matrix.
 
-Beside what constraints have: `/`, `a if condition else b`, `ceil`, `floor`, `log2`,
+In addition to the language of constraints: `/`, `a if condition else b`, `ceil`, `floor`, `log2`,
 `default(a, b)` (b where a does not apply), `fact('name', b)` (a number of the machine or of the
 file's traits, b where it has none), and over the rows `sum_rows(...)` and `max_rows(...)` of an
 expression in `LENGTH`, the entries of a row.
 
-A parameter that a configuration does not have does not apply, and neither does arithmetic with it,
-a division by zero or a logarithm of nothing. What does not apply equals nothing and is neither more
-nor less than anything.
+A parameter that a configuration lacks does not apply (nan), nor does arithmetic with it, a division
+by zero or a logarithm of zero. A value that does not apply is not equal to, less or greater than
+any other.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -34,26 +34,60 @@ AGGREGATES = ("sum_rows", "max_rows")
 MAX_LENGTH = 1000
 #: Levels of nesting of an expression.
 MAX_DEPTH = 60
+#: Combinations of values are numbered up to here; beyond, those that occur are renumbered.
+_MOST_KEYS = 1 << 62
 
 Floats = NDArray[np.float64]
 
 
-class Texts(NamedTuple):
-    """A parameter whose values are texts or permutations: of each configuration the place of its
-    value among `values`; None is one that the configuration does not have."""
+class Column(NamedTuple):
+    """One parameter of c configurations: its distinct `values`, and `codes` int64[c], their places
+    by configuration (-1: the configuration has no value)."""
 
-    values: Sequence[Any]
+    values: tuple[Any, ...]
     codes: NDArray[np.int64]
 
-    def looked_up(self, of: Callable[[Any], float | bool]) -> NDArray[Any]:
-        """A function of the values, computed once per value."""
-        return np.array([of(value) for value in self.values])[self.codes]
+    @classmethod
+    def of(cls, cells: Iterable[Any]) -> Column:
+        """Encode cells; None stands for no value."""
+        # True equals 1 in a dictionary, but not in a space.
+        places: dict[tuple[type, Any], int] = {}
+        codes = [
+            -1 if value is None else places.setdefault((type(value), value), len(places))
+            for value in cells
+        ]
+        return cls(tuple(value for _, value in places), np.array(codes, dtype=np.int64))
+
+    def mapped(self, change: Callable[[Any], Any]) -> Column:
+        """The column with changed values, merged where they become equal."""
+        joined = Column.of(map(change, self.values))
+        return Column(joined.values, np.append(joined.codes, -1)[self.codes])
+
+    def looked_up(self, function: Callable[[Any], float | bool]) -> NDArray[Any]:
+        """Apply a function once per distinct value, and to None for no value."""
+        return np.array([function(value) for value in (*self.values, None)])[self.codes]
+
+
+def combinations(
+    columns: Iterable[Column], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct combinations of the values of columns at rows int64[r]: the first row of each, as a
+    place in `rows` int64[k], and the combination of each row int64[r]."""
+    key, count = np.zeros(len(rows), dtype=np.int64), 1
+    for values, codes in columns:
+        if count > _MOST_KEYS // (len(values) + 1):
+            distinct, key = np.unique(key, return_inverse=True)
+            count = len(distinct)
+        key = key * (len(values) + 1) + codes[rows] + 1
+        count *= len(values) + 1
+    _, firsts, group = np.unique(key, return_index=True, return_inverse=True)
+    return firsts, group
 
 
 def _equal(a: Any, b: Any) -> Any:
-    if isinstance(b, Texts):
+    if isinstance(b, Column):
         a, b = b, a
-    if isinstance(a, Texts):
+    if isinstance(a, Column):
         return a.looked_up(lambda value: value == b)
     return np.equal(a, b)
 
@@ -63,7 +97,7 @@ def _among(a: Any, items: tuple[Any, ...]) -> Any:
 
 
 def _truth(x: Any) -> Any:
-    """Whether it applies and is not zero."""
+    """True where a value applies and is not zero."""
     return x if np.asarray(x).dtype == bool else np.abs(x) > 0
 
 
@@ -71,14 +105,14 @@ def _number(x: Any) -> Any:
     return np.asarray(x, dtype=np.float64)
 
 
-def _position(order: Texts, name: str) -> Any:
+def _position(order: Column, name: str) -> Any:
     return order.looked_up(
         lambda value: value.index(name) if value is not None and name in value else np.nan
     )
 
 
 def _finite(x: Any) -> Any:
-    """Not a number (what does not apply) in place of an infinite one."""
+    """Nan in place of infinite numbers."""
     return np.where(np.isfinite(x), x, np.nan)[()]
 
 
@@ -90,8 +124,8 @@ _ARITIES = {"ceil": 1, "floor": 1, "log2": 1, "default": 2, "position": 2}
 
 
 class _Arrays(Language):
-    """Computed for many configurations at a time: numbers are arrays that broadcast, texts are
-    `Texts`, and what does not apply is not a number."""
+    """Operations for many configurations at a time: numbers are arrays that broadcast, texts are
+    `Column`, values that do not apply are nan."""
 
     operators: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
         ast.Add: np.add,
@@ -112,8 +146,8 @@ class _Arrays(Language):
         ast.NotIn: lambda a, items: np.logical_not(_among(a, items)),
     }
     functions: Mapping[str, Callable[..., Any]] = {
-        "min": lambda *given: reduce(np.minimum, map(_number, given)),
-        "max": lambda *given: reduce(np.maximum, map(_number, given)),
+        "min": lambda *numbers: reduce(np.minimum, map(_number, numbers)),
+        "max": lambda *numbers: reduce(np.maximum, map(_number, numbers)),
         "ceil": lambda x: np.ceil(_number(x)),
         "floor": lambda x: np.floor(_number(x)),
         "log2": lambda x: _finite(np.log2(_number(x))),
@@ -161,11 +195,9 @@ _ARRAYS = _Arrays()
 
 
 class Quantity(Expression):
-    """One derived quantity: a name and the parsed expression.
+    """One derived quantity: a name and the parsed expression; `names` are without `LENGTH`.
 
-    `names` are those that it reads, `LENGTH` not among them.
-
-    Raises: SpaceError naming what is not allowed.
+    Raises: SpaceError naming the part that is not allowed.
     """
 
     __slots__ = ("name",)
@@ -180,7 +212,7 @@ class Quantity(Expression):
 
     @property
     def over_rows(self) -> bool:
-        """Whether it needs the lengths of the rows."""
+        """True if it needs the lengths of the rows."""
         return any(map(_is_aggregate, ast.walk(self.body)))
 
     def check_kinds(self, params: Mapping[str, Param]) -> None:
@@ -198,7 +230,7 @@ class Quantity(Expression):
 
 
 def holds_texts(param: Param) -> bool:
-    """Whether values of a parameter are compared as texts, not computed with."""
+    """True if values of a parameter are compared as texts, not used in arithmetic."""
     return param.kind == "permutation" or (
         param.kind == "choice" and any(isinstance(value, str) for value in param.values)
     )
@@ -216,7 +248,7 @@ def _textual(node: ast.AST, texts: Mapping[str, str]) -> bool:
 
 
 def _may_read_texts(node: ast.AST, texts: Mapping[str, str]) -> bool:
-    """True if a part may have texts beside it; `texts` are kinds of parameters by name."""
+    """True if a part may have texts as operands; `texts` are kinds of parameters by name."""
     match node:
         case ast.Tuple() | ast.List():
             return True
@@ -248,7 +280,7 @@ def _is_aggregate(node: ast.AST) -> bool:
 
 
 def _check_shape(body: ast.expr, text: str, aggregates: Sequence[ast.AST]) -> None:
-    """Raises: SpaceError for what no environment can help."""
+    """Raises: SpaceError for a part that no environment can evaluate."""
     if (depth := _depth(body)) > MAX_DEPTH:
         raise SpaceError(f"nested {depth} levels deep, at most {MAX_DEPTH} are allowed")
     for node in ast.walk(body):
@@ -258,17 +290,13 @@ def _check_shape(body: ast.expr, text: str, aggregates: Sequence[ast.AST]) -> No
             if len(node.args) != wanted:
                 shown = ast.unparse(node)
                 raise SpaceError(f"{shown!r}: {node.func.id}() takes {wanted} values")
-    inside = set(map(id, _nodes_below(aggregates)))
+    below = (node for top in aggregates for node in ast.walk(top) if node is not top)
+    inside = set(map(id, below))
     if any(id(node) in inside for node in aggregates):
         raise SpaceError(f"{text!r}: {' and '.join(AGGREGATES)} cannot be nested")
     for node in ast.walk(body):
         if isinstance(node, ast.Name) and node.id == LENGTH and id(node) not in inside:
             raise SpaceError(f"{LENGTH} is of one row: use it within {' or '.join(AGGREGATES)}")
-
-
-def _nodes_below(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    for node in nodes:
-        yield from (below for below in ast.walk(node) if below is not node)
 
 
 def _depth(body: ast.AST) -> int:

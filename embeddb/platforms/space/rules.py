@@ -1,4 +1,4 @@
-"""What a configuration space is declared from: parameters, conditions, constraints, checked."""
+"""The checked declaration of a configuration space: parameters, conditions, constraints."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MAX_VALUES = 1000
 MAX_PERMUTED = 8
 MAX_TEXT = 64
 MAX_NUMBER = 2**53
-#: What an open choice takes as a new text, so that a broken row does not become a value.
+#: New texts of an open choice: strict, so that a broken row does not become a value.
 NEW_TEXT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:/-]*")
-#: The longest that such a text may be where a platform's file says so (`longest`).
+#: Upper bound of `Param.longest`.
 MAX_NEW_TEXT = 1024
 
 
@@ -41,8 +41,8 @@ class Param:
     ordered for a permutation; `(0, 1)` for a bool, as run logs write it. An int may also take
     symbols. With `when`, the parameter is part of a configuration only where that expression over
     other parameters is true. `aliases` are other spellings in run logs, as (text, value). An `open`
-    choice takes values that it does not list, as runs bring them, texts of at most `longest`
-    characters; only the listed are proposed by what walks, draws from or searches the space.
+    choice also accepts new values from runs, texts of at most `longest` characters; enumeration,
+    sampling and search propose listed values only.
 
     Raises: SpaceError naming the field.
     """
@@ -82,7 +82,7 @@ class Param:
             raise _fault(self, "longest", f"must be from 1 to {MAX_NEW_TEXT}")
 
     def refusal(self, value: Any) -> str:
-        """Why a value that is not listed cannot be taken as a new one; empty: it can be."""
+        """The reason against a value that is not listed; "" for a new value of an open choice."""
         texts = [v for v in self.values if isinstance(v, str)]
         if not self.open:
             return f"is not one of {join(map(show, self.values))}"
@@ -114,8 +114,8 @@ class Param:
 
 
 class Judge(Protocol):
-    """What decides on whole configurations beside the platform's file: the rules of one subject.
-    `names` are the parameters it looks at; it is asked only where all that apply are given."""
+    """The rules of one subject for whole configurations, beside the platform's file; `names` are
+    the parameters that they read."""
 
     @property
     def names(self) -> frozenset[str]: ...
@@ -124,22 +124,21 @@ class Judge(Protocol):
     def text(self) -> str: ...
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether the configuration is legal; None while a parameter that it needs is open."""
+        """Return True if the configuration is legal, None if `env` lacks a parameter."""
 
     def seen(self, name: str, value: Value) -> Value:
-        """What it looks at of a value of one of its `names`: it says the same of configurations
-        that are alike in that."""
+        """The part of a parameter's value that the rules read: equal parts, equal judgement."""
 
     def reason(self, values: Mapping[str, Any]) -> str:
-        """Why not, in one line."""
+        """The reason against an illegal configuration, in one line."""
 
 
 class Rules:
     """The declaration of a space, checked and compiled once, shared by all its resolutions.
 
-    `sizes` are the names that constraints may mention beside parameters, by what the space is of;
-    conditions may mention those that are structural. `judge` is one more constraint. `reasons` are
-    further constraints, and what to say of a configuration that breaks one.
+    `sizes` are the names that constraints may mention beside parameters; conditions may mention the
+    structural ones. `judge` is one more constraint. `reasons` maps further constraints to the
+    reason against a configuration that breaks one.
     """
 
     def __init__(
@@ -213,44 +212,32 @@ class Rules:
                 )
 
     def judged(self, judge: Judge) -> Rules:
-        """The same with a judge, nothing compiled anew."""
-        found = copy(self)
-        found.judge = judge
-        found.constraints = [c for c in self.constraints if c is not self.judge] + [judge]
-        found.__dict__.pop("groups", None)
-        return found
+        """A copy with a judge, without compiling again."""
+        rules = copy(self)
+        rules.judge = judge
+        rules.constraints = [c for c in self.constraints if c is not self.judge] + [judge]
+        rules.__dict__.pop("groups", None)
+        return rules
 
     @cached_property
     def groups(self) -> list[tuple[str, ...]]:
-        """The independent parts: names in an order in which every condition comes after the
-        parameters it depends on."""
-        ordered = self._order
-        leader = {n: n for n in ordered}
-
-        def find(name: str) -> str:
-            while leader[name] != name:
-                name = leader[name]
-            return name
-
+        """The names of the independent parts, each after the names in its condition."""
         ties = [{n, *(e.names & self.by_name.keys())} for n, e in self.whens.items()]
         ties += [set(c.names) & self.by_name.keys() for c in self.constraints]
+        parts = [{name} for name in self._order]
         for tie in ties:
-            heads = sorted((find(n) for n in tie), key=ordered.index)
-            for head in heads[1:]:
-                leader[head] = heads[0]
-        groups: dict[str, list[str]] = {}
-        for name in ordered:
-            groups.setdefault(find(name), []).append(name)
-        return [tuple(names) for names in groups.values()]
+            joined = tie.union(*(part for part in parts if part & tie))
+            parts = [*(part for part in parts if not part & tie), joined]
+        groups = [tuple(name for name in self._order if name in part) for part in parts]
+        return sorted(groups, key=lambda names: self._order.index(names[0]))
 
     def is_permutation(self, name: str, value: Any) -> bool:
         items = self._items[name]
         return isinstance(value, tuple) and len(value) == len(items) and frozenset(value) == items
 
     def expression(self, text: Any, where: str, *, condition: bool = False) -> Expression:
-        """Parse an expression over these parameters; of sizes a condition may use structural ones
-        only, so that which parameters a configuration has never depends on the data. Raises:
-        SpaceError whose `where` is the given place."""
+        """Parse an expression over these parameters; a condition may use structural sizes only, so
+        that the data never decide which parameters there are. Raises: SpaceError at `where`."""
         if not isinstance(text, str):
             raise SpaceError("an expression is written as text", where=where)
         try:
@@ -273,8 +260,8 @@ class Rules:
         condition: bool = False,
         further: frozenset[str] = frozenset(),
     ) -> None:
-        """Raises: SpaceError for a name that is no parameter, size or one of `further`, and for a
-        comparison with a value that a parameter cannot have."""
+        """Raises: SpaceError for an unknown name that is not in `further` either, and for a
+        comparison with a value that the parameter cannot have."""
         text = parsed.text
         sizes = {s for s in self.sizes if not condition or s in self.workload.structural}
         for name in sorted(parsed.names - self.by_name.keys() - sizes - further):
@@ -296,7 +283,7 @@ class Rules:
             for p in self.params
         }
         ready = readers_last(graph, "conditions", "params.{}.when")
-        # The declared order wherever the conditions allow it, so that listings are predictable.
+        # Keep the declared order within a depth, so that listings are predictable.
         depth: dict[str, int] = {}
         for name in ready:
             depth[name] = 1 + max((depth[n] for n in graph[name]), default=-1)
@@ -305,8 +292,8 @@ class Rules:
 
 
 def readers_last(graph: Mapping[str, Set[str]], what: str, where: str) -> list[str]:
-    """Names such that each comes after those that it reads, given by name. Raises: SpaceError for a
-    cycle, which names `what` they are, and the first one in its `where`."""
+    """Sort names topologically: each after the names that it reads. Raises: SpaceError for a cycle,
+    with `what` in its message and the first name in its `where`."""
     try:
         return list(graphlib.TopologicalSorter(graph).static_order())
     except graphlib.CycleError as error:
@@ -316,7 +303,7 @@ def readers_last(graph: Mapping[str, Set[str]], what: str, where: str) -> list[s
 
 
 def show(value: Any) -> str:
-    """A value as a message or a file would write it."""
+    """Format a value for a message."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):

@@ -1,4 +1,4 @@
-"""Configuration spaces: which parameters there are, which values they take, and when.
+"""Configuration spaces: parameters, their values, conditions and constraints.
 
 A space is a product of independent *parts*: groups of parameters tied together by conditions and
 constraints. Counting, sampling and searching work part by part, so that a space of millions of
@@ -26,8 +26,8 @@ __all__ = ["SYMBOLS", "ConfigSpace", "Kind", "Param"]
 
 #: `size()` counts up to here.
 COUNT_LIMIT = 1_000_000
-#: Spaces of at most so many configurations keep them; and widths whose spaces are kept.
-_MOST_KEPT, _MOST_WIDTHS = 4096, 16
+#: Most configurations of a space that caches them, and most widths with a cached space.
+_MOST_CACHED, _MOST_WIDTHS = 4096, 16
 
 
 class ConfigSpace:
@@ -41,7 +41,7 @@ class ConfigSpace:
     - `canonical` turns the number into the name, unless the number is itself among the values
       (then the name becomes the number): equal choices on one matrix have one configuration,
     - `reason` and `check` judge the canonical form, so they accept both name and number,
-    - `numeric` turns names into numbers, for whoever runs the configuration,
+    - `numeric` turns names into numbers, for runners,
     - `enumerate`, `sample`, `neighbours` and `nearest` give canonical configurations only,
     - conditions and constraints see the numbers.
 
@@ -89,9 +89,9 @@ class ConfigSpace:
             if when.names <= self.symbols.keys() & rules.workload.structural
         }
         # Parameters that every configuration has here, and those that none has.
-        self.needed = frozenset(name for name, held in decided.items() if held)
+        self.needed = frozenset(name for name, holds in decided.items() if holds)
         self.barred = decided.keys() - self.needed
-        # By parameter: its values (None: a permutation), and the condition that is still open.
+        # By parameter: its values (None: a permutation), and its undecided condition.
         self.checks = [
             (
                 p.name,
@@ -101,7 +101,7 @@ class ConfigSpace:
             for p in rules.params
             if p.name not in self.barred
         ]
-        # What mentions a parameter that no configuration has here counts as satisfied.
+        # A constraint on a parameter that no configuration has here counts as satisfied.
         self.judging = [c for c in rules.constraints if self.barred.isdisjoint(c.names)]
         return self
 
@@ -117,11 +117,10 @@ class ConfigSpace:
 
     @property
     def shaped_by(self) -> tuple[str, ...]:
-        """Unresolved structural symbols that conditions mention: until they have numbers, `size`
-        counts configurations without the parameters that depend on them."""
-        structural = self.rules.workload.structural
-        asked = {name for when in self.rules.whens.values() for name in when.names & structural}
-        return tuple(sorted(asked - self.symbols.keys()))
+        """Unresolved structural symbols in conditions: until they have numbers, `size` counts
+        configurations without the parameters that depend on them."""
+        names = set[str]().union(*(when.names for when in self.rules.whens.values()))
+        return tuple(sorted(names & self.rules.workload.structural - self.symbols.keys()))
 
     def resolve(self, symbols: Mapping[str, int]) -> ConfigSpace:
         """The space on one matrix. Raises: SpaceError for a symbol without a number."""
@@ -131,18 +130,18 @@ class ConfigSpace:
         return space
 
     def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
-        """As `resolve`, but symbols without a number stay unresolved."""
-        known = {s: int(symbols[s]) for s in self.rules.symbols if s in symbols}
-        if not known:
+        """The space with the numbers of some symbols; others stay unresolved."""
+        numbers = {s: int(symbols[s]) for s in self.rules.symbols if s in symbols}
+        if not numbers:
             return self
-        own = known.keys() == {"WIDTH"} or not known.keys().isdisjoint(self.symbols)
+        own = numbers.keys() == {"WIDTH"} or not numbers.keys().isdisjoint(self.symbols)
         space = ConfigSpace.__new__(ConfigSpace)
-        space._setup(self.rules, {**self.symbols, **known}, self.prefer)
-        space._wider = None if own else self._at_width(known.get("WIDTH"))
+        space._setup(self.rules, {**self.symbols, **numbers}, self.prefer)
+        space._wider = None if own else self._at_width(numbers.get("WIDTH"))
         return space
 
     def _at_width(self, width: int | None) -> ConfigSpace:
-        """The space with the width alone, whose configurations serve every matrix."""
+        """The space with the width alone, shared by all matrices."""
         if width is None:
             return self
         space = self._by_width.get(width)
@@ -153,9 +152,9 @@ class ConfigSpace:
         return space
 
     def without(self, conditions: Sequence[str], reason: str) -> ConfigSpace:
-        """The space less the configurations for which one of the conditions is true; `reason` says
-        why. They are not among its `constraints`. Raises: SpaceError for an expression that is
-        none, or that mentions no parameter."""
+        """The space less the configurations for which one of the conditions is true, with their
+        `reason`; its `constraints` stay the same. Raises: SpaceError for an invalid expression, or
+        one without a parameter."""
         refused = {f"not ({condition})": reason for condition in conditions}
         return self._by(
             Rules(
@@ -168,8 +167,8 @@ class ConfigSpace:
         )
 
     def judged(self, judge: Judge) -> ConfigSpace:
-        """The space less what a subject's own rules refuse; they are not among its `constraints`.
-        Raises: SpaceError if they look at no parameter of this space."""
+        """The space less the configurations that a subject's own rules refuse; its `constraints`
+        stay the same. Raises: SpaceError if the rules read no parameter of this space."""
         if not judge.names & self.rules.by_name.keys():
             raise SpaceError(f"{judge.text} look at no parameter of this space")
         return self._by(self.rules.judged(judge))
@@ -190,11 +189,11 @@ class ConfigSpace:
     def numeric(self, config: Mapping[str, Any]) -> dict[str, Value]:
         """The configuration with symbols replaced by their numbers. Raises: SpaceError for a symbol
         that is not resolved."""
-        found = {n: self.number(n, v) for n, v in config.items()}
-        for name, value in found.items():
+        numbers = {n: self.number(n, v) for n, v in config.items()}
+        for name, value in numbers.items():
             if value is None:
                 raise SpaceError(f"parameter {name!r}: no value for {config[name]}")
-        return found
+        return numbers
 
     def number(self, name: str, value: Any) -> Any:
         """The value an expression sees; None for an unresolved symbol."""
@@ -216,7 +215,7 @@ class ConfigSpace:
         return next((s for s in param.values if self.symbols.get(str(s)) == number), value)
 
     def new_values(self, config: Mapping[str, Any]) -> dict[str, Value]:
-        """By parameter, the values of a legal configuration that an open choice does not list."""
+        """The values of a legal configuration, by parameter, that an open choice does not list."""
         stored = self.canonical(config) if self.rules.open else {}
         params = self.rules.open
         return {n: v for n, v in stored.items() if n in params and v not in params[n].values}
@@ -224,13 +223,12 @@ class ConfigSpace:
     # --- legality --------------------------------------------------------------------------
 
     def reason(self, config: Mapping[str, Any]) -> str | None:
-        """None if the canonical form of the configuration is legal, else one line that says why
-        it is not: parameter, value, and the allowed values or the constraint it breaks."""
+        """The first of `reasons`; None if the configuration is legal."""
         return next(self.reasons(config), None)
 
     def reasons(self, config: Mapping[str, Any]) -> Iterator[str]:
-        """All that is wrong with a configuration, one line each; the constraints that it breaks
-        where nothing is wrong with its values."""
+        """The reasons against the canonical form of a configuration, one line each: wrong values
+        with the allowed ones, else the constraints that it breaks."""
         try:
             values = dict(config if self.rules.plain else self.canonical(config))
         except UsageError as error:
@@ -244,7 +242,7 @@ class ConfigSpace:
             yield from filter(None, (self.broken(r, values, env) for r in self.judging))
 
     def _wrong_values(self, values: Mapping[str, Any], env: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with each parameter by itself."""
+        """The reasons against single parameters."""
         if not self.barred.isdisjoint(values):
             name = next(n for n in values if n in self.barred)
             yield f"parameter {name!r} may only be given when {self.rules.whens[name].text}"
@@ -271,7 +269,7 @@ class ConfigSpace:
             yield f"unknown parameter {unknown}; parameters: {names}"
 
     def refusal(self, name: str, allowed: frozenset[Value] | None, value: Any) -> str:
-        """Why a parameter cannot have a value, given its part of `checks`; empty: it can."""
+        """The reason against a value of a parameter with these values in `checks`, or ""."""
         if allowed is None:
             fits = self.rules.is_permutation(name, value)
         else:
@@ -281,8 +279,8 @@ class ConfigSpace:
     def broken(
         self, rule: Expression | Judge, values: Mapping[str, Any], env: Mapping[str, Any]
     ) -> str:
-        """Why a canonical configuration with its `environment` breaks a rule, one of `judging`;
-        empty: it does not. That rests on the values of the rule's `names` alone."""
+        """The reason why a canonical configuration with its `environment` breaks one of the rules
+        `judging`, or ""; it depends on the values of the rule's `names` alone."""
         if rule.holds(env) is not False:
             return ""
         if rule is self.rules.judge:
@@ -290,24 +288,24 @@ class ConfigSpace:
         if rule.text in self.rules.reasons:
             return self.rules.reasons[rule.text]
         named = [n for n in values if n in rule.names]
-        given = ", ".join(f"{n}={show(values[n])}" for n in named)
-        known = [s for s in self.rules.sizes if s in rule.names and s in self.symbols]
-        sizes = [f"{s}={self.symbols[s]}" for s in known]
-        return f"{', '.join([given, *sizes])}: breaks the constraint {rule.text}"
+        sizes = [s for s in self.rules.sizes if s in rule.names and s in self.symbols]
+        operands = [f"{n}={show(values[n])}" for n in named]
+        operands += [f"{s}={self.symbols[s]}" for s in sizes]
+        return f"{', '.join(operands)}: breaks the constraint {rule.text}"
 
     def undecided(self, when: Expression, env: Mapping[str, Any]) -> bool:
-        """Whether a condition waits for a size, so that a parameter may be there or not."""
+        """True if a condition depends on an unknown size, so that the parameter is optional."""
         return when.holds(env) is None and bool(when.names & set(self.unresolved))
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Raises: SpaceError with `reason`'s line if the configuration is not legal."""
+        """Raises: SpaceError with its `reason` if the configuration is not legal."""
         reason = self.reason(config)
         if reason is not None:
             raise SpaceError(reason)
 
     def cure(self, config: Mapping[str, Any]) -> str:
-        """What to change where a configuration that must be legal breaks a constraint; empty if it
-        breaks none, or one on orders alone."""
+        """A hint for a default that breaks a constraint; empty if it breaks none, or one on orders
+        alone."""
         values = self.canonical(config)
         env = self.environment(values)
         for constraint in self.rules.constraints:
@@ -320,14 +318,14 @@ class ConfigSpace:
         return ""
 
     def environment(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What expressions see of a canonical configuration: numbers, sizes too."""
+        """The environment of expressions for a canonical configuration: numbers, and sizes."""
         if not self.rules.symbolic:
             return {**self.symbols, **values} if self.symbols else dict(values)
         seen = {n: self.number(n, v) for n, v in values.items()}
         return {**self.symbols, **{n: v for n, v in seen.items() if v is not None}}
 
     def _not_a_value(self, name: str, value: Any) -> str:
-        """Why not; empty for a new value of an open choice."""
+        """The reason against a value that is not listed; "" for a new value of an open choice."""
         param = self.rules.by_name[name]
         if param.kind == "permutation":
             refusal = f"is not an order of {join(map(show, param.values))}"
@@ -338,31 +336,32 @@ class ConfigSpace:
     # --- the whole space -------------------------------------------------------------------
 
     def size(self) -> int | None:
-        """How many legal configurations there are, or None above `COUNT_LIMIT`."""
-        if self._kept is not None:
-            return len(self._kept)
+        """The number of legal configurations, or None above `COUNT_LIMIT`."""
+        if self._cached is not None:
+            return len(self._cached)
         total = self._total()
         return total if total is not None and total <= COUNT_LIMIT else None
 
     def enumerate(self) -> Iterator[Config]:
         """All legal configurations, in an order that depends on the declaration only."""
-        return self._enumerated() if self._kept is None else iter(self._kept)
+        return self._enumerated() if self._cached is None else iter(self._cached)
 
     @cached_property
-    def _kept(self) -> tuple[Config, ...] | None:
-        """All legal configurations; None if they are too many to keep, or cannot be shared with the
-        space without the last sizes. Of a size that only constraints mention, each value leaves out
-        some of the configurations there."""
+    def _cached(self) -> tuple[Config, ...] | None:
+        """All legal configurations; None if they are too many, or not a subset of those of the
+        space before the last `bind`, as they are if only constraints mention the new sizes."""
         wider = self._wider
         if wider is None:
             total = self._total()
-            return tuple(self._enumerated()) if total is not None and total <= _MOST_KEPT else None
+            return (
+                tuple(self._enumerated()) if total is not None and total <= _MOST_CACHED else None
+            )
         new = self.symbols.keys() - wider.symbols.keys()
         shaped = set().union(*(when.names for when in self.rules.whens.values()))
-        if self.rules.symbolic or new & shaped or wider._kept is None:
+        if self.rules.symbolic or new & shaped or wider._cached is None:
             return None
         narrowing = [rule for rule in self.judging if not new.isdisjoint(rule.names)]
-        return tuple(c for c in wider._kept if self._all_hold(narrowing, c))
+        return tuple(c for c in wider._cached if self._all_hold(narrowing, c))
 
     def _all_hold(self, rules: Sequence[Expression | Judge], config: Config) -> bool:
         env = self.environment(config)
@@ -376,8 +375,8 @@ class ConfigSpace:
     def sample(self, count: int, *, rng: np.random.Generator) -> list[Config]:
         """`count` distinct legal configurations (all of a smaller space), in random order.
 
-        Uniform, except within a part too large to list: there each value is drawn by itself
-        and illegal draws are rejected.
+        Uniform, except within a part too large to list: there each value is drawn independently and
+        illegal draws are rejected.
         """
         total = self._total()
         if total is not None and total <= max(COUNT_LIMIT, count):
@@ -385,15 +384,15 @@ class ConfigSpace:
                 return []
             drawn = rng.choice(total, size=min(count, total), replace=False)
             return [self._at(int(i)) for i in drawn]
-        found: dict[str, Config] = {}
+        configs: dict[str, Config] = {}
         for _ in range(100 * count + 1000):
-            if len(found) == count:
+            if len(configs) == count:
                 break
             draws = [part.draw(rng) for part in self.parts]
             if all(d is not None for d in draws):
                 config = Config({n: v for d in draws if d is not None for n, v in d.items()})
-                found[config.json] = config
-        return list(found.values())
+                configs[config.json] = config
+        return list(configs.values())
 
     def _total(self) -> int | None:
         sizes = [None if p.listed is None else len(p.listed) for p in self.parts]
@@ -418,20 +417,20 @@ class ConfigSpace:
         """
         start = self.canonical(config)
         self.check(start)
-        found: dict[str, Config] = {}
+        steps: dict[str, Config] = {}
         for param in self.params:
             if param.name not in start:
                 continue
             for value in self._steps(param, start[param.name]):
                 step = self._moved(start, param, value)
                 if step is not None and step != start:
-                    found.setdefault(step.json, step)
-        return list(found.values())
+                    steps.setdefault(step.json, step)
+        return list(steps.values())
 
     def nearest(self, values: Mapping[str, Any]) -> Config | None:
         """The legal configuration closest to an assignment that may be partial or come from
-        another space (unknown names and new values of an open choice are ignored); None if the
-        space is empty, or so full of constraints that a million tries find nothing legal.
+        another space (unknown names and new values of an open choice are ignored); None if a
+        million tries find nothing legal.
 
         The distance adds up, per parameter: |log2 a - log2 b| over the range of an int, 1 for a
         different choice, the share of inverted pairs for a permutation.
@@ -441,13 +440,13 @@ class ConfigSpace:
         wish = Config({n: v for n, v in wish.items() if n not in new}) if new else wish
         if self.reason(wish) is None:
             return wish
-        found: Assignment = {}
+        legal: Assignment = {}
         for part in self.parts:
             best = part.nearest(wish)
             if best is None:
                 return None
-            found.update(best)
-        return Config(found)
+            legal.update(best)
+        return Config(legal)
 
     def _moved(self, start: Config, param: Param, value: Value) -> Config | None:
         changed = start.replace(**{param.name: value})

@@ -17,7 +17,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress
 from embeddb.core.timing import TimingSummary, summarise_runs
-from embeddb.platforms.of_subject import default_of
+from embeddb.platforms.platform import default_of
 from embeddb.store.provenance import runs_by_source
 from embeddb.store.usual_state import usual_at
 

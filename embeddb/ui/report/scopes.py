@@ -24,7 +24,7 @@ from embeddb.core.wording import many_of, value_text
 from embeddb.index.large import read_sample
 from embeddb.index.run_matrix import Extent, MatrixRow, RunMatrix, join
 from embeddb.index.scopes import Scope, scope_partitions
-from embeddb.platforms.of_subject import default_of
+from embeddb.platforms.platform import default_of
 from embeddb.store.usual_state import usual_at
 from indexer.coverage import Coverage
 

@@ -21,8 +21,7 @@ from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
-from embeddb.platforms.of_subject import default_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.serve.app_state import AnswerHead, AppState
 from indexer.coverage import Coverage

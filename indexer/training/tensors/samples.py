@@ -17,8 +17,7 @@ from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import plural
 from embeddb.cost_model.model import space_digest
-from embeddb.platforms.of_subject import default_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, default_of
 from embeddb.store import Store
 from embeddb.store.usual_state import usual_at
 from embeddb.tensors.encoding.features import KernelGraph, encoding_version, graph_of, tile_rows

@@ -21,7 +21,7 @@ from embeddb.featurizers.nest_embedding import NestEmbedding
 from embeddb.index import fit
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import default_of
+from embeddb.platforms.platform import default_of
 from embeddb.ranking.recommendation import CountersUse, Recommendation
 from embeddb.store.counters import counters_of, counting_platforms, keep_counters
 from indexer.embed import embed

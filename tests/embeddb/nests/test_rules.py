@@ -22,8 +22,7 @@ from embeddb.nests.dependence.legality import (
 )
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from embeddb.platforms.of_subject import space_of
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import load_platform, space_of
 from tests.fixtures.nest_turns import Turns
 
 FIRST, SWAPPED = (0, 1), (1, 0)

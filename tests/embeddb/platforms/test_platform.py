@@ -116,7 +116,7 @@ def test_spade_counts_equal_column_panels_once() -> None:
     assert spade.cost_per_sample == 1000
     assert spade.space(SPMM, Sizes(n=1024)).size() == 192
     assert spade.kernel(SPMM).heterogeneous == ("barrier", "bypass", "reorder")
-    assert spade.homogeneous(SPMM) == ("row_panels", "column_panels", "split", "barrier")
+    assert spade.kernel(SPMM).homogeneous == ("row_panels", "column_panels", "split", "barrier")
     unknown = {**spade.default(SPMM), "split": 0}
     reason = spade.space(SPMM).reason(spade.space(SPMM).canonical(unknown))
     assert reason == "parameter 'split': 0 is not one of 32, 256"

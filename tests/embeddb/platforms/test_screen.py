@@ -18,8 +18,8 @@ from embeddb.nests.dependence.legality import Legality
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from embeddb.platforms.of_subject import space_of
-from embeddb.platforms.space import screen
+from embeddb.platforms.platform import space_of
+from embeddb.platforms.space import quantity
 from embeddb.platforms.space.screen import ConfigTable, screened
 from embeddb.platforms.space.space import ConfigSpace, Param
 
@@ -109,7 +109,7 @@ def test_the_shape_depends_on_structural_sizes(told: list[Config], depth: Any) -
 def test_combinations_that_are_too_many_to_number_are_numbered_anew(told: list[Config]) -> None:
     space = ConfigSpace(PARAMS[:3], ["rows + 8 * fast < 12 or form == 'ell'"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(screen, "_MOST_KINDS", 8)
+        patch.setattr(quantity, "_MOST_KEYS", 8)
         check(space, told)
 
 

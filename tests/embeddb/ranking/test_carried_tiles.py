@@ -13,7 +13,7 @@ from tensors import dot_add, row_sum
 
 from embeddb.core.config import Config
 from embeddb.database import Database
-from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.platform import space_of
 from embeddb.ranking.build import build_query
 from embeddb.tensors.tensor_text import tensor_text
 

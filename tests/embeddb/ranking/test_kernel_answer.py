@@ -15,7 +15,7 @@ from tensors import dot_add, op, row_sum
 from embeddb.core.config import Config
 from embeddb.core.errors import TensorError
 from embeddb.database import Database
-from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.platforms.platform import default_of, space_of
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Operation, Shape
 from embeddb.tensors.tensor_text import tensor_text

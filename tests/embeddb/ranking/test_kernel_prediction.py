@@ -14,7 +14,7 @@ from embeddb.core.config import Config
 from embeddb.core.errors import ModelError
 from embeddb.database import Database
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.platforms.platform import default_of, space_of
 from embeddb.ranking.build import build_query
 from embeddb.ranking.kernels.prediction import MOST_TILES, predicted_tiles, tiles_of
 from embeddb.ranking.query import Prediction

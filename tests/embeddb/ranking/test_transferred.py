@@ -15,7 +15,7 @@ from embeddb.core.config import Config
 from embeddb.nests.matching.transfer import Matcher
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.platform import space_of
 from embeddb.ranking.query import Neighbour, Vote
 from embeddb.ranking.transferred import NEIGHBOURS, SCHEDULES, MeasuredGains, with_transfers
 

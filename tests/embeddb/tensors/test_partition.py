@@ -11,8 +11,7 @@ from tensors import dot_add, op, softmax
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import default_of, load_platform, space_of
 from embeddb.tensors.check import computation
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, Partition, flipped, near_cut, random_cut

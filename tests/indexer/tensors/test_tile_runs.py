@@ -16,8 +16,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement
 from embeddb.database import Database, open_database
 from embeddb.platforms.designed_tiles import designed_tiles
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import default_of, load_platform, space_of
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.measure import Machine, MeasureJob
 from indexer.runners.base import RunOptions

@@ -32,7 +32,7 @@ from indexer.embed import embed
 from indexer.training.cost_model import local, trees
 from indexer.training.cost_model.local import JOINED_WEIGHT, learn_from_runs
 from indexer.training.cost_model.machines import machine_of, mean_facts
-from tuners.evaluation.machines import WEIGHT
+from tuners.evaluation.learned import MACHINES_WEIGHT
 
 OP = Op("spmm", 32)
 #: Starting a piece costs more where registers are wide, and short rows fill no long piece.
@@ -149,7 +149,7 @@ def test_it_is_joined_with_the_vote_whatever_the_card_says(
     model, _ = opened.index.usable_model(new, OP)
     assert model is not None
     methods = model.card["held_out"][str(OP)]
-    assert methods["transfer+rank"]["weight"] == WEIGHT
+    assert methods["transfer+rank"]["weight"] == MACHINES_WEIGHT
     monkeypatch.setitem(methods["rank"], "of_optimum@1", share)
     monkeypatch.setitem(methods, "transfer+rank", {"of_optimum@1": 0.7, "weight": 0.3})
     asked = matrices(1, first=50)[0]

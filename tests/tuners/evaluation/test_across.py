@@ -42,7 +42,7 @@ def test_a_machine_like_another_needs_little_of_its_own(rows: list[AcrossRow]) -
     assert of(rows, "one", "embeddb", 0).of_optimum_5 > 0.99
     assert of(rows, "one", "embeddb", 5).of_optimum_1 > 0.99
     assert of(rows, "one", "oracle", -1).of_optimum_1 == pytest.approx(1.0)
-    assert of(rows, "one", "default", -1).got == pytest.approx(1.0)
+    assert of(rows, "one", "default", -1).gain == pytest.approx(1.0)
 
 
 def test_an_odd_machine_is_learned_from_its_own_runs(rows: list[AcrossRow]) -> None:

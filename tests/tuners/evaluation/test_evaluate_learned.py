@@ -30,11 +30,10 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.rankers.neighbour_vote import scores
 from indexer.embed import embed
-from tuners.evaluation.bench import Bench
+from tuners.evaluation.bench import Bench, measured_again
 from tuners.evaluation.evaluate import EvalOptions, evaluate
 from tuners.evaluation.figures import EvalRow, Fit
 from tuners.evaluation.learned import WEIGHTS, Seen, best_weight, held_out, seen_by
-from tuners.evaluation.noise_ceiling import measured_again
 
 Floats = NDArray[np.float64]
 

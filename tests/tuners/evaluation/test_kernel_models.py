@@ -15,7 +15,7 @@ from embeddb.database import Database
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.predictor import NetworkSpec
 from tuners.evaluation import kernel_models
-from tuners.evaluation.kernel_models import TileJudgement, held_kernels, judged_tiles
+from tuners.evaluation.kernel_models import held_out_kernels, judged_tiles, judgement
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_who_says_the_opposite_is_never_believed(db: Database) -> None:
     told = judged_tiles(db.index, Knowing(sign=-1.0), law.here(), FAMILIES)
     assert told["guard"] >= 1.5  # more than it ever promises
     # Behind its guard it is the default.
-    held = held_kernels(db.index, Knowing(), law.here(), FAMILIES)
+    held = held_out_kernels(db.index, Knowing(), law.here(), FAMILIES)
     default = [one.truth.best_s / one.truth.default_s for one in held]
     mean = math.exp(sum(map(math.log, default)) / len(default))
     assert told["held_out"]["rank"]["of_optimum@1"] == pytest.approx(mean)
@@ -52,7 +52,7 @@ def test_who_says_the_opposite_is_never_believed(db: Database) -> None:
 
 def test_neighbours_are_of_other_families(db: Database) -> None:
     few = FAMILIES[:6]
-    for one in held_kernels(db.index, Knowing(), law.here(), few):
+    for one in held_out_kernels(db.index, Knowing(), law.here(), few):
         assert one.group in few
         assert not {near.group for near in one.query.vote.neighbours} & set(few)
         assert set(one.query.prediction.configs) <= set(one.truth.times)
@@ -60,8 +60,8 @@ def test_neighbours_are_of_other_families(db: Database) -> None:
 
 
 def test_every_method_is_judged(db: Database) -> None:
-    held = held_kernels(db.index, Knowing(), law.here(), FAMILIES)
-    document = TileJudgement(held).document()
+    held = held_out_kernels(db.index, Knowing(), law.here(), FAMILIES)
+    document = judgement(held)
     assert set(document["held_out"]) == {"transfer", "rank", "transfer+rank"}
     assert all(
         0 < f["of_optimum@1"] <= f["of_optimum@5"] <= 1 for f in document["held_out"].values()

@@ -56,7 +56,7 @@ def tuned(
 ) -> FusionTuned:
     clocks.append(runner)
     request = TuneRequest(**{"model_s": 8.0, "hardware_s": 2.0, **asked})
-    return FusionTuning(db.index, runner, HERE, request, model=model).run(program)
+    return FusionTuning(db.index, runner, HERE, request, program, model=model).run()
 
 
 def runs(db: Database, word: str) -> list[Run]:
@@ -70,11 +70,11 @@ def test_a_model_that_is_right_needs_few_runs(db: Database, clocks: list[Played]
     done = tuned(db, clocks, runner, model)
     assert done.best is not None and done.best.seconds == pytest.approx(BEST_S, rel=0.05)
     assert done.best_predicted is not None
-    assert done.best_predicted.said_s == pytest.approx(1.1 * done.best_predicted.seconds)
+    assert done.best_predicted.predicted_s == pytest.approx(1.1 * done.best_predicted.seconds)
     assert 2.0 <= done.hardware_s < 2.0 + 1.3 and done.model_s == pytest.approx(8.0, abs=0.5)
     # What the model likes best runs first, then its neighbours, each once, all written back.
     assert done.tried[0].cut == done.best_predicted.cut
-    assert [one.said_s for one in done.tried] == [
+    assert [one.predicted_s for one in done.tried] == [
         pytest.approx(1.1 * one.seconds) for one in done.tried
     ]
     assert len({one.cut for one in done.tried}) == len(done.tried) == done.fresh - 2
@@ -115,8 +115,8 @@ def test_no_seconds_of_hardware_are_predictions_alone(db: Database, clocks: list
     runner = Played(crowded_s)
     done = tuned(db, clocks, runner, PlayedModel(crowded_s), hardware_s=0.0)
     assert runner.timed == [] and done.best is None and done.gain is None
-    assert done.best_predicted is not None and done.best_predicted.said_s is not None
-    assert [one.said_s for one in done.defaults] == [
+    assert done.best_predicted is not None and done.best_predicted.predicted_s is not None
+    assert [one.predicted_s for one in done.defaults] == [
         pytest.approx(crowded_s(PROGRAM)),
         pytest.approx(12 * (CALL_S + EACH_S)),
     ]
@@ -217,9 +217,10 @@ def test_progress_is_told(db: Database, clocks: list[Played]) -> None:
         runner,
         HERE,
         TuneRequest(model_s=3.0, hardware_s=1.0),
+        PROGRAM,
         model=PlayedModel(crowded_s),
         progress=lambda *words: told.append(words),
-    ).run(PROGRAM)
+    ).run()
     assert [words[0] for words in dict.fromkeys((w[0],) for w in told)] == [
         "measure the defaults",
         "predict, seconds",

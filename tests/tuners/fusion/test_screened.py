@@ -50,45 +50,45 @@ def test_a_factor_of_all_is_told_of_kernels_that_share_nothing() -> None:
 
 
 def test_what_ran_counts_as_it_was_measured_and_the_model_says_the_same() -> None:
-    prices, cut = CutPrices(PROGRAM, PlayedModel(plain_s)), cut_at(2)
+    prices, cut = CutPrices(PROGRAM, PlayedModel(plain_s).seconds), cut_at(2)
     said = prices.seconds(cut)
     assert prices.corrected(cut) == pytest.approx(said)
-    prices.told(cut, took(cut, 1.0))
+    prices.learn(cut, took(cut, 1.0))
     assert prices.corrected(cut) == pytest.approx(2.0) and prices.seconds(cut) == said
-    assert set(prices.known) == set(took(cut, 1.0))
+    assert set(prices.measured) == set(took(cut, 1.0))
 
 
 def test_what_did_not_run_is_off_as_what_ran() -> None:
-    prices, single = CutPrices(PROGRAM, PlayedModel(plain_s)), edges_of(PROGRAM).single
+    prices, single = CutPrices(PROGRAM, PlayedModel(plain_s).seconds), edges_of(PROGRAM).single
     told = {p.kernel.id: law(p.kernel) for p in Partition.of(PROGRAM, single).kernels}
-    prices.told(single, told)
+    prices.learn(single, told)
     cut = cut_at(0, 1)
     assert prices.corrected(cut) == pytest.approx(2.0 * prices.seconds(cut))
 
 
 def test_kernels_that_fail_are_never_chosen_and_teach_nothing() -> None:
-    prices, cut = CutPrices(PROGRAM, PlayedModel(plain_s)), cut_at(2)
-    prices.told(cut, took(cut, math.inf))
+    prices, cut = CutPrices(PROGRAM, PlayedModel(plain_s).seconds), cut_at(2)
+    prices.learn(cut, took(cut, math.inf))
     assert prices.corrected(cut) == math.inf
     assert prices.corrected(cut_at(0)) == pytest.approx(prices.seconds(cut_at(0)))
 
 
 def test_the_best_of_the_neighbours_is_next() -> None:
-    screen = ScreenedSteps(CutPrices(PROGRAM, PlayedModel(crowded_s)))
+    screen = ScreenedSteps(CutPrices(PROGRAM, PlayedModel(crowded_s).seconds))
     single, steps = edges_of(PROGRAM).single, CutSteps(PROGRAM)
     rng = np.random.default_rng(1)
     drawn = [steps.near(single, rng) for _ in range(DRAWN)]
     chosen = screen.near(single, np.random.default_rng(1))
     assert chosen == min(drawn, key=screen.prices.seconds)
-    screen.told(chosen, {})
+    screen.learn(chosen, {})
     other = screen.near(single, np.random.default_rng(1))
     assert other in drawn and other != chosen
     for cut in drawn:
-        screen.told(cut, {})
+        screen.learn(cut, {})
     assert screen.near(single, np.random.default_rng(1)) in drawn
 
 
 def test_elsewhere_is_any_legal_cut() -> None:
-    screen = ScreenedSteps(CutPrices(PROGRAM, PlayedModel(crowded_s)))
+    screen = ScreenedSteps(CutPrices(PROGRAM, PlayedModel(crowded_s).seconds))
     found = {screen.anywhere(np.random.default_rng(at)) for at in range(20)}
     assert len(found) > 5

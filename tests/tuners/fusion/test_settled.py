@@ -95,7 +95,7 @@ def test_what_rounds_say_does_not_change_a_tuning_that_is_done(db: Database) -> 
     request = TuneRequest(model_s=0.3, hardware_s=1e9)
     first, again = Quicker(crowded_s), Quicker(crowded_s)
     done, same = (
-        FusionTuning(db.index, runner, HERE, request, model=PlayedModel(crowded_s)).run(chain(5))
+        FusionTuning(db.index, runner, HERE, request, chain(5), model=PlayedModel(crowded_s)).run()
         for runner in (first, again)
     )
     assert first.timed and not again.timed
@@ -106,8 +106,8 @@ def test_what_rounds_say_does_not_change_a_tuning_that_is_done(db: Database) -> 
 def test_tuning_answers_what_holds(db: Database) -> None:
     request = TuneRequest(model_s=0.3, hardware_s=1e9)
     done = FusionTuning(
-        db.index, Lucky(crowded_s), HERE, request, model=PlayedModel(crowded_s)
-    ).run(chain(5))
+        db.index, Lucky(crowded_s), HERE, request, chain(5), model=PlayedModel(crowded_s)
+    ).run()
     assert done.best is not None and done.settled == done.best.cut
     fastest = min(done.ran, key=lambda one: one.seconds)
     assert len(done.again) > 1 and done.again[0].cut == fastest.cut != done.best.cut

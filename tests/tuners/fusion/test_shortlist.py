@@ -15,7 +15,7 @@ from played_xla import chain
 from embeddb.database import Database, open_database
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import random_cut
-from tuners.fusion_cuts import MOST_KEPT, Shortlist, kept_shortlist
+from tuners.fusion_cuts import MOST_KEPT, Shortlist, stored_shortlist
 
 PROGRAM = chain(12)
 
@@ -31,13 +31,13 @@ def written(db: Database) -> Shortlist:
     for at in range(5):
         made.add(random_cut(PROGRAM, rng), 1e-3 / (at + 1))
     made.current, made.spent_s = edges_of(PROGRAM).single, 2.5
-    made.keep(db.store, "key")
+    made.save(db.store, "key")
     return made
 
 
 def test_it_is_read_as_it_was_kept(db: Database) -> None:
     made = written(db)
-    read = kept_shortlist(db.store, "key", PROGRAM, "m1")
+    read = stored_shortlist(db.store, "key", PROGRAM, "m1")
     assert read.best() == made.best() and read.current == made.current
     assert (read.spent_s, read.seen) == (2.5, 5)
 
@@ -73,11 +73,11 @@ def test_what_cannot_be_believed_is_begun_anew(db: Database, change: dict[str, A
     written(db)
     note = json.loads(db.store.notes.get("key") or b"")
     db.store.notes.put("key", json.dumps({**note, **change}).encode())
-    read = kept_shortlist(db.store, "key", PROGRAM, "m1")
+    read = stored_shortlist(db.store, "key", PROGRAM, "m1")
     assert read.best() == [] and read.current is None and read.spent_s == 0
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"null", b"[]", b" " * (2 << 20)])
 def test_what_is_no_note_is_begun_anew(db: Database, raw: bytes) -> None:
     db.store.notes.put("key", raw)
-    assert kept_shortlist(db.store, "key", PROGRAM, "m1").best() == []
+    assert stored_shortlist(db.store, "key", PROGRAM, "m1").best() == []

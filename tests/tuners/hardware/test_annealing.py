@@ -39,7 +39,7 @@ def test_the_best_of_a_chain_is_found_among_few_of_its_cuts(start: str) -> None:
     told = walk(
         program,
         begun or getattr(edges, start),
-        CutPrices(program, PlayedModel(crowded_s)),
+        CutPrices(program, PlayedModel(crowded_s).seconds),
         steps=200,
     )
     assert len(told) <= 200 < 2 ** len(edges.pairs)
@@ -48,7 +48,9 @@ def test_the_best_of_a_chain_is_found_among_few_of_its_cuts(start: str) -> None:
 
 def test_every_cut_is_legal_and_new_and_the_first_is_the_start() -> None:
     program = softmax()
-    told = walk(program, edges_of(program).whole, CutPrices(program, PlayedModel()), steps=50)
+    told = walk(
+        program, edges_of(program).whole, CutPrices(program, PlayedModel().seconds), steps=50
+    )
     cuts = [cut for cut, _ in told]
     assert cuts[0] == edges_of(program).whole and len(set(cuts)) == len(cuts) > 3
     assert {CutJudge(program).reason({CUT: cut.text}) for cut in cuts} == {""}
@@ -57,7 +59,9 @@ def test_every_cut_is_legal_and_new_and_the_first_is_the_start() -> None:
 def test_the_same_seed_gives_the_same_cuts_and_another_others() -> None:
     program, start = chain(12), edges_of(chain(12)).single
     one, same, other = (
-        walk(program, start, CutPrices(program, PlayedModel(crowded_s)), steps=40, seed=seed)
+        walk(
+            program, start, CutPrices(program, PlayedModel(crowded_s).seconds), steps=40, seed=seed
+        )
         for seed in (0, 0, 1)
     )
     assert one == same != other
@@ -65,7 +69,9 @@ def test_the_same_seed_gives_the_same_cuts_and_another_others() -> None:
 
 def test_it_ends_when_nothing_is_new() -> None:
     program = chain(3)
-    told = walk(program, edges_of(program).whole, CutPrices(program, PlayedModel()), steps=100)
+    told = walk(
+        program, edges_of(program).whole, CutPrices(program, PlayedModel().seconds), steps=100
+    )
     assert len(told) == 4
 
 
@@ -102,7 +108,7 @@ def test_it_cools() -> None:
 
 def test_a_price_is_the_sum_of_kernels_each_predicted_once() -> None:
     program, model = chain(12), PlayedModel(crowded_s)
-    prices = CutPrices(program, model)
+    prices = CutPrices(program, model.seconds)
     rng = np.random.default_rng(0)
     for _ in range(20):
         cut = random_cut(program, rng)
@@ -114,11 +120,14 @@ def test_a_price_is_the_sum_of_kernels_each_predicted_once() -> None:
 @pytest.mark.parametrize("said", [0.0, -1.0, math.nan, math.inf])
 def test_what_a_model_cannot_say_is_never_best(said: float) -> None:
     program = chain(3)
-    assert CutPrices(program, PlayedModel(lambda _: said)).seconds(edges_of(program).whole) == (
-        math.inf
-    )
+    assert CutPrices(program, PlayedModel(lambda _: said).seconds).seconds(
+        edges_of(program).whole
+    ) == (math.inf)
 
     def refuses(_: TensorGraph) -> float:
         raise ModelError("predicts what is no number")
 
-    assert CutPrices(program, PlayedModel(refuses)).seconds(edges_of(program).whole) == math.inf
+    assert (
+        CutPrices(program, PlayedModel(refuses).seconds).seconds(edges_of(program).whole)
+        == math.inf
+    )

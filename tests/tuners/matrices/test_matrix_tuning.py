@@ -16,8 +16,7 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import default_of, load_platform, space_of
 from indexer import measure
 from tuners import search
 from tuners.tune_matrix import MatrixTuneRequest, MatrixTuning

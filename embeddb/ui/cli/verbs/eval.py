@@ -79,7 +79,7 @@ def _across(
     db: str, platform: str, op: str, seeds: int, as_json: bool, options: Mapping[str, Any]
 ) -> None:
     from tuners.evaluation.across import evaluate_across
-    from tuners.evaluation.bench import asked_scopes
+    from tuners.evaluation.bench import measured_scopes
 
     if options["learned"] or options["complete"]:
         raise UsageError("--across does not go with --learned or --complete")
@@ -90,7 +90,7 @@ def _across(
         name, _, instance = platform.partition("@")
         rows = evaluate_across(
             opened.index,
-            scopes=asked_scopes(opened.index, name, Op.parse(op) if op else None),
+            scopes=measured_scopes(opened.index, name, Op.parse(op) if op else None),
             instances=[platform] if instance else (),
             seeds=tuple(range(seeds)),
             progress=progress,
@@ -132,7 +132,7 @@ def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
 def _held_out(
     db: str, platform: str, op: str, seeds: int, as_json: bool, options: Mapping[str, Any]
 ) -> None:
-    from tuners.evaluation.bench import asked_scopes
+    from tuners.evaluation.bench import measured_scopes
     from tuners.evaluation.evaluate import EvalOptions, evaluate
     from tuners.evaluation.learned_rankers import learned_rankers
 
@@ -145,7 +145,7 @@ def _held_out(
     count = 1 if learned else 0
     with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
         opened = _by_featurizer(opened, options)
-        scopes = asked_scopes(opened.index, platform, Op.parse(op) if op else None)
+        scopes = measured_scopes(opened.index, platform, Op.parse(op) if op else None)
         if learned:
             rankers |= _tile_rankers(opened, scopes)
         rows = evaluate(

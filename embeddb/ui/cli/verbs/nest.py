@@ -19,8 +19,7 @@ from embeddb.nests.counters import SOURCES
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
 from embeddb.nests.schedule import Schedule
-from embeddb.platforms.of_subject import space_of
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import load_platform, space_of
 from embeddb.ui.cli.arguments import (
     database_to_fill,
     defined,

@@ -20,7 +20,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import duration, many_of, one_of, plural
 from embeddb.index.scopes import scope_of, scope_partitions
-from embeddb.platforms.of_subject import default_of
+from embeddb.platforms.platform import default_of
 from embeddb.store.usual_state import usual_at
 from embeddb.ui import draw
 from embeddb.ui.cli.arguments import (

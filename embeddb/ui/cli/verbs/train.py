@@ -146,7 +146,7 @@ def _train_for_machines(options: dict[str, Any], progress: Progress) -> dict[str
         from indexer.training.cost_model.local import samples_for, source_of, trained_for
         from indexer.training.cost_model.machines import train_for_machines
         from indexer.training.cost_model.model_place import save_model
-        from tuners.evaluation.machines import judge_machines
+        from tuners.evaluation.learned import judge_machines
     request, ops = _request({**options, "predictor": "trees"}), _ops(options["ops"])
     with open_database(options["db"], readonly=True) as opened:
         where, home = opened.platform(options["platform"]), opened.store.path

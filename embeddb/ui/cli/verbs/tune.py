@@ -442,11 +442,11 @@ def _verdict(done: FusionTuned) -> str:
 
 def _predicted_gain(done: FusionTuned) -> str:
     """Predicted gain of the best plan that did not run, and whether to use it."""
-    defaults = [one.said_s for one in done.defaults if one.said_s is not None]
+    defaults = [one.predicted_s for one in done.defaults if one.predicted_s is not None]
     first = done.best_predicted
-    if not defaults or first is None or not first.said_s:
+    if not defaults or first is None or not first.predicted_s:
         return ""
-    gain = min(defaults) / first.said_s
+    gain = min(defaults) / first.predicted_s
     advice = "" if gain >= _MIN_GAIN else f", below {factor(_MIN_GAIN)}: keep the default"
     return f"; predicted gain {factor(gain)}{advice}"
 
@@ -464,7 +464,7 @@ def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
     return {
         "what": what,
         "cut": one.cut.text,
-        "predicted_s": one.said_s,
+        "predicted_s": one.predicted_s,
         "seconds": one.seconds,
         "rounds_s": [timing.seconds for timing in done.rounds.get(one.cut, ())],
         "median_s": again,

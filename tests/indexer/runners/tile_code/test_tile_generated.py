@@ -13,8 +13,7 @@ from embeddb.core.config import Op
 from embeddb.kernels.build import compiler
 from embeddb.kernels.tiles.generate import c_function
 from embeddb.platforms.designed_tiles import designed_tiles
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import load_platform
+from embeddb.platforms.platform import default_of, load_platform, space_of
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile, why_not
 from embeddb.tensors.tiling.plan import plan_of

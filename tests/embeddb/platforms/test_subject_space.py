@@ -15,8 +15,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.platforms.check import check_platform
-from embeddb.platforms.of_subject import default_of, space_of
-from embeddb.platforms.platform import Platform, load_platform, parse_platform
+from embeddb.platforms.platform import Platform, default_of, load_platform, parse_platform, space_of
 
 #: A platform with only some of the parameters, and a default of its own.
 OWN = """
